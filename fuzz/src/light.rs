@@ -132,7 +132,7 @@ impl<'a> State<'a> {
             14 => {
                 if let Some(at) = one {
                     self.numbers.retain(|other| *other != at);
-                    self.rows.at(at).numbers = 0;
+                    self.rows.at(at).fd_count = 0;
                     self.close(at);
                 }
             }
@@ -416,7 +416,7 @@ impl<'a> State<'a> {
         let Some(at) = self.rows.pop(&mut self.pending) else { return };
         let row = self.rows.at(at);
         row.unnote(Note::Pending);
-        row.numbers = 1;
+        row.fd_count = 1;
         self.numbers.push(at);
         row.is_accepted();
         let index = usize::from(row.trunk);
@@ -506,7 +506,7 @@ impl<'a> State<'a> {
         for at in 1..ROWS as u32 {
             let row = *self.rows.at(at);
             if !row.has(Note::Used) {
-                assert!(row.queue.is_empty() && row.numbers == 0);
+                assert!(row.queue.is_empty() && row.fd_count == 0);
                 continue;
             }
             used += 1;
@@ -517,7 +517,7 @@ impl<'a> State<'a> {
             let ids = self.trunks[usize::from(row.trunk)].as_ref().map(|trunk| &trunk.ids);
             let has_id = ids.is_some_and(|ids| ids.row(row.id) == Some(at));
             assert!(has_id != row.is_apart(), "{at}: {row:?}");
-            let names = [row.numbers > 0, row.has(Note::Pending), row.has(Note::Closed)];
+            let names = [row.fd_count > 0, row.has(Note::Pending), row.has(Note::Closed)];
             assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {row:?}");
             let is_listed = row.has(Note::InDebt) || row.is_stray();
             let is_left = row.has(Note::Closed) && row.is_apart() && !is_listed;
@@ -563,7 +563,7 @@ impl<'a> State<'a> {
         self.listens = false;
         self.unlisten();
         while let Some(at) = self.numbers.pop() {
-            self.rows.at(at).numbers = 0;
+            self.rows.at(at).fd_count = 0;
             self.close(at);
             self.look();
         }

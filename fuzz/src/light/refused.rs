@@ -12,7 +12,7 @@ impl State<'_> {
         let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
         let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
         let row = self.rows.at(at);
-        (row.id, row.numbers) = (id, 1);
+        (row.id, row.fd_count) = (id, 1);
         row.asks();
         trunk.put(Frame::Open);
         self.numbers.push(at);

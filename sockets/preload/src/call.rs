@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use crate::errno::errno;
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 use crate::{kernel, ledger, messages, place, sets, sole, uncounted};
 
 /// A call that changes what is known.
@@ -24,23 +24,23 @@ pub(crate) enum Call {
     Accept(c_int),
     Shutdown(c_int),
     Option {
-        number: c_int,
+        fd: c_int,
         level: c_int,
         name: c_int,
     },
     /// A message with flags.
     Flags {
-        number: c_int,
+        fd: c_int,
         flags: c_int,
     },
     /// The same, with descriptors in it perhaps.
     Send {
-        number: c_int,
+        fd: c_int,
         message: *const libc::msghdr,
         flags: c_int,
     },
     SendMany {
-        number: c_int,
+        fd: c_int,
         messages: *const libc::mmsghdr,
         flags: c_int,
     },
@@ -58,19 +58,19 @@ pub(crate) enum Call {
         to: c_int,
     },
     Control {
-        number: c_int,
+        fd: c_int,
         command: c_int,
         argument: usize,
     },
     Request {
-        number: c_int,
+        fd: c_int,
         request: u64,
     },
     /// `epoll_ctl`.
     Member {
         set: c_int,
         operation: c_int,
-        number: c_int,
+        fd: c_int,
         event: *const libc::epoll_event,
     },
 }
@@ -174,9 +174,9 @@ impl Call {
             return Was::default();
         }
         let forks = sole::forks();
-        if let Some(number) = self.uses() {
-            table::look(number);
-            uncounted::count_one(number);
+        if let Some(fd) = self.uses() {
+            table::look(fd);
+            uncounted::count_one(fd);
         }
         if let Some(from) = self.duplicates() {
             // One process is counted once.
@@ -185,23 +185,23 @@ impl Call {
         Was { entry: self.changes(), forks }
     }
 
-    /// The number of which it makes a duplicate.
+    /// The descriptor of which it makes a duplicate.
     fn duplicates(self) -> Option<c_int> {
         match self {
             Self::DupTo { from, to } if from != to => Some(from),
             Self::Dup(from)
-            | Self::Control {
-                number: from, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, ..
-            } => Some(from),
+            | Self::Control { fd: from, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, .. } => {
+                Some(from)
+            }
             _ => None,
         }
     }
 
-    /// The number of which it uses what is open there, be that closed meanwhile or not: then nobody
-    /// is to take this process for one that has it no more.
+    /// The descriptor of which it uses what is open there, be that closed meanwhile or not: then
+    /// nobody is to take this process for one that has it no more.
     fn uses(self) -> Option<c_int> {
         match self {
-            Self::Shutdown(number) => Some(number),
+            Self::Shutdown(fd) => Some(fd),
             _ => self.duplicates(),
         }
     }
@@ -209,9 +209,9 @@ impl Call {
     /// What is known of descriptors is as it will be, where that must be before.
     fn changes(self) -> Entry {
         match self {
-            // Another thread may be given the number as soon as it is closed.
-            Self::Close(number) => NUMBERS.forget(number),
-            Self::DupTo { from, to } if from != to => NUMBERS.forget(to),
+            // Another thread may be given the descriptor as soon as it is closed.
+            Self::Close(fd) => DESCRIPTORS.forget(fd),
+            Self::DupTo { from, to } if from != to => DESCRIPTORS.forget(to),
             Self::CloseRange { first, last, flags } => {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
                     place::parts();
@@ -220,7 +220,7 @@ impl Call {
                 }
                 Entry::default()
             }
-            Self::Accept(number) => table::look(number),
+            Self::Accept(fd) => table::look(fd),
             _ => Entry::default(),
         }
     }
@@ -239,26 +239,26 @@ impl Call {
             // It may be for something else than before, of which the duplicate is.
             sole::slips(from);
         }
-        if let Some(number) = self.uses() {
-            uncounted::uncount_one(number);
+        if let Some(fd) = self.uses() {
+            uncounted::uncount_one(fd);
         }
     }
 
     fn done(self, Was { entry: was, forks }: Was, result: c_int) {
         match self {
             Self::Made(kind) => {
-                NUMBERS.put(result, kind);
+                DESCRIPTORS.put(result, kind);
                 shared_since(result, forks);
             }
-            Self::Pair(numbers) => {
-                // SAFETY: the kernel has just written two numbers there.
-                let numbers = unsafe { [*numbers, *numbers.add(1)] };
-                numbers.iter().for_each(|number| NUMBERS.put(*number, Kind::Other));
+            Self::Pair(fds) => {
+                // SAFETY: the kernel has just written two descriptors there.
+                let fds = unsafe { [*fds, *fds.add(1)] };
+                fds.iter().for_each(|fd| DESCRIPTORS.put(*fd, Kind::Other));
             }
-            Self::Listen(number) => turn(number, Kind::Listening),
-            Self::Connect(number) => turn(number, Kind::Connected),
+            Self::Listen(fd) => turn(fd, Kind::Listening),
+            Self::Connect(fd) => turn(fd, Kind::Connected),
             Self::Accept(_) if was.kind() == Kind::Listening => {
-                NUMBERS.put(result, Kind::Accepted);
+                DESCRIPTORS.put(result, Kind::Accepted);
                 // It has its options of the one that listens.
                 if was.why() == Why::Option {
                     ledger::keep(result, was.why());
@@ -266,24 +266,24 @@ impl Call {
                 shared_since(result, forks);
             }
             Self::Accept(_) => table::forget(result),
-            // A listener that is shut down listens no more, mostly, by none of its numbers.
-            Self::Shutdown(number) if NUMBERS.look(number).kind() == Kind::Listening => {
-                match kernel::kind(number) {
-                    Some(kind) => turn(number, kind),
-                    None => table::forget(number),
+            // A listener that is shut down listens no more, mostly, by none of its descriptors.
+            Self::Shutdown(fd) if DESCRIPTORS.look(fd).kind() == Kind::Listening => {
+                match kernel::kind(fd) {
+                    Some(kind) => turn(fd, kind),
+                    None => table::forget(fd),
                 }
             }
-            Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
-                ledger::keep(number, Why::Option);
+            Self::Option { fd, level, name } if OPTIONS.contains(&(level, name)) => {
+                ledger::keep(fd, Why::Option);
             }
-            Self::Flags { number, flags } => odd(number, flags),
-            Self::Send { number, message, flags } => {
-                odd(number, flags);
+            Self::Flags { fd, flags } => odd(fd, flags),
+            Self::Send { fd, message, flags } => {
+                odd(fd, flags);
                 // SAFETY: the kernel has just read the message there.
                 unsafe { messages::sent(message) };
             }
-            Self::SendMany { number, messages, flags } => {
-                odd(number, flags);
+            Self::SendMany { fd, messages, flags } => {
+                odd(fd, flags);
                 // SAFETY: the kernel has just read so many messages there.
                 unsafe { messages::sent_many(messages, result) };
             }
@@ -291,26 +291,26 @@ impl Call {
             Self::Receive(message) => unsafe { messages::received(message) },
             // SAFETY: the kernel has just written so many messages there.
             Self::ReceiveMany(messages) => unsafe { messages::received_many(messages, result) },
-            Self::Close(number) => {
-                table::left(number, was);
-                sole::closed(number);
+            Self::Close(fd) => {
+                table::left(fd, was);
+                sole::closed(fd);
             }
             Self::CloseRange { first, last, flags: 0 } => sole::closed_range(first, last),
-            Self::Dup(from) => NUMBERS.copy(from, result),
+            Self::Dup(from) => DESCRIPTORS.copy(from, result),
             Self::DupTo { from, to } if from != to => {
                 table::left(to, was);
-                NUMBERS.copy(from, to);
+                DESCRIPTORS.copy(from, to);
                 sole::closed(to);
             }
-            Self::Control { number, command, argument } => {
-                control(number, command, argument, result);
+            Self::Control { fd, command, argument } => {
+                control(fd, command, argument, result);
             }
-            Self::Request { number, request } if SIGNAL_REQUESTS.contains(&request) => {
-                ledger::keep(number, Why::Signals);
+            Self::Request { fd, request } if SIGNAL_REQUESTS.contains(&request) => {
+                ledger::keep(fd, Why::Signals);
             }
-            Self::Member { set, operation, number, event } => {
+            Self::Member { set, operation, fd, event } => {
                 // SAFETY: the kernel has just read the event there, unless it needs none.
-                unsafe { sets::control(set, operation, number, event) };
+                unsafe { sets::control(set, operation, fd, event) };
             }
             _ => {}
         }
@@ -320,51 +320,51 @@ impl Call {
         match self {
             // It is still what it was.
             Self::DupTo { from, to } if from != to => {
-                NUMBERS.restore(to, was);
+                DESCRIPTORS.restore(to, was);
                 shared_since(to, forks);
             }
             // It goes on by itself, or somebody else has it done.
-            Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
+            Self::Connect(fd) if is_under_way() => turn(fd, Kind::Connecting),
             // `close` has closed, whatever it says, if there was anything.
-            Self::Close(number) => {
-                table::left(number, was);
-                sole::closed(number);
+            Self::Close(fd) => {
+                table::left(fd, was);
+                sole::closed(fd);
             }
             _ => {}
         }
     }
 }
 
-/// What a call has made, or left, has its number now. A fork that was begun since before the call
-/// may not have seen it there, and the new process has it: also if this is that process, which came
-/// out of the call as a copy.
-fn shared_since(number: c_int, forks: u64) {
+/// What a call has made, or left, has its descriptor now. A fork that was begun since before the
+/// call may not have seen it there, and the new process has it: also if this is that process, which
+/// came out of the call as a copy.
+fn shared_since(fd: c_int, forks: u64) {
     fence(Ordering::SeqCst);
     if sole::forks() != forks {
-        ledger::keep(number, Why::Shared);
+        ledger::keep(fd, Why::Shared);
     }
 }
 
-fn turn(number: c_int, kind: Kind) {
-    if table::look(number).kind().is_stream() {
-        NUMBERS.turn(number, kind);
+fn turn(fd: c_int, kind: Kind) {
+    if table::look(fd).kind().is_stream() {
+        DESCRIPTORS.turn(fd, kind);
     }
 }
 
-fn odd(number: c_int, flags: c_int) {
-    if flags & FLAGS != 0 && table::look(number).kind().is_stream() {
-        ledger::keep(number, Why::Flag);
+fn odd(fd: c_int, flags: c_int) {
+    if flags & FLAGS != 0 && table::look(fd).kind().is_stream() {
+        ledger::keep(fd, Why::Flag);
     }
 }
 
-fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
+fn control(fd: c_int, command: c_int, argument: usize, result: c_int) {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => NUMBERS.copy(number, result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => DESCRIPTORS.copy(fd, result),
         libc::F_SETFL if argument as c_int & libc::O_ASYNC == 0 => {}
         libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
-            if table::look(number).kind().is_stream() =>
+            if table::look(fd).kind().is_stream() =>
         {
-            ledger::keep(number, Why::Signals);
+            ledger::keep(fd, Why::Signals);
         }
         _ => {}
     }

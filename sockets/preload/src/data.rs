@@ -22,57 +22,57 @@ const MESSAGES: u32 = 1024;
 const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }];
 
 functions! {
-    ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
-        if let Some(got) = receive_whole(number, bytes, length, 0) {
+    ov_read(fd: c_int, bytes: *mut c_void, length: usize) -> isize {
+        if let Some(got) = receive_whole(fd, bytes, length, 0) {
             return got;
         }
-        if length == 0 && light::row(number).is_some() {
+        if length == 0 && light::row(fd).is_some() {
             // As of files, and not as `recv` does.
             return 0;
         }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
-        carry::receive(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
-            next_read(number, bytes, length)
+        carry::receive(fd, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+            next_read(fd, bytes, length)
         })
     }
 
-    ov_read_chk(number: c_int, bytes: *mut c_void, length: usize, room: usize) -> isize {
+    ov_read_chk(fd: c_int, bytes: *mut c_void, length: usize, room: usize) -> isize {
         if length > room {
             // SAFETY: the program's arguments, as they are: it is ended for them.
-            return unsafe { next___read_chk(number, bytes, length, room) };
+            return unsafe { next___read_chk(fd, bytes, length, room) };
         }
         // SAFETY: as the caller says.
-        unsafe { ov_read(number, bytes, length) }
+        unsafe { ov_read(fd, bytes, length) }
     }
 
-    ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    ov_readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { message_lists::vector(number, parts, count) } {
+        if let Some(said) = unsafe { message_lists::vector(fd, parts, count) } {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
-        carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
-            next_readv(number, parts, count)
+        carry::receive(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+            next_readv(fd, parts, count)
         })
     }
 
-    ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
-        if let Some(got) = receive_whole(number, bytes, length, flags) {
+    ov_recv(fd: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
+        if let Some(got) = receive_whole(fd, bytes, length, flags) {
             return got;
         }
-        if let Some(got) = message_lists::truncated(number, flags, length) {
+        if let Some(got) = message_lists::truncated(fd, flags, length) {
             return got;
         }
-        let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
+        let (mut place, to) = (EMPTY, room_for(fd, bytes, flags));
         // SAFETY: the program's arguments, as they are.
-        carry::receive(number, || carry::one_part(to, length, &mut place), flags, || unsafe {
-            next_recv(number, bytes, length, flags)
+        carry::receive(fd, || carry::one_part(to, length, &mut place), flags, || unsafe {
+            next_recv(fd, bytes, length, flags)
         })
     }
 
     ov_recv_chk(
-        number: c_int,
+        fd: c_int,
         bytes: *mut c_void,
         length: usize,
         room: usize,
@@ -80,14 +80,14 @@ functions! {
     ) -> isize {
         if length > room {
             // SAFETY: the program's arguments, as they are: it is ended for them.
-            return unsafe { next___recv_chk(number, bytes, length, room, flags) };
+            return unsafe { next___recv_chk(fd, bytes, length, room, flags) };
         }
         // SAFETY: as the caller says.
-        unsafe { ov_recv(number, bytes, length, flags) }
+        unsafe { ov_recv(fd, bytes, length, flags) }
     }
 
     ov_recvfrom(
-        number: c_int,
+        fd: c_int,
         bytes: *mut c_void,
         length: usize,
         flags: c_int,
@@ -95,18 +95,18 @@ functions! {
         address_length: *mut u32
     ) -> isize {
         if address.is_null()
-            && let Some(got) = receive_whole(number, bytes, length, flags)
+            && let Some(got) = receive_whole(fd, bytes, length, flags)
         {
             return got;
         }
-        let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
+        let (mut place, to) = (EMPTY, room_for(fd, bytes, flags));
         let is_kernels = Cell::new(false);
-        let got = message_lists::truncated(number, flags, length).unwrap_or_else(|| {
+        let got = message_lists::truncated(fd, flags, length).unwrap_or_else(|| {
             let parts = || carry::one_part(to, length, &mut place);
-            carry::receive(number, parts, flags, || {
+            carry::receive(fd, parts, flags, || {
                 // SAFETY: the program's arguments, as they are.
                 let got =
-                    unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) };
+                    unsafe { next_recvfrom(fd, bytes, length, flags, address, address_length) };
                 is_kernels.set(got >= 0);
                 got
             })
@@ -121,7 +121,7 @@ functions! {
     }
 
     ov_recvfrom_chk(
-        number: c_int,
+        fd: c_int,
         bytes: *mut c_void,
         length: usize,
         room: usize,
@@ -132,16 +132,16 @@ functions! {
         if length > room {
             // SAFETY: the program's arguments, as they are: it is ended for them.
             return unsafe {
-                next___recvfrom_chk(number, bytes, length, room, flags, address, address_length)
+                next___recvfrom_chk(fd, bytes, length, room, flags, address, address_length)
             };
         }
         // SAFETY: as the caller says.
-        unsafe { ov_recvfrom(number, bytes, length, flags, address, address_length) }
+        unsafe { ov_recvfrom(fd, bytes, length, flags, address, address_length) }
     }
 
-    ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    ov_recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { message_lists::message(number, message) } {
+        if let Some(said) = unsafe { message_lists::message(fd, message) } {
             return said;
         }
         // SAFETY: the program's message, which the kernel would read as well.
@@ -158,12 +158,12 @@ functions! {
         let native = || {
             let call = Call::Receive(message);
             // SAFETY: the program's arguments, as they are.
-            let got = watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64);
+            let got = watched(call, || unsafe { next_recvmsg(fd, message, flags) } as i64);
             is_kernels.set(got >= 0);
             got as isize
         };
-        let got = message_lists::truncated(number, flags, length)
-            .unwrap_or_else(|| carry::receive(number, parts, flags, native));
+        let got = message_lists::truncated(fd, flags, length)
+            .unwrap_or_else(|| carry::receive(fd, parts, flags, native));
         // What the kernel has said of bytes that came by it stays as it is.
         if got >= 0 && !is_kernels.get() {
             // As the kernel says for a stream: no name, no control data.
@@ -172,7 +172,7 @@ functions! {
                 (*message).msg_namelen = 0;
                 let room = core::mem::take(&mut (*message).msg_controllen);
                 (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-                if let Some(left) = carry::left_behind(number) {
+                if let Some(left) = carry::left_behind(fd) {
                     messages::says_left(&mut *message, room, left);
                 }
             }
@@ -181,7 +181,7 @@ functions! {
     }
 
     ov_recvmmsg(
-        number: c_int,
+        fd: c_int,
         messages: *mut libc::mmsghdr,
         count: u32,
         flags: c_int,
@@ -189,57 +189,57 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         let light = unsafe {
-            let each = |message, flags| ov_recvmsg(number, message, flags);
-            message_lists::receive_many(number, messages, (count, flags), timeout, each)
+            let each = |message, flags| ov_recvmsg(fd, message, flags);
+            message_lists::receive_many(fd, messages, (count, flags), timeout, each)
         };
         if let Some(got) = light {
             return got;
         }
-        sole::outlasts(number);
-        carry::leave(number);
+        sole::outlasts(fd);
+        carry::leave(fd);
         carry::may_sleep();
         let call = Call::ReceiveMany(messages);
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_recvmmsg(number, messages, count, flags, timeout) })
+        watched(call, || unsafe { next_recvmmsg(fd, messages, count, flags, timeout) })
     }
 
-    ov_write(number: c_int, bytes: *const c_void, length: usize) -> isize {
-        if let Some(sent) = send_whole(number, bytes, length, 0) {
+    ov_write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
+        if let Some(sent) = send_whole(fd, bytes, length, 0) {
             return sent;
         }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
-        carry::send(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
-            next_write(number, bytes, length)
+        carry::send(fd, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+            next_write(fd, bytes, length)
         })
     }
 
-    ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    ov_writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { message_lists::vector(number, parts, count) } {
+        if let Some(said) = unsafe { message_lists::vector(fd, parts, count) } {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
-        carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
-            next_writev(number, parts, count)
+        carry::send(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+            next_writev(fd, parts, count)
         })
     }
 
-    ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
-        if let Some(sent) = send_whole(number, bytes, length, flags) {
+    ov_send(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
+        if let Some(sent) = send_whole(fd, bytes, length, flags) {
             return sent;
         }
         let mut place = EMPTY;
         let parts = || carry::one_part(bytes, length, &mut place);
-        let sent = carry::send(number, parts, flags, || {
+        let sent = carry::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
-            unsafe { next_send(number, bytes, length, flags) }
+            unsafe { next_send(fd, bytes, length, flags) }
         });
-        flagged(number, flags, sent)
+        flagged(fd, flags, sent)
     }
 
     ov_sendto(
-        number: c_int,
+        fd: c_int,
         bytes: *const c_void,
         length: usize,
         flags: c_int,
@@ -247,7 +247,7 @@ functions! {
         address_length: u32
     ) -> isize {
         if address.is_null()
-            && let Some(sent) = send_whole(number, bytes, length, flags)
+            && let Some(sent) = send_whole(fd, bytes, length, flags)
         {
             return sent;
         }
@@ -256,19 +256,19 @@ functions! {
             let is_plain = address.is_null() || is_no_matter(address_length);
             if is_plain { carry::one_part(bytes, length, &mut place) } else { None }
         };
-        let sent = carry::send(number, parts, flags, || {
+        let sent = carry::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
-            unsafe { next_sendto(number, bytes, length, flags, address, address_length) }
+            unsafe { next_sendto(fd, bytes, length, flags, address, address_length) }
         });
-        flagged(number, flags, sent)
+        flagged(fd, flags, sent)
     }
 
-    ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    ov_sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { message_lists::message(number, message) } {
+        if let Some(said) = unsafe { message_lists::message(fd, message) } {
             return said;
         }
-        let call = Call::Send { number, message, flags };
+        let call = Call::Send { fd, message, flags };
         // SAFETY: the program's message, which the kernel would read as well.
         let parts = || unsafe {
             let is_plain = !message.is_null()
@@ -276,61 +276,61 @@ functions! {
                 && (*message).msg_controllen == 0;
             if is_plain { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
         };
-        if carry::may_pass(number) {
+        if carry::may_pass(fd) {
             // SAFETY: as above.
             unsafe { carry::pass(message) };
         }
-        carry::send(number, parts, flags, || {
+        carry::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
-            watched(call, || unsafe { next_sendmsg(number, message, flags) } as i64) as isize
+            watched(call, || unsafe { next_sendmsg(fd, message, flags) } as i64) as isize
         })
     }
 
     ov_sendmmsg(
-        number: c_int,
+        fd: c_int,
         messages: *mut libc::mmsghdr,
         count: u32,
         flags: c_int
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         let light = unsafe {
-            let each = |message: *mut libc::msghdr| ov_sendmsg(number, message, flags);
-            message_lists::send_many(number, messages, count, each)
+            let each = |message: *mut libc::msghdr| ov_sendmsg(fd, message, flags);
+            message_lists::send_many(fd, messages, count, each)
         };
         if let Some(sent) = light {
             return sent;
         }
-        carry::stays_with_kernel(number, flags);
-        sole::outlasts(number);
-        carry::stop_sending(number);
-        if !messages.is_null() && carry::may_pass(number) {
+        carry::stays_with_kernel(fd, flags);
+        sole::outlasts(fd);
+        carry::stop_sending(fd);
+        if !messages.is_null() && carry::may_pass(fd) {
             for index in 0..count.min(MESSAGES) as usize {
                 // SAFETY: the program's messages, which the kernel would read as well.
                 unsafe { carry::pass(&raw const (*messages.add(index)).msg_hdr) };
             }
         }
-        let call = Call::SendMany { number, messages, flags };
+        let call = Call::SendMany { fd, messages, flags };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_sendmmsg(number, messages, count, flags) })
+        watched(call, || unsafe { next_sendmmsg(fd, messages, count, flags) })
     }
 
     ov_getsockopt(
-        number: c_int,
+        fd: c_int,
         level: c_int,
         name: c_int,
         value: *mut c_void,
         length: *mut u32
     ) -> c_int {
-        if let Some(at) = light::row(number) {
+        if let Some(at) = light::row(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::get(at, (level, name), value, length) };
         }
         let error = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(number),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(fd),
             _ => None,
         };
         // SAFETY: the program's arguments, as they are.
-        let result = unsafe { next_getsockopt(number, level, name, value, length) };
+        let result = unsafe { next_getsockopt(fd, level, name, value, length) };
         if let Some(error) = error
             && result == 0
         {
@@ -502,9 +502,9 @@ functions! {
 
 /// Where a call wants bytes: nowhere, if they are only counted (`MSG_TRUNC`), and then null is as
 /// good as anything else.
-fn room_for(number: c_int, bytes: *mut c_void, flags: c_int) -> *mut c_void {
+fn room_for(fd: c_int, bytes: *mut c_void, flags: c_int) -> *mut c_void {
     let is_counted = bytes.is_null() && flags & libc::MSG_TRUNC != 0;
-    let is_nowhere = is_counted && light::row(number).is_none();
+    let is_nowhere = is_counted && light::row(fd).is_none();
     if is_nowhere { core::ptr::dangling_mut() } else { bytes }
 }
 
@@ -533,29 +533,29 @@ fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
 
 /// A call of one piece that has nothing to think of, by a light connection or a link.
 #[inline(always)]
-fn send_whole(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
+fn send_whole(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    match light::whole::send(number, piece, flags, carry::leaves_some) {
-        None => carry::whole::send(number, piece, flags),
+    match light::whole::send(fd, piece, flags, carry::leaves_some) {
+        None => carry::whole::send(fd, piece, flags),
         sent => sent,
     }
 }
 
 /// The same for one that receives.
 #[inline(always)]
-fn receive_whole(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
+fn receive_whole(fd: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    match light::whole::receive(number, piece, flags, carry::leaves_some) {
-        None => carry::whole::receive(number, piece, flags),
+    match light::whole::receive(fd, piece, flags, carry::leaves_some) {
+        None => carry::whole::receive(fd, piece, flags),
         got => got,
     }
 }
 
 /// What was sent with flags of which some are for the kernel alone.
 #[inline(always)]
-fn flagged(number: c_int, flags: c_int, sent: isize) -> isize {
+fn flagged(fd: c_int, flags: c_int, sent: isize) -> isize {
     if flags & call::FLAGS != 0 {
-        Call::Flags { number, flags }.after(call::Was::default(), sent);
+        Call::Flags { fd, flags }.after(call::Was::default(), sent);
     }
     sent
 }

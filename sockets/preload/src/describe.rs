@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
 
-use crate::table::{self, MEMBERS, NUMBERS};
+use crate::table::{self, DESCRIPTORS, MEMBERS};
 use crate::words::Words;
 use crate::{own, place, sole};
 
@@ -14,7 +14,7 @@ use crate::{own, place, sole};
 /// `text` has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_sockets_describe(
-    number: c_int,
+    fd: c_int,
     text: *mut c_char,
     size: usize,
 ) -> c_int {
@@ -24,38 +24,38 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
     // SAFETY: as the caller has promised.
     let bytes = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), size) };
     let mut words = Words::new(bytes);
-    _ = describe(number, &mut words);
+    _ = describe(fd, &mut words);
     words.end() as c_int
 }
 
-fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
+fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
     if place::is_apart() {
         return out.write_str("nothing is sure");
     }
-    let entry = table::look(number);
+    let entry = table::look(fd);
     write!(out, "{} id={} why={}", entry.kind().name(), entry.id(), entry.why().name())?;
     if entry.is_duplicated() {
         out.write_str(" duplicated")?;
     }
     if entry.is_shared() {
-        out.write_str(if sole::has(number, entry, None) { " alone" } else { " shared" })?;
+        out.write_str(if sole::has(fd, entry, None) { " alone" } else { " shared" })?;
     }
     if entry.was_found() {
         out.write_str(" found")?;
     }
-    if let Some(way) = crate::carry::describe(number) {
+    if let Some(way) = crate::carry::describe(fd) {
         out.write_str(" ")?;
         out.write_str(way)?;
     }
-    if crate::light::row(number).is_some() {
+    if crate::light::row(fd).is_some() {
         out.write_str(" light")?;
     }
     if table::has_rings() {
         out.write_str(" rings")?;
     }
     let mut result = Ok(());
-    MEMBERS.of_number(number, entry.id(), |member| {
-        if let Some(set) = NUMBERS.numbers_of(member.set).next()
+    MEMBERS.of_fd(fd, entry.id(), |member| {
+        if let Some(set) = DESCRIPTORS.fds_of(member.set).next()
             && result.is_ok()
         {
             result = write!(out, " in={set}:{:#x}:{:#x}", member.events, member.data);
@@ -64,8 +64,8 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
     result
 }
 
-/// Has the library keep a duplicate of a descriptor as one of its own; returns its number.
+/// Has the library keep a duplicate of a descriptor as one of its own; returns that duplicate.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
-    own::keep(number).and_then(own::number).unwrap_or(-1)
+pub extern "C" fn ov_omniverb_sockets_keep(fd: c_int) -> c_int {
+    own::keep(fd).and_then(own::fd).unwrap_or(-1)
 }

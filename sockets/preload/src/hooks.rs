@@ -10,24 +10,24 @@ use crate::carry::{Asked, File};
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::functions::watched;
 use crate::slots::*;
-use crate::table::NUMBERS;
-use crate::{carry, light, numbered, own, place, sole, wanted};
+use crate::table::DESCRIPTORS;
+use crate::{carry, light, own, place, sole, syscall_effects, wanted};
 
-/// For the program there is nothing at this number.
+/// For the program there is nothing at this descriptor.
 pub(crate) fn nothing_there() -> c_int {
     set_errno(libc::EBADF);
     -1
 }
 
-/// A number of the library's own, in a process that knows it.
+/// A descriptor of the library's own, in a process that knows it.
 #[inline]
-pub(crate) fn is_own(number: c_int) -> bool {
-    own::has(number) && place::is_ours()
+pub(crate) fn is_own(fd: c_int) -> bool {
+    own::has(fd) && place::is_ours()
 }
 
 functions! {
     ov_socket(family: c_int, of: c_int, protocol: c_int) -> c_int {
-        let call = Call::Made(numbered::kind(family, of, protocol));
+        let call = Call::Made(syscall_effects::kind(family, of, protocol));
         // SAFETY: the program's arguments, as they are.
         watched(call, || unsafe { next_socket(family, of, protocol) })
     }
@@ -37,51 +37,51 @@ functions! {
         watched(Call::Pair(pair), || unsafe { next_socketpair(family, of, protocol, pair) })
     }
 
-    ov_listen(number: c_int, backlog: c_int) -> c_int {
+    ov_listen(fd: c_int, backlog: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
-        let result = watched(Call::Listen(number), || unsafe { next_listen(number, backlog) });
+        let result = watched(Call::Listen(fd), || unsafe { next_listen(fd, backlog) });
         if result == 0 {
-            light::listens(number);
+            light::listens(fd);
         }
         result
     }
 
-    ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
-        carry::may_wait(number);
+    ov_connect(fd: c_int, address: *const c_void, length: u32) -> c_int {
+        carry::may_wait(fd);
         // SAFETY: the program's arguments, as they are.
-        let light = unsafe { light::connect(number, (address, length), || carry::close(number)) };
+        let light = unsafe { light::connect(fd, (address, length), || carry::close(fd)) };
         if let Some(result) = light {
             return result;
         }
-        carry::leave(number);
+        carry::leave(fd);
         // SAFETY: the program's arguments, as they are.
         let made =
-            watched(Call::Connect(number), || unsafe { next_connect(number, address, length) });
-        if made == 0 && wanted::is_wanted(number) {
+            watched(Call::Connect(fd), || unsafe { next_connect(fd, address, length) });
+        if made == 0 && wanted::is_wanted(fd) {
             // The program may be done with it soon.
-            keeping_errno(|| carry::offers(number));
+            keeping_errno(|| carry::offers(fd));
         }
         made
     }
 
-    ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
-        carry::may_wait(number);
-        if light::is_listener(number) {
+    ov_accept(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        carry::may_wait(fd);
+        if light::is_listener(fd) {
             // SAFETY: the program's arguments, as they are.
-            return unsafe { ov_accept4(number, address, length, 0) };
+            return unsafe { ov_accept4(fd, address, length, 0) };
         }
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
+        watched(Call::Accept(fd), || unsafe { next_accept(fd, address, length) })
     }
 
-    ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
-        carry::may_wait(number);
-        if light::is_listener(number) {
+    ov_accept4(fd: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+        carry::may_wait(fd);
+        if light::is_listener(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe {
-                light::accept(number, address, length, flags, || {
-                    let call = Call::Accept(number);
-                    let new = watched(call, || next_accept4(number, address, length, flags));
+                light::accept(fd, address, length, flags, || {
+                    let call = Call::Accept(fd);
+                    let new = watched(call, || next_accept4(fd, address, length, flags));
                     if new >= 0 && light::has_come_from_afar(new) {
                         keeping_errno(|| wanted::accepted(new, carry::offers));
                     }
@@ -89,68 +89,68 @@ functions! {
                 })
             };
         }
-        let call = Call::Accept(number);
+        let call = Call::Accept(fd);
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_accept4(number, address, length, flags) })
+        watched(call, || unsafe { next_accept4(fd, address, length, flags) })
     }
 
-    ov_shutdown(number: c_int, how: c_int) -> c_int {
-        if light::row(number).is_some() {
-            return light::shut(number, how);
+    ov_shutdown(fd: c_int, how: c_int) -> c_int {
+        if light::row(fd).is_some() {
+            return light::shut(fd, how);
         }
-        carry::shut(number, how);
+        carry::shut(fd, how);
         // SAFETY: the program's arguments, as they are.
-        let done = watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) });
+        let done = watched(Call::Shutdown(fd), || unsafe { next_shutdown(fd, how) });
         if done == 0 && how != libc::SHUT_WR {
-            light::stops_listening(number);
+            light::stops_listening(fd);
         }
         done
     }
 
     ov_setsockopt(
-        number: c_int,
+        fd: c_int,
         level: c_int,
         name: c_int,
         value: *const c_void,
         length: u32
     ) -> c_int {
-        if let Some(at) = light::row(number) {
+        if let Some(at) = light::row(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::set(at, (level, name), value, length) };
         }
         if call::changes_receiving(level, name) {
-            carry::leave(number);
+            carry::leave(fd);
         } else if !call::is_harmless(level, name) {
-            carry::leave_unread_here(number);
+            carry::leave_unread_here(fd);
         }
-        let call = Call::Option { number, level, name };
+        let call = Call::Option { fd, level, name };
         // SAFETY: the program's arguments, as they are.
-        let set = watched(call, || unsafe { next_setsockopt(number, level, name, value, length) });
+        let set = watched(call, || unsafe { next_setsockopt(fd, level, name, value, length) });
         if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
             // SAFETY: the kernel has just read a number there.
-            carry::inquires(number, unsafe { value.cast::<c_int>().read_unaligned() });
+            carry::inquires(fd, unsafe { value.cast::<c_int>().read_unaligned() });
         }
         if set == 0 {
-            light::was_set(number, level, name);
+            light::was_set(fd, level, name);
         }
         set
     }
 
-    ov_getsockname(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
-        match light::row(number) {
+    ov_getsockname(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(fd) {
             // SAFETY: the program's arguments, as they are.
             Some(at) => unsafe { light::name(at, light::Whose::Own, address, length) },
             // SAFETY: the program's arguments, as they are.
-            None => unsafe { next_getsockname(number, address, length) },
+            None => unsafe { next_getsockname(fd, address, length) },
         }
     }
 
-    ov_getpeername(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
-        match light::row(number) {
+    ov_getpeername(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(fd) {
             // SAFETY: the program's arguments, as they are.
             Some(at) => unsafe { light::name(at, light::Whose::Peers, address, length) },
             // SAFETY: the program's arguments, as they are.
-            None => unsafe { next_getpeername(number, address, length) },
+            None => unsafe { next_getpeername(fd, address, length) },
         }
     }
 
@@ -206,14 +206,14 @@ functions! {
         child
     }
 
-    ov_close(number: c_int) -> c_int {
-        if is_own(number) {
+    ov_close(fd: c_int) -> c_int {
+        if is_own(fd) {
             return nothing_there();
         }
-        carry::close(number);
-        light::closes(number);
+        carry::close(fd);
+        light::closes(fd);
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Close(number), || unsafe { next_close(number) })
+        watched(Call::Close(fd), || unsafe { next_close(fd) })
     }
 
     ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
@@ -262,15 +262,15 @@ functions! {
         call.after(call::Was::default(), 0);
     }
 
-    ov_dup(number: c_int) -> c_int {
-        if is_own(number) {
+    ov_dup(fd: c_int) -> c_int {
+        if is_own(fd) {
             return nothing_there();
         }
-        carry::duplicate(number, None);
+        carry::duplicate(fd, None);
         // SAFETY: the program's arguments, as they are.
-        let new = watched(Call::Dup(number), || unsafe { next_dup(number) });
-        carry::duplicate(number, Some(new));
-        light::duplicated(number, new);
+        let new = watched(Call::Dup(fd), || unsafe { next_dup(fd) });
+        carry::duplicate(fd, Some(new));
+        light::duplicated(fd, new);
         new
     }
 
@@ -299,54 +299,54 @@ functions! {
         })
     }
 
-    ov_fcntl(number: c_int, command: c_int, argument: usize) -> c_int {
-        if is_own(number) {
+    ov_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        if is_own(fd) {
             return nothing_there();
         }
         let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-        if let Some(at) = light::row(number)
+        if let Some(at) = light::row(fd)
             && !is_duplicate
             && let Some(result) = light::control(at, command, argument)
         {
             return result;
         }
         if is_duplicate {
-            carry::duplicate(number, None);
+            carry::duplicate(fd, None);
         } else if call::is_about_signals(command, argument) {
-            light::is_unlike(number);
-            carry::leave(number);
+            light::is_unlike(fd);
+            carry::leave(fd);
         }
-        let call = Call::Control { number, command, argument };
+        let call = Call::Control { fd, command, argument };
         // SAFETY: the program's arguments, as they are.
-        let result = watched(call, || unsafe { next_fcntl(number, command, argument) });
+        let result = watched(call, || unsafe { next_fcntl(fd, command, argument) });
         if is_duplicate {
-            carry::duplicate(number, Some(result));
-            light::duplicated(number, result);
+            carry::duplicate(fd, Some(result));
+            light::duplicated(fd, result);
         } else if command == libc::F_SETFL {
-            carry::has_changed(number);
+            carry::has_changed(fd);
         }
         result
     }
 
-    ov_ioctl(number: c_int, request: u64, argument: usize) -> c_int {
-        if let Some(at) = light::row(number) {
+    ov_ioctl(fd: c_int, request: u64, argument: usize) -> c_int {
+        if let Some(at) = light::row(fd) {
             // SAFETY: the program's arguments, as they are.
-            return unsafe { light::request(number, at, request, argument) };
+            return unsafe { light::request(fd, at, request, argument) };
         }
         if call::SIGNAL_REQUESTS.contains(&request) {
-            light::is_unlike(number);
-            carry::leave(number);
+            light::is_unlike(fd);
+            carry::leave(fd);
         }
-        let call = Call::Request { number, request };
+        let call = Call::Request { fd, request };
         // SAFETY: the program's arguments, as they are.
-        let native = || watched(call, || unsafe { next_ioctl(number, request, argument) });
+        let native = || watched(call, || unsafe { next_ioctl(fd, request, argument) });
         if request == libc::FIONREAD {
             // SAFETY: that is where the kernel writes it.
-            return unsafe { carry::queued(number, argument as *mut c_int, native) };
+            return unsafe { carry::queued(fd, argument as *mut c_int, native) };
         }
         let result = native();
         if request == libc::FIONBIO {
-            carry::has_changed(number);
+            carry::has_changed(fd);
         }
         result
     }
@@ -364,24 +364,24 @@ functions! {
     ov_epoll_ctl(
         set: c_int,
         operation: c_int,
-        number: c_int,
+        fd: c_int,
         event: *mut libc::epoll_event
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
-        if let Some(result) = unsafe { light::change_set(set, operation, number, event) } {
+        if let Some(result) = unsafe { light::change_set(set, operation, fd, event) } {
             return result;
         }
-        let call = Call::Member { set, operation, number, event };
+        let call = Call::Member { set, operation, fd, event };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let result = carry::change_set(set, operation, number, event, || {
-                watched(call, || next_epoll_ctl(set, operation, number, event))
+            let result = carry::change_set(set, operation, fd, event, || {
+                watched(call, || next_epoll_ctl(set, operation, fd, event))
             });
-            if result == 0 && !light::changed_set(set, operation, number, event) {
+            if result == 0 && !light::changed_set(set, operation, fd, event) {
                 if operation == libc::EPOLL_CTL_ADD {
                     let operation = libc::EPOLL_CTL_DEL;
-                    let call = Call::Member { set, operation, number, event };
-                    watched(call, || next_epoll_ctl(set, operation, number, event));
+                    let call = Call::Member { set, operation, fd, event };
+                    watched(call, || next_epoll_ctl(set, operation, fd, event));
                 }
                 return fails(libc::ENOSPC);
             }
@@ -390,7 +390,7 @@ functions! {
     }
 }
 
-/// Puts a duplicate at a number, of which it is known what is closed there.
+/// Puts a duplicate at a descriptor, of which it is known what is closed there.
 #[inline]
 fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     carry::duplicate(from, None);
@@ -399,7 +399,7 @@ fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
         light::closes(to);
     }
     let result = make();
-    if result < 0 && carry::has(to) && NUMBERS.look(to).why() == Why::Shared {
+    if result < 0 && carry::has(to) && DESCRIPTORS.look(to).why() == Why::Shared {
         // What there was is there still, and a process was made meanwhile.
         carry::leave(to);
     }
@@ -408,14 +408,14 @@ fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// There is something at a number.
-fn is_open(number: c_int) -> bool {
+/// There is something at a descriptor.
+fn is_open(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
-    unsafe { next_fcntl(number, libc::F_GETFD, 0) >= 0 }
+    unsafe { next_fcntl(fd, libc::F_GETFD, 0) >= 0 }
 }
 
-/// Before something is put at a number: what is ours there goes elsewhere. True if what is to be
-/// put there is nothing for the program.
+/// Before something is put at a descriptor: what is ours there goes elsewhere. True if what is to
+/// be put there is nothing for the program.
 pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
     if is_own(from) {
         return true;

@@ -14,13 +14,13 @@ const SET: &[u8] = b"anon_inode:[eventpoll]";
 /// `/proc/self/fd/`, a number, a zero byte.
 const PATH_MAX: usize = 32;
 
-/// What is open at a number; `None` if nothing is.
-pub(crate) fn kind(number: c_int) -> Option<Kind> {
-    let descriptor = borrow(number)?;
+/// What is open at a descriptor; `None` if nothing is.
+pub(crate) fn kind(fd: c_int) -> Option<Kind> {
+    let descriptor = borrow(fd)?;
     match sockopt::socket_type(descriptor) {
         Ok(SocketType::STREAM) if is_tcp(descriptor) => Some(stream(descriptor)),
         Err(Errno::BADF) => None,
-        Err(Errno::NOTSOCK) if is_set(number) => Some(Kind::Set),
+        Err(Errno::NOTSOCK) if is_set(fd) => Some(Kind::Set),
         _ => Some(Kind::Other),
     }
 }
@@ -39,18 +39,18 @@ fn stream(descriptor: BorrowedFd<'_>) -> Kind {
 }
 
 /// Where there is no `/proc`, no set is found.
-fn is_set(number: c_int) -> bool {
+fn is_set(fd: c_int) -> bool {
     let mut path = [0; PATH_MAX];
-    let Some(path) = path_of(number, &mut path) else { return false };
+    let Some(path) = path_of(fd, &mut path) else { return false };
     let mut target = [MaybeUninit::<u8>::uninit(); SET.len() + 1];
     let read = readlinkat_raw(CWD, path, &mut target[..]);
     read.is_ok_and(|(read, _)| *read == *SET)
 }
 
-fn path_of(number: c_int, bytes: &mut [u8; PATH_MAX]) -> Option<&core::ffi::CStr> {
+fn path_of(fd: c_int, bytes: &mut [u8; PATH_MAX]) -> Option<&core::ffi::CStr> {
     let mut digits = [0; 12];
     let mut count = 0;
-    let mut rest = u32::try_from(number).ok()?;
+    let mut rest = u32::try_from(fd).ok()?;
     loop {
         digits[count] = b'0' + (rest % 10) as u8;
         (rest, count) = (rest / 10, count + 1);
@@ -65,7 +65,7 @@ fn path_of(number: c_int, bytes: &mut [u8; PATH_MAX]) -> Option<&core::ffi::CStr
 }
 
 /// The program's descriptor, for one question.
-fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: it is used for one system call, which fails if there is nothing at this number.
-    (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
+    // SAFETY: it is used for one system call, which fails if there is nothing at this descriptor.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }

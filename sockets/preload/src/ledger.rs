@@ -15,7 +15,7 @@ use omniverb_formats::message::Refusal;
 use omniverb_formats::show::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 use crate::{place, sole};
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
@@ -37,22 +37,23 @@ pub(crate) fn begin_anew() {
 }
 
 /// A socket is the kernel's from now on, for this reason.
-pub(crate) fn keep(number: c_int, why: Why) {
+pub(crate) fn keep(fd: c_int, why: Why) {
     let is_new = PLACE.load(Ordering::Relaxed) != 0
-        && NUMBERS.look(number).why() == Why::Free
-        && table::look(number).kind().is_stream();
-    NUMBERS.keep(number, why);
+        && DESCRIPTORS.look(fd).why() == Why::Free
+        && table::look(fd).kind().is_stream();
+    DESCRIPTORS.keep(fd, why);
     // What other processes may not know of it.
-    sole::spread(number);
+    sole::spread(fd);
     if is_new {
-        write(number, None, reason(why));
+        write(fd, None, reason(why));
     }
 }
 
-/// The broker does not take the socket of this cookie, which had that number when it was offered.
-pub(crate) fn refused(number: c_int, cookie: u64, why: Refusal) {
+/// The broker does not take the socket of this cookie, which had that descriptor when it was
+/// offered.
+pub(crate) fn refused(fd: c_int, cookie: u64, why: Refusal) {
     write(
-        number,
+        fd,
         Some(cookie),
         match why {
             Refusal::NotConnected => Reason::NotConnected,
@@ -66,8 +67,8 @@ pub(crate) fn refused(number: c_int, cookie: u64, why: Refusal) {
 }
 
 /// Its link is over since the broker says so.
-pub(crate) fn parted(number: c_int, cookie: u64) {
-    write(number, Some(cookie), Reason::Over);
+pub(crate) fn parted(fd: c_int, cookie: u64) {
+    write(fd, Some(cookie), Reason::Over);
 }
 
 fn reason(why: Why) -> Reason {
@@ -87,14 +88,14 @@ fn reason(why: Why) -> Reason {
     }
 }
 
-/// Unless the number is another socket's by now than the one that is meant.
-fn write(number: c_int, meant: Option<u64>, reason: Reason) {
+/// Unless the descriptor is another socket's by now than the one that is meant.
+fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     let place = PLACE.load(Ordering::Acquire);
-    if place == 0 || number < 0 || !place::is_ours() {
+    if place == 0 || fd < 0 || !place::is_ours() {
         return;
     }
     // SAFETY: the program's socket, for these calls; they fail if there is none.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let address = |any| SocketAddr::try_from(any).ok();
     let names = (getsockname(file).ok().and_then(address), getpeername(file).ok().flatten());
     let (Some(local), Some(remote)) = (names.0, names.1.and_then(address)) else { return };

@@ -11,9 +11,8 @@
 //! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
 //!   jump to the next library's function. Some call a function of [`looks`] with the arguments
 //!   first. The rest are functions of [`hooks`], and of [`data`] if they move bytes.
-//! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
-//!   `syscall()` are found out by `numbered`; `by_number`
-//!   makes some of them by their names.
+//! * `call` is what a call does to descriptors: before and after it, whoever makes it. For calls
+//!   by `syscall()` `syscall_effects` says that; `syscall_hook` gives them to hooks of their names.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
 //! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
 //! * `sole` knows which sockets no other process has that it has shared, by `rows`; `ending` when
@@ -33,7 +32,6 @@
 #[macro_use]
 mod functions;
 
-pub mod by_number;
 mod call;
 mod carry;
 pub mod data;
@@ -48,7 +46,6 @@ mod looks;
 mod marks;
 mod messages;
 mod next;
-mod numbered;
 mod own;
 mod own_syscalls;
 mod past;
@@ -60,6 +57,8 @@ mod shared;
 mod slots;
 mod sole;
 pub mod start;
+mod syscall_effects;
+pub mod syscall_hook;
 mod table;
 mod uncounted;
 mod wanted;

@@ -10,23 +10,23 @@ use omniverb_connection::descriptors::Why;
 use crate::ending::End;
 use crate::errno::keeping_errno;
 use crate::table;
-use crate::{carry, ledger, light, next, numbered, place, sole};
+use crate::{carry, ledger, light, next, place, sole, syscall_effects};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
-fn keep(number: c_int, why: Why) {
-    if place::is_ours() && table::look(number).kind().is_stream() {
-        carry::leave(number);
-        ledger::keep(number, why);
+fn keep(fd: c_int, why: Why) {
+    if place::is_ours() && table::look(fd).kind().is_stream() {
+        carry::leave(fd);
+        ledger::keep(fd, why);
     }
 }
 
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_look_vector(number: c_int) {
-    sole::outlasts(number);
-    carry::leave(number);
+pub extern "C" fn ov_look_vector(fd: c_int) {
+    sole::outlasts(fd);
+    carry::leave(fd);
 }
 
 /// What may sleep.
@@ -83,14 +83,14 @@ pub extern "C" fn ov_look_prctl(option: c_int) {
 
 /// `fdopen`: the stream reads, writes and closes within the C library.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_look_fdopen(number: c_int) {
-    keep(number, Why::Stdio);
+pub extern "C" fn ov_look_fdopen(fd: c_int) {
+    keep(fd, Why::Stdio);
 }
 
 /// `dprintf`: the same.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_look_dprintf(number: c_int) {
-    keep(number, Why::Stdio);
+pub extern "C" fn ov_look_dprintf(fd: c_int) {
+    keep(fd, Why::Stdio);
 }
 
 /// `aio_read`, `aio_write`: helper threads within the C library read and write.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ov_look_fclose(stream: *mut libc::FILE) {
     unsafe { forget(stream) };
 }
 
-/// `freopen`: puts another file at the stream's number.
+/// `freopen`: puts another file at the stream's descriptor.
 ///
 /// # Safety
 /// As of the function.
@@ -157,13 +157,13 @@ unsafe fn forget(stream: *mut libc::FILE) {
     }
     // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
     // his.
-    let number = keeping_errno(|| unsafe { libc::fileno(stream) });
+    let fd = keeping_errno(|| unsafe { libc::fileno(stream) });
     // It is closed in a moment.
-    sole::spread(number);
-    carry::forget(number);
-    light::closes(number);
-    table::forget(number);
-    sole::closed(number);
+    sole::spread(fd);
+    carry::forget(fd);
+    light::closes(fd);
+    table::forget(fd);
+    sole::closed(fd);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
@@ -179,15 +179,15 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
 
 /// `login_tty`: the same, with a descriptor that is closed then.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_look_login_tty(number: c_int) {
-    carry::close(number);
-    light::closes(number);
+pub extern "C" fn ov_look_login_tty(fd: c_int) {
+    carry::close(fd);
+    light::closes(fd);
     light::closes_range(0, STANDARD);
     if place::is_ours() {
-        sole::spread(number);
+        sole::spread(fd);
         table::forget_range(0, STANDARD);
-        table::forget(number);
-        sole::closed(number);
+        table::forget(fd);
+        sole::closed(fd);
     }
 }
 
@@ -216,8 +216,8 @@ pub extern "C" fn ov_look_unshare(flags: c_int) {
 
 /// `syscall`: 1 if it is a call that another function of ours makes.
 #[unsafe(no_mangle)]
-pub extern "C" fn ov_choose_syscall(number: i64, first: usize, second: usize) -> c_int {
-    c_int::from(numbered::is_watched(number, first, second))
+pub extern "C" fn ov_choose_syscall(fd: i64, first: usize, second: usize) -> c_int {
+    c_int::from(syscall_effects::is_watched(fd, first, second))
 }
 
 /// A slot that is not filled yet was jumped from.

@@ -1,4 +1,4 @@
-//! Remembers facts about some sockets, by number and identity: of those that share a place the
+//! Remembers facts about some sockets, by descriptor and identity: of those that share a place the
 //! latest.
 
 use core::ffi::c_int;
@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Marks([AtomicU64; 256]);
 
 /// A word that no other socket has.
-pub(crate) fn word(number: c_int, id: u32) -> u64 {
-    u64::from(number.unsigned_abs()) << 32 | u64::from(id)
+pub(crate) fn word(fd: c_int, id: u32) -> u64 {
+    u64::from(fd.unsigned_abs()) << 32 | u64::from(id)
 }
 
 impl Marks {
@@ -17,17 +17,17 @@ impl Marks {
         Self([const { AtomicU64::new(0) }; 256])
     }
 
-    fn place(&self, number: c_int) -> &AtomicU64 {
-        &self.0[number.unsigned_abs() as usize % self.0.len()]
+    fn place(&self, fd: c_int) -> &AtomicU64 {
+        &self.0[fd.unsigned_abs() as usize % self.0.len()]
     }
 
     /// This one is marked.
-    pub(crate) fn put(&self, number: c_int, id: u32) {
-        self.place(number).store(word(number, id), Ordering::Relaxed);
+    pub(crate) fn put(&self, fd: c_int, id: u32) {
+        self.place(fd).store(word(fd, id), Ordering::Relaxed);
     }
 
     /// It is, and no other one of its place was since.
-    pub(crate) fn has(&self, number: c_int, id: u32) -> bool {
-        self.place(number).load(Ordering::Relaxed) == word(number, id)
+    pub(crate) fn has(&self, fd: c_int, id: u32) -> bool {
+        self.place(fd).load(Ordering::Relaxed) == word(fd, id)
     }
 }

@@ -16,9 +16,9 @@ use crate::{ledger, table};
 pub(crate) unsafe fn sent(message: *const libc::msghdr) {
     // SAFETY: as the caller has promised.
     unsafe {
-        each(message, |number| {
-            if table::look(number).kind().is_stream() {
-                ledger::keep(number, Why::Passed);
+        each(message, |fd| {
+            if table::look(fd).kind().is_stream() {
+                ledger::keep(fd, Why::Passed);
             }
         });
     }

@@ -1,8 +1,8 @@
-//! Descriptors of the library's own. For the program there is nothing at their numbers: it can
-//! neither close, nor ask, nor duplicate them, and gets the number if it wants it.
+//! Descriptors of the library's own. For the program there is nothing there: it can
+//! neither close, nor ask, nor duplicate them, and gets the descriptor if it wants it.
 //!
 //! They are close-on-exec, and as high as the program's limit allows, so that the lowest free
-//! number is what it would be without them.
+//! descriptor is what it would be without them.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const NONE: c_int = -1;
 static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 /// One more than the index of the last one.
 static COUNT: AtomicI32 = AtomicI32::new(0);
-/// No lower number ever was one.
+/// No lower descriptor ever was one.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 
 /// The place of the eventfd that wakes threads in epoll sets, as [`named`] reads it; 0: none.
@@ -53,54 +53,54 @@ pub(crate) fn makes_room() -> bool {
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
 }
 
-/// There is one at this number.
+/// There is one at this descriptor.
 #[inline]
-pub(crate) fn has(number: c_int) -> bool {
-    number >= LOWEST.load(Ordering::Relaxed) && number != NONE && place_of(number).is_some()
+pub(crate) fn has(fd: c_int) -> bool {
+    fd >= LOWEST.load(Ordering::Relaxed) && fd != NONE && place_of(fd).is_some()
 }
 
-fn place_of(number: c_int) -> Option<&'static AtomicI32> {
-    OWN.iter().find(|one| one.load(Ordering::Relaxed) == number)
+fn place_of(fd: c_int) -> Option<&'static AtomicI32> {
+    OWN.iter().find(|one| one.load(Ordering::Relaxed) == fd)
 }
 
 /// Takes a duplicate of a descriptor for the library. Its place, or `None` if there is no room.
-pub(crate) fn keep(number: c_int) -> Option<usize> {
+pub(crate) fn keep(fd: c_int) -> Option<usize> {
     let place = OWN.iter().position(|one| {
         one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
-    let new = high(number).unwrap_or(NONE);
+    let new = high(fd).unwrap_or(NONE);
     KEPT.here[place].store(true, Ordering::Relaxed);
     OWN[place].store(new, Ordering::Release);
     COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
     (new != NONE).then_some(place)
 }
 
-/// The number of what is in a place now, if there is anything.
+/// The descriptor of what is in a place now, if there is anything.
 #[inline]
-pub(crate) fn number(place: usize) -> Option<c_int> {
-    let number = OWN.get(place)?.load(Ordering::Acquire);
-    (number >= 0).then_some(number)
+pub(crate) fn fd(place: usize) -> Option<c_int> {
+    let fd = OWN.get(place)?.load(Ordering::Acquire);
+    (fd >= 0).then_some(fd)
 }
 
 /// What is in the place that a word names: one more than that; 0: none.
 pub(crate) fn named(word: &AtomicU64) -> Option<BorrowedFd<'static>> {
-    let number = number(word.load(Ordering::Acquire).checked_sub(1)? as usize)?;
+    let fd = fd(word.load(Ordering::Acquire).checked_sub(1)? as usize)?;
     // SAFETY: ours for as long as the word names it; otherwise a call with it fails.
-    Some(unsafe { BorrowedFd::borrow_raw(number) })
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// A program is about to put something of its own at this number.
-pub(crate) fn give_way(number: c_int) {
-    let Some(place) = place_of(number) else { return };
+/// A program is about to put something of its own at this descriptor.
+pub(crate) fn give_way(fd: c_int) {
+    let Some(place) = place_of(fd) else { return };
     // It is the program's even if ours has nowhere to go.
-    place.store(high(number).unwrap_or(NONE), Ordering::Release);
+    place.store(high(fd).unwrap_or(NONE), Ordering::Release);
 }
 
 /// A duplicate at a high number.
-fn high(number: c_int) -> Option<c_int> {
+fn high(fd: c_int) -> Option<c_int> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     // SAFETY: it is open, as the caller knows, and used for this call only.
-    let old = unsafe { BorrowedFd::borrow_raw(number) };
+    let old = unsafe { BorrowedFd::borrow_raw(fd) };
     let below = match ARE_MANY.load(Ordering::Relaxed) {
         true => (limit / 4).clamp(BELOW, BELOW_LIGHT),
         false => BELOW,
@@ -111,11 +111,11 @@ fn high(number: c_int) -> Option<c_int> {
     Some(new)
 }
 
-/// Calls with each stretch of numbers from `first` to `last` that has none of ours in it.
+/// Calls with each stretch of descriptors from `first` to `last` that has none of ours in it.
 pub(crate) fn between(first: u32, last: u32, mut with: impl FnMut(u32, u32)) {
     let mut next = Some(first);
     while let Some(begin) = next.filter(|begin| *begin <= last) {
-        let inside = |number: &u32| (begin..=last).contains(number);
+        let inside = |fd: &u32| (begin..=last).contains(fd);
         let all = OWN.iter().filter_map(|one| u32::try_from(one.load(Ordering::Relaxed)).ok());
         let ours = all.filter(inside).min();
         match ours {
@@ -131,17 +131,17 @@ pub(crate) fn between(first: u32, last: u32, mut with: impl FnMut(u32, u32)) {
 pub(crate) fn is_among(first: u32, last: u32) -> bool {
     COUNT.load(Ordering::Relaxed) != 0
         && OWN.iter().any(|one| {
-            let number = u32::try_from(one.load(Ordering::Relaxed));
-            number.is_ok_and(|number| (first..=last).contains(&number))
+            let fd = u32::try_from(one.load(Ordering::Relaxed));
+            fd.is_ok_and(|fd| (first..=last).contains(&fd))
         })
 }
 
 /// Closes one of ours.
-pub(crate) fn close(number: c_int) {
-    let Some(place) = place_of(number) else { return };
+pub(crate) fn close(fd: c_int) {
+    let Some(place) = place_of(fd) else { return };
     place.store(NONE, Ordering::Release);
     // SAFETY: ours, and nobody else's from now on.
-    unsafe { rustix::io::close(number) };
+    unsafe { rustix::io::close(fd) };
 }
 
 /// Closes what a child has copies of, and not what it has kept itself.
@@ -149,10 +149,10 @@ pub(crate) fn close_inherited() {
     WAKER.store(0, Ordering::Release);
     let all = OWN.iter().zip(&KEPT.here);
     for (one, _) in all.filter(|(_, is_kept_here)| !is_kept_here.load(Ordering::Relaxed)) {
-        let number = one.swap(NONE, Ordering::AcqRel);
-        if number >= 0 {
+        let fd = one.swap(NONE, Ordering::AcqRel);
+        if fd >= 0 {
             // SAFETY: ours, and nobody else's from now on.
-            unsafe { rustix::io::close(number) };
+            unsafe { rustix::io::close(fd) };
         }
     }
 }

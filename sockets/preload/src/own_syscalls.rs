@@ -175,7 +175,7 @@ fn opened(path: &[u8]) -> Option<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()
 }
 
-fn number(text: &[u8], radix: u32) -> Option<u64> {
+fn fd(text: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(core::str::from_utf8(text).ok()?, radix).ok()
 }
 
@@ -191,9 +191,9 @@ impl<'a> Mapping<'a> {
             return None;
         }
         let mut ends = range.split(|byte| *byte == b'-');
-        let (begin, end) = (number(ends.next()?, 16)?, number(ends.next()?, 16)?);
-        let (length, offset) = (end.checked_sub(begin)?, number(offset, 16)?);
-        Some(Self { path, begin, length, offset, inode: number(inode, 10)? })
+        let (begin, end) = (fd(ends.next()?, 16)?, fd(ends.next()?, 16)?);
+        let (length, offset) = (end.checked_sub(begin)?, fd(offset, 16)?);
+        Some(Self { path, begin, length, offset, inode: fd(inode, 10)? })
     }
 
     fn word(&self) -> u64 {
@@ -227,8 +227,8 @@ impl<'a> Mapping<'a> {
             let end = kept + got;
             // What prepares a call may be in the piece before.
             let from = kept.saturating_sub(3);
-            instructions::calls(&code[..end], from, |number| {
-                found = number.is_about_sockets();
+            instructions::calls(&code[..end], from, |fd| {
+                found = fd.is_about_sockets();
                 !found
             });
             kept = end.min(BEFORE + 3);

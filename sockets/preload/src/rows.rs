@@ -1,8 +1,8 @@
 //! Where it is kept which row of the family's count (`omniverb_connection::holders`) is whose.
 //!
-//! A number's row is of the socket of an id (`table`), which is gone as soon as the number is about
-//! to be closed: so it is seen that one is being closed. It is *tied* by whoever forks first, and
-//! given up once, by whoever changes the word from that.
+//! A descriptor's row is of the socket of an id (`table`), which is gone as soon as the descriptor
+//! is about to be closed: so it is seen that one is being closed. It is *tied* by whoever forks
+//! first, and given up once, by whoever changes the word from that.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -18,8 +18,8 @@ use crate::room::Pieces;
 const SOCKETS: usize = 1 << 17;
 const BYTES: usize = SOCKETS * WORDS * size_of::<AtomicU64>();
 
-/// Words of a number: `id:32 | index:32` of its socket's row, or 0; the socket's cookie; which of
-/// those that were in the family's row; the fork that it was counted by last.
+/// Words of a descriptor: `id:32 | index:32` of its socket's row, or 0; the socket's cookie; which
+/// of those that were in the family's row; the fork that it was counted by last.
 const ROW: usize = 4;
 const TIED: usize = 0;
 const COOKIE: usize = 1;
@@ -71,7 +71,7 @@ pub(crate) enum Gone {
     Perhaps,
 }
 
-/// What a number's row was at one moment.
+/// What a descriptor's row was at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Tie {
     word: u64,
@@ -90,26 +90,26 @@ impl Tie {
     }
 }
 
-/// What a number's row says.
+/// What a descriptor's row says.
 #[derive(Clone, Copy)]
 pub(crate) struct Row(&'static [AtomicU64; ROW]);
 
 impl Row {
-    fn in_piece(piece: &[AtomicU64; PIECE], number: usize) -> Row {
-        let row = &piece.as_chunks::<ROW>().0[number % (PIECE / ROW)];
+    fn in_piece(piece: &[AtomicU64; PIECE], fd: usize) -> Row {
+        let row = &piece.as_chunks::<ROW>().0[fd % (PIECE / ROW)];
         // SAFETY: pieces stay for good.
         Row(unsafe { &*ptr::from_ref(row) })
     }
 
-    /// The row of a number that has one.
-    pub(crate) fn of(number: c_int) -> Option<Row> {
-        let number = usize::try_from(number).ok().filter(|_| are_any())?;
-        Some(Row::in_piece(ROWS.piece(number / (PIECE / ROW))?, number))
+    /// The row of a descriptor that has one.
+    pub(crate) fn of(fd: c_int) -> Option<Row> {
+        let fd = usize::try_from(fd).ok().filter(|_| are_any())?;
+        Some(Row::in_piece(ROWS.piece(fd / (PIECE / ROW))?, fd))
     }
 
-    pub(crate) fn make(number: c_int) -> Option<Row> {
-        let number = usize::try_from(number).ok()?;
-        Some(Row::in_piece(ROWS.make(number / (PIECE / ROW))?, number))
+    pub(crate) fn make(fd: c_int) -> Option<Row> {
+        let fd = usize::try_from(fd).ok()?;
+        Some(Row::in_piece(ROWS.make(fd / (PIECE / ROW))?, fd))
     }
 
     fn get(self, word: usize) -> u64 {

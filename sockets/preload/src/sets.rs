@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::{Kind, Member};
 
-use crate::table::{self, MEMBERS, NUMBERS};
+use crate::table::{self, DESCRIPTORS, MEMBERS};
 
 /// `epoll_ctl` did this.
 ///
@@ -13,23 +13,22 @@ use crate::table::{self, MEMBERS, NUMBERS};
 pub(crate) unsafe fn control(
     set: c_int,
     operation: c_int,
-    number: c_int,
+    fd: c_int,
     event: *const libc::epoll_event,
 ) {
-    let (set, member) = (table::look(set), table::look(number));
+    let (set, member) = (table::look(set), table::look(fd));
     if set.kind() != Kind::Set || !(member.kind().is_stream() || member.kind() == Kind::Set) {
         return;
     }
     if operation == libc::EPOLL_CTL_DEL {
-        MEMBERS.remove(set.id(), number, member.id());
+        MEMBERS.remove(set.id(), fd, member.id());
         return;
     }
     // SAFETY: as the caller has promised; a reader of C may have left it anywhere.
     let event = unsafe { event.read_unaligned() };
-    let new =
-        Member { set: set.id(), number, id: member.id(), events: event.events, data: event.u64 };
+    let new = Member { set: set.id(), fd, id: member.id(), events: event.events, data: event.u64 };
     match operation {
-        libc::EPOLL_CTL_ADD => MEMBERS.add(new, |id| NUMBERS.numbers_of(id).next().is_some()),
+        libc::EPOLL_CTL_ADD => MEMBERS.add(new, |id| DESCRIPTORS.fds_of(id).next().is_some()),
         libc::EPOLL_CTL_MOD => MEMBERS.modify(new),
         _ => {}
     }

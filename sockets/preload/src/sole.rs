@@ -2,8 +2,8 @@
 //!
 //! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
 //! whether nobody else has a socket, for sure. How many have one is counted in memory that the
-//! processes share (`omniverb_connection::holders`), and this process keeps for each number which
-//! row is its socket's there ([`rows`](crate::rows)).
+//! processes share (`omniverb_connection::holders`), and this process keeps for each descriptor
+//! which row is its socket's there ([`rows`](crate::rows)).
 //!
 //! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
 //! other threads or by handlers of signals, was not counted, and is shared with nobody knows whom.
@@ -18,7 +18,7 @@
 //! * *Begins a fork* ([`forks`]), looks through the entries / *writes an entry*, then looks whether
 //!   a fork was begun since before its call.
 //! * *Says that a call is under way* (`crate::uncounted`, or holds the link), makes it / *closes
-//!   the number* by the kernel, then looks whether any is. The kernel puts the two in order.
+//!   the descriptor* by the kernel, then looks whether any is. The kernel puts the two in order.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -29,7 +29,7 @@ use rustix::net::sockopt;
 use rustix::process::getpid;
 
 use crate::rows::{self, Gone, Row, holders};
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 use crate::{place, uncounted};
 
 /// In the name of what is no socket.
@@ -80,15 +80,15 @@ impl Fork {
     pub(crate) fn begin() -> Fork {
         let copies = COPIES.load(Ordering::SeqCst);
         let name = tells_of_fork();
-        Fork { name, given: NUMBERS.given(), copies }
+        Fork { name, given: DESCRIPTORS.given(), copies }
     }
 
-    /// Counts who is about to have the socket of a number. `false` if that cannot be.
-    pub(crate) fn count(self, number: c_int, entry: Entry) -> bool {
+    /// Counts who is about to have the socket of a descriptor. `false` if that cannot be.
+    pub(crate) fn count(self, fd: c_int, entry: Entry) -> bool {
         let is_there = entry.id() != 0 && rows::is_made();
-        let Some(row) = is_there.then(|| Row::make(number)).flatten() else { return false };
+        let Some(row) = is_there.then(|| Row::make(fd)).flatten() else { return false };
         // Who looks whether it is alone, after it has said that it offers, sees this.
-        let is_first = NUMBERS.share(number, entry.id());
+        let is_first = DESCRIPTORS.share(fd, entry.id());
         let tie = row.tie();
         let is_counted = if tie.id() == entry.id() {
             // Without a row of the family's somebody else is at it at this moment, and will see
@@ -98,7 +98,7 @@ impl Fork {
             // What this process was counted for once, and is no more, it is not counted for anew:
             // others may have it.
             row.retire(tie, Gone::Perhaps);
-            let claim = || holders().claim(name(number, entry)?, 2);
+            let claim = || holders().claim(name(fd, entry)?, 2);
             is_first && row.ties(entry.id(), self.name, claim)
         };
         if !is_counted {
@@ -106,7 +106,7 @@ impl Fork {
         }
         row.set_fork(self.name);
         fence(Ordering::SeqCst);
-        let now = NUMBERS.look(number);
+        let now = DESCRIPTORS.look(fd);
         if now.id() != entry.id() {
             // It is being closed, by a thread that may have found no row yet.
             row.retire(row.tie(), Gone::Perhaps);
@@ -122,13 +122,13 @@ impl Fork {
     }
 
     /// It was counted by this fork, as what it is now.
-    pub(crate) fn has(self, number: c_int, entry: Entry) -> bool {
-        Row::of(number).is_some_and(|row| row.fork() == self.name && row.tie().id() == entry.id())
+    pub(crate) fn has(self, fd: c_int, entry: Entry) -> bool {
+        Row::of(fd).is_some_and(|row| row.fork() == self.name && row.tie().id() == entry.id())
     }
 
     /// Everything that there is was looked at, by this process.
     pub(crate) fn is_whole(self) -> bool {
-        self.is_one_process() && NUMBERS.given() == self.given
+        self.is_one_process() && DESCRIPTORS.given() == self.given
     }
 
     /// This process is the one that has begun: it was not made in the middle, by a handler.
@@ -155,19 +155,19 @@ pub(crate) fn is_copy() {
 }
 
 /// What names a socket, or a set, for those who share it.
-fn name(number: c_int, entry: Entry) -> Option<u64> {
+fn name(fd: c_int, entry: Entry) -> Option<u64> {
     if entry.kind() == Kind::Set {
         let process = getpid().as_raw_nonzero().get().unsigned_abs();
         return Some(SET | u64::from(process) << 32 | u64::from(entry.id()));
     }
     // SAFETY: the program's socket, for this call, which fails if there is none.
-    let file = unsafe { BorrowedFd::borrow_raw(number.max(0)) };
+    let file = unsafe { BorrowedFd::borrow_raw(fd.max(0)) };
     sockopt::socket_cookie(file).ok()
 }
 
 fn each(mut with: impl FnMut(Row)) {
     if rows::are_any() {
-        (0..NUMBERS.end()).filter_map(Row::of).for_each(|row| {
+        (0..DESCRIPTORS.end()).filter_map(Row::of).for_each(|row| {
             if row.tie().is_any() {
                 with(row);
             }
@@ -176,8 +176,8 @@ fn each(mut with: impl FnMut(Row)) {
 }
 
 /// Nobody else has the socket, by what is counted; if the `cookie` is known, for sure.
-pub(crate) fn has(number: c_int, entry: Entry, cookie: Option<u64>) -> bool {
-    Row::of(number).is_some_and(|row| {
+pub(crate) fn has(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
+    Row::of(fd).is_some_and(|row| {
         let tie = row.tie();
         tie.id() == entry.id()
             && cookie.is_none_or(|cookie| cookie == tie.name.cookie)
@@ -186,15 +186,15 @@ pub(crate) fn has(number: c_int, entry: Entry, cookie: Option<u64>) -> bool {
 }
 
 /// The same of one that was never shared by `fork`, too.
-pub(crate) fn is_alone(number: c_int, entry: Entry, cookie: Option<u64>) -> bool {
-    !entry.is_shared() || has(number, entry, cookie)
+pub(crate) fn is_alone(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
+    !entry.is_shared() || has(fd, entry, cookie)
 }
 
 /// Somebody may have it, or do something with it, of whom nobody knows. Whoever notes that in the
 /// entry does so before: who is about to count sees it there if there is no row yet.
-pub(crate) fn spread(number: c_int) {
+pub(crate) fn spread(fd: c_int) {
     fence(Ordering::SeqCst);
-    if let Some(row) = Row::of(number) {
+    if let Some(row) = Row::of(fd) {
         row.spread();
     }
 }
@@ -208,59 +208,59 @@ pub(crate) fn spread_all() {
     }
 }
 
-/// Somebody who is not counted is about to have what is open at a number: by another number of this
-/// process, or elsewhere. A fork that is under way sees that, too.
-pub(crate) fn slips(number: c_int) {
-    NUMBERS.loosen(number);
-    spread(number);
+/// Somebody who is not counted is about to have what is open at a descriptor: by another descriptor
+/// of this process, or elsewhere. A fork that is under way sees that, too.
+pub(crate) fn slips(fd: c_int) {
+    DESCRIPTORS.loosen(fd);
+    spread(fd);
 }
 
-/// A call is about to begin that goes on with what is open at a number when that is closed, and of
-/// which nobody says when it is over.
-pub(crate) fn outlasts(number: c_int) {
+/// A call is about to begin that goes on with what is open at a descriptor when that is closed, and
+/// of which nobody says when it is over.
+pub(crate) fn outlasts(fd: c_int) {
     if !place::is_ours() {
         return;
     }
-    if !NUMBERS.look(number).kind().is_stream() {
-        return uses_unknown(number);
+    if !DESCRIPTORS.look(fd).kind().is_stream() {
+        return uses_unknown(fd);
     }
-    NUMBERS.loosen(number);
+    DESCRIPTORS.loosen(fd);
     fence(Ordering::SeqCst);
     // Who is alone is closed by nobody else, and shares it by a fork, which sees this.
-    if !has(number, NUMBERS.look(number), None) {
-        spread(number);
+    if !has(fd, DESCRIPTORS.look(fd), None) {
+        spread(fd);
     }
 }
 
-/// A call is about to begin with a number of which nothing is known: it may be closing, and the
+/// A call is about to begin with a descriptor of which nothing is known: it may be closing, and the
 /// call be the kernel's before that.
 #[inline(always)]
-pub(crate) fn uses_unknown(number: c_int) {
+pub(crate) fn uses_unknown(fd: c_int) {
     if rows::are_any() {
-        uses_closing(number);
+        uses_closing(fd);
     }
 }
 
 #[cold]
-fn uses_closing(number: c_int) {
-    if let Some(row) = Row::of(number) {
+fn uses_closing(fd: c_int) {
+    if let Some(row) = Row::of(fd) {
         let tie = row.tie();
-        if tie.is_any() && tie.id() != NUMBERS.look(number).id() {
+        if tie.is_any() && tie.id() != DESCRIPTORS.look(fd).id() {
             holders().spread(tie.name);
         }
     }
 }
 
-/// A number was closed, or given to something else. Who is in a call of the kernel's may have the
-/// socket still.
-pub(crate) fn closed(number: c_int) {
-    let Some(row) = Row::of(number) else { return };
+/// A descriptor was closed, or given to something else. Who is in a call of the kernel's may have
+/// the socket still.
+pub(crate) fn closed(fd: c_int) {
+    let Some(row) = Row::of(fd) else { return };
     let tie = row.tie();
-    if !tie.is_any() || tie.id() == NUMBERS.look(number).id() {
+    if !tie.is_any() || tie.id() == DESCRIPTORS.look(fd).id() {
         return;
     }
     let is_used = match tie.name.cookie & SET {
-        0 => uncounted::is_any_of(number),
+        0 => uncounted::is_any_of(fd),
         _ => uncounted::is_slept_in(tie.id()),
     };
     // Otherwise nobody says what calls are under way.

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
 /// link is made meanwhile: nobody would know of them.
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
-/// The same where it is known which socket a call is about, by the last bits of its number: others
-/// get links meanwhile.
+/// The same where it is known which socket a call is about, by the last bits of its descriptor:
+/// others get links meanwhile.
 static UNCOUNTED_OF: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// A call is about to begin of which no link will know: none is made meanwhile.
@@ -27,24 +27,24 @@ fn less(count: &AtomicU64) {
     _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
 }
 
-fn of(number: c_int) -> &'static AtomicU64 {
-    &UNCOUNTED_OF[number as usize % UNCOUNTED_OF.len()]
+fn of(fd: c_int) -> &'static AtomicU64 {
+    &UNCOUNTED_OF[fd as usize % UNCOUNTED_OF.len()]
 }
 
 /// As [`count`], for a call that is about this socket only.
-pub(crate) fn count_one(number: c_int) {
-    of(number).fetch_add(1, Ordering::SeqCst);
+pub(crate) fn count_one(fd: c_int) {
+    of(fd).fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
 }
 
 /// That call is over.
-pub(crate) fn uncount_one(number: c_int) {
-    less(of(number));
+pub(crate) fn uncount_one(fd: c_int) {
+    less(of(fd));
 }
 
-/// A call is under way of which a link of this number would not know.
-pub(crate) fn is_any_of(number: c_int) -> bool {
-    UNCOUNTED.load(Ordering::SeqCst) != 0 || of(number).load(Ordering::SeqCst) != 0
+/// A call is under way of which a link of this descriptor would not know.
+pub(crate) fn is_any_of(fd: c_int) -> bool {
+    UNCOUNTED.load(Ordering::SeqCst) != 0 || of(fd).load(Ordering::SeqCst) != 0
 }
 
 /// A call is under way of which some link would not know.

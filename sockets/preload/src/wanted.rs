@@ -12,31 +12,31 @@ static WANTED: Marks = Marks::new();
 /// may be overlooked. (A child of `fork` is another thread.)
 static ACCEPTED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-fn id(number: c_int) -> u32 {
-    table::look(number).id()
+fn id(fd: c_int) -> u32 {
+    table::look(fd).id()
 }
 
 /// This one is to be seen.
-pub(crate) fn wants(number: c_int) {
-    WANTED.put(number, id(number));
+pub(crate) fn wants(fd: c_int) {
+    WANTED.put(fd, id(fd));
 }
 
 /// That was said.
-pub(crate) fn is_wanted(number: c_int) -> bool {
-    WANTED.has(number, id(number))
+pub(crate) fn is_wanted(fd: c_int) -> bool {
+    WANTED.has(fd, id(fd))
 }
 
 /// One that was accepted just now is offered.
-pub(crate) fn accepted(number: c_int, offers: impl FnOnce(c_int)) {
-    wants(number);
+pub(crate) fn accepted(fd: c_int, offers: impl FnOnce(c_int)) {
+    wants(fd);
     ACCEPTED[1].store(place::this_thread(), Ordering::Relaxed);
-    ACCEPTED[0].store(word(number, id(number)), Ordering::Relaxed);
-    offers(number);
+    ACCEPTED[0].store(word(fd, id(fd)), Ordering::Relaxed);
+    offers(fd);
     ACCEPTED[0].store(0, Ordering::Relaxed);
 }
 
 /// This one is.
-pub(crate) fn was_just_accepted(number: c_int) -> bool {
+pub(crate) fn was_just_accepted(fd: c_int) -> bool {
     let [one, thread] = [0, 1].map(|which: usize| ACCEPTED[which].load(Ordering::Relaxed));
-    one == word(number, id(number)) && thread == place::this_thread()
+    one == word(fd, id(fd)) && thread == place::this_thread()
 }

@@ -1,28 +1,28 @@
-//! Packs what is known of one descriptor number into a word that is read and written at once.
+//! Packs what is known of one descriptor into a word that is read and written at once.
 //!
 //! ```text
 //! generation:8 | why:8 | flags:8 | kind:8 | id:32
 //! ```
 //!
-//! The *id* names what is open, not its number: duplicates have the same. The *generation* changes
-//! whenever the number may have been given to something else, so that what was found out of an
-//! earlier one is not written into a later one.
+//! The *id* names what is open, not its descriptor: duplicates have the same. The *generation*
+//! changes whenever the descriptor may have been given to something else, so that what was found
+//! out of an earlier one is not written into a later one.
 
 const KIND_SHIFT: u32 = 32;
 const FLAGS_SHIFT: u32 = 40;
 const WHY_SHIFT: u32 = 48;
 const GENERATION_SHIFT: u32 = 56;
 
-/// Several numbers of this process have it.
+/// Several descriptors of this process have it.
 const DUPLICATED: u64 = 1 << FLAGS_SHIFT;
 /// It was found open, not seen to be made: others may have it, too.
 const FOUND: u64 = 2 << FLAGS_SHIFT;
 /// Processes that were forked had it, too, and were counted then: they may have closed it since.
 const SHARED: u64 = 4 << FLAGS_SHIFT;
-/// Somebody who is not counted may have it, or is at it with a call that outlasts its number.
+/// Somebody who is not counted may have it, or is at it with a call that outlasts its descriptor.
 const LOOSE: u64 = 8 << FLAGS_SHIFT;
 
-/// What is open at a number.
+/// What is open at a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -174,7 +174,7 @@ impl Entry {
         self.0 as u32
     }
 
-    /// Other numbers of this process may be for the same.
+    /// Other descriptors of this process may be for the same.
     #[must_use]
     pub fn is_duplicated(self) -> bool {
         self.0 & DUPLICATED != 0
@@ -200,7 +200,7 @@ impl Entry {
         self.0 & LOOSE != 0
     }
 
-    /// Changes whenever the number may be for something else.
+    /// Changes whenever the descriptor may be for something else.
     #[must_use]
     pub fn generation(self) -> u8 {
         (self.0 >> GENERATION_SHIFT) as u8

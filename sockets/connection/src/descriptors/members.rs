@@ -1,10 +1,10 @@
 //! Which descriptors are in which epoll set, with what they were put there.
 //!
 //! The kernel's set is what counts; this is a copy for who carries. A member is a node of four
-//! words in the chain of its descriptor's number. The first node of each number has its place;
-//! more are taken from what is behind those, and stay in that number's chain for good: there are
-//! as many as sets ever had the number at the same time. A node is written by whoever has made it
-//! busy, so that a `fork` in the middle costs the child that node, and nobody waits.
+//! words in the chain of its descriptor. The first node of each descriptor has its place; more are
+//! taken from what is behind those, and stay in that descriptor's chain for good: there are as many
+//! as sets ever had the descriptor at the same time. A node is written by whoever has made it busy,
+//! so that a `fork` in the middle costs the child that node, and nobody waits.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use super::{PIECE, Room};
 
 const WORDS: usize = 4;
 const IN_PIECE: usize = PIECE / WORDS;
-/// First nodes: one for each number.
+/// First nodes: one for each descriptor.
 const FIRST: usize = 1 << 20;
 /// Those, and as many more.
 pub const NODES: usize = 1 << 21;
@@ -35,8 +35,8 @@ type Node = [AtomicU64];
 pub struct Member {
     /// The set's id.
     pub set: u32,
-    /// The number it was put there by, which may be closed by now.
-    pub number: i32,
+    /// The descriptor it was put there by, which may be closed by now.
+    pub fd: i32,
     /// The id of what was open there.
     pub id: u32,
     /// As `epoll_ctl` was told.
@@ -60,7 +60,7 @@ impl<R: Room> Members<R> {
 
     /// Puts a member into its set. `is_open` says whether a set is; nodes of others are free.
     pub fn add(&self, member: Member, is_open: impl Fn(u32) -> bool) {
-        let Some(mut node) = self.first(member.number) else { return };
+        let Some(mut node) = self.first(member.fd) else { return };
         loop {
             let tag = node[TAG].load(Ordering::Acquire);
             let set = (tag >> SET_SHIFT) as u32;
@@ -82,7 +82,7 @@ impl<R: Room> Members<R> {
 
     /// Changes a member that is there.
     pub fn modify(&self, member: Member) {
-        self.each_of(member.number, |node, tag, found| {
+        self.each_of(member.fd, |node, tag, found| {
             if found.set == member.set && found.id == member.id {
                 fill(node, tag, member);
             }
@@ -90,26 +90,26 @@ impl<R: Room> Members<R> {
     }
 
     /// Takes a member out.
-    pub fn remove(&self, set: u32, number: i32, id: u32) {
-        self.remove_where(number, |found| found.set == set && found.id == id);
+    pub fn remove(&self, set: u32, fd: i32, id: u32) {
+        self.remove_where(fd, |found| found.set == set && found.id == id);
     }
 
-    /// Takes out of all sets what is open at a number: its last descriptor was closed.
-    pub fn remove_all(&self, number: i32, id: u32) {
-        self.remove_where(number, |found| found.id == id);
+    /// Takes out of all sets what is open at a descriptor: its last descriptor was closed.
+    pub fn remove_all(&self, fd: i32, id: u32) {
+        self.remove_where(fd, |found| found.id == id);
     }
 
-    /// The sets that have what is open at a number, by this number.
-    pub fn of_number(&self, number: i32, id: u32, mut each: impl FnMut(Member)) {
-        self.each_of(number, |_, _, found| {
+    /// The sets that have what is open at a descriptor, by this descriptor.
+    pub fn of_fd(&self, fd: i32, id: u32, mut each: impl FnMut(Member)) {
+        self.each_of(fd, |_, _, found| {
             if found.id == id {
                 each(found);
             }
         });
     }
 
-    fn remove_where(&self, number: i32, which: impl Fn(&Member) -> bool) {
-        self.each_of(number, |node, tag, found| {
+    fn remove_where(&self, fd: i32, which: impl Fn(&Member) -> bool) {
+        self.each_of(fd, |node, tag, found| {
             if which(&found) {
                 let free = tag.wrapping_add(1) & VERSION;
                 _ = node[TAG].compare_exchange(tag, free, Ordering::AcqRel, Ordering::Relaxed);
@@ -117,10 +117,10 @@ impl<R: Room> Members<R> {
         });
     }
 
-    fn each_of(&self, number: i32, mut each: impl FnMut(&Node, u64, Member)) {
-        let mut next = usize::try_from(number).ok().filter(|number| *number < FIRST);
+    fn each_of(&self, fd: i32, mut each: impl FnMut(&Node, u64, Member)) {
+        let mut next = usize::try_from(fd).ok().filter(|fd| *fd < FIRST);
         while let Some(node) = next.and_then(|index| self.there(index)) {
-            if let Some((tag, found)) = read(node, number) {
+            if let Some((tag, found)) = read(node, fd) {
                 each(node, tag, found);
             }
             next = match node[NEXT].load(Ordering::Acquire) {
@@ -130,8 +130,8 @@ impl<R: Room> Members<R> {
         }
     }
 
-    fn first(&self, number: i32) -> Option<&Node> {
-        self.node(usize::try_from(number).ok().filter(|number| *number < FIRST)?)
+    fn first(&self, fd: i32) -> Option<&Node> {
+        self.node(usize::try_from(fd).ok().filter(|fd| *fd < FIRST)?)
     }
 
     /// Appends a node to a chain, or gives the one that another thread has appended.
@@ -171,7 +171,7 @@ fn fill(node: &Node, tag: u64, member: Member) -> bool {
 }
 
 /// A node's member, if it has one and nobody is writing it.
-fn read(node: &Node, number: i32) -> Option<(u64, Member)> {
+fn read(node: &Node, fd: i32) -> Option<(u64, Member)> {
     let tag = node[TAG].load(Ordering::Acquire);
     let set = (tag >> SET_SHIFT) as u32;
     if set == 0 || tag & BUSY != 0 {
@@ -183,5 +183,5 @@ fn read(node: &Node, number: i32) -> Option<(u64, Member)> {
         return None;
     }
     let (id, events) = ((what >> SET_SHIFT) as u32, what as u32);
-    Some((tag, Member { set, number, id, events, data }))
+    Some((tag, Member { set, fd, id, events, data }))
 }

@@ -1,14 +1,14 @@
-//! What a process knows of its descriptors: [`Numbers`] has a word for each, [`Members`] which of
-//! them are in which epoll set. Memory is lent, piece by piece ([`Room`]): who uses this runs where
-//! nothing may be allocated.
+//! What a process knows of its descriptors: [`DescriptorTable`] has a word for each, [`Members`]
+//! which of them are in which epoll set. Memory is lent, piece by piece ([`Room`]): who uses this
+//! runs where nothing may be allocated.
 
 mod entry;
 mod members;
-mod numbers;
+mod table;
 
 pub use entry::{Entry, Kind, Why};
 pub use members::{Member, Members};
-pub use numbers::Numbers;
+pub use table::DescriptorTable;
 
 use core::sync::atomic::AtomicU64;
 

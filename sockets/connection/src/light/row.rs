@@ -43,7 +43,7 @@ pub enum Note {
     Ended = 8,
     /// That is to be said, as soon as there is room in the trunk.
     OwesEnd = 16,
-    /// No number names it any more.
+    /// No descriptor names it any more.
     Closed = 32,
     /// That, or an answer to the other end's `Close`, is to be said.
     OwesClose = 64,
@@ -99,8 +99,8 @@ pub struct Row {
     pub set: u16,
     /// By what the trunk's ends call it.
     pub id: u32,
-    /// How many numbers name it.
-    pub numbers: u32,
+    /// How many descriptors name it.
+    pub fd_count: u32,
     /// Bytes that have come; or, before it was accepted, those that were sent ([`super::asked`]).
     pub queue: Queue,
     /// Bytes that may be sent.
@@ -310,7 +310,7 @@ impl Row {
         self.has(Note::WasReset) || self.has(Note::Ended) && self.has(Note::HadEnd)
     }
 
-    /// No number names it any more. So many bytes are in its lane.
+    /// No descriptor names it any more. So many bytes are in its lane.
     pub fn close(&mut self, in_lane: usize) {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);

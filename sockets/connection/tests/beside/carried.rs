@@ -221,9 +221,9 @@ impl Carried {
 
     /// Something that nobody outside may notice.
     fn change_way(&mut self, side: usize, random: &mut Random) -> String {
-        let given = if self.shadows[side].number() < 0 { 0 } else { self.shadows[side].given() };
+        let given = if self.shadows[side].fd() < 0 { 0 } else { self.shadows[side].given() };
         let to = self.sides[1 - side];
-        let has_gone = self.shadows[1 - side].number() < 0;
+        let has_gone = self.shadows[1 - side].fd() < 0;
         let (from, to) = (self.sides[side], Side { has_closed: to.has_closed || has_gone, ..to });
         let words = &mut self.directions[side];
         match random.below(6) {

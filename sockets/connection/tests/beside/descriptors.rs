@@ -1,10 +1,12 @@
-//! The table of descriptors beside a model of one: sockets that have any number of numbers.
+//! The table of descriptors beside a model of one: sockets that have any number of descriptors.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use omniverb_connection::descriptors::{Entry, Kind, Member, Members, Numbers, PIECE, Room, Why};
+use omniverb_connection::descriptors::{
+    DescriptorTable, Entry, Kind, Member, Members, PIECE, Room, Why,
+};
 use proptest::prelude::*;
 
 /// Memory from the heap, which stays.
@@ -27,7 +29,7 @@ impl Room for Heap {
     }
 }
 
-const NUMBERS: i32 = 6;
+const DESCRIPTORS: i32 = 6;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Model {
@@ -39,71 +41,71 @@ struct Model {
 proptest! {
     #[test]
     fn numbers_are_as_their_model(
-        steps in prop::collection::vec((0_u8..7, 0..NUMBERS, 0..NUMBERS), 1..80)
+        steps in prop::collection::vec((0_u8..7, 0..DESCRIPTORS, 0..DESCRIPTORS), 1..80)
     ) {
-        let numbers = Numbers::new(Heap::new(4));
+        let table = DescriptorTable::new(Heap::new(4));
         let mut model: BTreeMap<i32, Model> = BTreeMap::new();
-        for (count, (what, number, other)) in steps.into_iter().enumerate() {
+        for (count, (what, fd, other)) in steps.into_iter().enumerate() {
             match what {
                 0 => {
                     let kind = if other == 0 { Kind::Set } else { Kind::Fresh };
-                    numbers.put(number, kind);
-                    model.insert(number, Model { socket: count, kind, why: Why::Free });
+                    table.put(fd, kind);
+                    model.insert(fd, Model { socket: count, kind, why: Why::Free });
                 }
                 1 => {
-                    numbers.forget(number);
-                    model.remove(&number);
+                    table.forget(fd);
+                    model.remove(&fd);
                 }
                 2 | 3 => {
                     let kind = if what == 2 { Kind::Connected } else { Kind::Listening };
-                    numbers.turn(number, kind);
-                    change(&mut model, number, |one| {
+                    table.turn(fd, kind);
+                    change(&mut model, fd, |one| {
                         one.kind = if one.kind == Kind::Set { Kind::Set } else { kind };
                     });
                 }
                 4 => {
-                    numbers.keep(number, Why::Stdio);
-                    change(&mut model, number, |one| one.why = Why::Stdio);
+                    table.keep(fd, Why::Stdio);
+                    change(&mut model, fd, |one| one.why = Why::Stdio);
                 }
-                5 if number != other => {
-                    numbers.copy(number, other);
-                    match model.get(&number).copied() {
+                5 if fd != other => {
+                    table.copy(fd, other);
+                    match model.get(&fd).copied() {
                         Some(one) => model.insert(other, one),
                         None => model.remove(&other),
                     };
                 }
                 _ => {
-                    let was = numbers.forget(number);
-                    numbers.restore(number, was);
+                    let was = table.forget(fd);
+                    table.restore(fd, was);
                 }
             }
-            check(&numbers, &model)?;
+            check(&table, &model)?;
         }
     }
 }
 
-fn change(model: &mut BTreeMap<i32, Model>, number: i32, to: impl Fn(&mut Model)) {
-    if let Some(socket) = model.get(&number).map(|one| one.socket) {
+fn change(model: &mut BTreeMap<i32, Model>, fd: i32, to: impl Fn(&mut Model)) {
+    if let Some(socket) = model.get(&fd).map(|one| one.socket) {
         model.values_mut().filter(|one| one.socket == socket).for_each(to);
     }
 }
 
 fn check(
-    numbers: &Numbers<Heap>,
+    table: &DescriptorTable<Heap>,
     model: &BTreeMap<i32, Model>,
 ) -> Result<(), proptest::test_runner::TestCaseError> {
-    for number in 0..NUMBERS {
-        let entry = numbers.look(number);
-        let Some(one) = model.get(&number) else {
+    for fd in 0..DESCRIPTORS {
+        let entry = table.look(fd);
+        let Some(one) = model.get(&fd) else {
             prop_assert_eq!((entry.kind(), entry.id()), (Kind::Unknown, 0));
             continue;
         };
         prop_assert_eq!((entry.kind(), entry.why()), (one.kind, one.why));
-        let ours: Vec<i32> = numbers.numbers_of(entry.id()).collect();
+        let ours: Vec<i32> = table.fds_of(entry.id()).collect();
         let theirs: Vec<i32> = model
             .iter()
             .filter(|(_, other)| other.socket == one.socket)
-            .map(|(number, _)| *number)
+            .map(|(fd, _)| *fd)
             .collect();
         prop_assert_eq!(&ours, &theirs);
         prop_assert!(ours.len() == 1 || entry.is_duplicated());
@@ -113,41 +115,41 @@ fn check(
 
 #[test]
 fn what_was_found_late_is_not_written() {
-    let numbers = Numbers::new(Heap::new(4));
-    let seen = numbers.watch(3);
-    numbers.forget(3);
-    numbers.guess(3, seen, Kind::Set);
-    assert_eq!(numbers.look(3).kind(), Kind::Unknown);
-    let seen = numbers.watch(3);
-    numbers.guess(3, seen, Kind::Set);
-    assert_eq!((numbers.look(3).kind(), numbers.look(3).was_found()), (Kind::Set, true));
+    let table = DescriptorTable::new(Heap::new(4));
+    let seen = table.watch(3);
+    table.forget(3);
+    table.guess(3, seen, Kind::Set);
+    assert_eq!(table.look(3).kind(), Kind::Unknown);
+    let seen = table.watch(3);
+    table.guess(3, seen, Kind::Set);
+    assert_eq!((table.look(3).kind(), table.look(3).was_found()), (Kind::Set, true));
 }
 
 #[test]
 fn numbers_that_cannot_be_are_nothing_of_ours() {
-    let numbers = Numbers::new(Heap::new(1));
-    for number in [-1, i32::MIN, 1 << 20, i32::MAX] {
-        numbers.put(number, Kind::Fresh);
-        assert_eq!(numbers.look(number).kind(), Kind::Other);
-        assert_eq!(numbers.forget(number), Entry::default());
+    let table = DescriptorTable::new(Heap::new(1));
+    for fd in [-1, i32::MIN, 1 << 20, i32::MAX] {
+        table.put(fd, Kind::Fresh);
+        assert_eq!(table.look(fd).kind(), Kind::Other);
+        assert_eq!(table.forget(fd), Entry::default());
     }
     // There is no memory for it.
-    numbers.put(5000, Kind::Fresh);
-    assert_eq!(numbers.look(5000).kind(), Kind::Unknown);
+    table.put(5000, Kind::Fresh);
+    assert_eq!(table.look(5000).kind(), Kind::Unknown);
 }
 
 proptest! {
-    /// A set's members are those of the kernel: by number and what is open there.
+    /// A set's members are those of the kernel: by descriptor and what is open there.
     #[test]
     fn members_are_as_their_model(
         steps in prop::collection::vec((0_u8..5, 1_u32..4, 0_i32..3, 1_u32..4), 1..100)
     ) {
         let members = Members::new(Heap::new(1 << 13));
         let mut model: BTreeMap<(u32, i32, u32), (u32, u64)> = BTreeMap::new();
-        for (count, (what, set, number, id)) in steps.into_iter().enumerate() {
+        for (count, (what, set, fd, id)) in steps.into_iter().enumerate() {
             let (events, data) = (count as u32, count as u64 * 3);
-            let member = Member { set, number, id, events, data };
-            let key = (set, number, id);
+            let member = Member { set, fd, id, events, data };
+            let key = (set, fd, id);
             match what {
                 0 | 1 if !model.contains_key(&key) => {
                     members.add(member, |_| true);
@@ -158,19 +160,19 @@ proptest! {
                     model.entry(key).and_modify(|one| *one = (events, data));
                 }
                 3 => {
-                    members.remove(set, number, id);
+                    members.remove(set, fd, id);
                     model.remove(&key);
                 }
                 4 => {
-                    members.remove_all(number, id);
-                    model.retain(|(_, at, of), _| (*at, *of) != (number, id));
+                    members.remove_all(fd, id);
+                    model.retain(|(_, at, of), _| (*at, *of) != (fd, id));
                 }
                 _ => {}
             }
             let mut ours = BTreeMap::new();
-            for (number, id) in (0..3).flat_map(|n| (1..4).map(move |id| (n, id))) {
-                members.of_number(number, id, |one| {
-                    ours.insert((one.set, one.number, one.id), (one.events, one.data));
+            for (fd, id) in (0..3).flat_map(|n| (1..4).map(move |id| (n, id))) {
+                members.of_fd(fd, id, |one| {
+                    ours.insert((one.set, one.fd, one.id), (one.events, one.data));
                 });
             }
             prop_assert_eq!(ours, model.clone());
@@ -182,10 +184,10 @@ proptest! {
 fn places_of_closed_sets_are_used_again() {
     let members = Members::new(Heap::new(1 << 13));
     for set in 1..100_000 {
-        let member = Member { set, number: 1, id: 1, events: 1, data: 0 };
+        let member = Member { set, fd: 1, id: 1, events: 1, data: 0 };
         members.add(member, |open| open == set);
     }
     let mut count = 0;
-    members.of_number(1, 1, |_| count += 1);
+    members.of_fd(1, 1, |_| count += 1);
     assert_eq!(count, 1);
 }

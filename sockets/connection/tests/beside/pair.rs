@@ -49,7 +49,7 @@ pub(crate) fn pair() -> [Socket; 2] {
 }
 
 impl Socket {
-    pub(crate) fn number(&self) -> c_int {
+    pub(crate) fn fd(&self) -> c_int {
         self.0
     }
 
@@ -93,7 +93,7 @@ impl Socket {
 
     pub(crate) fn close(&mut self) {
         if self.0 >= 0 {
-            // SAFETY: the number is ours, and not used again.
+            // SAFETY: the descriptor is ours, and not used again.
             unsafe { libc::close(self.0) };
             self.0 = -1;
         }

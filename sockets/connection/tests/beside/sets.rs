@@ -22,10 +22,10 @@ impl Epoll {
         Self(unsafe { libc::epoll_create1(0) })
     }
 
-    fn control(&self, operation: c_int, number: c_int, events: u32, data: u64) -> c_int {
+    fn control(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> c_int {
         let mut event = libc::epoll_event { events, u64: data };
         // SAFETY: the structure lives across the call.
-        match unsafe { libc::epoll_ctl(self.0, operation, number, &raw mut event) } {
+        match unsafe { libc::epoll_ctl(self.0, operation, fd, &raw mut event) } {
             0 => 0,
             _ => std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
         }
@@ -41,12 +41,12 @@ impl Epoll {
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        // SAFETY: the number is ours, and not used again.
+        // SAFETY: the descriptor is ours, and not used again.
         unsafe { libc::close(self.0) };
     }
 }
 
-fn number(result: Result<(), Refused>) -> c_int {
+fn fd(result: Result<(), Refused>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(Refused::Exists) => libc::EEXIST,
@@ -84,23 +84,23 @@ impl World {
     fn step(&mut self, random: &mut Random, set: &mut Set<'_>) -> String {
         let index = random.below(MEMBERS as u64) as usize;
         let (data, now) = (random.below(1 << 40), self.shows(index));
-        let member = self.pairs[index][0].number();
+        let member = self.pairs[index][0].fd();
         match random.below(8) {
             0 | 1 => {
                 let events = interest(random);
                 let theirs = self.epoll.control(libc::EPOLL_CTL_ADD, member, events, data);
-                assert_eq!(number(set.add(index, events, data, now)), theirs, "add {events:#x}");
+                assert_eq!(fd(set.add(index, events, data, now)), theirs, "add {events:#x}");
                 format!("add {index} {events:#x} {data:#x}: {theirs}")
             }
             2 => {
                 let events = interest(random);
                 let theirs = self.epoll.control(libc::EPOLL_CTL_MOD, member, events, data);
-                assert_eq!(number(set.modify(index, events, data, now)), theirs, "{events:#x}");
+                assert_eq!(fd(set.modify(index, events, data, now)), theirs, "{events:#x}");
                 format!("modify {index} {events:#x} {data:#x}: {theirs}")
             }
             3 if random.below(2) == 0 => {
                 let theirs = self.epoll.control(libc::EPOLL_CTL_DEL, member, 0, 0);
-                assert_eq!(number(set.remove(index)), theirs, "remove");
+                assert_eq!(fd(set.remove(index)), theirs, "remove");
                 format!("remove {index}: {theirs}")
             }
             3 if random.below(4) == 0 && !self.has_ended[index] => {
@@ -172,7 +172,7 @@ fn a_set_tells_what_the_kernels_tells() {
 fn an_inner_set_is_ready_while_it_has_something_to_tell() {
     let [near, far] = pair();
     let (outer, inner) = (Epoll::new(), Epoll::new());
-    inner.control(libc::EPOLL_CTL_ADD, near.number(), IN, 7);
+    inner.control(libc::EPOLL_CTL_ADD, near.fd(), IN, 7);
     outer.control(libc::EPOLL_CTL_ADD, inner.0, IN, 9);
     let mut places = [Place::FREE; 1];
     let mut set = Set::new(&mut places);

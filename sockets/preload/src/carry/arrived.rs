@@ -56,8 +56,8 @@ pub(super) fn is_taken(link: Link) -> bool {
 }
 
 /// There are bytes in the ring, and all that are before them were received.
-pub(super) fn is_readable(link: Link, number: c_int) -> bool {
-    waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, number, &direction))
+pub(super) fn is_readable(link: Link, fd: c_int) -> bool {
+    waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, fd, &direction))
 }
 
 /// The program is told that there are bytes.
@@ -104,17 +104,17 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
 /// there, and do not come soon, and nobody of this process has received them: the other end, which
 /// no correct one does, has shown them and taken them away. Then the connection is reset, rather
 /// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
-pub(super) fn are_missing(link: Link, number: c_int) -> bool {
+pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
     let others = Note::Unwelcoming as u64 | Note::Shared as u64;
     let shown = link.get(Word::Shown);
     let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Notes) & others == 0;
-    if shown == 0 || !is_shown() || shadow::receives_for(number).is_some() {
+    if shown == 0 || !is_shown() || shadow::receives_for(fd).is_some() {
         return false;
     }
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);
     let began = clock::milliseconds();
     let left = MISSING.left(spent(&SPENT), began);
-    let is_there = !shadow::events(number, wanted, left as u32).is_empty();
+    let is_there = !shadow::events(fd, wanted, left as u32).is_empty();
     let now = clock::milliseconds();
     if left > 0 {
         spends(&SPENT, MISSING.spend(spent(&SPENT), now, (now - began).min(left)));
@@ -124,7 +124,7 @@ pub(super) fn are_missing(link: Link, number: c_int) -> bool {
         return false;
     }
     link.note(Note::Broken);
-    shadow::reset(number);
+    shadow::reset(fd);
     true
 }
 
@@ -141,14 +141,14 @@ fn spends(words: &[AtomicU64; 2], spent: Spent) {
 
 /// All that went through the kernel before the ring's bytes was received.
 #[inline]
-pub(super) fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {
+pub(super) fn is_passed(link: Link, fd: c_int, direction: &Direction<Memory>) -> bool {
     let fence = direction.fence();
-    link.get(Word::Passed) == fence.wrapping_add(1) || is_passed_now(link, number, fence)
+    link.get(Word::Passed) == fence.wrapping_add(1) || is_passed_now(link, fd, fence)
 }
 
 #[cold]
-fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
-    let (left, queued) = before(number, fence).unwrap_or((usize::MAX, 0));
+fn is_passed_now(link: Link, fd: c_int, fence: u64) -> bool {
+    let (left, queued) = before(fd, fence).unwrap_or((usize::MAX, 0));
     link.set(Word::Before, left.min(queued) as u64);
     let is_passed = left == 0;
     // What was not read there may have been nobody's to tell of.
@@ -161,26 +161,26 @@ fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
 
 /// How many of the kernel's bytes before a fence were not received, whether they have come or not;
 /// and how many bytes have come and were not, whichever these are.
-fn before(number: c_int, fence: u64) -> Option<(usize, usize)> {
+fn before(fd: c_int, fence: u64) -> Option<(usize, usize)> {
     // In this order: what comes in between makes it more, and what others receive less.
-    let received = shadow::Information::of(number)?.received();
-    let queued = shadow::queued(number)?;
+    let received = shadow::Information::of(fd)?.received();
+    let queued = shadow::queued(fd)?;
     let had = received.saturating_sub(queued as u64);
     Some((usize::try_from(fence.saturating_sub(had)).unwrap_or(usize::MAX), queued))
 }
 
 /// How many of the kernel's bytes before a fence were not received.
-pub(super) fn left_before(number: c_int, fence: u64) -> Option<usize> {
-    before(number, fence).map(|(left, _)| left)
+pub(super) fn left_before(fd: c_int, fence: u64) -> Option<usize> {
+    before(fd, fence).map(|(left, _)| left)
 }
 
 /// All that was to come before the ring's bytes has come, and so many of them were not received.
-pub(super) fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
-    has_come(number, fence) && left_before(number, fence) == Some(bytes)
+pub(super) fn is_left_of_kernel(fd: c_int, fence: u64, bytes: usize) -> bool {
+    has_come(fd, fence) && left_before(fd, fence) == Some(bytes)
 }
 
 /// All that was to come before the ring's bytes has come.
-pub(super) fn has_come(number: c_int, fence: u64) -> bool {
-    let information = shadow::Information::of(number);
+pub(super) fn has_come(fd: c_int, fence: u64) -> bool {
+    let information = shadow::Information::of(fd);
     information.is_some_and(|information| information.received() >= fence)
 }

@@ -72,7 +72,7 @@ impl Bytes for Parts<'_> {
 pub(super) fn put(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     bytes: &impl Bytes,
 ) -> bool {
     let length = bytes.total();
@@ -94,7 +94,7 @@ pub(super) fn put(
         && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
     has_room && is_open && {
         bytes.put_in(direction, head.position());
-        residue::publish(link, direction, number, head, length).is_some()
+        residue::publish(link, direction, fd, head, length).is_some()
     }
 }
 

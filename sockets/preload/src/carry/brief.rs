@@ -33,10 +33,10 @@ impl Drop for Brief {
     }
 }
 
-/// The link of a number, if it has one with memory, and the turn at it is free.
+/// The link of a descriptor, if it has one with memory, and the turn at it is free.
 #[inline(always)]
-pub(super) fn enter(number: c_int, turn: Word) -> Option<Brief> {
-    let (link, is_its) = links::find(number)?;
+pub(super) fn enter(fd: c_int, turn: Word) -> Option<Brief> {
+    let (link, is_its) = links::find(fd)?;
     let turn = link.word(turn);
     let is_its = || is_its() && link.get(Word::Memory) != 0;
     // One that is made gives the turn back.

@@ -26,7 +26,7 @@ use rustix::net::{
 
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow, watch};
-use crate::table::NUMBERS;
+use crate::table::DESCRIPTORS;
 use crate::{ledger, own, sole, wanted};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
@@ -103,7 +103,7 @@ fn socket() -> Option<BorrowedFd<'static>> {
 }
 
 /// The descriptor: a child has a duplicate of it, of no use to it.
-pub(super) fn number() -> Option<c_int> {
+pub(super) fn fd() -> Option<c_int> {
     socket().map(|socket| socket.as_raw_fd())
 }
 
@@ -141,15 +141,15 @@ pub(super) fn is_copy() -> bool {
 }
 
 /// Offers a socket. `false` if there is nobody to offer it to.
-pub(super) fn offer(number: c_int, link: Link) -> bool {
+pub(super) fn offer(fd: c_int, link: Link) -> bool {
     let Some(_alone) = Alone::be() else { return false };
     if socket().is_none() && !open() {
         return false;
     }
     tell_of_the_ended();
     // SAFETY: the program's socket, for this call.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let is_new = wanted::was_just_accepted(number);
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let is_new = wanted::was_just_accepted(fd);
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 
@@ -219,7 +219,7 @@ fn make() -> Option<(OwnedFd, OwnedFd)> {
 
 /// The broker is gone. What it has given stays.
 fn lost() {
-    let Some(number) = number() else { return };
+    let Some(fd) = fd() else { return };
     STATE.socket.store(0, Ordering::Release);
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);
@@ -228,7 +228,7 @@ fn lost() {
     // over.
     over::each(|_| true);
     part(|link| link.has(Note::Across));
-    own::close(number);
+    own::close(fd);
 }
 
 /// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
@@ -407,8 +407,8 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         }
         (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
-                let number = link.get(Word::Number) as c_int;
-                ledger::refused(number, link.get(Word::Cookie), why);
+                let fd = link.get(Word::Fd) as c_int;
+                ledger::refused(fd, link.get(Word::Cookie), why);
                 link.note(Note::Kept);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
@@ -429,9 +429,9 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
 /// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
 /// can go on with, since it was offered.
 fn may_have_memory(link: Link) -> bool {
-    let number = link.get(Word::Number) as c_int;
-    let entry = NUMBERS.look(number);
-    let is_alone = sole::is_alone(number, entry, Some(link.get(Word::Cookie)));
+    let fd = link.get(Word::Fd) as c_int;
+    let entry = DESCRIPTORS.look(fd);
+    let is_alone = sole::is_alone(fd, entry, Some(link.get(Word::Cookie)));
     is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 
@@ -445,7 +445,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         return false;
     };
     link.set(Word::Name, name);
-    watch::put(link, link.get(Word::Number) as c_int);
+    watch::put(link, link.get(Word::Fd) as c_int);
     link.has_come(base, side);
     link.stirs();
     // Who leaves says so and looks for the memory then; one of the two is seen.

@@ -76,7 +76,7 @@ pub(super) fn begin_anew() {
 }
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
-pub(super) fn detach(link: Link, number: c_int, why: Why) {
+pub(super) fn detach(link: Link, fd: c_int, why: Why) {
     if link.get(Word::Memory) == 0 || link.has(Note::Detached) {
         return;
     }
@@ -91,8 +91,8 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
             settle();
         };
         fence(Ordering::SeqCst);
-        let is_its = residue::is_its(link, number);
-        let is_sound = has_pump && moves(link, number, why, is_its) == Some(());
+        let is_its = residue::is_its(link, fd);
+        let is_sound = has_pump && moves(link, fd, why, is_its) == Some(());
         if !is_sound {
             link.note(Note::Broken);
             if !link.has(Note::Detached) {
@@ -100,7 +100,7 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
                 replace_by_nothing(link);
             }
             if is_its {
-                shadow::reset(number);
+                shadow::reset(fd);
             }
         }
         under_way.store(0, Ordering::SeqCst);
@@ -113,7 +113,7 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
 
 /// What is to be read and what is to be sent moves there. `None`: it makes no sense, or does not
 /// come in time.
-fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
+fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
     let (shared, side) = (link.memory()?, link.get(Word::Side) as usize & 1);
     let (outward, inward) = (link.outward()?, link.inward()?);
     // Processes that are made later have it, too: each byte is one's of them.
@@ -130,7 +130,7 @@ fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
     outward.stop();
     let rest = match outward.take_back() {
         Ok(Some(stretch)) if is_its => {
-            let sent = residue::give(link, &outward, number, stretch);
+            let sent = residue::give(link, &outward, fd, stretch);
             let rest = stretch.behind(sent);
             if rest.bytes == 0 {
                 outward.passed(stretch, sent).map(|()| None)
@@ -158,7 +158,7 @@ fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
     let copied = read.ok()?;
     let is_late = why == Why::NotAllowed
         && copied > 0
-        && !(is_its && arrived::has_come(number, own_inward_fence(link)?));
+        && !(is_its && arrived::has_come(fd, own_inward_fence(link)?));
     (rest.is_ok() && !is_late).then_some(())
 }
 

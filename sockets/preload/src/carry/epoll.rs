@@ -19,14 +19,12 @@ use super::limit::{Limit, SHORTLY, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Apart, Looked, Row, Sleepers, may_be_member};
-use super::news::{
-    EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
-};
+use super::news::{EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news};
 use super::welcome::Unread;
 use super::{
     arrived, awake, clock, detach, epoll_wakeup, leaving, mail, residue, shadow, waking, welcome,
 };
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 use crate::{ledger, sole, uncounted};
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
@@ -36,11 +34,11 @@ pub(super) const MOVES: u32 = 8;
 ///
 /// # Safety
 /// The event is there, or null.
-pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_event) {
-    let entry = table::look(number);
+pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_event) {
+    let entry = table::look(fd);
     if entry.kind() == Kind::Set {
         // The outer set sees what the kernel sees.
-        is_seen(number);
+        is_seen(fd);
     }
     if !entry.kind().is_stream() {
         return;
@@ -50,10 +48,10 @@ pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_
         // SAFETY: as the caller says; a reader of C may have left it anywhere.
         let events = unsafe { event.read_unaligned() }.events;
         let set = table::look(set).id();
-        match may_be_member(&Member { set, number, id: entry.id(), events, data: 0 }) {
+        match may_be_member(&Member { set, fd, id: entry.id(), events, data: 0 }) {
             Ok(()) => true,
             // It may be carried later, if it is not now.
-            Err(Apart::Now) => links::enter(number).is_none_or(|link| {
+            Err(Apart::Now) => links::enter(fd).is_none_or(|link| {
                 let is_over = nothing_comes(link);
                 link.let_go();
                 is_over
@@ -62,8 +60,8 @@ pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_
         }
     };
     if !may {
-        ledger::keep(number, Why::Member);
-        leaving::leave_number(number);
+        ledger::keep(fd, Why::Member);
+        leaving::leave_fd(fd);
     }
 }
 
@@ -74,7 +72,7 @@ pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_
 pub(super) unsafe fn changed(
     set: c_int,
     operation: c_int,
-    number: c_int,
+    fd: c_int,
     event: *const libc::epoll_event,
 ) {
     let set = table::look(set).id();
@@ -83,22 +81,22 @@ pub(super) unsafe fn changed(
     }
     // Who makes a link makes it first, and looks then in which sets its socket is.
     fence(Ordering::SeqCst);
-    let Some(link) = links::enter(number) else { return };
+    let Some(link) = links::enter(fd) else { return };
     if operation == libc::EPOLL_CTL_DEL {
         if Row::of(set).is_some_and(|row| row.has(link)) {
             link.leaves_set();
             fence(Ordering::SeqCst);
             // Another thread may have put it there again meanwhile.
-            if members::membership(number, NUMBERS.look(number).id()) != Ok(None) {
-                leaving::leave(link, number);
+            if members::membership(fd, DESCRIPTORS.look(fd).id()) != Ok(None) {
+                leaving::leave(link, fd);
             }
         }
-    } else if NUMBERS.look(number).why() == Why::Free {
+    } else if DESCRIPTORS.look(fd).why() == Why::Free {
         // SAFETY: as the caller says.
         let event = unsafe { event.read_unaligned() };
-        let id = NUMBERS.look(number).id();
-        let member = Member { set, number, id, events: event.events, data: event.u64 };
-        link.set(Word::Number, number as u64);
+        let id = DESCRIPTORS.look(fd).id();
+        let member = Member { set, fd, id, events: event.events, data: event.u64 };
+        link.set(Word::Fd, fd as u64);
         // What wakes sleepers is for this process only.
         let is_own = may_be_member(&member).is_ok();
         let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
@@ -108,9 +106,9 @@ pub(super) unsafe fn changed(
                 link.leaves_set();
             }
         } else if !is_in || may.is_err() {
-            ledger::keep(number, Why::Member);
+            ledger::keep(fd, Why::Member);
             link.leaves_set();
-            leaving::leave(link, number);
+            leaving::leave(link, fd);
         }
     } else {
         // What it was there with is no more: from now on the kernel tells of it.
@@ -127,20 +125,20 @@ pub(super) fn is_seen(set: c_int) {
     if entry.kind() != Kind::Set {
         return;
     }
-    NUMBERS.keep(set, Why::Shared);
+    DESCRIPTORS.keep(set, Why::Shared);
     sole::spread(set);
     fence(Ordering::SeqCst);
     if let Some(row) = Row::of(entry.id()) {
-        row.each_of_all(|_| true, |link| leaving::leave(link, number_of(link)));
+        row.each_of_all(|_| true, |link| leaving::leave(link, fd_of(link)));
     }
 }
 
 /// The same for each of these that is a set.
 #[inline]
-pub(super) fn are_seen(numbers: impl Iterator<Item = c_int>) {
-    for number in numbers {
-        if NUMBERS.look(number).kind() == Kind::Set {
-            is_seen(number);
+pub(super) fn are_seen(fds: impl Iterator<Item = c_int>) {
+    for fd in fds {
+        if DESCRIPTORS.look(fd).kind() == Kind::Set {
+            is_seen(fd);
         }
     }
 }
@@ -271,10 +269,10 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if news(link) == 0 {
             return 0;
         }
-        let number = number_of(link);
-        if matches!(look::look_watched(link, number), Seen::Another) {
+        let fd = fd_of(link);
+        if matches!(look::look_watched(link, fd), Seen::Another) {
             // It was closed unseen.
-            links::forget(number, link);
+            links::forget(fd, link);
             link.leaves_set();
             return 0;
         }
@@ -345,7 +343,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 its == data && bits & readable == 0
             };
             if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
-                && arrived::is_readable(link, number_of(link))
+                && arrived::is_readable(link, fd_of(link))
                 && kernels(link, events) & self.get(at).events != 0
             {
                 link.set(Word::Shown, newest(link));
@@ -365,7 +363,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
             residue::each_with_bytes(
                 |link| self.row.has(link) && ends(link.get(Word::Data)),
-                |link| _ = look::look_now(link, number_of(link)),
+                |link| _ = look::look_now(link, fd_of(link)),
             );
         }
     }
@@ -463,7 +461,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 /// What the kernel shows of a member.
 fn kernels(link: Link, events: u32) -> u32 {
     let wanted = PollFlags::from_bits_retain((events & !PRIVATE) as u16);
-    u32::from(shadow::events(number_of(link), wanted, 0).bits())
+    u32::from(shadow::events(fd_of(link), wanted, 0).bits())
 }
 
 /// A set has no row. Who waits is counted then, so that nobody joins it who would not wake him; its
@@ -502,7 +500,7 @@ pub(super) fn wait(
         is_nudged.set(is_nudged.get() | left.is_some());
         left.unwrap_or(told)
     };
-    let entry = NUMBERS.look(set);
+    let entry = DESCRIPTORS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
     let mut limit = Limit::AsAsked;
     let row = loop {

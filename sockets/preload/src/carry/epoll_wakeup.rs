@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::own;
-use crate::table::NUMBERS;
+use crate::table::DESCRIPTORS;
 
 /// Number of sets that it may be in.
 static IN_SETS: AtomicU64 = AtomicU64::new(0);
@@ -33,7 +33,7 @@ fn made() -> Option<BorrowedFd<'static>> {
     let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
     if own::WAKER.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
         // Another thread has made one.
-        own::number(place).into_iter().for_each(own::close);
+        own::fd(place).into_iter().for_each(own::close);
     }
     own::named(&own::WAKER)
 }
@@ -45,10 +45,10 @@ fn borrow(set: c_int) -> BorrowedFd<'static> {
 
 /// Wakes a thread that sleeps in the set of this id. `false`: that is not possible.
 pub(super) fn wake(set: u32) -> bool {
-    let (Some(event), Some(set)) = (made(), NUMBERS.numbers_of(set).next()) else { return false };
+    let (Some(event), Some(set)) = (made(), DESCRIPTORS.fds_of(set).next()) else { return false };
     IN_SETS.fetch_add(1, Ordering::SeqCst);
-    // One that cannot be taken out any more, since the program has put something else at the number
-    // it had, is told of once.
+    // One that cannot be taken out any more, since the program has put something else at the
+    // descriptor it had, is told of once.
     let (how, data) = (EventFlags::IN | EventFlags::ONESHOT, EventData::new_u64(data()));
     let added = epoll::add(borrow(set), event, data, how);
     if added.is_err() {

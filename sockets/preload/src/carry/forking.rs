@@ -14,7 +14,7 @@ use super::{
     broker, detach, dirty, ended, leaving, links, mail, offering, renewing, shadow, turn, watch,
 };
 use crate::sole::{self, Fork};
-use crate::table::NUMBERS;
+use crate::table::DESCRIPTORS;
 use crate::{ledger, light, own, place, uncounted};
 
 /// A `fork` that is about to be made.
@@ -33,16 +33,16 @@ pub(crate) fn forks() -> Option<Forking> {
     mail::look();
     let fork = Fork::begin();
     let mut written = 0;
-    for number in 0..NUMBERS.end() {
-        let entry = NUMBERS.look(number);
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
         match entry.kind() {
             kind if kind.is_stream() || kind == Kind::Set => {
-                if !may_be_counted(number, entry) || !fork.count(number, entry) {
-                    keep(number, &mut written);
+                if !may_be_counted(fd, entry) || !fork.count(fd, entry) {
+                    keep(fd, &mut written);
                 }
             }
             // It may be closing at this moment.
-            _ => sole::uses_unknown(number),
+            _ => sole::uses_unknown(fd),
         }
     }
     // Who makes a link makes it first, and looks then whether its socket is counted.
@@ -52,25 +52,25 @@ pub(crate) fn forks() -> Option<Forking> {
     if !fork.is_one_process() {
         sole::spread_all();
     }
-    Some(Forking { fork, own: [broker::number(), watch::number()] })
+    Some(Forking { fork, own: [broker::fd(), watch::fd()] })
 }
 
 /// It may be carried when this process has it alone again. Of a set: its members may.
-fn may_be_counted(number: c_int, entry: Entry) -> bool {
+fn may_be_counted(fd: c_int, entry: Entry) -> bool {
     if entry.kind() != Kind::Set {
-        return offering::may_be(number, entry);
+        return offering::may_be(fd, entry);
     }
     !entry.is_duplicated() && !entry.was_found() && entry.why() == Why::Free
 }
 
 /// It is the kernel's for good. The first ones are written down.
-fn keep(number: c_int, written: &mut usize) {
-    if *written < ledger::AT_ONCE && NUMBERS.look(number).kind() != Kind::Set {
-        ledger::keep(number, Why::Shared);
+fn keep(fd: c_int, written: &mut usize) {
+    if *written < ledger::AT_ONCE && DESCRIPTORS.look(fd).kind() != Kind::Set {
+        ledger::keep(fd, Why::Shared);
         *written += 1;
     } else {
-        NUMBERS.keep(number, Why::Shared);
-        sole::spread(number);
+        DESCRIPTORS.keep(fd, Why::Shared);
+        sole::spread(fd);
     }
 }
 
@@ -113,18 +113,18 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
 /// sets are the kernel's: who has made one may have it alone again, and then knows what is in it.
 #[cold]
 fn share_the_new(fork: Fork, is_child: bool) {
-    for number in 0..NUMBERS.end() {
-        let entry = NUMBERS.look(number);
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
         let is_set = entry.kind() == Kind::Set;
         if !is_set && !entry.kind().is_stream() {
             continue;
         }
-        let is_new = !fork.has(number, entry);
+        let is_new = !fork.has(fd, entry);
         if is_new || is_child && is_set {
-            NUMBERS.keep(number, Why::Shared);
+            DESCRIPTORS.keep(fd, Why::Shared);
         }
         if is_new {
-            sole::spread(number);
+            sole::spread(fd);
         }
     }
     if !fork.is_one_process() {
@@ -160,7 +160,7 @@ pub(crate) fn lends() {
 /// sockets before. So it gets those that an exec does not close.
 pub(crate) fn runs() {
     if links::is_on() && place::is_ours() {
-        let has = |number: c_int| !shadow::is_close_on_exec(number);
+        let has = |fd: c_int| !shadow::is_close_on_exec(fd);
         none_of_these(has);
         leaving::hand_over_those(has);
     }
@@ -170,13 +170,13 @@ pub(crate) fn runs() {
 /// sets have no more members that are carried.
 fn none_of_these(which: impl Fn(c_int) -> bool) {
     let mut written = 0;
-    for number in 0..NUMBERS.end() {
-        let entry = NUMBERS.look(number);
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
         let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
         if !is_any {
-            sole::uses_unknown(number);
-        } else if which(number) {
-            keep(number, &mut written);
+            sole::uses_unknown(fd);
+        } else if which(fd) {
+            keep(fd, &mut written);
         }
     }
 }

@@ -25,8 +25,8 @@ const PAUSES: u32 = 16;
 const LOOKS_AWAKE: u32 = 20;
 
 /// How long the program lets a call wait that sends, as the processor counts: rather less.
-pub(super) fn limit(number: c_int) -> u64 {
-    let milliseconds = shadow::send_limit(number).map_or(u64::MAX, u64::from);
+pub(super) fn limit(fd: c_int) -> u64 {
+    let milliseconds = shadow::send_limit(fd).map_or(u64::MAX, u64::from);
     milliseconds.saturating_mul(clock::SECOND >> 12)
 }
 

@@ -60,7 +60,7 @@ fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
 struct Call<'a, N> {
     link: Link,
     direction: Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     parts: Parts<'a>,
     flags: c_int,
     native: N,
@@ -79,7 +79,7 @@ struct Call<'a, N> {
 #[inline(always)]
 pub(super) fn receive(
     link: Link,
-    number: c_int,
+    fd: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
     native: impl Fn() -> isize,
@@ -90,7 +90,7 @@ pub(super) fn receive(
     {
         return got;
     }
-    receive_in_steps(link, direction, number, parts, flags, native)
+    receive_in_steps(link, direction, fd, parts, flags, native)
 }
 
 /// The same, whatever it takes.
@@ -98,7 +98,7 @@ pub(super) fn receive(
 fn receive_in_steps(
     link: Link,
     direction: Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
     native: impl Fn() -> isize,
@@ -109,13 +109,13 @@ fn receive_in_steps(
     let is_plain = flags & !plainly == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
-        let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number);
-        if link.has(Note::Broken) && is_waiting && are_missing(link, number) {
+        let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(fd);
+        if link.has(Note::Broken) && is_waiting && are_missing(link, fd) {
             shadow::set_errno(libc::ECONNRESET);
             return -1;
         }
         // What only the kernel can do it does with all bytes.
-        leaving::leave(link, number);
+        leaving::leave(link, fd);
         residue::flush_all();
         return native();
     };
@@ -123,7 +123,7 @@ fn receive_in_steps(
     let call = Call {
         link,
         direction,
-        number,
+        fd,
         parts,
         flags,
         native,
@@ -191,7 +191,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if self.got > 0 {
             return self.got as isize;
         }
-        if self.is_waiting() && are_missing(self.link, self.number) {
+        if self.is_waiting() && are_missing(self.link, self.fd) {
             shadow::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -206,12 +206,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
         let mut peeked = 0;
         let has_before = self.link.get(Word::Before) > 0;
-        if has_before || !is_passed(self.link, self.number, &self.direction) {
+        if has_before || !is_passed(self.link, self.fd, &self.direction) {
             match self.before_fence() {
                 Ok(0) => {}
                 Ok(got) if self.has(libc::MSG_PEEK) => {
                     let fence = self.direction.fence();
-                    if !is_left_of_kernel(self.number, fence, got) {
+                    if !is_left_of_kernel(self.fd, fence, got) {
                         // More of the kernel's are on the way.
                         return Step::Done(got as isize);
                     }
@@ -267,16 +267,16 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return step;
         }
         let seen = match self.link.get(Word::Vain) {
-            0 => look::look(self.link, self.number),
-            _ => look::look_now(self.link, self.number),
+            0 => look::look(self.link, self.fd),
+            _ => look::look_now(self.link, self.fd),
         };
         let events = match seen {
             Seen::Another if self.got > 0 => {
-                links::forget(self.number, self.link);
+                links::forget(self.fd, self.link);
                 return Step::Done(self.got as isize);
             }
             Seen::Another => {
-                return Step::Done(outward::another(self.number, self.link, &self.native));
+                return Step::Done(outward::another(self.fd, self.link, &self.native));
             }
             Seen::Events(events) => events,
         };
@@ -376,7 +376,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if self.direction.head().position() != place.position() {
                 return true;
             }
-            match look::look(self.link, self.number) {
+            match look::look(self.link, self.fd) {
                 Seen::Events(events) if !events.intersects(PollFlags::IN | look::ENDING) => {}
                 _ => {
                     // What the next look finds must not be missed for being too soon.
@@ -415,7 +415,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let before = shadow::errno();
         let result = self.without_waiting(place);
         let is_nothing = result < 0 && shadow::errno() == libc::EAGAIN;
-        if is_nothing && !shadow::is_non_blocking(self.number) {
+        if is_nothing && !shadow::is_non_blocking(self.fd) {
             // That was changed where nobody has seen it.
             shadow::set_errno(before);
             self.link.set(Word::Looked, 0);
@@ -444,7 +444,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return Step::Again;
         }
         residue::flush_all();
-        if self.got == 0 && are_missing(self.link, self.number) {
+        if self.got == 0 && are_missing(self.link, self.fd) {
             wakes(self.link);
             shadow::set_errno(libc::ECONNRESET);
             return Step::Done(-1);
@@ -493,7 +493,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error == 0 {
             // Nobody is there any more: did he leave bytes that he should have read?
-            _ = look::look_now(self.link, self.number);
+            _ = look::look_now(self.link, self.fd);
             if let Some(error) = look::take_error(self.link) {
                 shadow::set_errno(error);
                 return Step::Done(-1);
@@ -510,7 +510,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !place.is_taken() || left == 0 {
             return false;
         }
-        let Some(information) = shadow::Information::of(self.number) else { return false };
+        let Some(information) = shadow::Information::of(self.fd) else { return false };
         if !information.has_ended() {
             return false;
         }

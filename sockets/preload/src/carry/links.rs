@@ -1,7 +1,7 @@
 //! The links of this process: which descriptor has one, and what is known of it here.
 //!
 //! A link is a row of words that is made when its socket is offered, and used again when nobody
-//! holds it any more: a descriptor number that is for it, or a call that is under way. A call that
+//! holds it any more: a descriptor that is for it, or a call that is under way. A call that
 //! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
 //! short call has a link in hand without holding it ([`super::brief`]), which is looked at when
 //! nobody holds it any more.
@@ -47,9 +47,9 @@ static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
 static END: AtomicU32 = AtomicU32::new(0);
 /// No row before this one is free, as far as is known: so new links have few rows.
 static FREE: AtomicU32 = AtomicU32::new(0);
-/// For each descriptor number: one more than its row, or 0.
-static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
-/// How often a number was given one.
+/// For each descriptor: one more than its row, or 0.
+static ROW_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
+/// How often a descriptor was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 /// Links that nobody has any more, whose memory and rows somebody is still at; and there are some.
 static LEFT_ROWS: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
@@ -243,14 +243,14 @@ impl Link {
     #[inline(always)]
     fn hold(self) -> bool {
         let more = |holders: u64| (1..ENDS).contains(&holders).then_some(holders + 1);
-        // In one order with who takes a number's link away, and looks then who holds it.
+        // In one order with who takes a descriptor's link away, and looks then who holds it.
         self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
     }
 
-    /// Somebody holds it but the caller, and but numbers: a call is under way.
+    /// Somebody holds it but the caller, and but descriptors: a call is under way.
     pub(super) fn is_in_use(self) -> bool {
         let holders = self.word(Word::Holders).load(Ordering::SeqCst);
-        holders > 1 + self.get(Word::Numbers) || self.is_in_short_call()
+        holders > 1 + self.get(Word::FdCount) || self.is_in_short_call()
     }
 
     fn turns(self) -> [u64; 2] {
@@ -262,8 +262,8 @@ impl Link {
         self.turns() != [0; 2]
     }
 
-    /// Such calls are over, or are soon, which is waited for. Nobody else comes: no number is for
-    /// this link any more. `false`: this thread is in the middle of one, or they take too long.
+    /// Such calls are over, or are soon, which is waited for. Nobody else comes: no descriptor is
+    /// for this link any more. `false`: this thread is in the middle of one, or they take too long.
     fn short_calls_end(self) -> bool {
         for tried in 0..TRIES {
             let turns = self.turns();
@@ -368,21 +368,21 @@ pub(super) fn is_on() -> bool {
 }
 
 #[inline(always)]
-fn word_of(number: c_int) -> Option<&'static AtomicU64> {
-    let number = usize::try_from(number).ok()?;
-    NUMBERS.piece(number / PIECE)?.get(number % PIECE)
+fn word_of(fd: c_int) -> Option<&'static AtomicU64> {
+    let fd = usize::try_from(fd).ok()?;
+    ROW_OF_FD.piece(fd / PIECE)?.get(fd % PIECE)
 }
 
-/// Whether a number has one.
+/// Whether a descriptor has one.
 #[inline]
-pub(super) fn has(number: c_int) -> bool {
-    is_on() && word_of(number).is_some_and(|word| word.load(Ordering::Acquire) != 0)
+pub(super) fn has(fd: c_int) -> bool {
+    is_on() && word_of(fd).is_some_and(|word| word.load(Ordering::Acquire) != 0)
 }
 
-/// The link of a number, held until it is let go.
+/// The link of a descriptor, held until it is let go.
 #[inline(always)]
-pub(super) fn enter(number: c_int) -> Option<Link> {
-    let (link, is_its) = find(number)?;
+pub(super) fn enter(fd: c_int) -> Option<Link> {
+    let (link, is_its) = find(fd)?;
     if !link.hold() {
         return None;
     }
@@ -393,14 +393,14 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
     None
 }
 
-/// The link of a number, of which nobody keeps it so far, and what says whether it still is that:
-/// to be asked by who has seen to that it stays.
+/// The link of a descriptor, of which nobody keeps it so far, and what says whether it still is
+/// that: to be asked by who has seen to that it stays.
 #[inline(always)]
-pub(super) fn find(number: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
+pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     if !is_on() {
         return None;
     }
-    let word = word_of(number)?;
+    let word = word_of(fd)?;
     let found = word.load(Ordering::Acquire);
     if found == 0 || !place::is_ours() {
         return None;
@@ -431,7 +431,7 @@ pub(super) fn free_left() {
     });
 }
 
-/// A row that nobody has, held twice: by a number, and by who makes it.
+/// A row that nobody has, held twice: by a descriptor, and by who makes it.
 fn claim() -> Option<Link> {
     free_left();
     let first = FREE.load(Ordering::Acquire);
@@ -451,10 +451,10 @@ fn claim() -> Option<Link> {
     })
 }
 
-/// A new one for a number that has none.
-pub(super) fn make(number: c_int) -> Option<Link> {
-    let at = usize::try_from(number).ok()?;
-    let piece = NUMBERS.make(at / PIECE)?;
+/// A new one for a descriptor that has none.
+pub(super) fn make(fd: c_int) -> Option<Link> {
+    let at = usize::try_from(fd).ok()?;
+    let piece = ROW_OF_FD.make(at / PIECE)?;
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
     link.leaves_set();
@@ -465,38 +465,38 @@ pub(super) fn make(number: c_int) -> Option<Link> {
     others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
     link.set(Word::Home, home as u64);
-    link.set(Word::Numbers, 1);
+    link.set(Word::FdCount, 1);
     let word = &piece[at % PIECE];
     GIVEN.fetch_add(1, Ordering::SeqCst);
     let ours = u64::from(link.index) + 1;
     if word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         return Some(link);
     }
-    link.set(Word::Numbers, 0);
+    link.set(Word::FdCount, 0);
     link.let_go();
     link.let_go();
     None
 }
 
-/// A number is for something else, or nothing, from now on: its link, held, and whether no other
-/// number is for it.
-pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
-    let found = word_of(number)?.swap(0, Ordering::SeqCst);
+/// A descriptor is for something else, or nothing, from now on: its link, held, and whether no
+/// other descriptor is for it.
+pub(super) fn take(fd: c_int) -> Option<(Link, bool)> {
+    let found = word_of(fd)?.swap(0, Ordering::SeqCst);
     let link = Link::at(u32::try_from(found.checked_sub(1)?).ok()?)?;
-    let is_last = link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_last = link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel) == 1;
     Some((link, is_last))
 }
 
-/// The number is for something else, or nothing, without anybody having seen that: if it is still
-/// said to be for this link, it is no more. `false`: it was given up, and perhaps given to another
-/// socket, by somebody else.
-pub(super) fn forget(number: c_int, link: Link) -> bool {
-    let Some(word) = word_of(number) else { return false };
+/// The descriptor is for something else, or nothing, without anybody having seen that: if it is
+/// still said to be for this link, it is no more. `false`: it was given up, and perhaps given to
+/// another socket, by somebody else.
+pub(super) fn forget(fd: c_int, link: Link) -> bool {
+    let Some(word) = word_of(fd) else { return false };
     let ours = u64::from(link.index) + 1;
     // The row is not used anew as long as the caller holds it: so this is the same link.
     let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if is_ours {
-        link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel);
+        link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel);
         link.let_go();
     }
     is_ours
@@ -512,27 +512,26 @@ pub(super) fn end() -> u32 {
 pub(super) fn hold(index: u32) -> Option<Link> {
     let link = Link::at(index)?;
     link.hold().then_some(())?;
-    if link.get(Word::Numbers) > 0 {
+    if link.get(Word::FdCount) > 0 {
         return Some(link);
     }
     link.let_go();
     None
 }
 
-/// A number that is for a link, held.
-pub(super) fn number_of(link: Link) -> Option<c_int> {
+/// A descriptor that is for a link, held.
+pub(super) fn fd_of(link: Link) -> Option<c_int> {
     let ours = u64::from(link.index) + 1;
-    let is_its =
-        |number: c_int| word_of(number).is_some_and(|word| word.load(Ordering::Acquire) == ours);
-    let first = link.get(Word::Number) as c_int;
+    let is_its = |fd: c_int| word_of(fd).is_some_and(|word| word.load(Ordering::Acquire) == ours);
+    let first = link.get(Word::Fd) as c_int;
     if is_its(first) {
         return Some(first);
     }
     // It has duplicates, and was offered by one that is no more.
-    (0..crate::table::NUMBERS.end()).find(|number| is_its(*number))
+    (0..crate::table::DESCRIPTORS.end()).find(|fd| is_its(*fd))
 }
 
-/// Somebody holds the link of a tag, be it a number or a call.
+/// Somebody holds the link of a tag, be it a descriptor or a call.
 pub(super) fn is_held(tag: u64) -> bool {
     Link::was_of_tag(tag).is_some_and(|link| {
         let holders = link.word(Word::Holders).load(Ordering::SeqCst);
@@ -558,14 +557,14 @@ pub(super) fn count() -> (u64, u64) {
     (links, bytes)
 }
 
-/// Another number is for the same.
+/// Another descriptor is for the same.
 pub(super) fn copy(from: c_int, to: c_int) {
     let Some(link) = enter(from) else { return };
-    let piece = usize::try_from(to).ok().and_then(|to| NUMBERS.make(to / PIECE));
+    let piece = usize::try_from(to).ok().and_then(|to| ROW_OF_FD.make(to / PIECE));
     if let Some(piece) = piece {
         GIVEN.fetch_add(1, Ordering::SeqCst);
-        // The hold of this call becomes the number's.
-        link.word(Word::Numbers).fetch_add(1, Ordering::AcqRel);
+        // The hold of this call becomes the descriptor's.
+        link.word(Word::FdCount).fetch_add(1, Ordering::AcqRel);
         let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
         debug_assert!(was == 0);
     } else {
@@ -573,19 +572,19 @@ pub(super) fn copy(from: c_int, to: c_int) {
     }
 }
 
-/// Calls with each number that has one, and that.
+/// Calls with each descriptor that has one, and that.
 pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
     let given = GIVEN.load(Ordering::SeqCst);
-    let mut left = (0..end()).filter_map(Link::at).map(|link| link.get(Word::Numbers)).sum::<u64>();
-    let end = crate::table::NUMBERS.end();
-    for number in 0..end {
+    let mut left = (0..end()).filter_map(Link::at).map(|link| link.get(Word::FdCount)).sum::<u64>();
+    let end = crate::table::DESCRIPTORS.end();
+    for fd in 0..end {
         // Otherwise what was counted may be others than those that are found.
         if left == 0 && GIVEN.load(Ordering::SeqCst) == given {
             return;
         }
-        if let Some(link) = enter(number) {
+        if let Some(link) = enter(fd) {
             left = left.saturating_sub(1);
-            with(number, link);
+            with(fd, link);
             link.let_go();
         }
     }

@@ -3,7 +3,7 @@
 //! What happens to the connection happens there. While bytes go through the ring no call asks the
 //! kernel, so it is asked every [`clock::MOMENT`]: then a call that is made later than that finds
 //! what it would have found natively. It is also where a thread can be cancelled, and where it is
-//! noticed that the number is for another socket than we know.
+//! noticed that the descriptor is for another socket than we know.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::slots::next_poll;
 pub(super) enum Seen {
     /// These events; none if nothing new was looked at.
     Events(PollFlags),
-    /// The number is for another socket.
+    /// The descriptor is for another socket.
     Another,
 }
 
@@ -33,9 +33,9 @@ const RESETS: u32 = 4;
 
 /// Looks, if that is long ago.
 #[inline(always)]
-pub(super) fn look(link: Link, number: c_int) -> Seen {
+pub(super) fn look(link: Link, fd: c_int) -> Seen {
     if clock::is_over(link.get(Word::Looked), clock::MOMENT) {
-        look_now(link, number)
+        look_now(link, fd)
     } else {
         Seen::Events(PollFlags::empty())
     }
@@ -55,29 +55,29 @@ pub(super) fn was_recent(link: Link, now: u64) -> bool {
 
 /// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
 #[inline(always)]
-pub(super) fn look_watched(link: Link, number: c_int) -> Seen {
+pub(super) fn look_watched(link: Link, fd: c_int) -> Seen {
     if is_recent(link, clock::now()) {
         Seen::Events(PollFlags::empty())
     } else {
-        look_now(link, number)
+        look_now(link, fd)
     }
 }
 
 /// Looks, whenever that was done last.
 #[cold]
-pub(super) fn look_now(link: Link, number: c_int) -> Seen {
+pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
     // Who changes how it waits says so by another word here: then what is seen below is old.
     // Nobody believes it before it is seen: this is no time that was not long ago.
     let began = (clock::now() ^ 1 << 63).max(1);
     link.set(Word::Looked, began);
-    let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
+    let mut one = libc::pollfd { fd: fd, events: shadow::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
     shadow::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
     let events = PollFlags::from_bits_retain(one.revents as u16);
-    if shadow::cookie(number) != Some(link.get(Word::Cookie)) {
+    if shadow::cookie(fd) != Some(link.get(Word::Cookie)) {
         return Seen::Another;
     }
-    let is_non_blocking = shadow::is_non_blocking(number);
+    let is_non_blocking = shadow::is_non_blocking(fd);
     let (word, now) = (link.word(Word::Looked), clock::now().max(1));
     if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_non_blocking {
@@ -89,8 +89,8 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     if events.intersects(ENDING) {
         // Of that it is not told again.
         link.unnote(Note::Watched);
-        settle(link, number, events);
-        _ = tells_of_reset(link, number, events);
+        settle(link, fd, events);
+        _ = tells_of_reset(link, fd, events);
     }
     Seen::Events(events)
 }
@@ -98,12 +98,12 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
 /// Once it is seen that the other end has gone without a word, with bytes in the ring that it has
 /// not read: natively the kernel would have reset the connection when it went. It does not know of
 /// these bytes, so it is sent them now, and resets; the error is ours to tell, once.
-fn settle(link: Link, number: c_int, events: PollFlags) {
+fn settle(link: Link, fd: c_int, events: PollFlags) {
     if link.has(Note::Settled) || link.has(Note::Broken) {
         return;
     }
     let Some(outward) = link.outward() else { return };
-    if Information::of(number).is_none_or(|information| !information.has_ended()) {
+    if Information::of(fd).is_none_or(|information| !information.has_ended()) {
         return;
     }
     let has_said = link.said() & (CLOSED | SHUT_SEND) != 0;
@@ -113,10 +113,10 @@ fn settle(link: Link, number: c_int, events: PollFlags) {
     if has_said || !is_left || events.contains(PollFlags::ERR) {
         return;
     }
-    residue::flush(link, number);
+    residue::flush(link, fd);
     link.note(Note::Resets);
     for _ in 0..RESETS {
-        if tells_of_reset(link, number, shadow::events(number, PollFlags::empty(), 0)) {
+        if tells_of_reset(link, fd, shadow::events(fd, PollFlags::empty(), 0)) {
             return;
         }
         sched_yield();
@@ -125,11 +125,11 @@ fn settle(link: Link, number: c_int, events: PollFlags) {
 
 /// The connection was reset for what its other end had not read, which is told, once. Nobody waits
 /// for that: it may never come by a network.
-fn tells_of_reset(link: Link, number: c_int, events: PollFlags) -> bool {
+fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
     let is_reset = link.has(Note::Resets) && events.contains(PollFlags::HUP);
     if is_reset {
         link.unnote(Note::Resets);
-        shadow::take_error(number);
+        shadow::take_error(fd);
         link.fails(libc::ECONNRESET);
     }
     is_reset

@@ -6,7 +6,7 @@
 //! kernel's. So sleepers of all sets are counted, whether those have a row by then or not.
 //!
 //! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
-//! more when no number has that id.
+//! more when no descriptor has that id.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -19,7 +19,7 @@ use super::links::{Link, Memory, Word};
 pub(super) use super::row::{Looked, Row};
 use super::{arrived, epoll_wakeup};
 use crate::sole;
-use crate::table::{MEMBERS, NUMBERS};
+use crate::table::{DESCRIPTORS, MEMBERS};
 
 /// What only the kernel keeps count of: who was told, and that others are not.
 pub(super) const NOT_OURS: u32 =
@@ -35,9 +35,9 @@ pub(super) fn looks_again(link: Link) {
     }
 }
 
-/// Some number is for the set of this id.
+/// Some descriptor is for the set of this id.
 pub(super) fn is_open(set: u32) -> bool {
-    NUMBERS.numbers_of(set).next().is_some()
+    DESCRIPTORS.fds_of(set).next().is_some()
 }
 
 /// What becomes of threads that sleep in a set that a member joins.
@@ -94,10 +94,10 @@ fn has_nothing(link: Link) -> bool {
 
 /// A link is in the set that its socket is in, as the table says, and alone there as far as others
 /// that wait are concerned. `false`: it cannot be carried where it is.
-pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
+pub(super) fn join(link: Link, fd: c_int, id: u32) -> bool {
     // What is read may be old by the time it is written: so it is read again until it is the same.
     // Whoever changes the table does that first, and looks for the link then.
-    let mut found = membership(number, id);
+    let mut found = membership(fd, id);
     for _ in 0..TRIES {
         match found {
             Err(_) => return false,
@@ -106,7 +106,7 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
             Ok(Some(_)) => {}
         }
         fence(Ordering::SeqCst);
-        let now = membership(number, id);
+        let now = membership(fd, id);
         if now == found {
             return true;
         }
@@ -115,7 +115,7 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
     false
 }
 
-/// Why what is open at a number cannot be carried while it is a member.
+/// Why what is open at a descriptor cannot be carried while it is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Apart {
     /// Others have the set, too, for the time being.
@@ -124,29 +124,29 @@ pub(super) enum Apart {
     Ever,
 }
 
-/// Whether what is open at a number may be carried while it is a member: alone in one set, which
-/// only this process has, and in nothing else that waits.
+/// Whether what is open at a descriptor may be carried while it is a member: alone in one set,
+/// which only this process has, and in nothing else that waits.
 pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
-    let number = NUMBERS.numbers_of(member.set).next();
-    let set = number.map(|number| (number, NUMBERS.look(number)));
+    let fd = DESCRIPTORS.fds_of(member.set).next();
+    let set = fd.map(|fd| (fd, DESCRIPTORS.look(fd)));
     let is_known = set.is_some_and(|(_, set)| {
         set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free
     });
     let mut is_alone = true;
-    MEMBERS.of_number(member.number, member.id, |other| {
+    MEMBERS.of_fd(member.fd, member.id, |other| {
         is_alone &= other.set == member.set || !is_open(other.set);
     });
     if !is_known || !is_alone || member.events & NOT_OURS != 0 {
         return Err(Apart::Ever);
     }
-    let is_ours = set.is_some_and(|(number, set)| sole::is_alone(number, set, None));
+    let is_ours = set.is_some_and(|(fd, set)| sole::is_alone(fd, set, None));
     if is_ours { Ok(()) } else { Err(Apart::Now) }
 }
 
-/// The set that what is open at a number is in; `Err` if it cannot be carried there.
-pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, Apart> {
+/// The set that what is open at a descriptor is in; `Err` if it cannot be carried there.
+pub(super) fn membership(fd: c_int, id: u32) -> Result<Option<Member>, Apart> {
     let mut found = None;
-    MEMBERS.of_number(number, id, |member| {
+    MEMBERS.of_fd(fd, id, |member| {
         if is_open(member.set) {
             found = Some(member);
         }

@@ -99,61 +99,60 @@ pub(crate) fn leaves_some() -> bool {
     dirty::is_any()
 }
 
-/// A number has a link.
+/// A descriptor has a link.
 #[inline]
-pub(crate) fn has(number: c_int) -> bool {
-    links::has(number)
+pub(crate) fn has(fd: c_int) -> bool {
+    links::has(fd)
 }
 
 /// A call that sends.
 #[inline(always)]
 pub(crate) fn send(
-    number: c_int,
+    fd: c_int,
     parts: impl FnOnce() -> Option<Parts<'static>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return match light::row(number) {
+        return match light::row(fd) {
             Some(at) => light::send(at, parts(), flags, || {}),
             None => native(),
         };
     }
     residue::give_back();
-    stays_with_kernel(number, flags);
-    let way = carried(number);
+    stays_with_kernel(fd, flags);
+    let way = carried(fd);
     if let Way::Unknown = way
-        && let Some(at) = light::row(number)
+        && let Some(at) = light::row(fd)
     {
         return light::send(at, parts(), flags, residue::flush_all);
     }
     if !matches!(way, Way::Ring(_)) {
-        residue::flush_before(number, flags);
+        residue::flush_before(fd, flags);
     }
-    let link = match link_to_send_by(way, number, &native) {
+    let link = match link_to_send_by(way, fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent =
-        outward::send(link, number, parts().filter(Parts::are_few), flags, clock::now(), native);
-    resting::look(link, number);
+    let sent = outward::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
+    resting::look(link, fd);
     link.let_go();
     sent
 }
 
 /// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
-pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
+pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
     residue::give_back();
     let native = || {
-        residue::flush_before(number, 0);
+        residue::flush_before(fd, 0);
         native()
     };
-    let link = match link_to_send_by(carried(number), number, &native) {
+    let link = match link_to_send_by(carried(fd), fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send_file(link, number, file, native);
-    resting::look(link, number);
+    let sent = outward::send_file(link, fd, file, native);
+    resting::look(link, fd);
     link.let_go();
     sent
 }
@@ -161,40 +160,40 @@ pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> 
 /// A call that receives.
 #[inline(always)]
 pub(crate) fn receive(
-    number: c_int,
+    fd: c_int,
     parts: impl FnOnce() -> Option<Parts<'static>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return match light::row(number) {
+        return match light::row(fd) {
             Some(at) => light::receive(at, parts(), flags),
             None => native(),
         };
     }
     residue::give_back();
-    let link = match carried(number) {
+    let link = match carried(fd) {
         Way::Ring(link) => link,
         Way::Rests(link) => {
-            residue::flush_before(number, flags);
+            residue::flush_before(fd, flags);
             return by_resting(link, native);
         }
         Way::Unknown => {
-            if let Some(at) = light::row(number) {
-                residue::flush_before(number, flags);
+            if let Some(at) = light::row(fd) {
+                residue::flush_before(fd, flags);
                 return light::receive(at, parts(), flags);
             }
-            let found = offering::enter(number);
+            let found = offering::enter(fd);
             if !matches!(found, Found::Carried(_)) {
-                residue::flush_before(number, flags);
+                residue::flush_before(fd, flags);
             }
-            match link_of(number, found, Word::Sleeping, &native) {
+            match link_of(fd, found, Word::Sleeping, &native) {
                 Ok(link) => link,
                 Err(got) => return got,
             }
         }
     };
-    let got = inward::receive(link, number, parts().filter(Parts::are_few), flags, native);
+    let got = inward::receive(link, fd, parts().filter(Parts::are_few), flags, native);
     link.let_go();
     got
 }
@@ -207,11 +206,11 @@ pub(crate) fn may_sleep() {
     }
 }
 
-/// A call of the kernel's may, if what is at this number waits at all.
+/// A call of the kernel's may, if what is at this descriptor waits at all.
 #[inline(always)]
-pub(crate) fn may_wait(number: c_int) {
+pub(crate) fn may_wait(fd: c_int) {
     if links::is_on() && place::is_ours() {
-        residue::flush_before(number, 0);
+        residue::flush_before(fd, 0);
     }
 }
 
@@ -250,9 +249,9 @@ pub(crate) fn select(
 
 /// The kernel alone has to do with a socket from now on.
 #[inline]
-pub(crate) fn leave(number: c_int) {
-    if links::has(number) {
-        leaving::leave_number(number);
+pub(crate) fn leave(fd: c_int) {
+    if links::has(fd) {
+        leaving::leave_fd(fd);
     }
 }
 
@@ -265,15 +264,15 @@ pub(crate) fn loads() {
 
 /// The same, but for what has come by memory and was not received: that is read there.
 #[inline]
-pub(crate) fn leave_unread_here(number: c_int) {
-    if links::has(number) {
-        leaving::leave_unread_here(number);
+pub(crate) fn leave_unread_here(fd: c_int) {
+    if links::has(fd) {
+        leaving::leave_unread_here(fd);
     }
 }
 
 /// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
-pub(crate) fn inquires(number: c_int, value: c_int) {
-    if let Some(link) = links::enter(number) {
+pub(crate) fn inquires(fd: c_int, value: c_int) {
+    if let Some(link) = links::enter(fd) {
         if value == 0 {
             link.unnote(Note::Inquires)
         } else {
@@ -288,14 +287,14 @@ pub(crate) fn inquires(number: c_int, value: c_int) {
 static ANY_INQUIRES: AtomicBool = AtomicBool::new(false);
 
 /// How many bytes are left behind those that were received by memory, if messages say so.
-pub(crate) fn left_behind(number: c_int) -> Option<c_int> {
+pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
     if !ANY_INQUIRES.load(Ordering::Relaxed) {
         return None;
     }
-    let link = links::enter(number)?;
+    let link = links::enter(fd)?;
     let left = link.has(Note::Inquires).then(|| {
-        let left = shadow::queued(number).unwrap_or(0) + arrived::waiting(link);
-        let information = || shadow::Information::of(number);
+        let left = shadow::queued(fd).unwrap_or(0) + arrived::waiting(link);
+        let information = || shadow::Information::of(fd);
         // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
         let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
         c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
@@ -306,9 +305,9 @@ pub(crate) fn left_behind(number: c_int) -> Option<c_int> {
 
 /// The kernel alone sends by a socket from now on.
 #[inline]
-pub(crate) fn stop_sending(number: c_int) {
-    if links::has(number) {
-        leaving::stop_sending(number);
+pub(crate) fn stop_sending(fd: c_int) {
+    if links::has(fd) {
+        leaving::stop_sending(fd);
     }
 }
 
@@ -320,7 +319,7 @@ pub(crate) fn stop_sending(number: c_int) {
 pub(crate) unsafe fn change_set(
     set: c_int,
     operation: c_int,
-    number: c_int,
+    fd: c_int,
     event: *const libc::epoll_event,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
@@ -333,12 +332,12 @@ pub(crate) unsafe fn change_set(
     }
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the kernel would read the event as well.
-        unsafe { epoll::joins(set, number, event) };
+        unsafe { epoll::joins(set, fd, event) };
     }
     let result = native();
     if result == 0 {
         // SAFETY: the kernel has just read the event, unless it needs none.
-        unsafe { epoll::changed(set, operation, number, event) };
+        unsafe { epoll::changed(set, operation, fd, event) };
     }
     result
 }
@@ -378,11 +377,11 @@ pub(crate) fn stop() {
 
 /// A message with these flags is about to be sent, of which only the kernel can honour some.
 #[inline(always)]
-pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
-    if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
-        ledger::keep(number, Why::Flag);
+pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
+    if flags & call::FLAGS != 0 && place::is_ours() && table::look(fd).kind().is_stream() {
+        ledger::keep(fd, Why::Flag);
         fence(Ordering::SeqCst);
-        leaving::leave_number(number);
+        leaving::leave_fd(fd);
     }
 }
 
@@ -412,18 +411,18 @@ pub(crate) fn uncount() {
 /// closed then.
 pub(crate) fn executes() {
     if links::is_on() && place::is_ours() {
-        leaving::hand_all_over(|number| !shadow::is_close_on_exec(number));
+        leaving::hand_all_over(|fd| !shadow::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
         // is alone.
         sole::retires(Gone::Perhaps);
     }
 }
 
-/// A number is about to be closed.
+/// A descriptor is about to be closed.
 #[inline]
-pub(crate) fn close(number: c_int) {
-    if (links::has(number) || links::is_on() && rows::are_any()) && place::is_ours() {
-        leaving::close(number);
+pub(crate) fn close(fd: c_int) {
+    if (links::has(fd) || links::is_on() && rows::are_any()) && place::is_ours() {
+        leaving::close(fd);
         mail::look();
     }
 }
@@ -446,7 +445,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
         Some(_) => {}
         None => {
             if let Some(link) = links::enter(from) {
-                // The kernel keeps a member for as long as one of its numbers is there.
+                // The kernel keeps a member for as long as one of its descriptors is there.
                 if link.get(Word::Set) == 0 {
                     leaving::escape(link, from);
                 } else {
@@ -458,23 +457,23 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
     }
 }
 
-/// A number is closed where nobody could see it before.
-pub(crate) fn forget(number: c_int) {
-    if links::has(number) && place::is_ours() {
-        leaving::forget(number);
+/// A descriptor is closed where nobody could see it before.
+pub(crate) fn forget(fd: c_int) {
+    if links::has(fd) && place::is_ours() {
+        leaving::forget(fd);
     }
 }
 
 /// A socket is about to be shut down.
-pub(crate) fn shut(number: c_int, how: c_int) {
-    if links::has(number) {
-        leaving::shut(number, how);
+pub(crate) fn shut(fd: c_int, how: c_int) {
+    if links::has(fd) {
+        leaving::shut(fd, how);
     }
 }
 
 /// How a socket waits has changed.
-pub(crate) fn has_changed(number: c_int) {
-    if let Some(link) = links::enter(number) {
+pub(crate) fn has_changed(fd: c_int) {
+    if let Some(link) = links::enter(fd) {
         link.set(Word::Looked, 0);
         link.let_go();
     }
@@ -483,9 +482,9 @@ pub(crate) fn has_changed(number: c_int) {
 /// `FIONREAD`. `native` asks the kernel.
 ///
 /// # Safety
-/// If that gives 0 it has written a number there.
-pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
-    let Some(link) = links::enter(number) else { return native() };
+/// If that gives 0 it has written a descriptor there.
+pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
+    let Some(link) = links::enter(fd) else { return native() };
     residue::give_back();
     let (mut turns, mut result, began) = (0, 0, clock::now());
     while turns < epoll::MOVES {
@@ -510,10 +509,10 @@ pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() 
 }
 
 /// `SO_ERROR`, as far as the kernel does not know of it.
-pub(crate) fn take_error(number: c_int) -> Option<c_int> {
-    let link = links::enter(number)?;
+pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
+    let link = links::enter(fd)?;
     let error = if link.get(Word::Memory) != 0 {
-        _ = look::look_now(link, number);
+        _ = look::look_now(link, fd);
         look::take_error(link)
     } else {
         None
@@ -524,8 +523,8 @@ pub(crate) fn take_error(number: c_int) -> Option<c_int> {
 
 /// A message by this socket may carry descriptors: only then is it looked at before the kernel has
 /// said that it is there.
-pub(crate) fn may_pass(number: c_int) -> bool {
-    links::is_on() && shadow::is_unix(number)
+pub(crate) fn may_pass(fd: c_int) -> bool {
+    links::is_on() && shadow::is_unix(fd)
 }
 
 /// Descriptors that a message is about to carry to somebody.
@@ -536,18 +535,18 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
     if !message.is_null() {
         // SAFETY: as the caller says.
         unsafe {
-            crate::messages::each(message, |number| {
-                sole::slips(number);
-                epoll::is_seen(number);
-                leaving::pass_number(number);
+            crate::messages::each(message, |fd| {
+                sole::slips(fd);
+                epoll::is_seen(fd);
+                leaving::pass_fd(fd);
             })
         };
     }
 }
 
 /// What is known of a link, in words.
-pub(crate) fn describe(number: c_int) -> Option<&'static str> {
-    let link = links::enter(number)?;
+pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
+    let link = links::enter(fd)?;
     let is_there = link.get(Word::Memory) != 0;
     let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());

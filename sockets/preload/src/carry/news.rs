@@ -63,9 +63,9 @@ impl News {
     }
 }
 
-/// The number that a member is in its set by.
-pub(super) fn number_of(link: Link) -> c_int {
-    link.get(Word::Number) as c_int
+/// The descriptor that a member is in its set by.
+pub(super) fn fd_of(link: Link) -> c_int {
+    link.get(Word::Fd) as c_int
 }
 
 /// What the ring has to say of a member.
@@ -79,7 +79,7 @@ pub(super) fn news(link: Link) -> u32 {
     // Of bytes of the kernel's that come first that has told, but not of this news.
     let bytes = is_wanted
         && if events & EDGE == 0 {
-            arrived::is_readable(link, number_of(link))
+            arrived::is_readable(link, fd_of(link))
         } else {
             link.get(Word::Told) != newest(link)
         };

@@ -38,7 +38,7 @@ pub(super) const AT_ONCE: u64 = 1 << 7;
 #[inline(always)]
 pub(super) fn send(
     link: Link,
-    number: c_int,
+    fd: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
     now: u64,
@@ -48,35 +48,35 @@ pub(super) fn send(
     if let Some(parts) = &parts
         && flags & !SENDS_PLAINLY == 0
         && look::is_recent(link, now)
-        && put_all(link, &direction, number, parts)
+        && put_all(link, &direction, fd, parts)
     {
         return parts.total() as isize;
     }
-    send_in_parts(link, &direction, number, parts, flags, native)
+    send_in_parts(link, &direction, fd, parts, flags, native)
 }
 
 /// The same for a part of a file; `None`: the kernel sends it.
 pub(super) fn send_file(
     link: Link,
-    number: c_int,
+    fd: c_int,
     file: Option<File>,
     native: impl Fn() -> isize,
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
     match file {
-        None if !link.has(Note::Broken) => by_kernel(link, &direction, number, (0, 0), native),
-        file => send_in_parts(link, &direction, number, file, 0, native),
+        None if !link.has(Note::Broken) => by_kernel(link, &direction, fd, (0, 0), native),
+        file => send_in_parts(link, &direction, fd, file, 0, native),
     }
 }
 
 /// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing
 /// has gone there.
 #[inline(always)]
-fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> bool {
+fn put_all(link: Link, direction: &Direction<Memory>, fd: c_int, parts: &Parts<'_>) -> bool {
     if !direction.is_welcome() || !try_turn(link) {
         return false;
     }
-    let is_put = at_once::put(link, direction, number, parts);
+    let is_put = at_once::put(link, direction, fd, parts);
     give_turn(link);
     is_put
 }
@@ -86,7 +86,7 @@ fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Par
 fn send_in_parts(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     source: Option<impl Source>,
     flags: c_int,
     native: impl Fn() -> isize,
@@ -96,10 +96,10 @@ fn send_in_parts(
     }
     if is_kernels(link, direction, flags) {
         let length = source.as_ref().map_or(usize::MAX, Source::total);
-        return by_kernel(link, direction, number, (flags, length), native);
+        return by_kernel(link, direction, fd, (flags, length), native);
     }
-    match look::look_watched(link, number) {
-        Seen::Another => return another(number, link, native),
+    match look::look_watched(link, fd) {
+        Seen::Another => return another(fd, link, native),
         Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
         Seen::Events(_) => {}
     }
@@ -110,21 +110,21 @@ fn send_in_parts(
     let source = source.filter(|source| source.total() > 0 && flags & !SENDS_PLAINLY == 0);
     let Some(source) = source else {
         direction.stop();
-        return by_kernel(link, direction, number, (flags, usize::MAX), native);
+        return by_kernel(link, direction, fd, (flags, usize::MAX), native);
     };
     let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
-    let sent = put(link, direction, number, &source, is_waiting);
+    let sent = put(link, direction, fd, &source, is_waiting);
     if sent == source.total() {
         return sent as isize;
     }
     if sent == 0 {
-        return by_kernel(link, direction, number, (flags, source.total()), native);
+        return by_kernel(link, direction, fd, (flags, source.total()), native);
     }
     // What was sent counts: an error is for the next call.
     let flags = flags | libc::MSG_NOSIGNAL;
     let before = shadow::errno();
     let rest = (flags, source.total() - sent);
-    let more = by_kernel(link, direction, number, rest, || source.send_rest(number, sent, flags));
+    let more = by_kernel(link, direction, fd, rest, || source.send_rest(fd, sent, flags));
     if more >= 0 {
         return sent as isize + more;
     }
@@ -148,11 +148,11 @@ fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     is_empty && is_plain && !may_put && link.get(Word::Error) == 0
 }
 
-/// A number is for another socket than the call began with. If nobody has seen how that came, it
-/// was so before. Otherwise it was closed meanwhile, and the call has nothing to do with what is
+/// A descriptor is for another socket than the call began with. If nobody has seen how that came,
+/// it was so before. Otherwise it was closed meanwhile, and the call has nothing to do with what is
 /// there now.
-pub(super) fn another(number: c_int, link: Link, native: impl Fn() -> isize) -> isize {
-    if links::forget(number, link) {
+pub(super) fn another(fd: c_int, link: Link, native: impl Fn() -> isize) -> isize {
+    if links::forget(fd, link) {
         return native();
     }
     shadow::set_errno(libc::EBADF);
@@ -163,7 +163,7 @@ pub(super) fn another(number: c_int, link: Link, native: impl Fn() -> isize) -> 
 fn put(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     source: &impl Source,
     is_waiting: bool,
 ) -> usize {
@@ -182,14 +182,14 @@ fn put(
             link.note(Note::Broken);
             break;
         };
-        if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, number, bytes) {
+        if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, fd, bytes) {
             break;
         }
         link.set(Word::SeenPlace, place.position());
         let wanted = (source.total() - sent).min(PIECE);
         if RING > link.room() && link.room().saturating_sub(bytes) < wanted {
             // What the kernel had has gone on since.
-            let room = shadow::room(number) as u64;
+            let room = shadow::room(fd) as u64;
             link.set(Word::Room, room.max(link.get(Word::Room)));
         }
         let room = link.room();
@@ -202,7 +202,7 @@ fn put(
                 break;
             }
             if is_waiting && rounds == 1 {
-                left = left.min(limit(number));
+                left = left.min(limit(fd));
             }
             // Others take back what is there before they sleep.
             give_turn(link);
@@ -215,7 +215,7 @@ fn put(
         if length == 0 {
             break;
         }
-        let Some(is_seen) = residue::publish(link, direction, number, head, length) else { break };
+        let Some(is_seen) = residue::publish(link, direction, fd, head, length) else { break };
         (sent, rounds) = (sent + length, 0);
         if !is_seen || sent == source.total() {
             break;
@@ -227,16 +227,16 @@ fn put(
 
 /// From here on bytes go into the ring: as many as the kernel has room for, should they be taken
 /// back. Over a link of a network that is little at first.
-fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
+fn fence(link: Link, direction: &Direction<Memory>, fd: c_int, bytes: usize) -> bool {
     // It grows with what goes through the kernel.
-    link.set(Word::Room, shadow::room(number) as u64);
+    link.set(Word::Room, shadow::room(fd) as u64);
     if bytes > 0 || link.room() < LEAST {
         return false;
     }
-    let Some(information) = shadow::Information::of(number) else { return false };
+    let Some(information) = shadow::Information::of(fd) else { return false };
     direction.set_fence(information.given());
     // Nothing that goes by the kernel says so any more.
-    shadow::acknowledge(number);
+    shadow::acknowledge(fd);
     link.set(Word::IsFenced, 1);
     true
 }
@@ -245,18 +245,18 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
 fn by_kernel(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     (flags, length): (c_int, usize),
     native: impl Fn() -> isize,
 ) -> isize {
     let (mut has_waited, mut until) = (false, None);
     loop {
-        if (has_waited || residue::has_bytes(link)) && !is_its(link, number) {
+        if (has_waited || residue::has_bytes(link)) && !is_its(link, fd) {
             // It was closed meanwhile: what is in the ring is not for what is there now.
-            return another(number, link, &native);
+            return another(fd, link, &native);
         }
         let has_turn = take_turn(link, direction);
-        let done = take_back(link, direction, number);
+        let done = take_back(link, direction, fd);
         if done {
             link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
             link.set(Word::IsFenced, 0);
@@ -268,15 +268,15 @@ fn by_kernel(
             break;
         }
         // As the kernel would say if it had no room.
-        if flags & libc::MSG_DONTWAIT != 0 || shadow::is_non_blocking(number) {
+        if flags & libc::MSG_DONTWAIT != 0 || shadow::is_non_blocking(fd) {
             shadow::set_errno(libc::EAGAIN);
             return -1;
         }
         residue::flush_all();
         let events = PollFlags::OUT.bits() as i16;
-        let mut one = libc::pollfd { fd: number, events, revents: 0 };
+        let mut one = libc::pollfd { fd: fd, events, revents: 0 };
         let now = clock::milliseconds();
-        let limit = shadow::send_limit(number).map(u64::from);
+        let limit = shadow::send_limit(fd).map(u64::from);
         // All in all: the other end may go on saying that more is unread.
         let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
         let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);
@@ -295,9 +295,9 @@ fn by_kernel(
         waking::rings(link);
     }
     // What the kernel counts of a message is up to twice its bytes.
-    if dirty::is_any() && shadow::room(number) < length.saturating_mul(2) {
+    if dirty::is_any() && shadow::room(fd) < length.saturating_mul(2) {
         // It may wait: until others have got what is before them, perhaps.
-        residue::flush_before(number, flags);
+        residue::flush_before(fd, flags);
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);

@@ -18,7 +18,7 @@ use super::members::Row;
 use super::worth::WORTH;
 use super::{arrived, clock, ended, offering, residue};
 use crate::sole;
-use crate::table::NUMBERS;
+use crate::table::DESCRIPTORS;
 
 /// How long ago the last fork has to be: who makes processes all the time does not offer all its
 /// sockets between two of them.
@@ -26,36 +26,36 @@ const FORKED: u64 = clock::SECOND >> 2;
 /// When this process was made, or has made another one.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// By the last bits of a number: the id of the socket that this is about, and how often in a row it
-/// was offered anew for little, or came to rest; and when that was last ([`Pace`]). Who is at the
-/// other end says when a link is over, and may say so for ever; it may write how much was carried
-/// as well, so each has to wait a while.
+/// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
+/// row it was offered anew for little, or came to rest; and when that was last ([`Pace`]). Who is
+/// at the other end says when a link is over, and may say so for ever; it may write how much was
+/// carried as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
 
-fn words(number: c_int) -> &'static [AtomicU64; 2] {
-    &RENEWED[number as usize % RENEWED.len()]
+fn words(fd: c_int) -> &'static [AtomicU64; 2] {
+    &RENEWED[fd as usize % RENEWED.len()]
 }
 
-fn pace(number: c_int) -> Pace {
-    let [times, last] = words(number).each_ref().map(|word| word.load(Ordering::Relaxed));
-    if times >> 32 != u64::from(NUMBERS.look(number).id()) {
+fn pace(fd: c_int) -> Pace {
+    let [times, last] = words(fd).each_ref().map(|word| word.load(Ordering::Relaxed));
+    if times >> 32 != u64::from(DESCRIPTORS.look(fd).id()) {
         // Another socket's.
         return Pace::default();
     }
     Pace { times: u64::from(times as u32), last }
 }
 
-/// Nothing was offered anew at a number of late.
-pub(super) fn is_first(number: c_int) -> bool {
-    pace(number).is_forgotten(clock::now(), FORKED)
+/// Nothing was offered anew at a descriptor of late.
+pub(super) fn is_first(fd: c_int) -> bool {
+    pace(fd).is_forgotten(clock::now(), FORKED)
 }
 
-/// What is at a number is offered anew, or rests, after it has carried so many bytes.
-pub(super) fn ends_one(number: c_int, bytes: u64, now: u64) {
+/// What is at a descriptor is offered anew, or rests, after it has carried so many bytes.
+pub(super) fn ends_one(fd: c_int, bytes: u64, now: u64) {
     let was = if bytes >= WORTH { Was::Well } else { Was::InVain };
-    let next = pace(number).next(now, FORKED, was);
-    let [times, last] = words(number);
-    let id = u64::from(NUMBERS.look(number).id());
+    let next = pace(fd).next(now, FORKED, was);
+    let [times, last] = words(fd);
+    let id = u64::from(DESCRIPTORS.look(fd).id());
     times.store(id << 32 | next.times, Ordering::Relaxed);
     last.store(next.last, Ordering::Relaxed);
 }
@@ -77,10 +77,10 @@ pub(super) enum Next {
 
 /// What becomes of it now. For who holds it.
 #[cold]
-pub(super) fn next(link: Link, number: c_int) -> Next {
+pub(super) fn next(link: Link, fd: c_int) -> Next {
     if !is_over(link) {
         Next::GoesOn
-    } else if forgets(link, number) {
+    } else if forgets(link, fd) {
         Next::Forgotten
     } else {
         Next::Rests
@@ -88,10 +88,10 @@ pub(super) fn next(link: Link, number: c_int) -> Next {
 }
 
 /// It is forgotten, if its socket may be offered now.
-fn forgets(link: Link, number: c_int) -> bool {
+fn forgets(link: Link, fd: c_int) -> bool {
     // Without memory there was none: it is not the other end that has ended it.
     let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
-    if has_memory && !pace(number).is_due(now, FORKED) {
+    if has_memory && !pace(fd).is_due(now, FORKED) {
         return false;
     }
     // Who is in a call by it may have to say something by it still, and nothing could be offered
@@ -99,25 +99,25 @@ fn forgets(link: Link, number: c_int) -> bool {
     if link.is_in_use() || Row::with(link).is_some_and(Row::has_sleepers) {
         return false;
     }
-    let entry = NUMBERS.look(number);
-    let is_free = offering::may_be(number, entry)
+    let entry = DESCRIPTORS.look(fd);
+    let is_free = offering::may_be(fd, entry)
         && (!entry.is_shared()
-            || sole::has(number, entry, Some(link.get(Word::Cookie)))
+            || sole::has(fd, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     if !is_free || !ended::is_noted(link.tag()) {
         return false;
     }
-    if !residue::is_its(link, number) {
+    if !residue::is_its(link, fd) {
         // Another socket came here unseen.
         link.leaves_set();
-        return links::forget(number, link);
+        return links::forget(fd, link);
     }
     if has_memory && !link.has(Note::Rested) {
-        ends_one(number, link.has_carried(), now);
+        ends_one(fd, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
     link.leaves_set();
-    links::forget(number, link)
+    links::forget(fd, link)
 }
 
 /// The kernel has its socket for the time being, and nobody else has it.
@@ -157,9 +157,8 @@ fn has_come(link: Link) -> bool {
     };
     let Ok(left) = inward.head().since(inward.place()) else { return false };
     link.has(Note::Detached)
-        && links::number_of(link).is_some_and(|number| {
-            arrived::has_come(number, inward.fence().wrapping_add(left as u64))
-        })
+        && links::fd_of(link)
+            .is_some_and(|fd| arrived::has_come(fd, inward.fence().wrapping_add(left as u64)))
 }
 
 fn is_done(direction: &Direction<Memory>) -> bool {

@@ -53,7 +53,7 @@ pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
 /// What the other end has not read goes through the kernel. `false` if there is no room for all of
 /// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
 /// direction.
-pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
+pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
     let (place, head) = (direction.place(), direction.head());
     if !place.is_taken() && place.position() == head.position() {
         return true;
@@ -62,7 +62,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int
     if place.is_before(link.get(Word::SeenPlace)) {
         // What was read is unread again, and may be so for ever.
         link.note(Note::Broken);
-        shadow::reset(number);
+        shadow::reset(fd);
         return true;
     }
     let both = SHUT_RECEIVE | SHUT_SEND;
@@ -76,12 +76,12 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int
         if !take_pump(pump) {
             // Its bytes may be with the kernel or not: nobody can tell any more.
             link.note(Note::Broken);
-            shadow::reset(number);
+            shadow::reset(fd);
             return true;
         }
         let done = match direction.take_back() {
             Ok(None) => true,
-            Ok(Some(stretch)) => pass(link, direction, number, stretch),
+            Ok(Some(stretch)) => pass(link, direction, fd, stretch),
             Err(_) => {
                 link.note(Note::Broken);
                 true
@@ -117,7 +117,7 @@ pub(super) fn take_pump(pump: &AtomicU64) -> bool {
 pub(super) fn give(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     stretch: Stretch,
 ) -> usize {
     let mut done = 0;
@@ -125,7 +125,7 @@ pub(super) fn give(
         // From where it is: this may be the stack of a handler, which has no room for it.
         let Some(memory) = link.memory() else { break };
         let pieces = direction.pieces(stretch, done).map(|(at, length)| memory.bytes(at, length));
-        match shadow::send(number, pieces) {
+        match shadow::send(fd, pieces) {
             Ok(sent) => done += sent,
             Err(Errno::INTR) => {}
             Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -145,11 +145,11 @@ pub(super) fn give(
 }
 
 /// The same; the rest is the reader's again, if there is one.
-fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
-    let done = give(link, direction, number, stretch);
+fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) -> bool {
+    let done = give(link, direction, fd, stretch);
     if done < stretch.bytes {
         // The rest is behind what the kernel has now.
-        let given = shadow::Information::of(number).map_or(0, |of| of.given());
+        let given = shadow::Information::of(fd).map_or(0, |of| of.given());
         direction.set_fence(given);
     }
     if direction.passed(stretch, done).is_err() {
@@ -160,10 +160,10 @@ fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stret
 }
 
 /// What is in the ring goes through the kernel, as far as that has room.
-pub(super) fn flush(link: Link, number: c_int) -> bool {
+pub(super) fn flush(link: Link, fd: c_int) -> bool {
     let Some(direction) = link.outward() else { return true };
     let has_turn = take_turn(link, &direction);
-    let done = take_back(link, &direction, number);
+    let done = take_back(link, &direction, fd);
     if has_turn {
         give_turn(link);
     }
@@ -174,9 +174,9 @@ pub(super) fn flush(link: Link, number: c_int) -> bool {
 /// is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all at once
 /// unless the other end says that more is unread than there is, or the host is out of memory.
 /// Nobody waits for either: the connection is reset. Rather that than wrong bytes.
-pub(super) fn flush_wholly(link: Link, number: c_int) {
-    if !flush(link, number) {
-        shadow::reset(number);
+pub(super) fn flush_wholly(link: Link, fd: c_int) {
+    if !flush(link, fd) {
+        shadow::reset(fd);
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) fn may_have_bytes(link: Link) {
 pub(super) fn publish(
     link: Link,
     direction: &Direction<Memory>,
-    number: c_int,
+    fd: c_int,
     head: Head,
     length: usize,
 ) -> Option<bool> {
@@ -205,9 +205,9 @@ pub(super) fn publish(
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
     may_have_bytes(link);
-    if !is_welcome && is_its(link, number) {
+    if !is_welcome && is_its(link, fd) {
         // It went to sleep, or left, at this moment.
-        take_back(link, direction, number);
+        take_back(link, direction, fd);
     }
     Some(is_welcome)
 }
@@ -217,8 +217,8 @@ fn has_bytes_now(link: Link) {
     dirty::put(link.index(), link.word(Word::Dirty));
 }
 
-/// Calls with each link, and a number of it, that has such bytes: whether some are left. It may be
-/// left by `longjmp`: what is said of those that have bytes is true all the time.
+/// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
+/// be left by `longjmp`: what is said of those that have bytes is true all the time.
 fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
     if !place::is_ours() {
         return;
@@ -231,7 +231,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
         for _ in 0..AGAIN {
             let head = put_so_far(link);
             let has = has_bytes(link);
-            if has && links::number_of(link).is_some_and(|number| with(number, link)) {
+            if has && links::fd_of(link).is_some_and(|fd| with(fd, link)) {
                 break;
             }
             dirty::take(link.index(), link.word(Word::Dirty));
@@ -316,8 +316,8 @@ pub(super) fn leaves_unread() -> bool {
 
 /// The same before a call of the kernel's with these flags, which may wait.
 #[inline(always)]
-pub(super) fn flush_before(number: c_int, flags: c_int) {
-    if is_any() && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number) {
+pub(super) fn flush_before(fd: c_int, flags: c_int) {
+    if is_any() && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(fd) {
         flush_all();
     }
 }
@@ -349,10 +349,10 @@ pub(super) fn is_due(now: u64) -> bool {
 fn give_back_each() {
     let began = clock::now();
     GIVEN_BACK.store(began, Ordering::Relaxed);
-    each_dirty(|number, link| {
+    each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
         let is_left = direction.place().is_taken() || !direction.is_welcome();
-        !is_left || is_its(link, number) && !flush(link, number)
+        !is_left || is_its(link, fd) && !flush(link, fd)
     });
     // Who has many links is not to do this most of the time.
     let took = clock::now().wrapping_sub(began).min(clock::SECOND);
@@ -363,12 +363,12 @@ fn give_back_each() {
 #[cold]
 fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
     let began = clock::now();
-    each_dirty(|number, link| {
+    each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
         if !which(&direction, began) {
             return true;
         }
-        has_bytes(link) && is_its(link, number) && !flush(link, number)
+        has_bytes(link) && is_its(link, fd) && !flush(link, fd)
     });
 }
 
@@ -383,7 +383,7 @@ pub(super) fn has_bytes(link: Link) -> bool {
     link.outward().is_some_and(|one| one.place().position() != one.head().position())
 }
 
-/// The number is still for the link's socket.
-pub(super) fn is_its(link: Link, number: c_int) -> bool {
-    shadow::cookie(number) == Some(link.get(Word::Cookie))
+/// The descriptor is still for the link's socket.
+pub(super) fn is_its(link: Link, fd: c_int) -> bool {
+    shadow::cookie(fd) == Some(link.get(Word::Cookie))
 }

@@ -29,16 +29,16 @@ const OTHERWISE: u64 = Note::Kept as u64
 
 /// Looks at a link after a call that has sent, if that is due.
 #[inline(always)]
-pub(super) fn look(link: Link, number: c_int) {
+pub(super) fn look(link: Link, fd: c_int) {
     if link.get(Word::IsCounted) != 0 {
-        look_now(link, number);
+        look_now(link, fd);
     }
 }
 
 #[cold]
-fn look_now(link: Link, number: c_int) {
+fn look_now(link: Link, fd: c_int) {
     let calls = link.word(Word::IsCounted).swap(0, Ordering::Relaxed);
-    let often = if renewing::is_first(number) { CALLS } else { AGAIN };
+    let often = if renewing::is_first(fd) { CALLS } else { AGAIN };
     if !calls.is_multiple_of(often) {
         return;
     }
@@ -48,7 +48,7 @@ fn look_now(link: Link, number: c_int) {
     if bytes < WORTH * often && link.get(Word::Notes) & OTHERWISE == 0 {
         // What it has carried in all that time counts if that was worth it.
         let worth = if carried >= WORTH * calls { carried } else { bytes };
-        renewing::ends_one(number, worth, clock::now());
-        shadow::keeping_errno(|| leaving::rest(link, number));
+        renewing::ends_one(fd, worth, clock::now());
+        shadow::keeping_errno(|| leaving::rest(link, fd));
     }
 }

@@ -27,23 +27,23 @@ const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 pub(super) use crate::errno::{errno, keeping_errno, set_errno};
 
 /// A descriptor of the program's, for one call.
-fn borrow(number: c_int) -> BorrowedFd<'static> {
-    // SAFETY: it is used for one system call, which fails if there is nothing at this number.
-    unsafe { BorrowedFd::borrow_raw(number.max(0)) }
+fn borrow(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: it is used for one system call, which fails if there is nothing at this descriptor.
+    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
 }
 
 /// What `TCP_INFO` says.
 pub(super) struct Information([u8; 256]);
 
 impl Information {
-    pub(super) fn of(number: c_int) -> Option<Self> {
+    pub(super) fn of(fd: c_int) -> Option<Self> {
         let mut bytes = [0; 256];
         let mut length = bytes.len() as u32;
         let to = bytes.as_mut_ptr().cast::<c_void>();
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
         // SAFETY: both live across the call.
         let got =
-            keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+            keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
         (got == 0 && length as usize >= INFORMATION).then_some(Self(bytes))
     }
 
@@ -84,17 +84,17 @@ impl Information {
 }
 
 /// A number that `ioctl` gives.
-fn count(number: c_int, request: u64) -> Option<usize> {
+fn count(fd: c_int, request: u64) -> Option<usize> {
     let mut value: c_int = 0;
     let to = (&raw mut value) as usize;
     // SAFETY: the number lives across the call.
-    let got = keeping_errno(|| unsafe { next_ioctl(number, request, to) });
+    let got = keeping_errno(|| unsafe { next_ioctl(fd, request, to) });
     usize::try_from(value).ok().filter(|_| got == 0)
 }
 
 /// Bytes that have come and were not received.
-pub(super) fn queued(number: c_int) -> Option<usize> {
-    count(number, libc::FIONREAD)
+pub(super) fn queued(fd: c_int) -> Option<usize> {
+    count(fd, libc::FIONREAD)
 }
 
 /// `SO_MEMINFO` of asm-generic/socket.h, and the words of linux/sock_diag.h that it gives.
@@ -104,13 +104,13 @@ const SEND_QUEUED: usize = 5;
 const MEMORY_WORDS: usize = 9;
 
 /// Bytes that the kernel has room for, what it needs to keep them included.
-pub(super) fn room(number: c_int) -> usize {
+pub(super) fn room(fd: c_int) -> usize {
     let mut words = [0_u32; MEMORY_WORDS];
     let mut length = size_of_val(&words) as u32;
     let to = words.as_mut_ptr().cast::<c_void>();
     // SAFETY: both live across the call.
     let got = keeping_errno(|| unsafe {
-        next_getsockopt(number, libc::SOL_SOCKET, SO_MEMINFO, to, &raw mut length)
+        next_getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to, &raw mut length)
     });
     let is_told = got == 0 && length as usize > SEND_QUEUED * size_of::<u32>();
     let room = words[SEND_BUFFER].saturating_sub(words[SEND_QUEUED]);
@@ -120,78 +120,78 @@ pub(super) fn room(number: c_int) -> usize {
 /// What has come is acknowledged now, and soon after it is received from now on. Natively that goes
 /// along with what is sent, for which the kernel waits some 40 ms; and so does the other end's,
 /// with the next small message, unless it has `TCP_NODELAY`.
-pub(super) fn acknowledge(number: c_int) {
+pub(super) fn acknowledge(fd: c_int) {
     let yes: c_int = 1;
     let (from, length) = ((&raw const yes).cast::<c_void>(), size_of::<c_int>() as u32);
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_QUICKACK);
     // SAFETY: the number lives across the call.
-    keeping_errno(|| unsafe { next_setsockopt(number, level, name, from, length) });
+    keeping_errno(|| unsafe { next_setsockopt(fd, level, name, from, length) });
 }
 
 /// It is one of those that descriptors travel by.
-pub(super) fn is_unix(number: c_int) -> bool {
-    sockopt::socket_domain(borrow(number)) == Ok(rustix::net::AddressFamily::UNIX)
+pub(super) fn is_unix(fd: c_int) -> bool {
+    sockopt::socket_domain(borrow(fd)) == Ok(rustix::net::AddressFamily::UNIX)
 }
 
 /// How long a call may wait to send, in milliseconds; `None`: for ever.
-pub(super) fn send_limit(number: c_int) -> Option<u32> {
-    let time = sockopt::socket_timeout(borrow(number), sockopt::Timeout::Send).ok().flatten()?;
+pub(super) fn send_limit(fd: c_int) -> Option<u32> {
+    let time = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Send).ok().flatten()?;
     Some(u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1))
 }
 
 /// How long a call may wait to receive; `None`: for ever.
-pub(super) fn receives_for(number: c_int) -> Option<Duration> {
-    sockopt::socket_timeout(borrow(number), sockopt::Timeout::Recv).ok().flatten()
+pub(super) fn receives_for(fd: c_int) -> Option<Duration> {
+    sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten()
 }
 
 /// Resets the connection, at once and whoever has it.
-pub(super) fn reset(number: c_int) {
-    _ = rustix::net::connect_unspec(borrow(number));
+pub(super) fn reset(fd: c_int) {
+    _ = rustix::net::connect_unspec(borrow(fd));
 }
 
 /// Names the socket.
-pub(super) fn cookie(number: c_int) -> Option<u64> {
-    sockopt::socket_cookie(borrow(number)).ok()
+pub(super) fn cookie(fd: c_int) -> Option<u64> {
+    sockopt::socket_cookie(borrow(fd)).ok()
 }
 
 /// How much the kernel keeps of what is sent.
-pub(super) fn send_buffer(number: c_int) -> usize {
-    sockopt::socket_send_buffer_size(borrow(number)).unwrap_or(0)
+pub(super) fn send_buffer(fd: c_int) -> usize {
+    sockopt::socket_send_buffer_size(borrow(fd)).unwrap_or(0)
 }
 
 /// `SO_RCVLOWAT`.
-pub(super) fn low_water(number: c_int) -> c_int {
+pub(super) fn low_water(fd: c_int) -> c_int {
     let (mut value, mut length): (c_int, u32) = (0, 4);
     let to = (&raw mut value).cast::<c_void>();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     // SAFETY: both live across the call.
-    keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
     value
 }
 
 /// `SO_ERROR`, which is taken by asking.
-pub(super) fn take_error(number: c_int) -> c_int {
-    match sockopt::socket_error(borrow(number)) {
+pub(super) fn take_error(fd: c_int) -> c_int {
+    match sockopt::socket_error(borrow(fd)) {
         Ok(Err(error)) => error.raw_os_error(),
         _ => 0,
     }
 }
 
 /// It does not wait.
-pub(super) fn is_non_blocking(number: c_int) -> bool {
-    let flags = rustix::fs::fcntl_getfl(borrow(number));
+pub(super) fn is_non_blocking(fd: c_int) -> bool {
+    let flags = rustix::fs::fcntl_getfl(borrow(fd));
     flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
 /// It is closed by `exec`.
-pub(super) fn is_close_on_exec(number: c_int) -> bool {
-    let flags = rustix::io::fcntl_getfd(borrow(number));
+pub(super) fn is_close_on_exec(fd: c_int) -> bool {
+    let flags = rustix::io::fcntl_getfd(borrow(fd));
     flags.is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
 }
 
 /// What `poll` shows of it, waiting for `wanted` for so many milliseconds.
-pub(super) fn events(number: c_int, wanted: PollFlags, milliseconds: u32) -> PollFlags {
-    let file = borrow(number);
+pub(super) fn events(fd: c_int, wanted: PollFlags, milliseconds: u32) -> PollFlags {
+    let file = borrow(fd);
     let mut one = [PollFd::from_borrowed_fd(file, wanted)];
     let nanoseconds = i64::from(milliseconds % 1000) * 1_000_000;
     let limit = Timespec { tv_sec: i64::from(milliseconds / 1000), tv_nsec: nanoseconds };
@@ -206,33 +206,33 @@ pub(super) const ALL: PollFlags =
     PollFlags::IN.union(PollFlags::OUT).union(PollFlags::PRI).union(PollFlags::RDHUP);
 
 /// Sends without waiting, and without a signal.
-pub(super) fn send(number: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> {
+pub(super) fn send(fd: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(borrow(number), &pieces, &mut SendAncillaryBuffer::default(), flags)
+    rustix::net::sendmsg(borrow(fd), &pieces, &mut SendAncillaryBuffer::default(), flags)
 }
 
 /// Ends the connection as the last `close` would, which is about to follow, whoever has a duplicate
 /// still: with a reset where there are bytes that nobody has received, or `SO_LINGER` says so.
-pub(super) fn end_now(number: c_int) {
-    let file = borrow(number);
+pub(super) fn end_now(fd: c_int) {
+    let file = borrow(fd);
     let resets = matches!(sockopt::socket_linger(file), Ok(Some(Duration::ZERO)));
-    if resets || queued(number).is_some_and(|bytes| bytes > 0) {
+    if resets || queued(fd).is_some_and(|bytes| bytes > 0) {
         _ = rustix::net::connect_unspec(file);
     } else {
         _ = rustix::net::shutdown(file, rustix::net::Shutdown::Both);
     }
 }
 
-/// A set does not tell of what is open at a number any more, if it did.
-pub(super) fn leave_set(set: c_int, number: c_int) {
-    _ = rustix::event::epoll::delete(borrow(set), borrow(number));
+/// A set does not tell of what is open at a descriptor any more, if it did.
+pub(super) fn leave_set(set: c_int, fd: c_int) {
+    _ = rustix::event::epoll::delete(borrow(set), borrow(fd));
 }
 
 /// The next `close` resets the connection.
-pub(super) fn close_will_reset(number: c_int) {
+pub(super) fn close_will_reset(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let (from, length) = ((&raw const linger).cast::<c_void>(), size_of::<libc::linger>() as u32);
     let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
     // SAFETY: the structure lives across the call.
-    keeping_errno(|| unsafe { next_setsockopt(number, level, name, from, length) });
+    keeping_errno(|| unsafe { next_setsockopt(fd, level, name, from, length) });
 }

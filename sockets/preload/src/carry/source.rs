@@ -36,7 +36,7 @@ pub(super) trait Source {
     ) -> usize;
 
     /// Has the kernel send those from the one at `skip` on. `flags` are those of messages.
-    fn send_rest(&self, number: c_int, skip: usize, flags: c_int) -> isize;
+    fn send_rest(&self, fd: c_int, skip: usize, flags: c_int) -> isize;
 }
 
 impl Source for Parts<'_> {
@@ -58,12 +58,12 @@ impl Source for Parts<'_> {
         length
     }
 
-    fn send_rest(&self, number: c_int, skip: usize, flags: c_int) -> isize {
+    fn send_rest(&self, fd: c_int, skip: usize, flags: c_int) -> isize {
         let mut list = parts::list();
         let count = self.rest(skip, usize::MAX, &mut list);
         let message = parts::message(&mut list, count);
         // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_sendmsg(number, &raw const message, flags) }
+        unsafe { next_sendmsg(fd, &raw const message, flags) }
     }
 }
 
@@ -80,17 +80,17 @@ pub(crate) enum Asked {
 
 /// A part of a regular file.
 pub(crate) struct File {
-    number: c_int,
+    fd: c_int,
     offset: i64,
     length: usize,
 }
 
 impl File {
     /// What a `sendfile` with an offset is about.
-    pub(crate) fn of(number: c_int, offset: i64, count: usize) -> Asked {
-        // SAFETY: used for this call only, which fails if there is nothing at this number.
-        let file = unsafe { BorrowedFd::borrow_raw(number.max(0)) };
-        let Some(status) = fstat(file).ok().filter(|_| number >= 0 && offset >= 0) else {
+    pub(crate) fn of(fd: c_int, offset: i64, count: usize) -> Asked {
+        // SAFETY: used for this call only, which fails if there is nothing at this descriptor.
+        let file = unsafe { BorrowedFd::borrow_raw(fd.max(0)) };
+        let Some(status) = fstat(file).ok().filter(|_| fd >= 0 && offset >= 0) else {
             return Asked::Other;
         };
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
@@ -100,7 +100,7 @@ impl File {
             isize::try_from(count).is_ok_and(|count| offset.checked_add(count as i64).is_some());
         let left = usize::try_from(status.st_size.saturating_sub(offset)).unwrap_or(0);
         match left.min(count).min(MOST) {
-            length @ 1.. if is_part => Asked::Part(Self { number, offset, length }),
+            length @ 1.. if is_part => Asked::Part(Self { fd, offset, length }),
             _ => Asked::Unknown,
         }
     }
@@ -128,7 +128,7 @@ impl Source for File {
             let mut pieces =
                 direction.pieces(stretch, done).map(|(at, length)| memory.room(at, length));
             // SAFETY: the program's file, for this call.
-            let file = unsafe { BorrowedFd::borrow_raw(self.number) };
+            let file = unsafe { BorrowedFd::borrow_raw(self.fd) };
             let from = self.offset as u64 + (skip + done) as u64;
             match read_at_once(file, &mut pieces, from) {
                 Ok(0) | Err(_) => break,
@@ -138,11 +138,11 @@ impl Source for File {
         done
     }
 
-    fn send_rest(&self, number: c_int, skip: usize, _: c_int) -> isize {
+    fn send_rest(&self, fd: c_int, skip: usize, _: c_int) -> isize {
         let mut offset = self.offset + skip as i64;
-        residue::flush_before(number, 0);
+        residue::flush_before(fd, 0);
         // SAFETY: the offset lives across the call.
-        unsafe { next_sendfile(number, self.number, &raw mut offset, self.length - skip) }
+        unsafe { next_sendfile(fd, self.fd, &raw mut offset, self.length - skip) }
     }
 }
 

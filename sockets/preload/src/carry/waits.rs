@@ -34,8 +34,8 @@ fn each(all: &mut [libc::pollfd], mut with: impl FnMut(&mut libc::pollfd, Link))
     }
 }
 
-/// Links of which this call has said that it sleeps. They are held until it wakes: their numbers
-/// may be for others by then.
+/// Links of which this call has said that it sleeps. They are held until it wakes: their
+/// descriptors may be for others by then.
 struct Asleep {
     /// By their indices.
     links: [MaybeUninit<u32>; MOST],
@@ -43,9 +43,9 @@ struct Asleep {
 }
 
 impl Asleep {
-    /// For each number that has a link, with memory or not.
-    fn fall(&mut self, numbers: impl Iterator<Item = c_int>) {
-        for link in numbers.filter_map(links::enter) {
+    /// For each descriptor that has a link, with memory or not.
+    fn fall(&mut self, fds: impl Iterator<Item = c_int>) {
+        for link in fds.filter_map(links::enter) {
             match self.links.get_mut(self.count) {
                 Some(place) => {
                     welcome::falls_asleep(link);
@@ -75,8 +75,8 @@ impl Asleep {
     }
 }
 
-/// What is counted of a call that is about sockets without links: the first by its number, so that
-/// others get links meanwhile; if there are more nobody does.
+/// What is counted of a call that is about sockets without links: the first by its descriptor, so
+/// that others get links meanwhile; if there are more nobody does.
 struct Counted {
     first: Option<c_int>,
     more: u32,
@@ -91,15 +91,15 @@ impl Counted {
 }
 
 /// Offers sockets that were not, and counts a call that is about those without links.
-fn offer_all(numbers: impl Iterator<Item = c_int>) -> Counted {
+fn offer_all(fds: impl Iterator<Item = c_int>) -> Counted {
     let mut counted = Counted { first: None, more: 0 };
-    for number in numbers {
-        match offering::enter(number) {
+    for fd in fds {
+        match offering::enter(fd) {
             Found::Carried(link) | Found::Offered(link) => link.let_go(),
-            Found::Counted if counted.first.is_none() => counted.first = Some(number),
+            Found::Counted if counted.first.is_none() => counted.first = Some(fd),
             Found::Counted => {
                 uncounted::count();
-                uncounted::uncount_one(number);
+                uncounted::uncount_one(fd);
                 counted.more += 1;
             }
             Found::Other => {}
@@ -311,19 +311,19 @@ pub(super) struct Sets {
 const SET: c_int = libc::FD_SETSIZE as c_int;
 
 impl Sets {
-    fn has(set: *mut libc::fd_set, number: c_int) -> bool {
-        // SAFETY: the program's set, in which every such number has its place.
-        !set.is_null() && unsafe { libc::FD_ISSET(number, set) }
+    fn has(set: *mut libc::fd_set, fd: c_int) -> bool {
+        // SAFETY: the program's set, in which every such descriptor has its place.
+        !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
     }
 
-    /// Adds a number to a set, if it was asked for there. Whether it is new.
-    fn add(set: *mut libc::fd_set, asked: &libc::fd_set, number: c_int) -> bool {
+    /// Adds a descriptor to a set, if it was asked for there. Whether it is new.
+    fn add(set: *mut libc::fd_set, asked: &libc::fd_set, fd: c_int) -> bool {
         // SAFETY: as above.
-        let is_new = !set.is_null()
-            && unsafe { libc::FD_ISSET(number, asked) && !libc::FD_ISSET(number, set) };
+        let is_new =
+            !set.is_null() && unsafe { libc::FD_ISSET(fd, asked) && !libc::FD_ISSET(fd, set) };
         if is_new {
             // SAFETY: as above.
-            unsafe { libc::FD_SET(number, set) };
+            unsafe { libc::FD_SET(fd, set) };
         }
         is_new
     }
@@ -352,14 +352,14 @@ impl Sets {
         }
     }
 
-    /// Calls with each number that was asked for and has a link.
+    /// Calls with each descriptor that was asked for and has a link.
     fn each(&self, read: &libc::fd_set, write: &libc::fd_set, mut with: impl FnMut(c_int, Link)) {
-        for number in 0..self.end {
-            // SAFETY: the sets have places for all such numbers.
-            let is_asked = unsafe { libc::FD_ISSET(number, read) || libc::FD_ISSET(number, write) };
-            if is_asked && let Some(link) = links::enter(number) {
+        for fd in 0..self.end {
+            // SAFETY: the sets have places for all such descriptors.
+            let is_asked = unsafe { libc::FD_ISSET(fd, read) || libc::FD_ISSET(fd, write) };
+            if is_asked && let Some(link) = links::enter(fd) {
                 if link.get(Word::Memory) != 0 && !link.has(Note::Broken) {
-                    with(number, link);
+                    with(fd, link);
                 }
                 link.let_go();
             }
@@ -378,23 +378,23 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
     let (read, write) = (sets.copy(sets.read), sets.copy(sets.write));
     let except = sets.copy(sets.except);
     let asked = || {
-        // SAFETY: the sets have places for all such numbers.
-        (0..sets.end).filter(|number| unsafe {
-            libc::FD_ISSET(*number, &raw const read) || libc::FD_ISSET(*number, &raw const write)
+        // SAFETY: the sets have places for all such descriptors.
+        (0..sets.end).filter(|fd| unsafe {
+            libc::FD_ISSET(*fd, &raw const read) || libc::FD_ISSET(*fd, &raw const write)
         })
     };
     epoll::are_seen(asked());
-    let has_more = |number: c_int, link: Link| {
-        // SAFETY: the set has a place for the number.
-        let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };
-        is_read && arrived::is_readable(link, number) || link.get(Word::Error) != 0
+    let has_more = |fd: c_int, link: Link| {
+        // SAFETY: the set has a place for the descriptor.
+        let is_read = unsafe { libc::FD_ISSET(fd, &raw const read) };
+        is_read && arrived::is_readable(link, fd) || link.get(Word::Error) != 0
     };
     let mut found = false;
     let counted = (wait != Wait::Never).then(|| offer_all(asked()));
     if let Wait::Until(most) = wait {
         let ask = || {
             let mut is_there = false;
-            sets.each(&read, &write, |number, link| is_there |= has_more(number, link));
+            sets.each(&read, &write, |fd, link| is_there |= has_more(fd, link));
             let result = native(if is_there { How::Undisturbed } else { How::Asks });
             let result = complete(sets, &read, &write, result);
             if result == 0 {
@@ -414,7 +414,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
     if wait != Wait::Never {
         asleep.fall(asked());
     }
-    sets.each(&read, &write, |number, link| found |= has_more(number, link));
+    sets.each(&read, &write, |fd, link| found |= has_more(fd, link));
     if wait != Wait::Never && !found {
         residue::flush_all();
     }
@@ -438,7 +438,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
     for _ in 0..MOVES {
         let before = marks();
         let mut is_there = false;
-        sets.each(&read, &write, |number, link| is_there |= has_more(number, link));
+        sets.each(&read, &write, |fd, link| is_there |= has_more(fd, link));
         let result = native(if is_there { How::Undisturbed } else { How::Asks });
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
@@ -465,17 +465,17 @@ fn look_at_sets(
     has_more: &impl Fn(c_int, Link) -> bool,
     ask: &impl Fn() -> c_int,
 ) -> c_int {
-    // SAFETY: the set has a place for each number that is asked for.
-    let is_read = |number: c_int| unsafe { libc::FD_ISSET(number, read) };
+    // SAFETY: the set has a place for each descriptor that is asked for.
+    let is_read = |fd: c_int| unsafe { libc::FD_ISSET(fd, read) };
     let (mut is_any_welcome, mut is_worth_looking) = (false, false);
-    sets.each(read, write, |number, link| {
+    sets.each(read, write, |fd, link| {
         is_any_welcome |= welcome::is_welcoming(link);
-        is_worth_looking |= is_read(number) && welcome::is_worth_looking(link);
+        is_worth_looking |= is_read(fd) && welcome::is_worth_looking(link);
     });
     if is_worth_looking {
         is_any_welcome = false;
-        sets.each(read, write, |number, link| {
-            is_any_welcome |= is_read(number) && welcome::welcome_sender(link);
+        sets.each(read, write, |fd, link| {
+            is_any_welcome |= is_read(fd) && welcome::welcome_sender(link);
         });
     }
     if !is_any_welcome {
@@ -487,7 +487,7 @@ fn look_at_sets(
     }
     let any_has_more = || {
         let mut found = false;
-        sets.each(read, write, |number, link| found |= has_more(number, link));
+        sets.each(read, write, |fd, link| found |= has_more(fd, link));
         found
     };
     let (result, how) = welcome::look_for_a_moment(most, any_has_more, ask, Unread::default);
@@ -501,17 +501,17 @@ fn complete(sets: &Sets, read: &libc::fd_set, write: &libc::fd_set, result: c_in
         return result;
     }
     let mut count = result;
-    sets.each(read, write, |number, link| {
-        if Sets::has(sets.read, number) && residue::has_bytes(link) {
-            _ = look::look_now(link, number);
+    sets.each(read, write, |fd, link| {
+        if Sets::has(sets.read, fd) && residue::has_bytes(link) {
+            _ = look::look_now(link, fd);
         }
         let has_error = link.get(Word::Error) != 0;
-        if has_error || arrived::is_readable(link, number) {
-            count += c_int::from(Sets::add(sets.read, read, number));
+        if has_error || arrived::is_readable(link, fd) {
+            count += c_int::from(Sets::add(sets.read, read, fd));
             arrived::shows(link);
         }
         if has_error {
-            count += c_int::from(Sets::add(sets.write, write, number));
+            count += c_int::from(Sets::add(sets.write, write, fd));
         }
     });
     count

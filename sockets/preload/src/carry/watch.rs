@@ -65,8 +65,8 @@ fn set() -> Option<BorrowedFd<'static>> {
     own::named(&STATE.set)
 }
 
-/// Its number: a child has a duplicate, of no use to it.
-pub(super) fn number() -> Option<c_int> {
+/// Its descriptor: a child has a duplicate, of no use to it.
+pub(super) fn fd() -> Option<c_int> {
     set().map(|set| set.as_raw_fd())
 }
 
@@ -102,7 +102,7 @@ fn made() -> Option<BorrowedFd<'static>> {
     let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
     if STATE.set.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
         // Another thread has made one.
-        own::number(place).into_iter().for_each(own::close);
+        own::fd(place).into_iter().for_each(own::close);
     }
     set()
 }
@@ -133,10 +133,10 @@ pub(super) fn hears() {
 }
 
 /// The socket of a link that has memory is watched from now on, if that can be.
-pub(super) fn put(link: Link, number: c_int) {
+pub(super) fn put(link: Link, fd: c_int) {
     let Some(set) = made() else { return };
     // SAFETY: the program's socket, for these calls.
-    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let data = EventData::new_u64(link.tag());
     let events = EventFlags::RDHUP | EventFlags::ET;
     let added = match epoll::add(set, socket, data, events) {

@@ -1,4 +1,4 @@
-//! Which way bytes of a number go, and the link that a call has in hand for that.
+//! Which way bytes of a descriptor go, and the link that a call has in hand for that.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -13,17 +13,17 @@ use crate::uncounted;
 #[inline(always)]
 pub(super) fn link_to_send_by(
     way: Way,
-    number: c_int,
+    fd: c_int,
     native: &impl Fn() -> isize,
 ) -> Result<Link, isize> {
     match way {
         Way::Ring(link) => Ok(link),
         Way::Rests(link) => Err(by_resting(link, native)),
-        Way::Unknown => link_of(number, offering::enter(number), Word::Sending, native),
+        Way::Unknown => link_of(fd, offering::enter(fd), Word::Sending, native),
     }
 }
 
-/// Which way bytes of a number go.
+/// Which way bytes of a descriptor go.
 pub(super) enum Way {
     /// It has a link with memory, held.
     Ring(Link),
@@ -33,14 +33,14 @@ pub(super) enum Way {
     Unknown,
 }
 
-/// Which way those of this number do.
+/// Which way those of this descriptor do.
 #[inline(always)]
-pub(super) fn carried(number: c_int) -> Way {
+pub(super) fn carried(fd: c_int) -> Way {
     mail::look();
-    let Some(link) = links::enter(number) else { return Way::Unknown };
+    let Some(link) = links::enter(fd) else { return Way::Unknown };
     let has_memory = link.get(Word::Memory) != 0;
     let next = match link.has(Note::Renewable) {
-        true => renewing::next(link, number),
+        true => renewing::next(link, fd),
         false => Next::GoesOn,
     };
     match next {
@@ -62,7 +62,7 @@ pub(super) fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
 /// word of those that are in such a call, while its link may come.
 pub(super) fn link_of(
-    number: c_int,
+    fd: c_int,
     found: Found,
     counts: Word,
     native: &impl Fn() -> isize,
@@ -83,7 +83,7 @@ pub(super) fn link_of(
         }
         Found::Counted => {
             let result = native();
-            uncounted::uncount_one(number);
+            uncounted::uncount_one(fd);
             Err(result)
         }
         Found::Other => Err(native()),

@@ -16,30 +16,30 @@ fn has_duties(now: impl FnOnce() -> u64) -> bool {
     broker::is_any() || dirty::is_any() && residue::is_due(now())
 }
 
-/// Sends a piece by the link of a number, if that has one, with room, and nothing has to be looked
-/// after.
+/// Sends a piece by the link of a descriptor, if that has one, with room, and nothing has to be
+/// looked after.
 #[inline(always)]
-pub(crate) fn send(number: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
+pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
     if flags & !SENDS_PLAINLY != 0 {
         return None;
     }
-    let brief = brief::enter(number, Word::Writer)?;
+    let brief = brief::enter(fd, Word::Writer)?;
     let (link, now) = (brief.link(), clock::now());
     if has_duties(|| now) || !look::was_recent(link, now) {
         return None;
     }
     let direction = link.outward()?;
-    let is_put = direction.is_welcome() && at_once::put(link, &direction, number, &piece);
+    let is_put = direction.is_welcome() && at_once::put(link, &direction, fd, &piece);
     is_put.then_some(piece.len() as isize)
 }
 
 /// Receives what is in the ring, if it is enough for this call.
 #[inline(always)]
-pub(crate) fn receive(number: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
+pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
     if flags & !RECEIVES_PLAINLY != 0 {
         return None;
     }
-    let brief = brief::enter(number, Word::Reader)?;
+    let brief = brief::enter(fd, Word::Reader)?;
     if has_duties(clock::now) {
         return None;
     }

@@ -11,8 +11,8 @@ pub(super) const MOST: usize = 1 << 14;
 pub(super) enum Word {
     /// Who holds it; 0: it is free; [`ENDS`]: it is about to be; [`LEFT`]: it will be.
     Holders,
-    /// How many of these are numbers.
-    Numbers,
+    /// How many of these are descriptors.
+    FdCount,
     /// Where its memory is; 0: it has none yet.
     Memory,
     /// Which side this process is.
@@ -90,8 +90,8 @@ pub(super) enum Word {
     /// The other end was welcomed by who waits in its set, and nobody has taken that away.
     Welcomed,
 
-    /// The number that it was offered by.
-    Number,
+    /// The descriptor that it was offered by.
+    Fd,
     /// With which data it is in its set.
     Data,
     /// One more than how far the other end had written when it was last told of there.

@@ -42,8 +42,9 @@ fn short(counts: u64) -> u64 {
     u64::from(counts as u32).min(2 * ENOUGH)
 }
 
-/// By the last bits of a number: the id of the socket that it was counted for, and how many calls
-/// are left. Two that have the same begin anew in turns, which costs them the link and no more.
+/// By the last bits of a descriptor: the id of the socket that it was counted for, and how many
+/// calls are left. Two that have the same begin anew in turns, which costs them the link and no
+/// more.
 static WAITING: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 
 /// One has ended that had been offered, and has carried so many bytes.
@@ -67,12 +68,12 @@ pub(super) fn ended(bytes: u64) {
 
 /// The socket of this id is to be offered by the call that is made with it now.
 #[inline]
-pub(super) fn is_due(number: c_int, id: u32) -> bool {
-    short(counts().load(Ordering::Relaxed)) < ENOUGH || has_waited(number, id)
+pub(super) fn is_due(fd: c_int, id: u32) -> bool {
+    short(counts().load(Ordering::Relaxed)) < ENOUGH || has_waited(fd, id)
 }
 
-fn has_waited(number: c_int, id: u32) -> bool {
-    let place = &WAITING[number as usize % WAITING.len()];
+fn has_waited(fd: c_int, id: u32) -> bool {
+    let place = &WAITING[fd as usize % WAITING.len()];
     let word = place.load(Ordering::Relaxed);
     let left = if word >> 32 == u64::from(id) {
         (word as u32).saturating_sub(1).into()

@@ -10,14 +10,14 @@ use super::sets;
 use super::state::State;
 use crate::errno::keeping_errno;
 use crate::slots::next_epoll_ctl;
-use crate::table::{self, MEMBERS, NUMBERS};
+use crate::table::{self, DESCRIPTORS, MEMBERS};
 
 impl State {
     /// A listening socket is in these sets, which are to be looked at: `false` if there are too
     /// many.
-    pub(super) fn joins_sets(&mut self, number: c_int) -> bool {
-        let (id, mut is_well) = (table::look(number).id(), true);
-        memberships(number, id, |member| {
+    pub(super) fn joins_sets(&mut self, fd: c_int) -> bool {
+        let (id, mut is_well) = (table::look(fd).id(), true);
+        memberships(fd, id, |member| {
             if member.events & ONE_SHOT != 0 {
                 sets::has_one_shot();
             }
@@ -27,12 +27,12 @@ impl State {
     }
 }
 
-/// What a set is told of a listening socket, by whichever of its numbers it was put there.
-fn memberships(number: c_int, id: u32, mut with: impl FnMut(Member)) {
-    MEMBERS.of_number(number, id, &mut with);
-    if table::look(number).is_duplicated() {
-        let others = NUMBERS.numbers_of(id).filter(|other| *other != number);
-        others.for_each(|other| MEMBERS.of_number(other, id, &mut with));
+/// What a set is told of a listening socket, by whichever of its descriptors it was put there.
+fn memberships(fd: c_int, id: u32, mut with: impl FnMut(Member)) {
+    MEMBERS.of_fd(fd, id, &mut with);
+    if table::look(fd).is_duplicated() {
+        let others = DESCRIPTORS.fds_of(id).filter(|other| *other != fd);
+        others.for_each(|other| MEMBERS.of_fd(other, id, &mut with));
     }
 }
 
@@ -41,7 +41,7 @@ fn disarm(set: c_int, member: Member) {
     let mut event = libc::epoll_event { events: ONE_SHOT, u64: member.data };
     // SAFETY: it lives across the call.
     let done = keeping_errno(|| unsafe {
-        next_epoll_ctl(set, libc::EPOLL_CTL_MOD, member.number, &raw mut event)
+        next_epoll_ctl(set, libc::EPOLL_CTL_MOD, member.fd, &raw mut event)
     });
     if done == 0 {
         MEMBERS.modify(Member { events: ONE_SHOT, ..member });
@@ -56,9 +56,9 @@ impl State {
             return;
         }
         for place in 0..self.listeners.end() {
-            let Some((number, id)) = self.listeners.ready_at(place) else { continue };
+            let Some((fd, id)) = self.listeners.ready_at(place) else { continue };
             let mut found = None;
-            memberships(number, id, |member| {
+            memberships(fd, id, |member| {
                 if member.set == set && member.events & libc::EPOLLIN as u32 != 0 {
                     found = Some(member);
                 }
@@ -103,8 +103,8 @@ impl State {
     pub(super) fn is_known_to_kernel(&mut self, set: u32, data: u64) -> bool {
         let mut is_one = self.sets.inner(set).any(|(_, one)| one.data == data);
         for place in 0..self.listeners.end() {
-            let Some((number, id)) = self.listeners.known_at(place) else { continue };
-            memberships(number, id, |member| is_one |= member.set == set && member.data == data);
+            let Some((fd, id)) = self.listeners.known_at(place) else { continue };
+            memberships(fd, id, |member| is_one |= member.set == set && member.data == data);
         }
         is_one
     }
@@ -113,9 +113,9 @@ impl State {
     /// it has.
     pub(super) fn was_told_by_kernel(&mut self, set: u32, data: u64) {
         for place in 0..self.listeners.end() {
-            let Some((number, id)) = self.listeners.known_at(place) else { continue };
+            let Some((fd, id)) = self.listeners.known_at(place) else { continue };
             let mut found = None;
-            memberships(number, id, |member| {
+            memberships(fd, id, |member| {
                 if member.set == set && member.data == data && member.events & ONE_SHOT != 0 {
                     found = Some(member);
                 }

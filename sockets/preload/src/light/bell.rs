@@ -10,9 +10,9 @@ use crate::own;
 /// as its trunk.
 #[inline]
 pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
-    let number = own::number(place)?;
+    let fd = own::fd(place)?;
     // SAFETY: ours, as the caller knows.
-    Some(unsafe { BorrowedFd::borrow_raw(number) })
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Wakes the process at the other end of a pair of sockets.

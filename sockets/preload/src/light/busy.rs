@@ -12,8 +12,8 @@ use omniverb_connection::light::row::{Closing, Note};
 use omniverb_formats::Lane;
 use omniverb_formats::trunk::{BYTES, LANES};
 
+use super::descriptors::{self, Token};
 use super::lanes::{Before, Takes, handle};
-use super::numbers::{self, Token};
 use super::sets;
 use super::state::State;
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
@@ -332,7 +332,7 @@ impl State {
             Awaits::These(all) => {
                 let reads = libc::POLLIN | libc::POLLRDNORM;
                 for one in all.iter().filter(|one| one.events & reads != 0) {
-                    if let Some(at) = numbers::row(one.fd) {
+                    if let Some(at) = descriptors::row(one.fd) {
                         self.awaits_one(at);
                     } else if sets::are_any() {
                         self.awaits(Awaits::Members(table::look(one.fd).id()));

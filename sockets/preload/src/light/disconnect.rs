@@ -1,5 +1,5 @@
-//! Undoes a light connection (`connect` with `AF_UNSPEC`): its number is for a new socket of the
-//! kernel's, with the same options, and the other end is reset.
+//! Undoes a light connection (`connect` with `AF_UNSPEC`): its descriptor is for a new socket of
+//! the kernel's, with the same options, and the other end is reset.
 
 use core::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -7,21 +7,21 @@ use std::os::fd::AsRawFd;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::row::Note;
 
-use super::numbers::{self, Token};
+use super::descriptors::{self, Token};
 use super::state::with;
 use crate::errno::fails;
 use crate::slots::{next_dup3, next_fcntl};
-use crate::table::NUMBERS;
+use crate::table::DESCRIPTORS;
 
-/// See the head of the file. One that has several numbers, or is in a set, stays what it is.
-pub(super) fn disconnect(number: c_int, token: Token) -> c_int {
+/// See the head of the file. One that has several descriptors, or is in a set, stays what it is.
+pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
     // SAFETY: no memory is involved.
-    let flags = unsafe { next_fcntl(number, libc::F_GETFD, 0) };
+    let flags = unsafe { next_fcntl(fd, libc::F_GETFD, 0) };
     let cloexec = if flags & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     let done = with(|state| {
         let at = state.row(token).ok_or(libc::EBADF)?;
         let row = state.rows.at(at);
-        if row.numbers != 1 || row.set != 0 {
+        if row.fd_count != 1 || row.set != 0 {
             return Err(libc::EAFNOSUPPORT);
         }
         let does_not_wait = row.has(Note::NonBlocking);
@@ -30,15 +30,15 @@ pub(super) fn disconnect(number: c_int, token: Token) -> c_int {
         unsafe {
             let how = if does_not_wait { libc::O_RDWR | libc::O_NONBLOCK } else { libc::O_RDWR };
             next_fcntl(socket.as_raw_fd(), libc::F_SETFL, how as usize);
-            if next_dup3(socket.as_raw_fd(), number, cloexec) != number {
+            if next_dup3(socket.as_raw_fd(), fd, cloexec) != fd {
                 return Err(libc::EAFNOSUPPORT);
             }
         }
-        numbers::put(number, None);
+        descriptors::put(fd, None);
         let row = state.rows.at(at);
-        (row.numbers, row.is_abrupt) = (0, true);
+        (row.fd_count, row.is_abrupt) = (0, true);
         state.close(at);
-        NUMBERS.put(number, Kind::Fresh);
+        DESCRIPTORS.put(fd, Kind::Fresh);
         Ok(())
     });
     if let Some(Err(error)) = done {
@@ -47,7 +47,7 @@ pub(super) fn disconnect(number: c_int, token: Token) -> c_int {
     done.map_or_else(
         || fails(libc::EAGAIN),
         |_| {
-            super::known_options::was_set(number, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+            super::known_options::was_set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
             0
         },
     )

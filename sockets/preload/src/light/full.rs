@@ -8,8 +8,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::descriptors::Token;
 use super::lanes::{self, Soon};
-use super::numbers::Token;
 use super::state::{State, with};
 use super::waiting::Waits;
 use crate::carry::clock;

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, madvise};
 
-use super::{broker, numbers, opening, sleepers, state};
+use super::{broker, descriptors, opening, sleepers, state};
 use crate::errno::keeping_errno;
 use crate::{own, place};
 
@@ -53,7 +53,7 @@ fn is_child() -> bool {
     keeping_errno(|| {
         own::close_inherited();
         sleepers::begin_anew();
-        numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, None));
+        descriptors::each(0, u32::MAX).for_each(|fd| _ = descriptors::put(fd, None));
         let is_begun = state::begin_anew() && opening::begin();
         state::with(|state| broker::begin_anew(state));
         if !is_begun {

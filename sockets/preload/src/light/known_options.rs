@@ -8,7 +8,7 @@ use omniverb_connection::descriptors::{Entry, PIECE, Room};
 use omniverb_connection::light::Row;
 
 use crate::room::Pieces;
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 
 /// An option: its level, its name, its bytes.
 pub(super) type Known = (c_int, c_int, usize);
@@ -94,7 +94,7 @@ impl Inherited {
     }
 }
 
-/// For each number what is open there, and what is known of its options.
+/// For each descriptor what is open there, and what is known of its options.
 static NOTES: Pieces<{ 1 << 12 }> = Pieces::new();
 
 /// What is known of the options of a socket of the kernel's.
@@ -111,23 +111,23 @@ pub(super) enum Options {
 const KNOWN_NOTE: u64 = 1 << 32;
 const OTHERS_NOTE: u64 = 1 << 33;
 
-fn word(number: c_int) -> Option<&'static AtomicU64> {
-    let number = usize::try_from(number).ok()?;
-    let word = NOTES.make(number / PIECE)?.get(number % PIECE)?;
+fn word(fd: c_int) -> Option<&'static AtomicU64> {
+    let fd = usize::try_from(fd).ok()?;
+    let word = NOTES.make(fd / PIECE)?.get(fd % PIECE)?;
     // SAFETY: pieces stay for good.
     Some(unsafe { &*core::ptr::from_ref(word) })
 }
 
-fn noted(number: c_int, id: u32) -> u64 {
-    let note = word(number).map_or(OTHERS_NOTE, |word| word.load(Ordering::Relaxed));
+fn noted(fd: c_int, id: u32) -> u64 {
+    let note = word(fd).map_or(OTHERS_NOTE, |word| word.load(Ordering::Relaxed));
     if note as u32 == id || note == OTHERS_NOTE { note & (KNOWN_NOTE | OTHERS_NOTE) } else { 0 }
 }
 
 /// What is known of a socket.
-pub(super) fn of(number: c_int, entry: Entry) -> Options {
-    let mut note = noted(number, entry.id());
+pub(super) fn of(fd: c_int, entry: Entry) -> Options {
+    let mut note = noted(fd, entry.id());
     if entry.is_duplicated() {
-        let others = NUMBERS.numbers_of(entry.id());
+        let others = DESCRIPTORS.fds_of(entry.id());
         note |= others.fold(0, |notes, other| notes | noted(other, entry.id()));
     }
     match note {
@@ -138,7 +138,7 @@ pub(super) fn of(number: c_int, entry: Entry) -> Options {
     }
 }
 
-/// A number is a duplicate of another one's.
+/// A descriptor is a duplicate of another one's.
 pub(super) fn duplicated(from: c_int, to: c_int) {
     let id = table::look(to).id();
     let what = noted(from, id);
@@ -150,19 +150,19 @@ pub(super) fn duplicated(from: c_int, to: c_int) {
 }
 
 /// An option of a socket was set.
-pub(super) fn was_set(number: c_int, level: c_int, name: c_int) {
-    note(number, if is_known(level, name) { KNOWN_NOTE } else { OTHERS_NOTE });
+pub(super) fn was_set(fd: c_int, level: c_int, name: c_int) {
+    note(fd, if is_known(level, name) { KNOWN_NOTE } else { OTHERS_NOTE });
 }
 
 /// A light connection cannot be what was made of a socket.
-pub(super) fn is_unlike(number: c_int) {
-    note(number, OTHERS_NOTE);
+pub(super) fn is_unlike(fd: c_int) {
+    note(fd, OTHERS_NOTE);
 }
 
-fn note(number: c_int, what: u64) {
-    let id = table::look(number).id();
-    if let Some(word) = word(number) {
-        let more = noted(number, id) | what;
+fn note(fd: c_int, what: u64) {
+    let id = table::look(fd).id();
+    if let Some(word) = word(fd) {
+        let more = noted(fd, id) | what;
         word.store(u64::from(id) | more, Ordering::Relaxed);
     }
 }

@@ -20,7 +20,7 @@ use omniverb_formats::Lane;
 use omniverb_formats::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
-use super::numbers::Token;
+use super::descriptors::Token;
 use super::room::{ROWS, TRUNKS};
 use super::{bell, lock};
 use crate::carry::broker as mail;

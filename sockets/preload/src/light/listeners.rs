@@ -27,10 +27,10 @@ struct Told {
 /// One of them.
 #[derive(Clone, Copy)]
 pub(super) struct Listener {
-    /// What all its numbers are called together ([`crate::table`]); 0: none.
+    /// What all its descriptors are called together ([`crate::table`]); 0: none.
     pub id: u32,
     /// One of them.
-    pub number: c_int,
+    pub fd: c_int,
     /// What it listens at, and whether it is a socket of IPv6.
     pub name: Name,
     pub is_six: bool,
@@ -66,7 +66,7 @@ pub(super) struct Listeners {
 
 const NONE: Listener = Listener {
     id: 0,
-    number: -1,
+    fd: -1,
     name: Name { address: [0; 16], port: 0 },
     is_six: false,
     is_six_only: false,
@@ -116,12 +116,12 @@ impl Listeners {
         Self { all: [NONE; MOST], waiting: 0, count: 0, told, next_told: 0 }
     }
 
-    /// The one of a number, by whichever of them it listens.
-    pub(super) fn of(&mut self, number: c_int) -> Option<&mut Listener> {
-        if self.count == 0 || number < 0 {
+    /// The one of a descriptor, by whichever of them it listens.
+    pub(super) fn of(&mut self, fd: c_int) -> Option<&mut Listener> {
+        if self.count == 0 || fd < 0 {
             return None;
         }
-        self.of_id(table::look(number).id())
+        self.of_id(table::look(fd).id())
     }
 
     /// The one of an id.
@@ -133,13 +133,13 @@ impl Listeners {
     }
 
     /// A new one, or the same again.
-    pub(super) fn add(&mut self, number: c_int) -> Option<&mut Listener> {
-        let id = Some(table::look(number).id()).filter(|id| *id != 0)?;
+    pub(super) fn add(&mut self, fd: c_int) -> Option<&mut Listener> {
+        let id = Some(table::look(fd).id()).filter(|id| *id != 0)?;
         let place = match self.all.iter().position(|one| one.id == id) {
             Some(place) => place,
             None => {
                 let free = self.all.iter().position(|one| one.id == 0)?;
-                self.all[free] = Listener { id, number, ..NONE };
+                self.all[free] = Listener { id, fd, ..NONE };
                 self.count += 1;
                 free
             }
@@ -148,8 +148,8 @@ impl Listeners {
     }
 
     /// It listens no more: connections that wait there.
-    pub(super) fn remove(&mut self, number: c_int) -> Option<Pending> {
-        let one = self.of(number)?;
+    pub(super) fn remove(&mut self, fd: c_int) -> Option<Pending> {
+        let one = self.of(fd)?;
         let (pending, id) = (one.pending, one.id);
         *one = NONE;
         self.told.iter_mut().filter(|one| one.listener == id).for_each(|one| *one = NOBODY);
@@ -160,7 +160,7 @@ impl Listeners {
 
     /// One that nobody has used so far.
     pub(super) fn unused(&self) -> Option<c_int> {
-        self.all.iter().find(|one| one.id != 0 && !one.is_used).map(|one| one.number)
+        self.all.iter().find(|one| one.id != 0 && !one.is_used).map(|one| one.fd)
     }
 
     /// Who hears those that connect to a name, the one for that address before one for all; of
@@ -192,10 +192,10 @@ impl Listeners {
         if self.count == 0 { 0 } else { MOST }
     }
 
-    /// The number and the id of what is at a place.
+    /// The descriptor and the id of what is at a place.
     pub(super) fn known_at(&self, place: usize) -> Option<(c_int, u32)> {
         let one = &self.all[place];
-        (one.id != 0).then_some((one.number, one.id))
+        (one.id != 0).then_some((one.fd, one.id))
     }
 
     /// The same if connections wait there.
@@ -228,10 +228,10 @@ impl Listeners {
         its.for_each(|one| *one = NOBODY);
     }
 
-    /// A number of one is closed, which another number is still for.
-    pub(super) fn is_known_by(&mut self, id: u32, number: c_int) {
+    /// A descriptor of one is closed, which another descriptor is still for.
+    pub(super) fn is_known_by(&mut self, id: u32, fd: c_int) {
         if let Some(one) = self.of_id(id) {
-            one.number = number;
+            one.fd = fd;
         }
     }
 }

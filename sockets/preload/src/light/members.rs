@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use omniverb_connection::light::row::{ERR, HUP};
 
 use super::busy::Awaits;
-use super::numbers::{self, Token};
+use super::descriptors::{self, Token};
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
 use super::{sets, sleepers};
@@ -95,19 +95,19 @@ pub(super) unsafe fn change(
 
 /// The kernel has done an `epoll_ctl` with a listening socket. `false`: it is in too many sets for
 /// light connections.
-pub(super) fn changed(set: c_int, number: c_int) -> bool {
+pub(super) fn changed(set: c_int, fd: c_int) -> bool {
     with(|state| {
-        let (set, listener) = (table::look(set).id(), table::look(number).id());
+        let (set, listener) = (table::look(set).id(), table::look(fd).id());
         state.listeners.asks(listener, set);
         state.has_news = true;
-        state.joins_sets(number)
+        state.joins_sets(fd)
     })
     .unwrap_or(true)
 }
 
 /// A socket listens from now on, which may be in sets already. `false`: in too many.
-pub(super) fn has_joined(number: c_int) -> bool {
-    with(|state| state.joins_sets(number)).unwrap_or(true)
+pub(super) fn has_joined(fd: c_int) -> bool {
+    with(|state| state.joins_sets(fd)).unwrap_or(true)
 }
 
 /// A set may get members that the kernel does not know, also while somebody sleeps in it.
@@ -263,7 +263,7 @@ fn besides(
 pub(super) fn closed(set: u32) {
     with(|state| {
         let Some(place) = state.sets.find(set) else { return };
-        let all = numbers::each(0, u32::MAX).filter_map(numbers::row);
+        let all = descriptors::each(0, u32::MAX).filter_map(descriptors::row);
         for at in all {
             if state.rows.at(at).set == place as u16 + 1 {
                 state.leave_set(at);

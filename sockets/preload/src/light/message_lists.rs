@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 
-use super::numbers::Token;
+use super::descriptors::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
 use super::{msg_trunc, row};
@@ -49,12 +49,8 @@ unsafe fn check(all: *const libc::iovec, count: usize, too_many: c_int) -> Resul
 ///
 /// # Safety
 /// As of the functions.
-pub(crate) unsafe fn vector(
-    number: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-) -> Option<isize> {
-    row(number)?;
+pub(crate) unsafe fn vector(fd: c_int, parts: *const libc::iovec, count: c_int) -> Option<isize> {
+    row(fd)?;
     let Ok(count) = usize::try_from(count) else { return Some(fails(libc::EINVAL) as isize) };
     // SAFETY: as the caller says.
     match unsafe { check(parts, count, libc::EINVAL) } {
@@ -68,8 +64,8 @@ pub(crate) unsafe fn vector(
 ///
 /// # Safety
 /// As of the functions.
-pub(crate) unsafe fn message(number: c_int, message: *const libc::msghdr) -> Option<isize> {
-    row(number)?;
+pub(crate) unsafe fn message(fd: c_int, message: *const libc::msghdr) -> Option<isize> {
+    row(fd)?;
     if message.is_null() {
         return Some(fails(libc::EFAULT) as isize);
     }
@@ -85,10 +81,10 @@ pub(crate) unsafe fn message(number: c_int, message: *const libc::msghdr) -> Opt
 
 /// `recv` and `recvmsg` with `MSG_TRUNC`, of so many bytes: `None` if it is none, or not by a light
 /// connection.
-pub(crate) fn truncated(number: c_int, flags: c_int, length: usize) -> Option<isize> {
+pub(crate) fn truncated(fd: c_int, flags: c_int, length: usize) -> Option<isize> {
     let is_asked =
         flags & libc::MSG_TRUNC != 0 && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
-    let token: Token = if is_asked { row(number) } else { None }?;
+    let token: Token = if is_asked { row(fd) } else { None }?;
     Some(msg_trunc::discard(token, length, flags))
 }
 
@@ -110,12 +106,12 @@ pub(crate) unsafe fn length(message: *const libc::msghdr) -> usize {
 /// # Safety
 /// So many messages are there.
 pub(crate) unsafe fn send_many(
-    number: c_int,
+    fd: c_int,
     messages: *mut libc::mmsghdr,
     count: u32,
     each: impl Fn(*mut libc::msghdr) -> isize,
 ) -> Option<c_int> {
-    row(number)?;
+    row(fd)?;
     Some(several(messages, count, each, |_| true))
 }
 
@@ -124,13 +120,13 @@ pub(crate) unsafe fn send_many(
 /// # Safety
 /// So many messages are there; the limit is there, or null.
 pub(crate) unsafe fn receive_many(
-    number: c_int,
+    fd: c_int,
     messages: *mut libc::mmsghdr,
     (count, flags): (u32, c_int),
     timeout: *mut libc::timespec,
     each: impl Fn(*mut libc::msghdr, c_int) -> isize,
 ) -> Option<c_int> {
-    row(number)?;
+    row(fd)?;
     // SAFETY: as the caller says.
     let Some(waits) = (unsafe { Waits::of(timeout) }) else { return Some(fails(libc::EINVAL)) };
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);

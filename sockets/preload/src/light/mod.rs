@@ -17,7 +17,7 @@
 //!   who else does.
 //! * [`local`]: whose addresses a peer may name. [`rights`]: which trunks may be read.
 //! * [`here`]: whether there are any.
-//! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
+//! * [`state`]: what is known, and its [`lock`]. [`descriptors`]: of which descriptor. [`options`],
 //!   [`names`]: what is asked of a socket; [`profiles`], [`row_options`], [`known_options`]: which
 //!   options it has.
 
@@ -27,6 +27,7 @@ mod again;
 mod bell;
 mod broker;
 mod busy;
+mod descriptors;
 mod disconnect;
 mod full;
 mod here;
@@ -41,7 +42,6 @@ mod moving;
 mod msg_trunc;
 mod names;
 mod nested_epoll;
-mod numbers;
 mod opening;
 mod options;
 mod owners;
@@ -71,7 +71,7 @@ use omniverb_connection::light::row::Note;
 use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
-pub(crate) use numbers::Token;
+pub(crate) use descriptors::Token;
 pub(crate) use polling::Selected;
 pub(crate) use proving::has_come_from_afar;
 use state::with;
@@ -80,7 +80,7 @@ pub(crate) use waiting::Waits;
 use crate::carry::parts::Parts;
 use crate::errno::{fails, keeping_errno};
 use crate::place;
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 
 /// Budget: microseconds that calls of this process wait, in all, while others say that they are
 /// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
@@ -132,21 +132,21 @@ pub(crate) fn take_mail() {
     _ = with(broker::take);
 }
 
-/// The light connection of a number.
+/// The light connection of a descriptor.
 #[inline(always)]
-pub(crate) fn row(number: c_int) -> Option<Token> {
+pub(crate) fn row(fd: c_int) -> Option<Token> {
     if !here::is_on() || !place::is_ours() {
         return None;
     }
-    numbers::token(number)
+    descriptors::token(fd)
 }
 
 pub(crate) use moving::{receive, send};
 
-/// Light connections come to this number, from now on if not before: it listens, and this process
-/// accepts there. (Who listens may leave that to its children.)
-pub(crate) fn is_listener(number: c_int) -> bool {
-    is_on() && place::is_ours() && opening::is_listener(number)
+/// Light connections come to this descriptor, from now on if not before: it listens, and this
+/// process accepts there. (Who listens may leave that to its children.)
+pub(crate) fn is_listener(fd: c_int) -> bool {
+    is_on() && place::is_ours() && opening::is_listener(fd)
 }
 
 pub(crate) use opening::accept;
@@ -156,69 +156,69 @@ pub(crate) use opening::accept;
 /// # Safety
 /// As of the function.
 pub(crate) unsafe fn connect(
-    number: c_int,
+    fd: c_int,
     to: (*const c_void, u32),
     closes: impl FnOnce(),
 ) -> Option<c_int> {
     if !is_on() || !place::is_ours() {
         return None;
     }
-    if let Some(token) = numbers::token(number) {
+    if let Some(token) = descriptors::token(fd) {
         // SAFETY: as the caller says.
         return Some(match unsafe { names::undoes(to.0, to.1) } {
-            true => disconnect::disconnect(number, token),
+            true => disconnect::disconnect(fd, token),
             false => opening::again(token),
         });
     }
     // SAFETY: as the caller says.
-    unsafe { opening::connect(number, to, closes) }
+    unsafe { opening::connect(fd, to, closes) }
 }
 
 /// An option of a socket of the kernel's was set.
-pub(crate) fn was_set(number: c_int, level: c_int, name: c_int) {
-    if may_be_light(number) {
-        known_options::was_set(number, level, name);
-        looks_at_options(number);
+pub(crate) fn was_set(fd: c_int, level: c_int, name: c_int) {
+    if may_be_light(fd) {
+        known_options::was_set(fd, level, name);
+        looks_at_options(fd);
     }
 }
 
 /// A socket of the kernel's was told to do what a light connection cannot.
-pub(crate) fn is_unlike(number: c_int) {
-    if may_be_light(number) {
-        known_options::is_unlike(number);
-        looks_at_options(number);
+pub(crate) fn is_unlike(fd: c_int) {
+    if may_be_light(fd) {
+        known_options::is_unlike(fd);
+        looks_at_options(fd);
     }
 }
 
-fn may_be_light(number: c_int) -> bool {
-    let kind = || table::look(number).kind();
+fn may_be_light(fd: c_int) -> bool {
+    let kind = || table::look(fd).kind();
     is_on() && place::is_ours() && matches!(kind(), Kind::Fresh | Kind::Listening)
 }
 
-fn looks_at_options(number: c_int) {
-    if opening::has_listened() && !keeping_errno(|| opening::has_changed(number)) {
-        stops_listening(number);
+fn looks_at_options(fd: c_int) {
+    if opening::has_listened() && !keeping_errno(|| opening::has_changed(fd)) {
+        stops_listening(fd);
     }
 }
 
 pub(crate) use moving::shut;
 pub(crate) use options::{Whose, control, get, name, request, set};
 
-/// A number is about to be closed, or to be for something else.
-pub(crate) fn closes(number: c_int) {
+/// A descriptor is about to be closed, or to be for something else.
+pub(crate) fn closes(fd: c_int) {
     if !is_on() || !place::is_ours() {
         return;
     }
-    let is_light = numbers::token(number).is_some();
+    let is_light = descriptors::token(fd).is_some();
     if !is_light && !opening::has_listened() && !sets::are_any() {
         return;
     }
     keeping_errno(|| {
-        let listens = || with(|state| state.listeners.of(number).is_some()) == Some(true);
-        // Another number may be for the same.
-        let was = table::look(number);
+        let listens = || with(|state| state.listeners.of(fd).is_some()) == Some(true);
+        // Another descriptor may be for the same.
+        let was = table::look(fd);
         let other = match was.is_duplicated() && !is_light {
-            true => NUMBERS.numbers_of(was.id()).find(|other| *other != number),
+            true => DESCRIPTORS.fds_of(was.id()).find(|other| *other != fd),
             false => None,
         };
         if let Some(other) = other {
@@ -226,31 +226,31 @@ pub(crate) fn closes(number: c_int) {
             return;
         }
         if !is_light && listens() {
-            told::waits_for_duplicate(number);
-            told::unlistens(number);
+            told::waits_for_duplicate(fd);
+            told::unlistens(fd);
         }
         with(|state| {
-            if let Some(at) = numbers::put(number, None) {
+            if let Some(at) = descriptors::put(fd, None) {
                 let row = state.rows.at(at);
-                row.numbers -= 1;
-                if row.numbers == 0 {
+                row.fd_count -= 1;
+                if row.fd_count == 0 {
                     state.close(at);
                 }
                 return;
             }
-            state.leave_listener(number);
+            state.leave_listener(fd);
         });
         members::closed(was.id());
     });
 }
 
 /// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
-pub(crate) fn stops_listening(number: c_int) {
+pub(crate) fn stops_listening(fd: c_int) {
     if is_on() && place::is_ours() && opening::has_listened() {
         keeping_errno(|| {
-            if with(|state| state.listeners.of(number).is_some()) == Some(true) {
-                told::unlistens(number);
-                with(|state| state.leave_listener(number));
+            if with(|state| state.listeners.of(fd).is_some()) == Some(true) {
+                told::unlistens(fd);
+                with(|state| state.leave_listener(fd));
             }
         });
     }
@@ -259,21 +259,21 @@ pub(crate) fn stops_listening(number: c_int) {
 /// All of a range are.
 pub(crate) fn closes_range(first: u32, last: u32) {
     if is_on() && place::is_ours() {
-        numbers::each(first, last).for_each(closes);
+        descriptors::each(first, last).for_each(closes);
     }
 }
 
-/// A number is a duplicate of another one.
+/// A descriptor is a duplicate of another one.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
     if let Some(token) = row(from)
         && to >= 0
         && from != to
-        && numbers::has_room(to)
+        && descriptors::has_room(to)
     {
         with(|state| {
             let Some(at) = state.row(token) else { return };
-            state.rows.at(at).numbers += 1;
-            numbers::put(to, Some(token));
+            state.rows.at(at).fd_count += 1;
+            descriptors::put(to, Some(token));
         });
     } else if to >= 0 && is_on() {
         known_options::duplicated(from, to);
@@ -288,17 +288,17 @@ pub(crate) fn forks() {
         return;
     }
     keeping_errno(|| {
-        while let Some(number) = with(|state| state.listeners.unused()).flatten() {
-            told::unlistens(number);
-            with(|state| state.leave_listener(number));
+        while let Some(fd) = with(|state| state.listeners.unused()).flatten() {
+            told::unlistens(fd);
+            with(|state| state.leave_listener(fd));
         }
     });
 }
 
 impl state::State {
     /// Nobody comes there any more by light connections, which the broker knows.
-    pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
-        let Some(pending) = self.listeners.remove(number) else { return };
+    pub(in crate::light) fn leave_listener(&mut self, fd: c_int) {
+        let Some(pending) = self.listeners.remove(fd) else { return };
         // Nor do those who know of another time. Whoever waits asks anew.
         self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
         self.waits_for_openers();
@@ -344,9 +344,9 @@ impl state::State {
 }
 
 /// A socket listens.
-pub(crate) fn listens(number: c_int) {
+pub(crate) fn listens(fd: c_int) {
     if is_on() && place::is_ours() {
-        opening::listens(number);
+        opening::listens(fd);
     }
 }
 
@@ -395,10 +395,10 @@ fn said(outcome: Result<c_int, c_int>) -> c_int {
 pub(crate) unsafe fn change_set(
     set: c_int,
     operation: c_int,
-    number: c_int,
+    fd: c_int,
     event: *const libc::epoll_event,
 ) -> Option<c_int> {
-    let token = row(number)?;
+    let token = row(fd)?;
     // SAFETY: as the caller says.
     Some(unsafe { members::change(set, operation, token, event) })
 }
@@ -411,17 +411,17 @@ pub(crate) unsafe fn change_set(
 pub(crate) unsafe fn changed_set(
     set: c_int,
     operation: c_int,
-    number: c_int,
+    fd: c_int,
     event: *const libc::epoll_event,
 ) -> bool {
-    if is_listener(number) {
-        if !members::changed(set, number) {
-            stops_listening(number);
+    if is_listener(fd) {
+        if !members::changed(set, fd) {
+            stops_listening(fd);
         }
         return true;
     }
     // SAFETY: as the caller says.
-    !is_on() || !place::is_ours() || unsafe { nested_epoll::changed(set, operation, number, event) }
+    !is_on() || !place::is_ours() || unsafe { nested_epoll::changed(set, operation, fd, event) }
 }
 
 /// `epoll_pwait`, in a set that has light members.

@@ -9,10 +9,10 @@ use omniverb_connection::light::row::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
+use super::descriptors::{self, Token};
 use super::full::{Waited, send_when_read};
 use super::known_options::is_any_least;
 use super::lanes::{self, Takes};
-use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
 use super::waiting::{Waits, until};
@@ -228,7 +228,7 @@ impl State {
         (done > 0).then_some(Ok(done))
     }
 
-    /// What goes by the connection of a number goes by a lane.
+    /// What goes by the connection of a descriptor goes by a lane.
     fn has_lane(&mut self, token: Token) -> bool {
         self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
     }
@@ -419,12 +419,12 @@ impl State {
 }
 
 /// `shutdown`.
-pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
+pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return errno::fails(libc::EINVAL);
     }
     let done = with(|state| {
-        let at = numbers::row(number).ok_or(libc::EBADF)?;
+        let at = descriptors::row(fd).ok_or(libc::EBADF)?;
         state.look_by(at);
         if state.rows.at(at).is_over() {
             return Err(libc::ENOTCONN);

@@ -2,8 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 
+use super::descriptors::Token;
 use super::moving::receive;
-use super::numbers::Token;
 use super::state::with;
 use crate::carry::parts::{self, Parts};
 

@@ -99,16 +99,16 @@ pub(super) unsafe fn write(name: &Name, family: Family, to: *mut c_void, length:
     }
 }
 
-/// What the kernel's socket of a number is bound to.
-pub(super) fn of_socket(number: c_int) -> Option<(Name, bool)> {
+/// What the kernel's socket of a descriptor is bound to.
+pub(super) fn of_socket(fd: c_int) -> Option<(Name, bool)> {
     // SAFETY: as `asked` says.
-    asked(|to, length| unsafe { next_getsockname(number, to, length) })
+    asked(|to, length| unsafe { next_getsockname(fd, to, length) })
 }
 
 /// What it is connected with.
-pub(super) fn of_peer(number: c_int) -> Option<(Name, bool)> {
+pub(super) fn of_peer(fd: c_int) -> Option<(Name, bool)> {
     // SAFETY: as `asked` says.
-    asked(|to, length| unsafe { next_getpeername(number, to, length) })
+    asked(|to, length| unsafe { next_getpeername(fd, to, length) })
 }
 
 /// What the kernel writes to a place that lives across the call, and how long that is.

@@ -2,9 +2,9 @@
 //! ever; whoever connects from a process that has the library, too, needs no other socket of the
 //! kernel's.
 //!
-//! A number of a light connection is a duplicate of one placeholder: a socket that was opened by
-//! its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call that
-//! nobody sees says `EBADF`.
+//! A descriptor of a light connection is a duplicate of one placeholder: a socket that was opened
+//! by its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call
+//! that nobody sees says `EBADF`.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;
@@ -21,10 +21,10 @@ use rustix::thread::sched_yield;
 
 use super::broker::{self, Reached, Through};
 use super::busy::Awaits;
+use super::descriptors::{self, Token};
 use super::known_options::{self, Inherited, Options};
 use super::members;
 use super::names::{self, Family};
-use super::numbers::{self, Token};
 use super::ranges;
 use super::state::{State, with};
 use super::told;
@@ -38,7 +38,7 @@ use crate::own_syscalls;
 use crate::place;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::sole;
-use crate::table::{self, NUMBERS};
+use crate::table::{self, DESCRIPTORS};
 use crate::wanted;
 use crate::words::Words;
 
@@ -78,16 +78,15 @@ fn nothing() -> Option<OwnedFd> {
 }
 
 fn placeholder() -> Option<c_int> {
-    own::number(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
+    own::fd(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
 }
 
 /// An option that is a number, or a time in milliseconds.
-fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
+fn option(fd: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
     let (mut value, mut length) = ([0_i64; 2], 16_u32);
     let to = value.as_mut_ptr().cast::<c_void>();
     // SAFETY: both live across the call.
-    let got =
-        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
     (got == 0).then_some(value)
 }
 
@@ -97,21 +96,20 @@ const BACKLOG: u32 = 4096;
 
 /// How many connections may wait at a listening socket: what `listen` was given, as far as the
 /// operator allows.
-fn backlog(number: c_int) -> u32 {
+fn backlog(fd: c_int) -> u32 {
     // Of `struct tcp_info`, for one that listens: `tcpi_sacked` is that.
     const WORDS: usize = 8;
     let (mut info, mut length) = ([0_u32; WORDS], (WORDS * size_of::<u32>()) as u32);
     let to = info.as_mut_ptr().cast::<c_void>();
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
     // SAFETY: both live across the call.
-    let got =
-        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
     if got == 0 { info[WORDS - 1] } else { BACKLOG }
 }
 
 /// A socket of IPv6 to which nothing of IPv4 comes.
-fn is_six_only(number: c_int) -> bool {
-    let said = option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+fn is_six_only(fd: c_int) -> bool {
+    let said = option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
     said.is_some_and(|[value, _]| value as i32 != 0)
 }
 
@@ -122,19 +120,19 @@ fn calls_nothing_unseen() -> bool {
 
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
-pub(super) fn listens(number: c_int) -> bool {
-    let Some((name, is_six)) = names::of_socket(number) else { return false };
+pub(super) fn listens(fd: c_int) -> bool {
+    let Some((name, is_six)) = names::of_socket(fd) else { return false };
     // What makes calls that nothing sees is to have sockets of the kernel's only.
     let inherited = match ranges::may_hear(&name) && calls_nothing_unseen() {
-        true => inherited(number, (is_six, true)),
+        true => inherited(fd, (is_six, true)),
         false => None,
     };
     let Some(inherited) = inherited else {
-        ranges::leaves_out(number, table::look(number).id());
+        ranges::leaves_out(fd, table::look(fd).id());
         return false;
     };
-    let (backlog, is_six_only) = (backlog(number), is_six && is_six_only(number));
-    let is_there = with(|state| match state.listeners.add(number) {
+    let (backlog, is_six_only) = (backlog(fd), is_six && is_six_only(fd));
+    let is_there = with(|state| match state.listeners.add(fd) {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
             (listener.backlog, listener.is_six_only) = (backlog, is_six_only);
@@ -145,15 +143,15 @@ pub(super) fn listens(number: c_int) -> bool {
         }
         None => false,
     });
-    if is_there == Some(true) && !members::has_joined(number) {
-        with(|state| state.leave_listener(number));
-        ranges::leaves_out(number, table::look(number).id());
+    if is_there == Some(true) && !members::has_joined(fd) {
+        with(|state| state.leave_listener(fd));
+        ranges::leaves_out(fd, table::look(fd).id());
         return false;
     }
     if is_there == Some(true) {
-        let said = keeping_errno(|| told::listens(number));
+        let said = keeping_errno(|| told::listens(fd));
         with(|state| {
-            if let Some(listener) = state.listeners.of(number) {
+            if let Some(listener) = state.listeners.of(fd) {
                 listener.said = said;
                 listener.is_under_way &= said != 0;
             }
@@ -164,30 +162,30 @@ pub(super) fn listens(number: c_int) -> bool {
 
 /// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
 /// light connection cannot have.
-fn inherited(number: c_int, how: (bool, bool)) -> Option<Inherited> {
-    match known_options::of(number, table::look(number)) {
+fn inherited(fd: c_int, how: (bool, bool)) -> Option<Inherited> {
+    match known_options::of(fd, table::look(fd)) {
         Options::Fresh => Some(Inherited::default()),
-        Options::Known => with(|state| state.inherited(number, how)).flatten(),
+        Options::Known => with(|state| state.inherited(fd, how)).flatten(),
         Options::Others => None,
     }
 }
 
 /// An option of a socket has changed. One that listens gives it to those that come; if they cannot
 /// have it they are the kernel's: `false`.
-pub(super) fn has_changed(number: c_int) -> bool {
-    let known = with(|state| state.listeners.of(number).map(|one| one.is_six)).flatten();
+pub(super) fn has_changed(fd: c_int) -> bool {
+    let known = with(|state| state.listeners.of(fd).map(|one| one.is_six)).flatten();
     let Some(is_six) = known else { return true };
-    match inherited(number, (is_six, true)) {
+    match inherited(fd, (is_six, true)) {
         Some(inherited) => {
             with(|state| {
-                if let Some(listener) = state.listeners.of(number) {
+                if let Some(listener) = state.listeners.of(fd) {
                     listener.inherited = inherited;
                 }
             });
             true
         }
         None => {
-            ranges::leaves_out(number, table::look(number).id());
+            ranges::leaves_out(fd, table::look(fd).id());
             false
         }
     }
@@ -205,13 +203,13 @@ fn is_kernels(why: Why) -> bool {
 /// # Safety
 /// As of the function.
 pub(super) unsafe fn connect(
-    number: c_int,
+    fd: c_int,
     (address, length): (*const c_void, u32),
     closes: impl FnOnce(),
 ) -> Option<c_int> {
-    let was = table::look(number);
+    let was = table::look(fd);
     let is_plain = was.kind() == Kind::Fresh && !was.is_duplicated() && !is_kernels(was.why());
-    if !is_plain || !numbers::has_room(number) {
+    if !is_plain || !descriptors::has_room(fd) {
         return None;
     }
     // SAFETY: as the caller says.
@@ -226,23 +224,23 @@ pub(super) unsafe fn connect(
         Reached::Trunk(way) => way,
         Reached::Kernel => return None,
         Reached::Seen => {
-            wanted::wants(number);
+            wanted::wants(fd);
             return None;
         }
     };
     let from = way.from;
     // SAFETY: no memory is involved.
     let (flags, how) =
-        unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
-    let (own, _) = names::of_socket(number)?;
+        unsafe { (next_fcntl(fd, libc::F_GETFD, 0), next_fcntl(fd, libc::F_GETFL, 0)) };
+    let (own, _) = names::of_socket(fd)?;
     // What was chosen is for a world that is larger.
     let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
     if is_chosen || (1..1024).contains(&own.port) {
         return None;
     }
     let bound = Some(own).filter(|own| own.port != 0);
-    let inherited = inherited(number, (is_six, false))?;
-    let (member, is_in_others) = member_of(number, was.id());
+    let inherited = inherited(fd, (is_six, false))?;
+    let (member, is_in_others) = member_of(fd, was.id());
     if is_in_others {
         return None;
     }
@@ -260,20 +258,20 @@ pub(super) unsafe fn connect(
     closes();
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
-    let put = unsafe { next_dup3(placeholder, number, cloexec) };
+    let put = unsafe { next_dup3(placeholder, fd, cloexec) };
     with(|state| {
-        if put != number {
+        if put != fd {
             return state.close(at);
         }
         let token = state.token(at);
         let row = state.rows.at(at);
-        (row.is_six, row.numbers) = (is_six, 1);
+        (row.is_six, row.fd_count) = (is_six, 1);
         inherited.give(row);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
         }
-        numbers::put(number, Some(token));
+        descriptors::put(fd, Some(token));
         // The kernel has forgotten the socket that was a member.
         if let Some((set, event)) = member
             && let Some(place) = state.sets.find_or_add(set)
@@ -281,12 +279,12 @@ pub(super) unsafe fn connect(
             state.join(place, at, event);
         }
     });
-    if put != number {
+    if put != fd {
         return None;
     }
-    table::left(number, was);
-    sole::closed(number);
-    NUMBERS.put(number, Kind::Other);
+    table::left(fd, was);
+    sole::closed(fd);
+    DESCRIPTORS.put(fd, Kind::Other);
     if how & libc::O_NONBLOCK == 0 {
         return Some(0);
     }
@@ -307,9 +305,9 @@ pub(super) fn again(token: Token) -> c_int {
 
 /// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
 /// whether there are others.
-fn member_of(number: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
+fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
     let (mut found, mut count) = (None, 0);
-    table::MEMBERS.of_number(number, id, |member| {
+    table::MEMBERS.of_fd(fd, id, |member| {
         let event = libc::epoll_event { events: member.events, u64: member.data };
         found = Some((member.set, event));
         count += 1;
@@ -358,15 +356,15 @@ impl State {
     /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
     /// one who has opened it would not hear that, since he might go elsewhere with it. Others,
     /// whose peers do not read what they are told, are dropped. `false`: there is none.
-    fn finds_room_to_accept(&mut self, number: c_int) -> bool {
-        while let Some(listener) = self.listeners.of(number)
+    fn finds_room_to_accept(&mut self, fd: c_int) -> bool {
+        while let Some(listener) = self.listeners.of(fd)
             && let first = listener.pending.first(&mut self.rows)
             && first != 0
         {
             if self.has_room_to_accept(first) {
                 return true;
             }
-            self.takes_pending(number);
+            self.takes_pending(fd);
             self.puts_off(first);
         }
         false
@@ -379,8 +377,8 @@ impl State {
     }
 
     /// The first of those that wait at a listening socket waits no more.
-    fn takes_pending(&mut self, number: c_int) -> Option<u32> {
-        let listener = self.listeners.of(number)?;
+    fn takes_pending(&mut self, fd: c_int) -> Option<u32> {
+        let listener = self.listeners.of(fd)?;
         let at = Some(listener.pending.first(&mut self.rows)).filter(|at| *at != 0)?;
         listener.pending.remove(&mut self.rows, at);
         let row = self.rows.at(at);
@@ -389,11 +387,11 @@ impl State {
         Some(at)
     }
 
-    /// A connection that waits at a listening socket, at a number that it gets now.
-    fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
-        let listener = self.listeners.of(number)?;
+    /// A connection that waits at a listening socket, at a descriptor that it gets now.
+    fn take_pending(&mut self, fd: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
+        let listener = self.listeners.of(fd)?;
         let (is_six, inherited) = (listener.is_six, listener.inherited);
-        if !self.finds_room_to_accept(number) {
+        if !self.finds_room_to_accept(fd) {
             return None;
         }
         let command =
@@ -404,22 +402,22 @@ impl State {
         if new < 0 {
             return Some(Err(errno()));
         }
-        if !numbers::has_room(new) {
+        if !descriptors::has_room(new) {
             rustix_close(new);
             return Some(Err(libc::ENOBUFS));
         }
-        let at = self.takes_pending(number)?;
+        let at = self.takes_pending(fd)?;
         self.carried.0 += 1;
         let row = self.rows.at(at);
         let owner = row.owner();
         row.queue.charge(&mut self.pool, owner);
-        (row.numbers, row.is_six) = (1, is_six);
+        (row.fd_count, row.is_six) = (1, is_six);
         inherited.give(row);
         if flags & libc::SOCK_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
         }
-        numbers::put(new, Some(Token::new(at, row.turn)));
-        NUMBERS.put(new, Kind::Other);
+        descriptors::put(new, Some(Token::new(at, row.turn)));
+        DESCRIPTORS.put(new, Kind::Other);
         row.is_accepted();
         let owes = row.owes();
         let index = usize::from(row.trunk);
@@ -443,47 +441,47 @@ impl State {
     }
 }
 
-fn rustix_close(number: c_int) {
+fn rustix_close(fd: c_int) {
     // SAFETY: just made, and nobody else's.
-    unsafe { rustix::io::close(number) };
+    unsafe { rustix::io::close(fd) };
 }
 
-/// Light connections come to this number, if it listens.
-pub(super) fn is_listener(number: c_int) -> bool {
-    let entry = table::look(number);
-    if entry.kind() != Kind::Listening || ranges::has_left_out(number, entry.id()) {
+/// Light connections come to this descriptor, if it listens.
+pub(super) fn is_listener(fd: c_int) -> bool {
+    let entry = table::look(fd);
+    if entry.kind() != Kind::Listening || ranges::has_left_out(fd, entry.id()) {
         return false;
     }
     let known = with(|state| {
-        let listener = state.listeners.of(number)?;
+        let listener = state.listeners.of(fd)?;
         listener.is_used = true;
         // A broker that has come anew, or was not there, does not know of it.
         (listener.said != 0 && listener.said == connection()).then_some(true)
     });
-    known.flatten().unwrap_or_else(|| listens(number))
+    known.flatten().unwrap_or_else(|| listens(fd))
 }
 
-/// `accept4` at such a number. `native`: the kernel's.
+/// `accept4` at such a descriptor. `native`: the kernel's.
 ///
 /// # Safety
 /// As of the function.
 pub(crate) unsafe fn accept(
-    number: c_int,
+    fd: c_int,
     address: *mut c_void,
     length: *mut u32,
     flags: c_int,
     native: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: no memory is involved.
-    let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
-    let known = with(|state| state.listeners.of(number).map(|one| one.inherited.times[0]));
+    let how = unsafe { next_fcntl(fd, libc::F_GETFL, 0) };
+    let known = with(|state| state.listeners.of(fd).map(|one| one.inherited.times[0]));
     let waits = match how & libc::O_NONBLOCK {
         0 => Waits::until(known.flatten().unwrap_or(0)),
         _ => Waits::Never,
     };
     loop {
-        let outcome = until(waits, Some(number), Awaits::Frames, |state| {
-            let taken = state.take_pending(number, flags);
+        let outcome = until(waits, Some(fd), Awaits::Frames, |state| {
+            let taken = state.take_pending(fd, flags);
             taken.map(|taken| {
                 taken.map(|(new, at)| {
                     let row = state.rows.at(at);
@@ -500,7 +498,7 @@ pub(crate) unsafe fn accept(
             Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
             // The kernel says that there is none.
             _ if waits == Waits::Never => native(),
-            _ if is_readable(number) => match by_kernel(number, &native) {
+            _ if is_readable(fd) => match by_kernel(fd, &native) {
                 Some(new) => new,
                 // Another thread was quicker.
                 None => continue,
@@ -520,7 +518,7 @@ const TURNS: u32 = 1000;
 
 /// Takes the kernel's connection that was there: one thread at a time, so that none sleeps in the
 /// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
-fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
+fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
     let me = place::this_thread();
     let has = |was| TAKES.compare_exchange(was, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
     let mut turns = 0;
@@ -536,7 +534,7 @@ fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
         turns += 1;
         sched_yield();
     };
-    let taken = is_readable(number).then(native);
+    let taken = is_readable(fd).then(native);
     if !is_nested {
         // Unless somebody has taken that for gone.
         _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
@@ -544,9 +542,9 @@ fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
     taken
 }
 
-/// The kernel has something for this number.
-fn is_readable(number: c_int) -> bool {
-    let mut one = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
+/// The kernel has something for this descriptor.
+fn is_readable(fd: c_int) -> bool {
+    let mut one = libc::pollfd { fd: fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: it lives across the call.
     keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
 }

@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_void};
 use omniverb_connection::light::Row;
 use omniverb_connection::light::row::Note;
 
+use super::descriptors::Token;
 use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
 use super::names::{self, Family};
-use super::numbers::Token;
 use super::profiles::set_own;
 use super::state::with;
 use crate::errno::fails;
@@ -236,13 +236,13 @@ const SIOCATMARK: u64 = 0x8905;
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn request(number: c_int, token: Token, request: u64, argument: usize) -> c_int {
+pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: usize) -> c_int {
     let place = argument as *mut c_int;
     match request {
         // SAFETY: no memory is involved.
-        libc::FIOCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 1) },
+        libc::FIOCLEX => return unsafe { next_fcntl(fd, libc::F_SETFD, 1) },
         // SAFETY: as above.
-        libc::FIONCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 0) },
+        libc::FIONCLEX => return unsafe { next_fcntl(fd, libc::F_SETFD, 0) },
         libc::FIONREAD | libc::FIONBIO | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK | libc::FIOASYNC => {}
         _ => return elsewhere(token, request, argument),
     }

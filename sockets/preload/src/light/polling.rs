@@ -9,7 +9,7 @@ use super::busy::Awaits;
 use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
-use super::{members, numbers, opening, room, sets};
+use super::{descriptors, members, opening, room, sets};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
 use crate::table;
@@ -20,14 +20,14 @@ const WRITE: u32 = OUT | libc::POLLWRNORM as u32;
 /// What is told of whether it was asked for or not.
 const ALWAYS: u32 = ERR | HUP;
 static NO_TIME: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-/// Numbers that `select` knows.
+/// Descriptors that `select` knows.
 const SELECTED: usize = libc::FD_SETSIZE;
 
 impl State {
-    /// What is to be told of a number that is for a light connection, or that some come to.
+    /// What is to be told of a descriptor that is for a light connection, or that some come to.
     fn events(&mut self, one: &libc::pollfd) -> i16 {
         let wanted = one.events as u16 as u32;
-        if let Some(at) = numbers::row(one.fd) {
+        if let Some(at) = descriptors::row(one.fd) {
             let is = self.readiness(at);
             let mut all = is & (RDHUP | ALWAYS);
             all |= if is & IN != 0 { READ } else { 0 };
@@ -54,7 +54,7 @@ impl State {
 /// Some of these are light, or may be.
 pub(super) fn concerns(all: &[libc::pollfd]) -> bool {
     let is_one = |one: &libc::pollfd| {
-        numbers::token(one.fd).is_some()
+        descriptors::token(one.fd).is_some()
             || opening::is_listener(one.fd)
             || sets::are_any() && members::concerns(one.fd)
     };
@@ -78,9 +78,9 @@ fn poll_with(
     waits: Waits,
     mask: *const libc::sigset_t,
 ) -> Result<c_int, c_int> {
-    // What is light is nothing for the kernel: it looks at no negative number.
+    // What is light is nothing for the kernel: it looks at no negative descriptor.
     for (to, one) in list.iter_mut().zip(all.iter()) {
-        let fd = if numbers::token(one.fd).is_some() { -1 } else { one.fd };
+        let fd = if descriptors::token(one.fd).is_some() { -1 } else { one.fd };
         *to = libc::pollfd { fd, events: one.events, revents: 0 };
     }
     let count = all.len();
@@ -153,21 +153,21 @@ const TELLS: [i16; 3] =
     [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
 
 impl Selected {
-    fn has(&self, which: usize, number: usize) -> bool {
+    fn has(&self, which: usize, fd: usize) -> bool {
         let set = self.sets[which];
-        // SAFETY: the program's set, or none; the number is below its size.
-        !set.is_null() && unsafe { libc::FD_ISSET(number as c_int, set) }
+        // SAFETY: the program's set, or none; the descriptor is below its size.
+        !set.is_null() && unsafe { libc::FD_ISSET(fd as c_int, set) }
     }
 
-    fn numbers(&self) -> impl Iterator<Item = usize> {
+    fn fds(&self) -> impl Iterator<Item = usize> {
         0..usize::try_from(self.end).unwrap_or(0).min(SELECTED)
     }
 
     /// Some of them are light, or may be.
     pub(super) fn concerns(&self) -> bool {
-        let any = |number: &usize| (0..3).any(|which| self.has(which, *number));
-        self.numbers().filter(any).any(|number| {
-            let one = libc::pollfd { fd: number as c_int, events: 0, revents: 0 };
+        let any = |fd: &usize| (0..3).any(|which| self.has(which, *fd));
+        self.fds().filter(any).any(|fd| {
+            let one = libc::pollfd { fd: fd as c_int, events: 0, revents: 0 };
             concerns(&[one])
         })
     }
@@ -177,11 +177,11 @@ impl Selected {
         let empty = libc::pollfd { fd: -1, events: 0, revents: 0 };
         let mut all = [empty; SELECTED];
         let mut count = 0;
-        for number in self.numbers() {
-            let asked = (0..3).filter(|which| self.has(*which, number));
+        for fd in self.fds() {
+            let asked = (0..3).filter(|which| self.has(*which, fd));
             let events = asked.fold(0, |events, which| events | ASKS[which]);
             if events != 0 {
-                all[count] = libc::pollfd { fd: number as c_int, events, revents: 0 };
+                all[count] = libc::pollfd { fd: fd as c_int, events, revents: 0 };
                 count += 1;
             }
         }
@@ -214,7 +214,7 @@ impl Selected {
                 if one.revents & TELLS[which] != 0 {
                     told += 1;
                 } else {
-                    // SAFETY: the program's set, which has this number.
+                    // SAFETY: the program's set, which has this descriptor.
                     unsafe { libc::FD_CLR(one.fd, *set) };
                 }
             }

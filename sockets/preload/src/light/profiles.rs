@@ -158,22 +158,21 @@ fn connected(own: &OwnedFd, family: Family, accepts: bool) -> Option<Option<Owne
 
 pub(super) fn set(socket: BorrowedFd<'_>, value: &Value) -> Result<(), c_int> {
     let bytes = value.bytes.as_ptr().cast::<c_void>();
-    let number = socket.as_raw_fd();
+    let fd = socket.as_raw_fd();
     keeping_errno(|| {
         // SAFETY: so many bytes are there.
-        let done = unsafe { next_setsockopt(number, value.level, value.name, bytes, value.length) };
+        let done = unsafe { next_setsockopt(fd, value.level, value.name, bytes, value.length) };
         if done == 0 { Ok(()) } else { Err(errno()) }
     })
 }
 
 /// What a socket says of an option.
-pub(super) fn get(number: c_int, level: c_int, name: c_int, bytes: usize) -> Option<Value> {
+pub(super) fn get(fd: c_int, level: c_int, name: c_int, bytes: usize) -> Option<Value> {
     let mut value = Value { level, name, ..NOTHING };
     let mut length = bytes.min(VALUE_MAX) as u32;
     let to = value.bytes.as_mut_ptr().cast::<c_void>();
     // SAFETY: both live across the call.
-    let got =
-        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
     value.length = length;
     (got == 0).then_some(value)
 }
@@ -221,7 +220,7 @@ impl Profiles {
         if *place == NONE {
             *place = own::keep(new(family)?.as_raw_fd())? as c_int;
         }
-        own::number(usize::try_from(*place).ok()?)
+        own::fd(usize::try_from(*place).ok()?)
     }
 
     /// A place has this combination from now on, and what has it.
@@ -247,7 +246,7 @@ impl Profiles {
             one.socket = kept(&one.make().map_err(|_| libc::ENOBUFS)?)?;
         }
         let place = usize::try_from(one.socket).ok();
-        place.and_then(own::number).ok_or(libc::ENOBUFS)
+        place.and_then(own::fd).ok_or(libc::ENOBUFS)
     }
 
     pub(super) fn find(&self, like: &Profile) -> Option<usize> {

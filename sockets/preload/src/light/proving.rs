@@ -18,9 +18,9 @@ pub(super) const OFTEN: u64 = 20_000_000;
 /// When one was taken, by what an address makes of itself.
 static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// The kernel's `accept` has given this number: whether that connection is to be seen.
-pub(crate) fn has_come_from_afar(number: c_int) -> bool {
-    match (names::of_peer(number), names::of_socket(number)) {
+/// The kernel's `accept` has given this descriptor: whether that connection is to be seen.
+pub(crate) fn has_come_from_afar(fd: c_int) -> bool {
+    match (names::of_peer(fd), names::of_socket(fd)) {
         (Some((peer, _)), Some((own, _))) => {
             ranges::has(&own) && !own.leads_to(&peer) && is_turn(&peer)
         }

@@ -506,7 +506,7 @@ impl State {
         }
     }
 
-    /// If both ends have closed the id is free; if no number names it either, the row is.
+    /// If both ends have closed the id is free; if no descriptor names it either, the row is.
     pub(super) fn settle(&mut self, at: u32) {
         let row = self.rows.at(at);
         if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
@@ -532,7 +532,7 @@ impl State {
         }
     }
 
-    /// No number names it any more.
+    /// No descriptor names it any more.
     pub(super) fn close(&mut self, at: u32) {
         self.leave_set(at);
         // What has come and is not received makes it a reset.

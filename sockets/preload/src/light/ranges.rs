@@ -47,14 +47,14 @@ fn any(is_one: impl Fn(&Range) -> bool) -> bool {
 /// Listening sockets that are outside.
 static LEFT_OUT: Marks = Marks::new();
 
-/// What listens at a number is outside all ranges.
-pub(super) fn leaves_out(number: c_int, id: u32) {
-    LEFT_OUT.put(number, id);
+/// What listens at a descriptor is outside all ranges.
+pub(super) fn leaves_out(fd: c_int, id: u32) {
+    LEFT_OUT.put(fd, id);
 }
 
 /// That was said, of what has this identity.
-pub(super) fn has_left_out(number: c_int, id: u32) -> bool {
-    LEFT_OUT.has(number, id)
+pub(super) fn has_left_out(fd: c_int, id: u32) -> bool {
+    LEFT_OUT.has(fd, id)
 }
 
 /// Connections to this address are light, if they can be.

@@ -88,14 +88,14 @@ impl State {
     /// `None`: that is too much.
     pub(super) fn inherited(
         &mut self,
-        number: c_int,
+        fd: c_int,
         (is_six, accepts): (bool, bool),
     ) -> Option<Inherited> {
         let blank = self.profiles.blank(if is_six { Family::Six } else { Family::Four })?;
         let root = usize::from(is_six) * 2 + usize::from(accepts);
         let mut like = *self.profiles.known(root);
         for (level, name, bytes) in KNOWN {
-            let Some(mut value) = get(number, level, name, bytes) else { continue };
+            let Some(mut value) = get(fd, level, name, bytes) else { continue };
             if get(blank, level, name, bytes) == Some(value) {
                 continue;
             }
@@ -116,10 +116,10 @@ impl State {
                 place
             }
         };
-        let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(number, name));
+        let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(fd, name));
         let (profile, is_abrupt) = (place as u8, like.is_abrupt());
         let profile = if place < ROOTS { 0 } else { profile };
-        let least = least_of(number);
+        let least = least_of(fd);
         if least > 1 {
             has_least();
         }
@@ -140,8 +140,8 @@ impl State {
         let place = places.into_iter().find(|place| !is_used[*place])?;
         self.profiles.hand = place + 1;
         let was = core::mem::replace(&mut self.profiles.all[place], FREE);
-        if let Some(number) = usize::try_from(was.socket).ok().and_then(own::number) {
-            own::close(number);
+        if let Some(fd) = usize::try_from(was.socket).ok().and_then(own::fd) {
+            own::close(fd);
         }
         Some(place)
     }

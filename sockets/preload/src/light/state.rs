@@ -17,11 +17,11 @@ use omniverb_connection::light::row::Note;
 use omniverb_connection::light::{Block, Pool, Row, Rows};
 use rustix::mm::{Advice, madvise};
 
+use super::descriptors::Token;
 use super::lanes;
 use super::listeners::Listeners;
 use super::local::Addresses;
 use super::lock::Lock;
-use super::numbers::Token;
 use super::profiles::Profiles;
 use super::room::{ROWS, TRUNKS, give_back, zeros};
 use super::sets::Sets;
@@ -195,7 +195,7 @@ impl State {
         (row.turn == token.turn() && is_open).then_some(token.row())
     }
 
-    /// What numbers are to say of a row.
+    /// What descriptors are to say of a row.
     pub(super) fn token(&mut self, at: u32) -> Token {
         Token::new(at, self.rows.at(at).turn)
     }

@@ -12,10 +12,10 @@ use crate::carry::broker::say;
 use crate::table;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
-pub(super) fn listens(number: c_int) -> u64 {
+pub(super) fn listens(fd: c_int) -> u64 {
     // SAFETY: the program's socket, for this call.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let tag = table::look(number).id().into();
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let tag = table::look(fd).id().into();
     match mailbox_for(Request::Listen { tag }, &[file]) {
         true => connection(),
         false => 0,
@@ -24,10 +24,9 @@ pub(super) fn listens(number: c_int) -> u64 {
 
 /// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
 /// would go on listening.
-pub(super) fn waits_for_duplicate(number: c_int) {
-    let is_under_way = |state: &mut State| {
-        state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
-    };
+pub(super) fn waits_for_duplicate(fd: c_int) {
+    let is_under_way =
+        |state: &mut State| state.listeners.of(fd).is_some_and(|listener| listener.is_under_way);
     if with(is_under_way) != Some(true) {
         return;
     }
@@ -44,12 +43,12 @@ pub(super) fn waits_for_duplicate(number: c_int) {
 }
 
 /// It listens no more: the broker is told so, and brings nobody there any more.
-pub(super) fn unlistens(number: c_int) {
+pub(super) fn unlistens(fd: c_int) {
     let said = with(|state| {
-        let by = state.listeners.of(number).map_or(0, |listener| listener.said);
+        let by = state.listeners.of(fd).map_or(0, |listener| listener.said);
         let is_late = state.unheard.late != 0 && state.unheard.late == connection();
         let is_said = by != 0 && by == connection() && {
-            say(Request::Unlisten { tag: table::look(number).id().into() }, &[])
+            say(Request::Unlisten { tag: table::look(fd).id().into() }, &[])
         };
         // Who did not answer once is not waited for again.
         (is_said && !is_late).then(|| {

@@ -29,8 +29,8 @@ use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};
 
 use super::bell;
+use super::descriptors::Token;
 use super::lanes::Whose;
-use super::numbers::Token;
 use super::owners::Lanes;
 use super::room::{give_back, zeros};
 use crate::carry::broker::map;

@@ -150,14 +150,14 @@ pub(super) fn sleep(
     if woken < 0 { Err(error) } else { Ok(()) }
 }
 
-/// Attempts something until it has an outcome. `number`: something of the kernel's that is waited
+/// Attempts something until it has an outcome. `fd`: something of the kernel's that is waited
 /// for, too: then `EAGAIN` says that it is ready. `awaits`: what comes by lanes for it.
 ///
 /// # Errors
 /// errno: `EAGAIN` if there is no time; `EINTR`; as of `poll`.
 pub(super) fn until<R>(
     waits: Waits,
-    number: Option<c_int>,
+    fd: Option<c_int>,
     awaits: Awaits<'_>,
     mut attempt: impl FnMut(&mut State) -> Option<R>,
 ) -> Result<R, c_int> {
@@ -182,7 +182,7 @@ pub(super) fn until<R>(
             sleeper.leave();
             return Ok(outcome);
         }
-        let fd = number.unwrap_or(-1);
+        let fd = fd.unwrap_or(-1);
         let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
         let slept = sleep(sleeper, &mut all, waits, core::ptr::null());
         if let Some(outcome) = with(&mut both).flatten() {

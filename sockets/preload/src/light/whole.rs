@@ -7,9 +7,9 @@ use core::ops::RangeInclusive;
 use omniverb_connection::light::busy::Way;
 use omniverb_ring::UserMemory;
 
+use super::descriptors::Token;
 use super::known_options::is_any_least;
 use super::lanes::{self, Held, PIECE};
-use super::numbers::Token;
 use super::state::with;
 
 /// Flags with which a call does the same here.
@@ -18,16 +18,16 @@ const RECEIVES_PLAINLY: c_int = SENDS_PLAINLY | libc::MSG_WAITALL;
 /// Bytes of such a piece.
 const BYTES: RangeInclusive<usize> = 1..=PIECE;
 
-/// The connection of a number, if a call with such a piece and these flags may come here, and does
-/// not have to look after something else.
+/// The connection of a descriptor, if a call with such a piece and these flags may come here, and
+/// does not have to look after something else.
 #[inline(always)]
 fn asked(
-    number: c_int,
+    fd: c_int,
     piece: &UserMemory,
     (flags, plain): (c_int, c_int),
     has_duties: impl Fn() -> bool,
 ) -> Option<Token> {
-    let token = super::row(number)?;
+    let token = super::row(fd)?;
     let is_plain = flags & !plain == 0 && BYTES.contains(&piece.len());
     (is_plain && !has_duties()).then_some(token)
 }
@@ -50,16 +50,16 @@ fn look_after_others() {
     with(|state| state.pump());
 }
 
-/// Sends a piece by the lane of a number's connection, if it has one, with room.
+/// Sends a piece by the lane of a descriptor's connection, if it has one, with room.
 /// `has_duties`: there is something else that each call looks after.
 #[inline(always)]
 pub(crate) fn send(
-    number: c_int,
+    fd: c_int,
     piece: UserMemory,
     flags: c_int,
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let token = asked(number, &piece, (flags, SENDS_PLAINLY), has_duties)?;
+    let token = asked(fd, &piece, (flags, SENDS_PLAINLY), has_duties)?;
     let held = held_for_one(token, Way::Out)?;
     if held.sends_whole(piece) { Some(piece.len() as isize) } else { None }
 }
@@ -67,13 +67,13 @@ pub(crate) fn send(
 /// Receives what is there, if it is enough for this call.
 #[inline(always)]
 pub(crate) fn receive(
-    number: c_int,
+    fd: c_int,
     piece: UserMemory,
     flags: c_int,
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
     let has_more = || is_any_least() || has_duties();
-    let token = asked(number, &piece, (flags, RECEIVES_PLAINLY), has_more)?;
+    let token = asked(fd, &piece, (flags, RECEIVES_PLAINLY), has_more)?;
     let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { piece.len() };
     let held = held_for_one(token, Way::In)?;
     let bytes = held.receives_into(piece, least);

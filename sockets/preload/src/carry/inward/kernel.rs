@@ -16,7 +16,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     pub(super) fn before_fence(&mut self) -> Result<usize, Step> {
         let before = shadow::errno();
         let known = self.link.get(Word::Before) as usize;
-        let now = || left_before(self.number, self.direction.fence());
+        let now = || left_before(self.fd, self.direction.fence());
         // A look takes nothing away, so what is known would stay as little as it was.
         let fresh = if self.has(libc::MSG_PEEK) { now() } else { None };
         let most = fresh.unwrap_or(known).max(1);
@@ -29,7 +29,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         match got {
             1.. => Ok(got as usize),
             // Somebody else has had them, or they are still on the way.
-            _ if is_passed(self.link, self.number, &self.direction) => {
+            _ if is_passed(self.link, self.fd, &self.direction) => {
                 self.keep_error(got);
                 shadow::set_errno(before);
                 Ok(0)
@@ -42,12 +42,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
             // before those in the ring; if somebody else has had them meanwhile, it must not.
             _ => {
                 falls_asleep(self.link);
-                if is_passed(self.link, self.number, &self.direction) {
+                if is_passed(self.link, self.fd, &self.direction) {
                     wakes(self.link);
                     return Err(Step::Again);
                 }
                 residue::flush_all();
-                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.number) {
+                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.fd) {
                     wakes(self.link);
                     shadow::set_errno(libc::ECONNRESET);
                     return Err(Step::Done(-1));
@@ -60,7 +60,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Waits for bytes that the kernel has before those in the ring. Not for more than these: what
     /// is in the ring is there already, whatever its writer does.
     fn late(&mut self) -> Step {
-        let left = left_before(self.number, self.direction.fence()).unwrap_or(usize::MAX);
+        let left = left_before(self.fd, self.direction.fence()).unwrap_or(usize::MAX);
         let result = self.wait_for(left.max(1), self.flags & !libc::MSG_WAITALL);
         wakes(self.link);
         if result <= 0 && self.got > 0 {
@@ -103,12 +103,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let now = clock::milliseconds();
         let began = *self.waited_since.get_or_insert(now);
         let has_waited = now > began && self.is_waiting();
-        let limit = if has_waited { shadow::receives_for(self.number) } else { None };
+        let limit = if has_waited { shadow::receives_for(self.fd) } else { None };
         self.in_parts = limit.is_some();
         let Some(limit) = limit else { return self.receive_at_most(most, flags) };
         let until = began.saturating_add(limit.as_millis() as u64);
         let left = c_int::try_from(until.saturating_sub(now)).unwrap_or(c_int::MAX);
-        let mut one = libc::pollfd { fd: self.number, events: libc::POLLIN, revents: 0 };
+        let mut one = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
         match unsafe { next_poll(&raw mut one, 1, left) } {
             ..0 => -1,
@@ -130,6 +130,6 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let count = self.parts.rest(self.got, most, &mut list);
         let mut message = parts::message(&mut list, count);
         // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_recvmsg(self.number, &raw mut message, flags) }
+        unsafe { next_recvmsg(self.fd, &raw mut message, flags) }
     }
 }

@@ -1,5 +1,7 @@
-//! Calls by number: `syscall()`. Programs close (libuv), send many messages (netty) and set up
-//! rings so, and runtimes make processes.
+//! Says what calls that a program makes by `syscall()` do to descriptors and connections.
+//!
+//! Programs close (libuv), send many messages (netty) and set up rings that way, and runtimes make
+//! processes.
 
 use core::ffi::c_int;
 
@@ -119,49 +121,41 @@ pub(crate) fn leave(number: i64, first: usize) -> bool {
 /// What a call of this number does to descriptors, if anything.
 pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
     let [first, second, third, fourth, ..] = arguments;
-    let number_of = |argument: usize| argument as c_int;
+    let int = |argument: usize| argument as c_int;
     Some(match number {
-        libc::SYS_close => Call::Close(number_of(first)),
+        libc::SYS_close => Call::Close(int(first)),
         libc::SYS_close_range => {
-            Call::CloseRange { first: first as u32, last: second as u32, flags: number_of(third) }
+            Call::CloseRange { first: first as u32, last: second as u32, flags: int(third) }
         }
-        libc::SYS_dup => Call::Dup(number_of(first)),
-        libc::SYS_dup2 | libc::SYS_dup3 => {
-            Call::DupTo { from: number_of(first), to: number_of(second) }
-        }
-        libc::SYS_fcntl => {
-            Call::Control { number: number_of(first), command: number_of(second), argument: third }
-        }
-        libc::SYS_ioctl => Call::Request { number: number_of(first), request: second as u64 },
-        libc::SYS_socket => Call::Made(kind(number_of(first), number_of(second), number_of(third))),
+        libc::SYS_dup => Call::Dup(int(first)),
+        libc::SYS_dup2 | libc::SYS_dup3 => Call::DupTo { from: int(first), to: int(second) },
+        libc::SYS_fcntl => Call::Control { fd: int(first), command: int(second), argument: third },
+        libc::SYS_ioctl => Call::Request { fd: int(first), request: second as u64 },
+        libc::SYS_socket => Call::Made(kind(int(first), int(second), int(third))),
         libc::SYS_socketpair => Call::Pair(fourth as *const c_int),
-        libc::SYS_listen => Call::Listen(number_of(first)),
-        libc::SYS_connect => Call::Connect(number_of(first)),
-        libc::SYS_accept | libc::SYS_accept4 => Call::Accept(number_of(first)),
-        libc::SYS_shutdown => Call::Shutdown(number_of(first)),
-        libc::SYS_setsockopt => Call::Option {
-            number: number_of(first),
-            level: number_of(second),
-            name: number_of(third),
-        },
-        libc::SYS_sendto => Call::Flags { number: number_of(first), flags: number_of(fourth) },
-        libc::SYS_sendmsg => Call::Send {
-            number: number_of(first),
-            message: second as *const libc::msghdr,
-            flags: number_of(third),
-        },
+        libc::SYS_listen => Call::Listen(int(first)),
+        libc::SYS_connect => Call::Connect(int(first)),
+        libc::SYS_accept | libc::SYS_accept4 => Call::Accept(int(first)),
+        libc::SYS_shutdown => Call::Shutdown(int(first)),
+        libc::SYS_setsockopt => {
+            Call::Option { fd: int(first), level: int(second), name: int(third) }
+        }
+        libc::SYS_sendto => Call::Flags { fd: int(first), flags: int(fourth) },
+        libc::SYS_sendmsg => {
+            Call::Send { fd: int(first), message: second as *const libc::msghdr, flags: int(third) }
+        }
         libc::SYS_sendmmsg => Call::SendMany {
-            number: number_of(first),
+            fd: int(first),
             messages: second as *const libc::mmsghdr,
-            flags: number_of(fourth),
+            flags: int(fourth),
         },
         libc::SYS_recvmsg => Call::Receive(second as *const libc::msghdr),
         libc::SYS_recvmmsg => Call::ReceiveMany(second as *const libc::mmsghdr),
         libc::SYS_epoll_create | libc::SYS_epoll_create1 => Call::Made(Kind::Set),
         libc::SYS_epoll_ctl => Call::Member {
-            set: number_of(first),
-            operation: number_of(second),
-            number: number_of(third),
+            set: int(first),
+            operation: int(second),
+            fd: int(third),
             event: fourth as *const libc::epoll_event,
         },
         _ => return None,

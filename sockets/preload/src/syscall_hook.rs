@@ -1,4 +1,4 @@
-//! Makes calls that came by number (`syscall()`) by the functions of ours that have their names.
+//! Gives calls that a program makes by `syscall()` to the hooks of the same names.
 
 use core::ffi::{c_int, c_void};
 
@@ -15,7 +15,7 @@ use crate::hooks::{
     ov_listen, ov_sendfile, ov_setsockopt, ov_shutdown,
 };
 use crate::slots::next_syscall;
-use crate::{carry, light, numbered};
+use crate::{carry, light, syscall_effects};
 
 functions! {
     ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
@@ -40,13 +40,13 @@ functions! {
                 if let Some(result) = unsafe { make(number, [a, b, c, d, e, f]) } {
                     return result;
                 }
-                is_counted = numbered::leave(number, a);
+                is_counted = syscall_effects::leave(number, a);
             }
             _ => {}
         }
         // SAFETY: the program's arguments, as they are.
         let make = || unsafe { next_syscall(number, a, b, c, d, e, f) };
-        let result = match numbered::call(number, [a, b, c, d, e, f]) {
+        let result = match syscall_effects::call(number, [a, b, c, d, e, f]) {
             Some(call) => watched(call, make),
             None => make(),
         };

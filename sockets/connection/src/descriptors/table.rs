@@ -1,52 +1,51 @@
-//! The table of descriptor numbers.
+//! The table of descriptors.
 //!
-//! In: what calls have made of descriptors. Out: what is open at a number. No lock: threads, signal
-//! handlers and a `fork` at any instant find whole entries. What keeps them right is the order: who
-//! closes or replaces a number forgets it *before* the kernel does, since another thread may be
-//! given the number at once; who was given one writes it afterwards.
+//! In: what calls have made of descriptors. Out: what is open at a descriptor. No lock: threads,
+//! signal handlers and a `fork` at any instant find whole entries. What keeps them right is the
+//! order: who closes or replaces a descriptor forgets it *before* the kernel does, since another
+//! thread may be given the descriptor at once; who was given one writes it afterwards.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Entry, Kind, PIECE, Room, Why};
 
-/// Numbers are smaller than this; those beyond are not known. It is what Linux allows a process
+/// Descriptors are smaller than this; those beyond are not known. It is what Linux allows a process
 /// unless an operator says otherwise (`fs.nr_open`).
 pub const END: usize = 1 << 20;
 
-/// A word for each number.
-pub struct Numbers<R> {
+/// A word for each descriptor.
+pub struct DescriptorTable<R> {
     room: R,
     /// The id last given.
     ids: AtomicU32,
-    /// One more than the highest number ever written.
+    /// One more than the highest descriptor ever written.
     end: AtomicU32,
 }
 
-impl<R: Room> Numbers<R> {
+impl<R: Room> DescriptorTable<R> {
     /// Nothing is known.
     pub const fn new(room: R) -> Self {
         Self { room, ids: AtomicU32::new(0), end: AtomicU32::new(0) }
     }
 
-    /// What is known of a number. What cannot be one is [`Kind::Other`].
+    /// What is known of a descriptor. What cannot be one is [`Kind::Other`].
     #[inline]
-    pub fn look(&self, number: i32) -> Entry {
-        match self.place(number) {
+    pub fn look(&self, fd: i32) -> Entry {
+        match self.place(fd) {
             Some(word) => Entry(word.load(Ordering::Acquire)),
-            None if usize::try_from(number).is_ok_and(|number| number < END) => Entry::default(),
+            None if usize::try_from(fd).is_ok_and(|fd| fd < END) => Entry::default(),
             None => Entry::new(Kind::Other, 0),
         }
     }
 
     /// The same for who is about to find out what is open, and to say it with [`Self::guess`].
-    pub fn watch(&self, number: i32) -> Entry {
-        self.make(number)
-            .map_or_else(|| self.look(number), |word| Entry(word.load(Ordering::Acquire)))
+    pub fn watch(&self, fd: i32) -> Entry {
+        self.make(fd).map_or_else(|| self.look(fd), |word| Entry(word.load(Ordering::Acquire)))
     }
 
-    /// The number is about to be closed or replaced. Returns what was known.
-    pub fn forget(&self, number: i32) -> Entry {
-        let Some(word) = self.place(number) else { return Entry::default() };
+    /// The descriptor is about to be closed or replaced. Returns what was known.
+    pub fn forget(&self, fd: i32) -> Entry {
+        let Some(word) = self.place(fd) else { return Entry::default() };
         // Where nothing is known, too: who has just found something out must not write it.
         let next = |was: u64| {
             let generation = Entry(was).generation().wrapping_add(1);
@@ -56,21 +55,21 @@ impl<R: Room> Numbers<R> {
     }
 
     /// Something new was made.
-    pub fn put(&self, number: i32, kind: Kind) {
-        self.write(number, Entry::new(kind, self.id()));
+    pub fn put(&self, fd: i32, kind: Kind) {
+        self.write(fd, Entry::new(kind, self.id()));
     }
 
-    /// What was found open at a number of which `seen` was known; not if that is no longer all.
-    pub fn guess(&self, number: i32, seen: Entry, kind: Kind) {
-        let Some(word) = self.make(number) else { return };
+    /// What was found open at a descriptor of which `seen` was known; not if that is no longer all.
+    pub fn guess(&self, fd: i32, seen: Entry, kind: Kind) {
+        let Some(word) = self.make(fd) else { return };
         let entry = Entry::new(kind, self.id()).found().with_generation(seen.generation());
         _ = word.compare_exchange(seen.0, entry.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// What was forgotten is still open after all, unless somebody has written since. It counts as
-    /// given: who has looked through all numbers meanwhile has not seen it.
-    pub fn restore(&self, number: i32, was: Entry) {
-        let Some(word) = self.place(number) else { return };
+    /// given: who has looked through all descriptors meanwhile has not seen it.
+    pub fn restore(&self, fd: i32, was: Entry) {
+        let Some(word) = self.place(fd) else { return };
         _ = self.id();
         let generation = was.generation().wrapping_add(1);
         let now = Entry::default().with_generation(generation);
@@ -90,17 +89,17 @@ impl<R: Room> Numbers<R> {
     }
 
     /// What is open there is something else now.
-    pub fn turn(&self, number: i32, kind: Kind) {
-        if self.look(number).kind().is_stream() {
-            self.change_all(number, |entry| entry.with_kind(kind));
+    pub fn turn(&self, fd: i32, kind: Kind) {
+        if self.look(fd).kind().is_stream() {
+            self.change_all(fd, |entry| entry.with_kind(kind));
         }
     }
 
     /// It is not to be carried; of a set: no member of it is. The first reason stays.
-    pub fn keep(&self, number: i32, why: Why) {
-        let kind = self.look(number).kind();
+    pub fn keep(&self, fd: i32, why: Why) {
+        let kind = self.look(fd).kind();
         if kind.is_stream() || kind == Kind::Set {
-            self.change_all(number, |entry| match entry.why() {
+            self.change_all(fd, |entry| match entry.why() {
                 Why::Free => entry.with_why(why),
                 _ => entry,
             });
@@ -110,16 +109,16 @@ impl<R: Room> Numbers<R> {
     /// Another process is about to have it, too, and is counted. Whether this is the first time,
     /// which it is for one of those who say so at the same time.
     #[must_use]
-    pub fn share(&self, number: i32, id: u32) -> bool {
-        self.change(number, id, Entry::shared).is_some_and(|was| !was.is_shared())
+    pub fn share(&self, fd: i32, id: u32) -> bool {
+        self.change(fd, id, Entry::shared).is_some_and(|was| !was.is_shared())
     }
 
     /// Somebody who is not counted may have it, or is about to be at it.
-    pub fn loosen(&self, number: i32) {
-        let entry = self.look(number);
+    pub fn loosen(&self, fd: i32) {
+        let entry = self.look(fd);
         let is_known = entry.kind().is_stream() || entry.kind() == Kind::Set;
         if is_known && !entry.is_loose() {
-            self.change_all(number, Entry::loose);
+            self.change_all(fd, Entry::loose);
         }
     }
 
@@ -128,51 +127,51 @@ impl<R: Room> Numbers<R> {
         self.ids.load(Ordering::SeqCst)
     }
 
-    /// Some number but this one is for `id`.
-    pub fn has_another(&self, id: u32, number: i32) -> bool {
-        self.numbers_of(id).any(|other| other != number)
+    /// Some descriptor but this one is for `id`.
+    pub fn has_another(&self, id: u32, fd: i32) -> bool {
+        self.fds_of(id).any(|other| other != fd)
     }
 
-    /// The numbers that are for `id`.
-    pub fn numbers_of(&self, id: u32) -> impl Iterator<Item = i32> {
+    /// The descriptors that are for `id`.
+    pub fn fds_of(&self, id: u32) -> impl Iterator<Item = i32> {
         let end = self.end.load(Ordering::Acquire) as i32;
-        (0..end).filter(move |number| id != 0 && self.look(*number).id() == id)
+        (0..end).filter(move |fd| id != 0 && self.look(*fd).id() == id)
     }
 
-    /// One more than the highest number of which anything was ever known.
+    /// One more than the highest descriptor of which anything was ever known.
     pub fn end(&self) -> i32 {
         self.end.load(Ordering::Acquire) as i32
     }
 
     /// `entry`, or what became of it while it was the same thing.
-    fn look_as(&self, number: i32, entry: Entry) -> Entry {
-        let now = self.look(number);
+    fn look_as(&self, fd: i32, entry: Entry) -> Entry {
+        let now = self.look(fd);
         if now.id() == entry.id() { now } else { entry }
     }
 
-    /// Changes a number's entry, and those of its duplicates.
-    fn change_all(&self, number: i32, to: impl Fn(Entry) -> Entry + Copy) {
-        let entry = self.look(number);
+    /// Changes a descriptor's entry, and those of its duplicates.
+    fn change_all(&self, fd: i32, to: impl Fn(Entry) -> Entry + Copy) {
+        let entry = self.look(fd);
         // What is not known has no id, and nothing is known of it then either.
         if entry.id() == 0 {
             return;
         }
-        _ = self.change(number, entry.id(), to);
+        _ = self.change(fd, entry.id(), to);
         // By the time that was done it may have got a duplicate: look again.
-        if self.look(number).is_duplicated() || entry.is_duplicated() {
-            self.numbers_of(entry.id()).for_each(|other| _ = self.change(other, entry.id(), to));
+        if self.look(fd).is_duplicated() || entry.is_duplicated() {
+            self.fds_of(entry.id()).for_each(|other| _ = self.change(other, entry.id(), to));
         }
     }
 
     /// What it was, if that was changed.
-    fn change(&self, number: i32, id: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
+    fn change(&self, fd: i32, id: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
         let next = |was: u64| (Entry(was).id() == id).then(|| to(Entry(was)).0);
-        let word = self.place(number)?;
+        let word = self.place(fd)?;
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(Entry)
     }
 
-    fn write(&self, number: i32, entry: Entry) {
-        let Some(word) = self.make(number) else { return };
+    fn write(&self, fd: i32, entry: Entry) {
+        let Some(word) = self.make(fd) else { return };
         let next =
             |was: u64| Some(entry.with_generation(Entry(was).generation().wrapping_add(1)).0);
         _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
@@ -187,15 +186,15 @@ impl<R: Room> Numbers<R> {
     }
 
     #[inline]
-    fn place(&self, number: i32) -> Option<&AtomicU64> {
-        let number = usize::try_from(number).ok().filter(|number| *number < END)?;
-        self.room.piece(number / PIECE)?.get(number % PIECE)
+    fn place(&self, fd: i32) -> Option<&AtomicU64> {
+        let fd = usize::try_from(fd).ok().filter(|fd| *fd < END)?;
+        self.room.piece(fd / PIECE)?.get(fd % PIECE)
     }
 
-    fn make(&self, number: i32) -> Option<&AtomicU64> {
-        let number = usize::try_from(number).ok().filter(|number| *number < END)?;
-        let word = self.room.make(number / PIECE)?.get(number % PIECE)?;
-        self.end.fetch_max(number as u32 + 1, Ordering::AcqRel);
+    fn make(&self, fd: i32) -> Option<&AtomicU64> {
+        let fd = usize::try_from(fd).ok().filter(|fd| *fd < END)?;
+        let word = self.room.make(fd / PIECE)?.get(fd % PIECE)?;
+        self.end.fetch_max(fd as u32 + 1, Ordering::AcqRel);
         Some(word)
     }
 }
