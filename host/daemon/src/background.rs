@@ -3,9 +3,10 @@
 //! The caller does not become its parent: a program that `omniverb run` turns into must not find a
 //! child it never started.
 
-use crate::arguments::{Arguments, files, socket};
+use crate::places::{files, socket};
 use anyhow::{Context, bail};
 use omniverb_sys::{inherit, socket as unix};
+use omniverbd_arguments::Arguments;
 use rustix::process::geteuid;
 use std::fs::OpenOptions;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};

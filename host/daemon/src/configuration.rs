@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Light {
 }
 
 /// A log level by its name.
-pub(crate) fn level(name: &str) -> Result<Level, String> {
+fn level(name: &str) -> Result<Level, String> {
     match name {
         "error" => Ok(Level::Error),
         "warning" => Ok(Level::Warning),

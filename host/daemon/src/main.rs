@@ -3,13 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod allow;
-mod arguments;
 mod background;
 mod configuration;
 mod notify;
+mod places;
 mod vnics;
 
-use arguments::{Arguments, files, operator_socket, socket};
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
@@ -22,6 +21,8 @@ use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::disposal::{DISPOSER, dispose};
 use omniverb_sys::{manager, signals};
+use omniverbd_arguments::{Arguments, LogLevel};
+use places::{files, operator_socket, socket};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -83,6 +84,15 @@ fn helper(name: &str) -> ExitCode {
     }
 }
 
+fn level(named: LogLevel) -> Level {
+    match named {
+        LogLevel::Error => Level::Error,
+        LogLevel::Warning => Level::Warning,
+        LogLevel::Info => Level::Info,
+        LogLevel::Debug => Level::Debug,
+    }
+}
+
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.own_session {
         // Fails for a leader of a process group, which we are only if somebody gave us that flag
@@ -113,7 +123,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         sign_of_life: notify::sign_of_life(),
         ..Settings::default()
     };
-    let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
+    let level =
+        arguments.log_level.map(level).or(configuration.log_level).unwrap_or(Level::Warning);
     let form = match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => Form::Priorities,
         None => Form::Words,
