@@ -235,7 +235,7 @@ def _policy(across):
     kernel, without losing a byte, and what comes later is not carried."""
     with Talk(across, 7601, 4) as talk:
         _until(across, 7601, _are_carried, "carried")
-        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "forwarded")
         _until(across, 7601, lambda state: state and
                all(one == ("left", "the daemon has ended it") for one in state), "left")
         links, _ = talk.end()
@@ -244,7 +244,7 @@ def _policy(across):
         _until(across, 7602, lambda state: len(state) == 2 and all("not allowed" in why
                for _, why in state), "not allowed")
         check(talk.end() == (0, 0), "it was carried")
-    across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
+    across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "direct")
 
 
 def _computing(across):
@@ -285,13 +285,13 @@ def _computes(across, port, who_reads):
         else:
             check(False, f"nothing is in a ring: {held}")
         say((1, 2))
-        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "forwarded")
         _until(across, port, lambda state: ("left", "the daemon has ended it") in state, "left")
         say((1, who_reads))
         check(ends[1].wait(10) == 0 and "sound" in process.written(said[1]),
               process.written(said[1]))
     finally:
-        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "direct")
         for one in ends:
             process.end(one)
         for one in said:
@@ -346,12 +346,13 @@ def _owing(across):
     for place, (how, call) in enumerate(ways):
         with Commands(across, 7680 + place, how, call) as commands:
             try:
-                across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
+                across.omniverb("vnic", "set", f"pid:{across.server.pid}",
+                                "--datapath", "forwarded")
                 _until(across, 7680 + place,
                        lambda state: ("left", "the daemon has ended it") in state, "left")
                 commands.goes_on()
             finally:
-                across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
+                across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "direct")
 
 
 def _left_alone(across):
@@ -449,7 +450,7 @@ def _load(across):
         with Talk(across, 7700 + number, 1 + number % 3, seed=number) as talk:
             time.sleep(number % 7 * 0.2)
             way = ["forwarded", "direct"][number % 2]
-            across.omniverb("vnic", "set", f"pid:{across.client.pid}", "datapath", way)
+            across.omniverb("vnic", "set", f"pid:{across.client.pid}", "--datapath", way)
             talk.end()
 
 

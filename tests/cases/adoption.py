@@ -37,7 +37,7 @@ def _stays(pair):
 
 def _set(pair, what, *containers):
     for container in containers:
-        pair.daemon.set_vnic(container.namespace, "adoption", what)
+        pair.daemon.set_vnic(container.namespace, "--adoption", what)
 
 
 def _switched(which):
@@ -51,7 +51,7 @@ def _switched(which):
                 vnic = pair.daemon.vnic(getattr(pair, which).namespace)
                 check(vnic["adoption"] == "off", f"{vnic}")
         finally:
-            _set(pair, "on", pair.server, pair.client)
+            _set(pair, "exact", pair.server, pair.client)
     return Case(f"adoption.switched_off {which}", run, 100)
 
 

@@ -360,7 +360,7 @@ def _faulty(program, within):
     """Packets that take a detour, between two vNICs or within one, show once. Of the unreliable
     services none is sent again; of RC few, where the machine is busy: far fewer than half."""
     def run(two):
-        two.daemon.set_vnic(two.server.namespace, "faults", "delay=100us")
+        two.daemon.set_vnic(two.server.namespace, "--faults", "delay=100us")
         client = two.server if within else two.client
         ends = types.SimpleNamespace(server=two.server, client=client)
         reliable = program == "ibv_rc_pingpong"

@@ -171,10 +171,8 @@ def _daemon_errors(pair):
 
 # What was typed, and words of the answer: what failed, and what to do.
 _MISTAKES = [
-    ("vnic set rate 300mbit", ['"300mbit"', "name missing", "omniverb vnic list"]),
-    ("vnic set host rate", ["rate has no value", "omniverb vnic set host rate VALUE"]),
-    ("vnic set host burst 1k", ["the daemon refuses", "1500 to 1g"]),
-    ("vnic set nosuch rate 300mbit", ['"nosuch"', "omniverb vnic list"]),
+    ("vnic set host --burst 1k", ["the daemon refuses", "1500 to 1g"]),
+    ("vnic set nosuch --rate 300mbit", ['"nosuch"', "omniverb vnic list"]),
     ("run -- nosuch", ["nosuch: no such program in PATH"]),
 ]
 

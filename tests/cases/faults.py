@@ -1,4 +1,4 @@
-"""A bad network, as `omniverb vnic set NAME faults` makes it: programs on both sides of it, and
+"""A bad network, as `omniverb vnic set NAME --faults` makes it: programs on both sides of it, and
 that it is as bad as was said, and for no longer."""
 
 import contextlib
@@ -28,7 +28,7 @@ class _Ends:
     def set(self, faults):
         """The same faults in both directions."""
         for daemon, namespace in self.ends:
-            daemon.set_vnic(namespace, "faults", faults)
+            daemon.set_vnic(namespace, "--faults", faults)
 
     def listed(self):
         """What is shown of both."""
@@ -186,13 +186,16 @@ def _bounded(hosts):
 
 
 def _mistakes(hosts):
-    """One line that says what is wrong, and nothing changes."""
-    for words in (["faults"], ["faults", "loss=200%"], ["faults", "los=1%"], ["faults", "delay=5"],
-                  ["faults", "delay=1ms,jitter=2ms"], ["faults", "loss=1%", "faults", "none"]):
-        text = hosts.a.daemon.set_vnic(hosts.server.namespace, *words, accept=(1,))
-        check(text.startswith("omniverb: ") and len(text.splitlines()) == 1, text)
+    """The option is named, and what is wrong with its value; nothing changes."""
+    for words, why in ((["--faults"], "a value is required"),
+                       (["--faults", "loss=200%"], "100%"), (["--faults", "los=1%"], '"los"'),
+                       (["--faults", "delay=5"], '"5"'),
+                       (["--faults", "delay=1ms,jitter=2ms"], "longer than the delay"),
+                       (["--faults", "loss=1%", "--faults", "none"], "multiple times")):
+        text = hosts.a.daemon.set_vnic(hosts.server.namespace, *words, accept=(2,))
+        check(text.startswith("error: ") and "--faults" in text and why in text, text)
         check(hosts.a.daemon.vnic(hosts.server.namespace)["faults"] is None, f"{words}")
-    text = hosts.server.run("omniverb", "vnic", "set", f"pid:{hosts.server.pid}", "faults",
+    text = hosts.server.run("omniverb", "vnic", "set", f"pid:{hosts.server.pid}", "--faults",
                             "loss=1%", accept=(1,), plain=True)
     check("no socket for operators" in text, f"a container sets faults: {text}")
 

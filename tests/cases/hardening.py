@@ -49,7 +49,7 @@ def _helper(daemon):
 
 def _serves(pair):
     """Everything works: direct, forwarded, with a rate."""
-    for words in ((), ("datapath", "forwarded", "rate", "1gbit")):
+    for words in ((), ("--datapath", "forwarded", "--rate", "1gbit")):
         for place in (pair.server, pair.client) if words else ():
             pair.daemon.omniverb("vnic", "set", f"pid:{place.pid}", *words)
         both = duet.run(pair, "ibv_rc_pingpong", "-g", str(pair.gid_index), "-n", "300")

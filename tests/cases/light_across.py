@@ -161,12 +161,12 @@ def _cut(across):
     server, client = across.pair()
     with Far(across, [7130], ends=(server, client)) as far:
         running, _ = far.keeps(7130)
-        across.omniverb("vnic", "set", f"pid:{client.pid}", "datapath", "forwarded")
+        across.omniverb("vnic", "set", f"pid:{client.pid}", "--datapath", "forwarded")
         check(running.wait(10) == 0, far.written("keeps"))
         check("ended by ConnectionResetError" in far.written("keeps"), far.written("keeps"))
         count, light = far.asks(7130, 1)
         check(count > 10 and light == 0, f"{light} of {count}")
-        across.omniverb("vnic", "set", f"pid:{client.pid}", "datapath", "direct")
+        across.omniverb("vnic", "set", f"pid:{client.pid}", "--datapath", "direct")
 
 
 def _restarted(across):
@@ -185,11 +185,11 @@ def _restarted(across):
                       lambda: f"{far.trunks()}")
         time.sleep(1.5)
         check(sorted(one["name"] for one in far.trunks()) == names, f"{far.trunks()}")
-        across.omniverb("vnic", "set", f"pid:{client.pid}", "datapath", "forwarded")
+        across.omniverb("vnic", "set", f"pid:{client.pid}", "--datapath", "forwarded")
         for name, running in kept.items():
             check(running.wait(10) == 0, far.written(name))
             check("ended by ConnectionResetError" in far.written(name), far.written(name))
-        across.omniverb("vnic", "set", f"pid:{client.pid}", "datapath", "direct")
+        across.omniverb("vnic", "set", f"pid:{client.pid}", "--datapath", "direct")
 
 
 def _killed(across):
@@ -309,7 +309,7 @@ def _parted(across):
         with Parted(across, 7190 + place, how, call) as parted:
             os.kill(parted.pid, signal.SIGSTOP)
             parted.tells(1, "rung")
-            across.omniverb("vnic", "set", f"pid:{parted.client.pid}", "datapath", "forwarded")
+            across.omniverb("vnic", "set", f"pid:{parted.client.pid}", "--datapath", "forwarded")
             # Until the broker has been told, and has told both.
             process.until(lambda: not parted.far.trunks(), 20, lambda: f"{parted.far.trunks()}")
             parted.goes_on()

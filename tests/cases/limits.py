@@ -31,7 +31,7 @@ def _changed_under_way(pair):
     only have less pass. How soon a change counts, and how exactly, bench/limits.py says."""
     def limit(rate):
         for side in (pair.server, pair.client):
-            pair.daemon.set_vnic(side.namespace, "rate", f"{rate}bit", "burst", str(_BURST))
+            pair.daemon.set_vnic(side.namespace, "--rate", f"{rate}bit", "--burst", str(_BURST))
 
     def passed():
         rows = [peer["packets"] for qp in pair.daemon.queue_pairs() for peer in qp["peers"]]
@@ -69,7 +69,7 @@ def _nothing_twice(rate, seconds, both):
     def run(limited):
         ends, addresses = limited.ends(2)
         for end in ends:
-            limited.limit(end, "rate", rate)
+            limited.limit(end, "--rate", rate)
         limited.connect(ends, addresses)
         ends[0].write(seconds)
         ends[1].write(seconds if both else 0)
@@ -87,7 +87,7 @@ def _taken_away(limited):
     for rate, ways in (("20mbit", {"forwarded"}), ("none", {"direct"})):
         ends, addresses = limited.ends(2)
         for end in ends:
-            limited.limit(end, "rate", rate)
+            limited.limit(end, "--rate", rate)
         limited.connect(ends, addresses)
         rows = limited.host.daemon.queue_pairs()
         found = {peer["path"] for qp in rows for peer in qp["peers"]}
@@ -101,7 +101,7 @@ def _taken_away(limited):
 def _slow(pair, daemon):
     with pair as pair:
         pair.gid_index = duet.gid_index(pair.server)
-        daemon(pair).set_vnic(pair.server.namespace, "rate", "8kbit", "burst", "1500")
+        daemon(pair).set_vnic(pair.server.namespace, "--rate", "8kbit", "--burst", "1500")
         yield pair
 
 

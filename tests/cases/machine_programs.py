@@ -130,7 +130,7 @@ def _set(what, value):
     """What operators set for the vNIC holds for its processes, among each other as well."""
     def run(lab):
         daemon = lab.host.daemon
-        daemon.omniverb("vnic", "set", f"vm-{NAME}", what, value)
+        daemon.omniverb("vnic", "set", f"vm-{NAME}", f"--{what}", value)
         try:
             _exchange(lab, "machine", "container")
             _exchange(lab, "machine", "machine")
@@ -138,7 +138,7 @@ def _set(what, value):
             machine = next(vnic for vnic in found if vnic["name"] == f"vm-{NAME}")
             check(machine[what], f"{machine}")
         finally:
-            daemon.omniverb("vnic", "set", f"vm-{NAME}", what, "none")
+            daemon.omniverb("vnic", "set", f"vm-{NAME}", f"--{what}", "none")
     return run
 
 

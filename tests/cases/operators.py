@@ -85,7 +85,7 @@ def _host_network(pair):
     own = ["unshare", "-m", "sh", "-c",
            f"mount -t tmpfs none {beside} && exec \"$@\"", "sh", omniverb]
     options = environment(OMNIVERB_SOCKET=pair.daemon.socket)
-    for words in (["vnic", "set", "host", "rate", "8mbit"], ["vnic", "disconnect", "host"],
+    for words in (["vnic", "set", "host", "--rate", "8mbit"], ["vnic", "disconnect", "host"],
                   ["capture", "-w", "/dev/null"]):
         text = process.run([*own, *words], env=options, accept=(1,))
         check("no socket for operators" in text or "regular file" in text, f"{words}: {text}")

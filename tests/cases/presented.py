@@ -168,7 +168,7 @@ def _silence(pair):
 def _gaps(pair):
     """What the network loses and doubles is counted where it is missed."""
     for place in (pair.client, pair.server):
-        pair.daemon.set_vnic(place.namespace, "faults", "loss=3%,duplicate=3%,seed=3")
+        pair.daemon.set_vnic(place.namespace, "--faults", "loss=3%,duplicate=3%,seed=3")
     try:
         _rises(pair.server, {"out_of_seq_request": 1, "duplicate_request": 1}, {}, lambda: (
             _rises(pair.client, {"rcvd_seq_err": 1, "completer_retry_err": 1, "retrans_pkts": 1},
@@ -176,7 +176,7 @@ def _gaps(pair):
                    .finish(100))))
     finally:
         for place in (pair.client, pair.server):
-            pair.daemon.set_vnic(place.namespace, "faults", "none")
+            pair.daemon.set_vnic(place.namespace, "--faults", "none")
 
 
 def _packets(pair):

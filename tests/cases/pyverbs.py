@@ -74,7 +74,7 @@ def under_faults(pair, stored, least, limit, but=()):
     beside = pair.server.start("ibv_rc_pingpong", "-p", "18500")
     try:
         process.until(lambda: pair.daemon.vnic(pair.server.namespace), 20, "a vNIC")
-        pair.daemon.set_vnic(pair.server.namespace, "faults", _FAULTS)
+        pair.daemon.set_vnic(pair.server.namespace, "--faults", _FAULTS)
         found = pair.suite.run(pair.server, limit=limit, omitted=omitted)
         done = pair.daemon.vnic(pair.server.namespace)["injected"]
         print(done)

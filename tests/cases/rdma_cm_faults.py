@@ -51,7 +51,7 @@ def _lossy(server, client, expected):
     def run(hosts):
         ends = ((hosts.a.daemon, hosts.server), (hosts.b.daemon, hosts.client))
         for daemon, place in ends:
-            daemon.set_vnic(place.namespace, "faults", _FAULTS)
+            daemon.set_vnic(place.namespace, "--faults", _FAULTS)
         try:
             words = [[word.format(server=hosts.server.address) for word in side]
                      for side in (server, client)]
@@ -59,7 +59,7 @@ def _lossy(server, client, expected):
             check(re.search(expected, text), f"{text}\n--- server ---\n{said}")
         finally:
             for daemon, place in ends:
-                daemon.set_vnic(place.namespace, "faults", "none")
+                daemon.set_vnic(place.namespace, "--faults", "none")
         quiet(hosts)
     return run
 

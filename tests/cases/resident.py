@@ -203,16 +203,16 @@ def _delayed(crowd):
     """Packets that a bad network delays."""
     with crowd.hoards("datagrams"):
         for namespace in crowd.namespaces:
-            crowd.daemon.set_vnic(namespace, "faults", "delay=10s,limit=100000")
+            crowd.daemon.set_vnic(namespace, "--faults", "delay=10s,limit=100000")
         try:
             with crowd.stays_small(_KEPT + _BESIDE) as look:
                 crowd.send([0xABCDE] * crowd.count, 4)
                 look()
                 for namespace in crowd.namespaces:
-                    crowd.daemon.set_vnic(namespace, "faults", "none")
+                    crowd.daemon.set_vnic(namespace, "--faults", "none")
         finally:
             for namespace in crowd.namespaces:
-                crowd.daemon.set_vnic(namespace, "faults", "none")
+                crowd.daemon.set_vnic(namespace, "--faults", "none")
 
 
 def _answers(crowd):

@@ -122,7 +122,7 @@ def steady(limited, count, rate, seconds):
     seconds that the daemon took, all told."""
     ends, addresses = limited.ends(count)
     for end in ends:
-        limited.limit(end, "rate", f"{rate}bit", "burst", "64k")
+        limited.limit(end, "--rate", f"{rate}bit", "--burst", "64k")
     limited.connect(ends, addresses)
     for end in ends:
         end.write(seconds + 3)
@@ -155,7 +155,7 @@ def changes(limited, rates):
     operations there were. Fails if one of them is lost."""
     ends, addresses = limited.ends(2, message=4096, depth=32)
     for end in ends:
-        limited.limit(end, "rate", "20mbit", "burst", "64k")
+        limited.limit(end, "--rate", "20mbit", "--burst", "64k")
     limited.connect(ends, addresses)
     ends[0].write(3 + round(1.5 * len(rates)))
     ends[1].write(0)
@@ -163,7 +163,7 @@ def changes(limited, rates):
     time.sleep(1.5)
     for rate in rates:
         made.append((time.monotonic(), rate))
-        limited.limit(ends[0], "rate", f"{rate}bit", "burst", "64k")
+        limited.limit(ends[0], "--rate", f"{rate}bit", "--burst", "64k")
         time.sleep(1.5)
     limited.finish(ends)
     return [Change(ends[0], at, rate) for at, rate in made], ends[0].posted

@@ -1,8 +1,8 @@
 //! `omniverb run`: sets the scene and becomes the program.
 
-use crate::present::{self, Way};
+use crate::present;
 use crate::{daemon, library, program as programs};
-use clap::ValueEnum;
+use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::message::{self, Reply, Request, SUFFIX};
 use omniverb_formats::range;
 use omniverb_session::SOCKET_VARIABLE;
@@ -16,28 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// What the library that stands before calls of sockets does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sockets {
-    /// It passes all on.
-    Pass,
-    /// It carries bytes.
-    Carry,
-    /// Connections have no socket of the kernel's: for programs that keep them to themselves.
-    Light,
-}
-
-impl Sockets {
-    /// As the library is told.
-    fn word(self) -> &'static str {
-        match self {
-            Sockets::Pass => "pass",
-            Sockets::Carry => "carry",
-            Sockets::Light => "light",
-        }
-    }
-}
-
 /// How it is told (`sockets/preload/src/carry/process.rs`).
 const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
 /// How long the broker may take to say which connections are to be light.
@@ -47,12 +25,21 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
+/// A mode as the library is told it.
+fn word(mode: SocketMode) -> &'static str {
+    match mode {
+        SocketMode::Pass => "pass",
+        SocketMode::Carry => "carry",
+        SocketMode::Light => "light",
+    }
+}
+
 /// Does not return if all goes well: the program takes our place, with its exit code, its signals
 /// and its process number.
 pub(crate) fn run(
     preload: bool,
-    sockets: Option<Sockets>,
-    way: Way,
+    sockets: Option<SocketMode>,
+    present: PresentMode,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
     // A leading `--` has been taken by the argument parser.
@@ -67,13 +54,13 @@ pub(crate) fn run(
     command.args(arguments);
     command.env(SOCKET_VARIABLE, &socket);
     // Held until the program has taken our place.
-    let presented = present::to(&mut command, &socket, way);
+    let presented = present::to(&mut command, &socket, present);
     command.env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
     let mut first = Vec::new();
-    if let Some(way) = sockets {
+    if let Some(mode) = sockets {
         first.push(library::sockets()?);
-        command.env(SOCKETS_VARIABLE, way.word());
-        if way == Sockets::Carry {
+        command.env(SOCKETS_VARIABLE, word(mode));
+        if mode == SocketMode::Carry {
             match std::env::var_os(range::VARIABLE) {
                 Some(said) => check(&said.to_string_lossy())?,
                 None => {
@@ -113,7 +100,7 @@ pub(crate) fn gateway(
     // A range may begin with anything.
     command.push("--".into());
     command.extend(to.into_iter().map(OsString::from));
-    run(false, None, Way::Off, &command)
+    run(false, None, PresentMode::Off, &command)
 }
 
 /// The library would leave out what is no range, and say nothing.

@@ -1,17 +1,18 @@
-//! `omniverb vnic`: which way a vNIC's traffic takes, how fast, and how bad its network is.
+//! `omniverb vnic`: shows and changes the datapath, rate, adoption and faults of vNICs.
 
 use crate::client::Client;
 use crate::operator::Operator;
 use crate::table::Table;
 use crate::{daemon, output};
 use anyhow::bail;
-use omniverb_session::faults::{self, Faults};
+use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions};
+use omniverb_session::faults::Faults;
 use omniverb_session::operator::{
     ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
     DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
     VNIC_NAME_BYTES, VnicChanged,
 };
-use omniverb_session::tc_units::{self, show_rate, show_size};
+use omniverb_session::tc_units::{show_rate, show_size};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -25,88 +26,37 @@ pub(crate) fn name_bytes(name: &str) -> anyhow::Result<[u8; VNIC_NAME_BYTES]> {
     Ok(bytes)
 }
 
-const SETTINGS: [&str; 5] = ["rate", "burst", "datapath", "adoption", "faults"];
-const WORDS: &str = "rate, burst, datapath, adoption or faults";
-
-/// `words`: what to change, as pairs.
-pub(crate) fn set(name: &str, words: &[String]) -> anyhow::Result<ExitCode> {
-    let change = change(name, words)?;
+/// Changes a vNIC; what is not among the options stays.
+pub(crate) fn set(name: &str, policy: &PolicyOptions) -> anyhow::Result<ExitCode> {
+    let change = change(name, policy)?;
     let changed = Operator::connect()?.set_vnic(&change, name)?;
     output::write(&said(name, &changed))
 }
 
-fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
-    let mut change = SetVnic {
+fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
+    let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
+    let given = |option: bool, bit| if option { bit } else { 0 };
+    Ok(SetVnic {
         name: name_bytes(name)?,
-        what: 0,
-        datapath: 0,
-        bits_per_second: 0,
-        burst_bytes: 0,
-        faults: Faults::default(),
-        adoption: ADOPTION_EXACT,
+        what: given(datapath.is_some(), SET_DATAPATH)
+            | given(rate.is_some(), SET_RATE)
+            | given(burst.is_some(), SET_BURST)
+            | given(adoption.is_some(), SET_ADOPTION)
+            | given(faults.is_some(), SET_FAULTS),
+        datapath: match datapath {
+            Some(DatapathValue::Forwarded) => DATAPATH_FORWARDED,
+            _ => DATAPATH_DIRECT,
+        },
+        bits_per_second: rate.map_or(0, |rate| rate.0),
+        burst_bytes: burst.unwrap_or(0),
+        faults: faults.map_or_else(Faults::default, |list| list.0),
+        adoption: match adoption {
+            Some(AdoptionValue::Trusting) => ADOPTION_TRUSTING,
+            Some(AdoptionValue::Off) => ADOPTION_OFF,
+            _ => ADOPTION_EXACT,
+        },
         reserved: 0,
-    };
-    for pair in words.chunks(2) {
-        let [word, value] = pair else {
-            let word = pair.concat();
-            if SETTINGS.contains(&word.as_str()) {
-                bail!("{word} has no value: say omniverb vnic set {name} {word} VALUE");
-            }
-            bail!(
-                "{word:?} is no setting but {WORDS}: is the vNIC's name missing before {name:?}? \
-                 `omniverb vnic list` shows names"
-            );
-        };
-        let bit = match word.as_str() {
-            "rate" => {
-                let none = matches!(value.as_str(), "none" | "unlimited");
-                change.bits_per_second = if none { 0 } else { number(tc_units::rate(value))? };
-                if !none && change.bits_per_second == 0 {
-                    bail!("a rate of 0 would let nothing pass; `rate none` takes the limit away");
-                }
-                SET_RATE
-            }
-            "burst" => {
-                change.burst_bytes = number(tc_units::size(value))?;
-                SET_BURST
-            }
-            "datapath" => {
-                change.datapath = match value.as_str() {
-                    "direct" => DATAPATH_DIRECT,
-                    "forwarded" => DATAPATH_FORWARDED,
-                    other => bail!("{other:?} is neither direct nor forwarded"),
-                };
-                SET_DATAPATH
-            }
-            "faults" => {
-                let faults = faults::faults(value).map_err(anyhow::Error::msg)?;
-                change.faults = faults.unwrap_or_default();
-                SET_FAULTS
-            }
-            "adoption" => {
-                change.adoption = match value.as_str() {
-                    "exact" | "on" => ADOPTION_EXACT,
-                    "trusting" => ADOPTION_TRUSTING,
-                    "off" => ADOPTION_OFF,
-                    other => bail!("{other:?} is none of exact (on), trusting and off"),
-                };
-                SET_ADOPTION
-            }
-            other => bail!("{other:?} cannot be set: use {WORDS}"),
-        };
-        if change.what & bit != 0 {
-            bail!("{word} is there twice");
-        }
-        change.what |= bit;
-    }
-    if change.what == 0 {
-        bail!("say what to set: {WORDS}");
-    }
-    Ok(change)
-}
-
-fn number(found: Result<u64, String>) -> anyhow::Result<u64> {
-    found.map_err(anyhow::Error::msg)
+    })
 }
 
 fn said(name: &str, changed: &VnicChanged) -> String {
@@ -199,33 +149,60 @@ fn people(found: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use omniverb_arguments::{Arguments, Command, VnicCommand};
+    use omniverb_session::faults;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
+    fn change(options: &str) -> Result<SetVnic, String> {
+        change_of("net-5", options)
+    }
+
+    fn change_of(name: &str, options: &str) -> Result<SetVnic, String> {
+        let words = ["omniverb", "vnic", "set", name].into_iter().chain(options.split_whitespace());
+        let parsed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Command::Vnic(VnicCommand::Set { name, policy }) = parsed.command else {
+            return Err("another command".into());
+        };
+        super::change(&name, &policy).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn changes_are_read() {
-        let change = |text: &str| change("net-5", &words(text));
-        let all = change("rate 300mbit burst 64k datapath forwarded").unwrap();
+    fn options_say_what_changes() {
+        let all = change("--rate 300mbit --burst 64k --datapath forwarded").unwrap();
         assert_eq!(all.what, SET_RATE | SET_BURST | SET_DATAPATH);
         assert_eq!((all.bits_per_second, all.burst_bytes), (300_000_000, 65536));
         assert_eq!((&all.name[..5], all.name[5], all.datapath), (&b"net-5"[..], 0, 1));
-        let none = change("rate none").unwrap();
+        let none = change("--rate none").unwrap();
         assert_eq!((none.what, none.bits_per_second), (SET_RATE, 0));
-        let faults = change("faults loss=1%,delay=2ms").unwrap();
+        let faults = change("--faults loss=1%,delay=2ms").unwrap();
         assert_eq!((faults.what, faults.faults.loss), (SET_FAULTS, 10_000));
-        let off = change("adoption off").unwrap();
-        assert_eq!((off.what, off.adoption), (SET_ADOPTION, ADOPTION_OFF));
-        assert_eq!(change("adoption on").unwrap().adoption, ADOPTION_EXACT);
-        assert!(change("adoption maybe").is_err());
-        assert!(change("faults none").unwrap().faults.is_nothing());
-        let error = change("faults lose=1%").unwrap_err().to_string();
-        assert!(error.contains("\"lose\"") && error.lines().count() == 1, "{error}");
-        for wrong in ["", "rate", "rate fast", "rate 0", "speed 5", "rate 1mbit rate 2mbit"] {
-            assert!(change(wrong).is_err(), "{wrong}");
+        assert!(change("--faults none").unwrap().faults.is_nothing());
+        for (word, value) in
+            [("exact", ADOPTION_EXACT), ("trusting", ADOPTION_TRUSTING), ("off", ADOPTION_OFF)]
+        {
+            let adoption = change(&format!("--adoption={word}")).unwrap();
+            assert_eq!((adoption.what, adoption.adoption), (SET_ADOPTION, value));
         }
-        assert!(super::change(&"x".repeat(64), &words("rate none")).is_err());
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_reason() {
+        for (options, reason) in [
+            ("", "required"),
+            ("--rate", "a value is required"),
+            ("--rate fast", "\"fast\""),
+            ("--rate 0", "let nothing pass"),
+            ("--speed 5", "--speed"),
+            ("--rate 1mbit --rate 2mbit", "multiple times"),
+            ("--adoption maybe", "exact, trusting, off"),
+            ("--datapath fast", "direct, forwarded"),
+            ("--faults lose=1%", "\"lose\""),
+            ("rate 300mbit", "unexpected argument 'rate'"),
+        ] {
+            let error = change(options).unwrap_err();
+            assert!(error.contains(reason), "{options}: {error}");
+        }
+        assert!(change_of(&"x".repeat(64), "--rate none").is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::{daemon, library};
 use anyhow::Context;
 use folder::Folder;
 use keeper::Kept;
+use omniverb_arguments::PresentMode;
 use omniverb_session::PRESENTED_VARIABLE;
 use omniverb_sys::own;
 use std::ffi::OsString;
@@ -23,19 +24,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use tree::Tree;
 use values::Source;
-
-/// How a program is shown its device's files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Way {
-    /// By a preloaded library.
-    #[default]
-    Preload,
-    /// By mounts of the program's own, which static programs see, too. Where they are not allowed,
-    /// by the library.
-    Mounts,
-    /// Not at all.
-    Off,
-}
 
 /// What `run` has to hold until it has become the program.
 #[derive(Debug, Default)]
@@ -55,22 +43,26 @@ impl Presented {
 /// Adds to the environment of `command` what shows the device's files to a program of the daemon at
 /// `socket`. Where that cannot be, the user is told so, once: otherwise programs that look there
 /// fall back to something slower without a word.
-pub(crate) fn to(command: &mut Command, socket: &Path, way: Way) -> Presented {
+pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Presented {
     // Without a daemon there is no device to show; the library says so to whoever asks it for one.
     let inherited = presented(socket);
     // Who has both already may have them from another installation.
     let nothing_to_do = inherited.is_some()
-        && match way {
-            Way::Mounts => mounts::are_shown(),
-            Way::Preload | Way::Off => library::is_preloaded(),
+        && match mode {
+            PresentMode::Mounts => mounts::are_shown(),
+            PresentMode::Preload | PresentMode::Off => library::is_preloaded(),
         };
-    if way == Way::Off || nothing_to_do || inherited.is_none() && daemon::connect(socket).is_err() {
+    if mode == PresentMode::Off
+        || nothing_to_do
+        || inherited.is_none() && daemon::connect(socket).is_err()
+    {
         return Presented::default();
     }
     let kept = || if inherited.is_some() { Ok(None) } else { keeper::obtain(socket).map(Some) };
     let shown = kept().and_then(|kept| {
         let folder = kept.as_ref().map(|kept| &kept.folder).or(inherited.as_ref());
-        let is_mounted = way == Way::Mounts && folder.is_some_and(|folder| mounted(folder));
+        let is_mounted =
+            mode == PresentMode::Mounts && folder.is_some_and(|folder| mounted(folder));
         Ok((kept, if is_mounted { None } else { Some(library::paths()?) }))
     });
     match shown {

@@ -18,13 +18,13 @@ use super::address_list;
 use super::keeping::{Keeping, Lost, Speaker};
 use super::network::Network;
 use super::opener;
-use super::pinner::Whose;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::start;
 use super::wakes::Wakes;
 use anyhow::Context;
 use devices::{listen, port, wait_for, windows};
+use omniverb_arguments::InPlace;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
@@ -56,7 +56,7 @@ const TURN: usize = 32;
 
 /// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
 /// `in_place`: whose pages may stay where they are for the host's engine.
-pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<ExitCode> {
+pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<ExitCode> {
     let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
     let found = wait_for("a window of Omniverb", windows)?;
     let port = wait_for(PORT_NAME, port)?;

@@ -2,8 +2,9 @@
 //! of them, goes to who looks (`pinner.rs`), what that one finds goes to the host, and as long as
 //! something is kept the host is asked whether it still has to be.
 
-use super::pinner::{FOLDER, Heard, Pinner, Whose};
+use super::pinner::{FOLDER, Heard, Pinner};
 use super::relay::{Channel, Relay};
+use omniverb_arguments::InPlace;
 use omniverb_session::pinned_pages::PINS_MAX;
 use omniverb_session::vm::{FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written};
 use omniverb_session::{Message as Said, decode as decode_said, written as written_said};
@@ -39,8 +40,8 @@ pub(super) enum Speaker {
 pub(super) struct Lost;
 
 impl Keeping {
-    pub(super) fn begin(whose: Whose) -> Keeping {
-        let pinner = Pinner::start(whose, Path::new(FOLDER)).unwrap_or_else(|error| {
+    pub(super) fn begin(in_place: InPlace) -> Keeping {
+        let pinner = Pinner::start(in_place, Path::new(FOLDER)).unwrap_or_else(|error| {
             eprintln!("omniverb: no pages of processes are left where they are: {error}");
             None
         });

@@ -36,14 +36,13 @@ mod windows;
 
 pub(crate) use agent::agent;
 pub(crate) use list::list;
-pub(crate) use pinner::{Whose, serve as pin};
+pub(crate) use pinner::serve as pin;
 pub(crate) use processors::is_emulated_alone;
 
 use crate::operator::Operator;
 use crate::{output, vnic};
 use anyhow::{Context, bail};
 use border::{Border, Side};
-use omniverb_session::tc_units::size;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::{inherit, privileges};
 use options::{Maps, Plugged, Room};
@@ -73,21 +72,21 @@ fn name(text: &str) -> anyhow::Result<MachineName> {
 
 /// The windows of a machine, as people ask for them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Windows<'a> {
+pub(crate) struct Windows {
     /// How large its own is to be.
-    pub(crate) own: &'a str,
+    pub(crate) own: u64,
     /// How many it shares with neighbours from the beginning, and with those that are plugged in
     /// later, at most.
     pub(crate) neighbours: u8,
     pub(crate) most: u8,
     /// How large each of these is to be.
-    pub(crate) pair: &'a str,
+    pub(crate) pair: u64,
     /// How they come into the machine.
     pub(crate) way: Way,
 }
 
 /// What is asked for.
-fn wanted(windows: Windows<'_>) -> anyhow::Result<Wanted> {
+fn wanted(windows: Windows) -> anyhow::Result<Wanted> {
     let Windows { own, neighbours: count, most, pair, way } = windows;
     let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
     // Where there are none to be, nothing is needed for them.
@@ -109,7 +108,7 @@ fn plugged(wanted: Wanted, index: usize, path: String) -> Plugged {
 /// `shared`: the daemon gets its memory.
 pub(crate) fn run(
     text: &str,
-    windows: Windows<'_>,
+    windows: Windows,
     shared: bool,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
@@ -143,8 +142,8 @@ pub(crate) fn run(
 /// `memory`: how much it may have at most. `user`: whose QEMU is.
 pub(crate) fn args(
     text: &str,
-    windows: Windows<'_>,
-    memory: &str,
+    windows: Windows,
+    memory: u64,
     user: Option<&str>,
     libvirt: bool,
 ) -> anyhow::Result<ExitCode> {
@@ -159,7 +158,6 @@ pub(crate) fn args(
              or newer --windows mapped needs none"
         );
     }
-    let memory = size(memory).map_err(anyhow::Error::msg)?;
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let kept = start::start(text, wanted, Some(user.unwrap_or_else(User::ourselves)))?;
     let paths = std::iter::once(kept.window_path).chain(kept.pair_paths).enumerate();
@@ -186,9 +184,9 @@ fn later(wanted: Wanted, monitor: Option<&str>) -> Option<options::Later<'_>> {
     monitor.map(|monitor| options::Later { monitor, first, last })
 }
 
-fn window_bytes(text: &str) -> anyhow::Result<u64> {
-    let bytes = size(text).map_err(anyhow::Error::msg)?;
-    bytes.checked_next_multiple_of(STEP).context("a window of that size?")
+fn window_bytes(bytes: u64) -> anyhow::Result<u64> {
+    let whole = bytes.checked_next_multiple_of(STEP);
+    whole.with_context(|| format!("a window cannot have {bytes} bytes: say less"))
 }
 
 /// For those who are started so: see [`keeper`].

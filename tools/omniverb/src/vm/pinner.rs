@@ -21,6 +21,7 @@ mod taken_over;
 use super::start::{NEVER, own_program};
 use anyhow::Context;
 use kept::{Kept, PINS_MAX};
+use omniverb_arguments::InPlace;
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::pinned_pages::{self, Run};
@@ -50,17 +51,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 const REAPED: Duration = Duration::from_millis(5);
 const REAPS: usize = 40;
 
-/// Whose pages are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Whose {
-    /// Nobody is believed.
-    Nobody,
-    /// Of processes that may write to the kernel's memory: root's with all its rights.
-    Root,
-    /// Everybody's: a process that lies may have memory of the guest overwritten.
-    All,
-}
-
 /// Where the agent has such a process.
 pub(super) struct Pinner {
     socket: OwnedFd,
@@ -80,12 +70,12 @@ pub(super) enum Heard {
 impl Pinner {
     /// Starts one; none if nobody is believed, and nothing is kept. `folder`: where it and those
     /// that come after it find each other.
-    pub(super) fn start(whose: Whose, folder: &Path) -> anyhow::Result<Option<Pinner>> {
-        let word = match whose {
-            Whose::Nobody if !taken_over::is_somebody_there(folder) => return Ok(None),
-            Whose::Nobody => "nobody",
-            Whose::Root => "root",
-            Whose::All => "all",
+    pub(super) fn start(in_place: InPlace, folder: &Path) -> anyhow::Result<Option<Pinner>> {
+        let word = match in_place {
+            InPlace::Nobody if !taken_over::is_somebody_there(folder) => return Ok(None),
+            InPlace::Nobody => "nobody",
+            InPlace::Root => "root",
+            InPlace::All => "all",
         };
         taken_over::make(folder)?;
         let (socket, theirs) = socket::pair()?;
@@ -155,13 +145,13 @@ impl Pinner {
 }
 
 /// What it does.
-pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
+pub(crate) fn serve(in_place: InPlace, folder: &Path) -> anyhow::Result<ExitCode> {
     let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
     rustix::process::setsid().context("cannot leave the agent's session")?;
     // What it keeps is nobody's any more when it ends: so the kernel is to end others first, if it
     // may be told so.
     let _ = std::fs::write("/proc/self/oom_score_adj", NEVER);
-    let mut pins = Pins::new(whose);
+    let mut pins = Pins::new(in_place);
     // Which is not who the agent will be: it looks into processes, at descriptors and pages.
     let keeps = [Privilege::Enter, Privilege::Look, Privilege::ReadAll];
     let mut heirs = Heirs::begin(folder, &mut pins.kept);
@@ -227,7 +217,7 @@ fn pins_max() -> usize {
 
 /// What is kept, and for whom it may be.
 struct Pins {
-    whose: Whose,
+    in_place: InPlace,
     /// Somebody would take it over.
     may_keep: bool,
     kept: Kept,
@@ -236,9 +226,9 @@ struct Pins {
 }
 
 impl Pins {
-    fn new(whose: Whose) -> Pins {
+    fn new(in_place: InPlace) -> Pins {
         let most = (pins_max(), pages::memory() / SHARE);
-        Pins { whose, may_keep: false, kept: Kept::default(), most }
+        Pins { in_place, may_keep: false, kept: Kept::default(), most }
     }
 
     /// What the agent says; false: it is gone.
@@ -298,10 +288,10 @@ impl Pins {
     /// Whether whoever has this socket is believed.
     fn may(&self, calls: BorrowedFd<'_>) -> Result<i32, Errno> {
         let peer = socket::peer(calls).map_err(|_| Errno::EACCES)?;
-        let may = match self.whose {
-            Whose::Nobody => false,
-            Whose::Root => peer.uid == 0 && pages::may(peer.pid, pages::ANYTHING),
-            Whose::All => true,
+        let may = match self.in_place {
+            InPlace::Nobody => false,
+            InPlace::Root => peer.uid == 0 && pages::may(peer.pid, pages::ANYTHING),
+            InPlace::All => true,
         };
         if may { Ok(peer.pid) } else { Err(Errno::EPERM) }
     }

@@ -1,6 +1,7 @@
 //! How pair windows come into a machine: as devices of their own, or mapped into one (decision
 //! 0048). That takes a QEMU which can do it.
 
+use omniverb_arguments::WindowMode;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 const FIRST: (u32, u32) = (11, 1);
 
 /// How a machine's pair windows come into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Mapped, if QEMU is new enough, for all that it says itself, ends at a reset anyway, and is
     /// not told to use KVM, with which that was never tried; else plugged in.
@@ -18,10 +19,19 @@ pub(crate) enum Way {
     /// memory.
     Mapped,
     /// The same, of a machine into which nothing can be plugged: then there are none.
-    #[value(skip)]
     MappedOnly,
     /// Plugged in, each as a device of its own.
     Plugged,
+}
+
+impl From<WindowMode> for Way {
+    fn from(mode: WindowMode) -> Way {
+        match mode {
+            WindowMode::Auto => Way::Auto,
+            WindowMode::Mapped => Way::Mapped,
+            WindowMode::Plugged => Way::Plugged,
+        }
+    }
 }
 
 impl Way {

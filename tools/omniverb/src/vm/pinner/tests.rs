@@ -4,8 +4,8 @@ use super::*;
 
 const PAGE: u64 = 4096;
 
-fn pins(whose: Whose) -> Pins {
-    let mut pins = Pins::new(whose);
+fn pins(in_place: InPlace) -> Pins {
+    let mut pins = Pins::new(in_place);
     (pins.may_keep, pins.most) = (true, (2, 4 * PAGE));
     pins
 }
@@ -28,20 +28,20 @@ fn null() -> OwnedFd {
 fn who_is_not_believed_is_not_asked() {
     let (calls, _other) = calls();
     let asks = |pins: &Pins| pins.may_be_asked(calls.as_fd(), &asked(1, PAGE));
-    assert_eq!(asks(&pins(Whose::Nobody)), Err(Errno::EPERM));
-    assert_eq!(asks(&pins(Whose::All)), Ok(()));
+    assert_eq!(asks(&pins(InPlace::Nobody)), Err(Errno::EPERM));
+    assert_eq!(asks(&pins(InPlace::All)), Ok(()));
     let root = pages::may(std::process::id().cast_signed(), pages::ANYTHING);
     let expected = if root { Ok(()) } else { Err(Errno::EPERM) };
-    assert_eq!(asks(&pins(Whose::Root)), expected);
+    assert_eq!(asks(&pins(InPlace::Root)), expected);
     // What nobody would take over is not kept.
-    let alone = Pins { may_keep: false, ..pins(Whose::All) };
+    let alone = Pins { may_keep: false, ..pins(InPlace::All) };
     assert_eq!(asks(&alone), Err(Errno::EAGAIN));
 }
 
 #[test]
 fn no_more_is_asked_for_than_may_be_kept() {
     let (calls, _other) = calls();
-    let mut pins = pins(Whose::All);
+    let mut pins = pins(InPlace::All);
     let asks = |pins: &Pins, length| pins.may_be_asked(calls.as_fd(), &asked(9, length));
     assert_eq!(asks(&pins, 4 * PAGE), Ok(()));
     for many in [5 * PAGE, u64::MAX] {
@@ -61,9 +61,9 @@ fn no_more_is_asked_for_than_may_be_kept() {
 fn a_question_is_passed_on_or_answered() {
     let (calls, _other) = calls();
     let (agent, hears) = socket::pair().unwrap();
-    let mut pins = pins(Whose::All);
-    let mut ask = |whose, length| {
-        pins.whose = whose;
+    let mut pins = pins(InPlace::All);
+    let mut ask = |in_place, length| {
+        pins.in_place = in_place;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let size = encode_said(0, &asked(7, length).into(), &mut bytes);
         let said = [&5_u32.to_ne_bytes(), &bytes[..size]].concat();
@@ -76,7 +76,7 @@ fn a_question_is_passed_on_or_answered() {
         };
         (decode_said(&bytes[..size]).ok(), told)
     };
-    assert_eq!(ask(Whose::All, PAGE), (Some((5, asked(7, PAGE).into())), None));
-    assert_eq!(ask(Whose::All, 5 * PAGE), (None, Some((7, Errno::EAGAIN))));
-    assert_eq!(ask(Whose::Nobody, PAGE), (None, Some((7, Errno::EPERM))));
+    assert_eq!(ask(InPlace::All, PAGE), (Some((5, asked(7, PAGE).into())), None));
+    assert_eq!(ask(InPlace::All, 5 * PAGE), (None, Some((7, Errno::EAGAIN))));
+    assert_eq!(ask(InPlace::Nobody, PAGE), (None, Some((7, Errno::EPERM))));
 }
