@@ -89,25 +89,30 @@ def _account(test):
     return Case(f"grants.accounts.{test}", run, 130)
 
 
-# MiB of a region, and of the cgroup of its owner: 1.2 times that.
-_REGION, _ROOM = 160, 192
+# MiB of a region; the cgroup of its owner has 1.2 times that. A hundred rounds are of smaller ones.
+_REGION, _REGION_OF_MANY = 160, 64
 
 
-def _charged(rounds, slow=False):
+# What peers may do with the region, and whether they keep what they were granted.
+_PEERS = {"rounds": 0, "read_only": 1, "read_only_kept": 2}
+
+
+def _charged(peers, rounds, slow=False):
     limit = 60 + 20 * rounds
+    region = _REGION_OF_MANY if slow else _REGION
 
     def run(scene):
-        owner = _Cgroup("charged", _ROOM)
+        owner = _Cgroup("charged", region * 6 // 5)
         try:
-            print(scene.run("charged", "lives_within_its_limit", rounds, _REGION, limit=limit,
-                            OWNER_CGROUP=owner.folder))
+            print(scene.run("charged", "lives_within_its_limit", rounds, region, _PEERS[peers],
+                            limit=limit, OWNER_CGROUP=owner.folder))
         finally:
             owner.close()
-    return Case(f"grants.charged.rounds {rounds}", run, limit + 10, slow)
+    return Case(f"grants.charged.{peers} {rounds}", run, limit + 10, slow)
 
 
 def _kept(scene):
-    owner = _Cgroup("kept", _ROOM)
+    owner = _Cgroup("kept", _REGION * 6 // 5)
     try:
         print(scene.run("charged", "what_peers_keep_has_a_bound", 12, 16, limit=120,
                         OWNER_CGROUP=owner.folder))
@@ -150,7 +155,8 @@ def _trusting(stage):
 def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("parted")), _charged(2), _charged(100, slow=True),
+             *map(_parted, tests_of("parted")), *[_charged(peers, 2) for peers in _PEERS],
+             *[_charged(peers, 100, slow=True) for peers in _PEERS],
              Case("grants.charged.kept", _kept, 130)]
     return [Group("grants.exact", cases, _exact, weight=WAITS),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,

@@ -45,6 +45,15 @@ pub(crate) struct Keys {
     moving: Mutex<()>,
 }
 
+/// Bytes on files of all keys but one.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Others {
+    /// Those that are there for nothing.
+    pub(crate) free: u64,
+    /// Those on files that nobody can empty.
+    pub(crate) sealed: u64,
+}
+
 /// What peers may reach by one R_Key.
 pub(crate) struct Key {
     region: Arc<Region>,
@@ -105,14 +114,16 @@ impl Keys {
         try_lock(&self.moving).filter(|_| FORKING.load(Ordering::SeqCst) == 0)
     }
 
-    /// Does something with a key, and with the bytes that are on files for nothing of all others
-    /// together. Nobody else sees the keys meanwhile. `None`: there is no such key.
-    pub(crate) fn with<T>(&self, rkey: Rkey, act: impl FnOnce(&mut Key, u64) -> T) -> Option<T> {
+    /// Does something with a key, and with what is on files of all others. Nobody else sees the
+    /// keys meanwhile. `None`: there is no such key.
+    pub(crate) fn with<T>(&self, rkey: Rkey, act: impl FnOnce(&mut Key, Others) -> T) -> Option<T> {
         let mut list = lock(&self.list);
-        let others = list.iter().filter(|(other, key)| **other != rkey && !key.adopted.is_empty());
-        let others_free =
-            others.map(|(_, key)| pace::free(key.granted(), key.region.moved.bytes())).sum();
-        list.get_mut(&rkey).map(|key| act(key, others_free))
+        let mut others = Others::default();
+        for (_, key) in list.iter().filter(|(other, _)| **other != rkey) {
+            others.free += pace::free(key.granted(), key.region.moved.bytes());
+            others.sealed += key.sealed();
+        }
+        list.get_mut(&rkey).map(|key| act(key, others))
     }
 
     /// Takes extents out, to move their pages back.
@@ -192,6 +203,18 @@ impl Key {
         self.adopted.iter().map(|extent| extent.length() as u64).sum()
     }
 
+    /// Whether its files are sealed against writing: nobody can empty them, so that what goes back
+    /// exists twice, until peers let go of it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        !page_rights::is_writable(self.region.access)
+    }
+
+    /// Bytes on such files.
+    pub(crate) fn sealed(&self) -> u64 {
+        let moved = self.adopted.iter().filter(|extent| self.is_sealed() && !extent.is_kept());
+        moved.map(|extent| extent.length() as u64).sum()
+    }
+
     /// Moves whole pages of the region onto a file of the daemon of this era, or a piece of a
     /// window.
     ///
@@ -236,9 +259,9 @@ impl Key {
         (start, length): (usize, usize),
     ) -> Result<AdoptedPages, Errno> {
         self.check((start, length))?;
-        let peers = match page_rights::is_writable(self.region.access) {
-            true => Access::ReadWrite,
-            false => Access::ReadOnly,
+        let peers = match self.is_sealed() {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
         };
         let pages = omniverb_adopt::adopt_onto(onto, start, peers, &Strategy::EXACT)
             .map_err(|error| crate::errno::from_raw(error.errno()))?;

@@ -33,6 +33,7 @@ pub mod manager;
 pub mod mapping;
 pub mod maps;
 pub mod memfd;
+pub mod memory_room;
 pub mod mounts;
 pub mod neighbour;
 pub mod netns;

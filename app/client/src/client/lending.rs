@@ -7,7 +7,7 @@
 use super::Client;
 use crate::delivered::Delivered;
 use crate::extent::Extent;
-use crate::keys::{Key, Keys};
+use crate::keys::{Key, Keys, Others};
 use crate::lent;
 use omniverb_device::Qp;
 use omniverb_link::pace;
@@ -15,6 +15,7 @@ use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, page_rights};
 use omniverb_sys::clock;
+use omniverb_sys::memory_room;
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Rkey, Service};
 use std::collections::BTreeSet;
@@ -92,8 +93,8 @@ impl Client {
         let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
         let era = self.bells.era();
         let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
-        let lent = self.keys.with(ask.rkey, |key, others_free| {
-            self.lend((&ask, onto), &qp, key, (start, length), (era, others_free))?;
+        let lent = self.keys.with(ask.rkey, |key, others| {
+            self.lend((&ask, onto), &qp, key, (start, length), (era, others))?;
             // Before whoever takes the pages back moves it: the keys are locked.
             Ok(qp.epoch() as u32)
         });
@@ -113,8 +114,8 @@ impl Client {
         (ask, onto): (&Adopt, Option<Place>),
         qp: &Qp,
         key: &mut Key,
-        place: (usize, usize),
-        (era, others_free): (u64, u64),
+        place @ (_, length): (usize, usize),
+        (era, others): (u64, Others),
     ) -> Result<(), Refused> {
         let piece = onto.as_ref().and_then(|onto| lent::piece(ask.memory, onto));
         let mappable = match piece {
@@ -126,7 +127,8 @@ impl Client {
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
-        has_room(key, place, others_free)?;
+        has_room(key, place, others)?;
+        has_room_twice(key, length, others)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
@@ -235,15 +237,26 @@ pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
 pub(super) fn has_room(
     key: &Key,
     (start, length): (usize, usize),
-    others_free: u64,
+    others: Others,
 ) -> Result<(), Refused> {
     if let Some(old) = key.extent_within(start, start + length) {
         return Err(Refused::InTheWay(old));
     }
     let granted = key.granted() + length as u64;
-    match pace::allows(granted, key.region().moved.bytes(), others_free) {
+    match pace::allows(granted, key.region().moved.bytes(), others.free) {
         true => Ok(()),
         false => Err(Errno::EAGAIN.into()),
+    }
+}
+
+/// Whether there is memory for what is on sealed files, and for so many bytes more, to be there
+/// once more when it goes back: peers may keep such files for as long as they like. Half of what is
+/// free is left to the program.
+fn has_room_twice(key: &Key, length: usize, others: Others) -> Result<(), Refused> {
+    let sealed = others.sealed + key.sealed() + length as u64;
+    match key.is_sealed() && sealed > memory_room::bytes() / 2 {
+        true => Err(Errno::EAGAIN.into()),
+        false => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::Client;
 use super::lending::{Refused, has_room, may_lend};
-use crate::keys::Key;
+use crate::keys::{Key, Others};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
@@ -45,8 +45,8 @@ impl Client {
         let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
         let era = self.bells.era();
         let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
-        let kept = self.keys.with(ask.rkey, |key, others_free| {
-            let ring = self.keep(&qp, key, (start, length), (era, others_free))?;
+        let kept = self.keys.with(ask.rkey, |key, others| {
+            let ring = self.keep(&qp, key, (start, length), (era, others))?;
             // Before whoever takes the pages back moves it: the keys are locked.
             Ok((ring, qp.epoch() as u32))
         });
@@ -65,11 +65,11 @@ impl Client {
         qp: &Qp,
         key: &mut Key,
         place: (usize, usize),
-        (era, others_free): (u64, u64),
+        (era, others): (u64, Others),
     ) -> Result<u32, Refused> {
         // The engine keeps to the flags.
         may_lend(qp, key, mappable(key.region().access, Trust::Trusting))?;
-        has_room(key, place, others_free)?;
+        has_room(key, place, others)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.keep(place, (era, stay)).map_err(|errno| {
