@@ -36,12 +36,11 @@ pub fn survives(strategy: Strategy) -> Outcome {
         let before = memory.bytes();
         let part = memory.part(offset, length);
         let first = part.address.next_multiple_of(PAGE);
-        let outcome = adopt_with(part.address, length, access(round), &[strategy]);
         if part.address + length < first + PAGE {
-            assert!(outcome.is_err());
+            assert!(adopt_with(part.address, length, access(round), &[strategy]).is_err());
             continue;
         }
-        let pages = outcome.unwrap();
+        let pages = crate::take(part, access(round), strategy);
         assert_eq!(pages.page_start(), first);
         assert_eq!(pages.page_length(), (part.address + length - first) / PAGE * PAGE);
         assert_eq!(memory.bytes(), before, "round {round}: adopted");
@@ -70,8 +69,7 @@ pub fn large(strategy: Strategy) -> Outcome {
         memory.set(index, scramble(index as u64));
     }
     for round in 0..3 {
-        let pages =
-            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
         assert_eq!(pages.page_length(), (64 << 20) + 3 * PAGE);
         memory.set(round, 1);
         crate::give_back(pages, &[strategy]);

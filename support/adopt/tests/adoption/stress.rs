@@ -4,7 +4,7 @@
 use crate::content::access;
 use crate::memory::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::{Outcome, cycles, cycles_are_given, require};
-use omniverb_adopt::{Access, Strategy, adopt_with};
+use omniverb_adopt::{Access, Strategy};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -135,8 +135,7 @@ pub fn alone(strategy: Strategy) -> Outcome {
             }
         };
         store(2 * round + 1, 2 * round);
-        let pages =
-            adopt_with(buffer.address, buffer.length, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = crate::take(buffer, Access::ReadWrite, strategy);
         store(2 * round + 2, 2 * round + 1);
         crate::give_back(pages, &[strategy]);
     }
