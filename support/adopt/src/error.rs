@@ -16,6 +16,10 @@ pub enum AdoptError {
     /// (io_uring, AIO, mapped devices): such a store could hit the page that was replaced.
     #[error("asynchronous kernel I/O may store into the pages")]
     KernelStores,
+    /// io_uring has buffers registered in the pages since they were adopted: what it stores there
+    /// would be lost. For releases only.
+    #[error("io_uring has buffers registered in the pages")]
+    Registered,
     /// The process already has so many mappings that ours could cost it one it needs.
     #[error("too many memory mappings")]
     TooManyMappings,
@@ -44,7 +48,7 @@ impl AdoptError {
             Self::NoWholePage => Errno::RANGE,
             Self::NotAnonymous | Self::KernelStores => Errno::OPNOTSUPP,
             Self::TooManyMappings => Errno::NOMEM,
-            Self::Changed | Self::Busy => Errno::BUSY,
+            Self::Changed | Self::Busy | Self::Registered => Errno::BUSY,
             Self::NotPermitted => Errno::PERM,
             Self::Stuck => Errno::IO,
             Self::System(errno) => errno,

@@ -38,7 +38,7 @@ pub(crate) fn present() -> bool {
 
 /// Pages that stay where they are for somebody: io_uring's registered buffers, regions of RDMA
 /// devices, vDPA, iommufd. The kernel counts them whoever pays for them.
-fn pinned_pages() -> bool {
+pub(crate) fn pinned_pages() -> bool {
     let mut text = [0u8; 4096];
     let Ok(file) = maps::open_read(c"/proc/self/status") else { return true };
     let mut filled = 0;

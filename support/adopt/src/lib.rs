@@ -32,6 +32,8 @@
 //! pages. A program that uses such interfaces at the time is refused
 //! ([`AdoptError::KernelStores`]); one that begins to use them on adopted pages must not have them
 //! in flight when pages are released (at deregistration, and when rights or links of peers end).
+//! Buffers that io_uring has registered since then stay where they are
+//! ([`AdoptError::Registered`]), and what it receives by the page tables is not lost.
 
 mod calm;
 mod devices;
@@ -42,6 +44,7 @@ mod lock;
 mod process;
 mod region;
 mod reserve;
+mod ring_buffers;
 mod same_memory;
 mod sharers;
 mod strategy;
@@ -309,6 +312,9 @@ fn move_back(
 /// there, which is no more than a step if what follows has been emptied.
 fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
+    if ring_buffers::within(address, address + length) {
+        return Err(AdoptError::Registered);
+    }
     let pagemap = work::open_pagemap();
     let mut left = length;
     while left > 0 {

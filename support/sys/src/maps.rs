@@ -75,7 +75,7 @@ pub(crate) fn lines(
 
 /// Calls `visit` for each line of whatever `more` puts into the buffer, until that returns 0. Of a
 /// line that is longer than the buffer it gets what fits.
-pub(crate) fn texts(
+pub fn texts(
     mut more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut visit: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Errno>,
 ) -> Result<(), Errno> {

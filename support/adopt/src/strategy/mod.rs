@@ -18,7 +18,8 @@ use omniverb_sys::extent::Kind;
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The calling thread is the only one in this memory.
+    /// The calling thread is the only one in this memory, and io_uring does not receive in its
+    /// name.
     SingleThread,
     /// A helper process stops the other threads, of all processes in this memory, with ptrace.
     Stop,
@@ -58,6 +59,9 @@ pub(crate) struct Mover<'a> {
     sharers: Option<Sharers>,
     /// Descriptors were looked at, and it did not take long.
     looked: bool,
+    /// A ring stores in the course of the calling thread's own system calls: it must not be the
+    /// one that copies.
+    has_rings: bool,
 }
 
 impl<'a> Mover<'a> {
@@ -69,12 +73,15 @@ impl<'a> Mover<'a> {
             patience: Patience::Left,
             sharers: None,
             looked: false,
+            has_rings: false,
         }
     }
 
     /// For a release: what was granted must be taken back.
     pub(crate) fn mandatory(strategies: &'a [Strategy], patience: Patience) -> Mover<'a> {
-        Mover { strategies, need: Need::Mandatory, patience, sharers: None, looked: false }
+        let has_rings = crate::kernel_may_store();
+        let need = Need::Mandatory;
+        Mover { strategies, need, patience, sharers: None, looked: false, has_rings }
     }
 
     /// Does the work by the first strategy that can.
@@ -87,6 +94,7 @@ impl<'a> Mover<'a> {
                 continue;
             }
             outcome = match strategy {
+                Strategy::SingleThread if self.has_rings => Err(AdoptError::NotPermitted),
                 Strategy::SingleThread => single::perform(work),
                 Strategy::Userfault => self.protected(work, Despite::Nothing),
                 Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),

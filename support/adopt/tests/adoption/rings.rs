@@ -3,10 +3,13 @@
 #![expect(unsafe_code)]
 // UNSAFETY: raw system calls.
 
-use crate::Outcome;
-use crate::memory::{Memory, PAGE};
-use omniverb_adopt::{Access, AdoptError, adopt};
-use std::os::fd::{FromRawFd, OwnedFd};
+use crate::memory::{Memory, PAGE, kill, reap, start_child};
+use crate::{Outcome, cycles};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 const NO_MMAP: u32 = 1 << 14;
 const REGISTERED_FD_ONLY: u32 = 1 << 15;
@@ -30,6 +33,10 @@ struct Parameters {
 
 /// A ring whose memory is the program's own; its number, or why there is none.
 fn ring(flags: u32) -> Result<i32, String> {
+    Ok(set_up(flags)?.0)
+}
+
+fn set_up(flags: u32) -> Result<(i32, Parameters), String> {
     let (one, other) = (Memory::anonymous(4 * PAGE), Memory::anonymous(4 * PAGE));
     let mut parameters = Parameters {
         flags: flags | NO_MMAP,
@@ -40,7 +47,7 @@ fn ring(flags: u32) -> Result<i32, String> {
     // SAFETY: the memory is ours and stays for the life of the process.
     let number = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, &raw mut parameters) };
     match i32::try_from(number) {
-        Ok(number @ 0..) => Ok(number),
+        Ok(number @ 0..) => Ok((number, parameters)),
         _ => Err(format!("no io_uring of this kind: {}", std::io::Error::last_os_error())),
     }
 }
@@ -55,6 +62,70 @@ fn register(ring: i32, what: u32, memory: Option<&Memory>) {
     // SAFETY: the memory is ours; the kernel pins it.
     let outcome = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, what, pointer, count) };
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+const READ_FIXED: u8 = 4;
+const RECV: u8 = 27;
+
+/// A ring that requests are made of, one at a time.
+struct Ring {
+    number: OwnedFd,
+    parameters: Parameters,
+    made: u32,
+}
+
+impl Ring {
+    fn new() -> Result<Ring, String> {
+        let (number, parameters) = set_up(0)?;
+        // SAFETY: the descriptor is ours.
+        Ok(Ring { number: unsafe { OwnedFd::from_raw_fd(number) }, parameters, made: 0 })
+    }
+
+    /// Hands a request over: it stores into `to` what comes from a descriptor.
+    fn request(&mut self, operation: u8, from: &impl AsRawFd, to: Memory) {
+        let [_, tail, mask, _, _, _, array, _] = self.parameters.submission;
+        let rings = self.parameters.completion_memory as usize;
+        let index = self.made & 7;
+        let mut entry = [0u64; 8];
+        entry[0] = u64::from(operation) | (from.as_raw_fd() as u64) << 32;
+        (entry[2], entry[3]) = (to.address as u64, to.length as u64);
+        self.made += 1;
+        // SAFETY: the ring's own memory, whose places the kernel told.
+        unsafe {
+            let word = |at| std::ptr::with_exposed_provenance_mut::<u32>(rings + at as usize);
+            assert_eq!(word(mask).read_volatile(), 7);
+            let entries = self.parameters.submission_memory as usize;
+            std::ptr::with_exposed_provenance_mut::<[u64; 8]>(entries)
+                .add(index as usize)
+                .write_volatile(entry);
+            word(array + index * 4).write_volatile(index);
+            word(tail).write_volatile(self.made);
+        }
+        assert_eq!(self.enter(1, 0, 0), 1, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Waits for the request; what became of it.
+    fn result(&self) -> i32 {
+        const GET_EVENTS: u32 = 1;
+        let [head, tail, _, _, _, entries, _, _] = self.parameters.completion;
+        let rings = self.parameters.completion_memory as usize;
+        // SAFETY: as above; entries have 16 bytes.
+        unsafe {
+            let word = |at| std::ptr::with_exposed_provenance_mut::<i32>(rings + at as usize);
+            while word(tail).read_volatile() != self.made as i32 {
+                self.enter(0, 1, GET_EVENTS);
+            }
+            let index = (self.made - 1) & 15;
+            word(head).write_volatile(self.made as i32);
+            word(entries + index * 16 + 8).read_volatile()
+        }
+    }
+
+    fn enter(&self, submit: u32, wait: u32, flags: u32) -> i64 {
+        let ring = self.number.as_raw_fd();
+        // SAFETY: no pointers.
+        unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, submit, wait, flags, 0, 0) }
+    }
 }
 
 fn refused() {
@@ -167,5 +238,71 @@ pub fn packet_sockets() -> Outcome {
         return Err(format!("no AF_XDP: {}", std::io::Error::last_os_error()));
     }
     refused();
+    Ok(())
+}
+
+/// A ring has some of the pages as a buffer since they were adopted: they stay on their file, and
+/// what the ring stores arrives, until it has given up the buffer.
+pub fn buffers_registered_since() -> Outcome {
+    let memory = Memory::anonymous(16 * PAGE);
+    memory.fill(1);
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
+    let mut ring = Ring::new()?;
+    let buffer = memory.part(4 * PAGE, 2 * PAGE);
+    register(ring.number.as_raw_fd(), REGISTER_BUFFERS, Some(&buffer));
+    let begun = Instant::now();
+    let failed = pages.release().expect_err("the ring's stores would be lost");
+    assert_eq!(failed.error, AdoptError::Registered);
+    assert!(begun.elapsed() < Duration::from_millis(800), "it is waited for in vain");
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(&[9; PAGE]).unwrap();
+    ring.request(READ_FIXED, &ours, memory.part(5 * PAGE, PAGE));
+    assert_eq!(ring.result(), PAGE as i32);
+    assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE]);
+    register(ring.number.as_raw_fd(), UNREGISTER_BUFFERS, None);
+    // One that lies elsewhere is in nobody's way.
+    register(ring.number.as_raw_fd(), REGISTER_BUFFERS, Some(&Memory::anonymous(PAGE)));
+    crate::give_back(failed.pages, &Strategy::ALL);
+    assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE]);
+    assert_eq!(memory.part(0, 5 * PAGE).bytes(), [1; 5 * PAGE]);
+    Ok(())
+}
+
+/// What comes by a ring while pages go back is stored in the course of the program's own system
+/// calls, which are ours at that moment: none of it is lost.
+pub fn receives_while_pages_move() -> Outcome {
+    const BYTES: usize = 2 << 20;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    // Sends what it is told to after some time, in a process of its own.
+    let child = start_child(|| {
+        // SAFETY: the child's copy: it ends when its parent has.
+        unsafe { libc::close(ours.as_raw_fd()) };
+        let mut delay = [0u8; 2];
+        while theirs.read_exact(&mut delay).is_ok() {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_micros(u64::from(u16::from_ne_bytes(delay))) {}
+            theirs.write_all(&[7; 8]).unwrap();
+        }
+    });
+    let mut took = Duration::from_millis(2);
+    for round in 0..cycles(60) {
+        let memory = Memory::anonymous(BYTES);
+        memory.fill(1);
+        let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
+        let mut ring = Ring::new()?;
+        // The first step that goes back is the last of the pages.
+        let to = memory.part(BYTES - PAGE, 8);
+        ring.request(RECV, &ours, to);
+        let delay = took.as_micros() as usize * (round % 32) / 32;
+        (&ours).write_all(&(delay as u16).to_ne_bytes()).unwrap();
+        let begin = Instant::now();
+        crate::give_back(pages, &Strategy::ALL);
+        took = begin.elapsed().min(Duration::from_millis(20));
+        assert_eq!(ring.result(), 8);
+        assert_eq!(to.bytes(), [7; 8], "what came in round {round} is lost");
+        memory.unmap();
+    }
+    kill(child);
+    reap(child);
     Ok(())
 }
