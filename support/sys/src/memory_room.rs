@@ -63,8 +63,8 @@ fn membership(line: &[u8]) -> Option<(&'static Version, &str)> {
     (hierarchy == "0" && controllers.is_empty()).then_some((&SECOND, path))
 }
 
-/// A cgroup and those that it is in, up to the one at the mount, whose name is empty. In a container
-/// the path may be the host's, and only that last one be there.
+/// A cgroup and those that it is in, up to the one at the mount, whose name is empty. In a
+/// container the path may be the host's, and only that last one be there.
 fn groups(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
     core::iter::successors(Some(path), |path| path.rfind('/').map(|at| &path[..at]))
