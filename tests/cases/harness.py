@@ -80,82 +80,9 @@ def _fetched_into_nothing(_):
         check(kernel not in found[0].parents or list(kernel.glob("boot/vmlinuz-*")), "no image")
 
 
-# ---- a disk that is full ----
-
-# In a file system of 64 KiB: a case fails, is tried once more, and fails; and what it had printed
-# does not fit.
-_ON_A_FULL_DISK = """
-import os, pathlib, sys
-sys.path.insert(0, sys.argv[1])
-from harness.report import Report
-report = Report(pathlib.Path(sys.argv[2]))
-log = os.open(report.log_path("x"), os.O_WRONLY | os.O_CREAT)
-try:
-    while True:
-        os.write(log, bytes(4096))
-except OSError as error:
-    print(error)
-report.again("x", 0, "the reason", "")
-report.add("x", "FAIL", 0, "the reason")
-sys.exit(report.finish())
-"""
-
-
-def _full_disk(_):
-    """A disk that is full is named, and what failed is counted."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = process.run(["unshare", "--mount", "sh", "-ec",
-                            'mount -t tmpfs -o size=64k none "$1"; shift; exec "$@"', "sh", folder,
-                            "/usr/bin/python3", "-c", _ON_A_FULL_DISK, staging.ROOT / "tests",
-                            folder], accept=(1,))
-    lines = text.splitlines()
-    check(lines[-1] == "0 passed, 1 failed" and "Traceback" not in text, text)
-    check(sum("the disk is full: " in line for line in lines) == 3, text)
-
-
-# ---- what a fixture says at its end ----
-
-# Two groups whose fixtures fail when their cases have passed, one by saying so, one by dying, and
-# one that is well.
-_BAD_ENDS = """
-import contextlib, os, pathlib, sys
-sys.path.insert(0, sys.argv[1])
-from harness import runner
-from harness.case import Case, Failure, Group
-from harness.report import Report
-
-def fixture(end):
-    @contextlib.contextmanager
-    def one(stage):
-        yield
-        end()
-    return one
-
-def fails():
-    raise Failure("something was left")
-
-report = Report(pathlib.Path(sys.argv[2]))
-runner.run_groups([Group(end.__name__, [Case("passes", lambda _: None)], fixture(end))
-                   for end in (fails, os.abort, int)], None, report)
-sys.exit(report.finish())
-"""
-
-
-def _bad_ends(_):
-    """A fixture that fails when its cases have passed is a failure."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = process.run(["/usr/bin/python3", "-c", _BAD_ENDS, staging.ROOT / "tests", folder],
-                           accept=(1,))
-    lines = text.splitlines()
-    check(lines[-1] == "3 passed, 2 failed", text)
-    check("something was left" in text and "SIGABRT" in text, text)
-
-
 def groups():
     """Needs no daemon."""
     return [Group("harness.guest", [
-        Case("harness.full_disk", _full_disk),
-        Case("harness.fixture_fails_at_its_end", _bad_ends),
         Case("harness.bench_fetches_the_guest_s_kernel", _bench_fetches_it),
         Case("harness.kernel_fetched_into_nothing", _fetched_into_nothing, 300, slow=True),
     ], staged=False, weight=WAITS), Group("harness", [

@@ -4,7 +4,7 @@ the others do meanwhile, all the time, in containers of their own.
 An attack goes on until each of the others has done what it does a few times since it took hold, or
 until that is taken for never. So whoever is held up for as long as somebody attacks, or for some
 seconds each time, is found: all that was found wrong so far was of that kind. How long the others
-took at worst is printed (`tests/run --keep liveness`; in a table by `make bench`), and nothing is
+took at worst is printed (`tests/run -rP liveness`; in a table by `make bench`), and nothing is
 demanded of it.
 Who finds a new way to hold others up adds a row.
 

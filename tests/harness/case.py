@@ -1,11 +1,12 @@
 """What a test case is.
 
-A file in tests/cases/ defines `groups()`, which returns Group objects. The cases of one group
-share a fixture (two containers, a daemon, ...), which is set up once, in a process of its own, and
-set up afresh after a case failed.
+A file in tests/cases/ defines `groups()`, which returns Group objects; plugin.py makes tests of
+pytest of them. The cases of one group share a fixture (two containers, a daemon, ...), which is set
+up once, in a process of its own, and set up afresh after a case failed.
 """
 
 import contextlib
+import unittest
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -24,7 +25,7 @@ class Late(Failure):
     """Something did not end in time."""
 
 
-class Skip(Exception):
+class Skip(unittest.SkipTest):
     """The machine cannot run this case. The message says why."""
 
 

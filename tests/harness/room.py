@@ -4,7 +4,6 @@ A disk that is full makes anything fail that writes, each in its own words. So a
 when there is less than it needs, and says of a case that failed meanwhile that the disk was full.
 """
 
-import errno
 import os
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ NEEDED = 4 << 30
 # With less than that nothing of a program's output can be relied on.
 _FULL = 16 << 20
 # Of the output of a case so much is kept, at its beginning and at its end.
-_HEAD, _TAIL = 256 << 10, 768 << 10
+_HEAD, _TAIL = 16 << 10, 48 << 10
 # Set by `tests/run --lean`.
 _LEAN = "OMNIVERB_TESTS_LEAN"
 
@@ -51,30 +50,18 @@ def _size(folder):
     return total
 
 
-def full(folder):
-    """Says that the disk is full, if it is, where a folder lies or other tests write; or an empty
-    string."""
-    found = [place for place in (folder, staging.ROOT, tempfile.gettempdir())
-             if free(place) < _FULL]
+def full():
+    """Says that the disk is full, if it is, where we or the tests write; or an empty string."""
+    found = [place for place in (staging.ROOT, tempfile.gettempdir()) if free(place) < _FULL]
     return f"the disk is full: {free(found[0]) >> 10} KiB are free in {found[0]}" if found else ""
 
 
-def is_full(error):
-    """Whether this is what is said when there is no room."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def shorten(path):
-    """Takes the middle out of a long file."""
-    with open(path, "r+b") as file:
-        length = file.seek(0, os.SEEK_END)
-        if length <= _HEAD + _TAIL:
-            return
-        file.seek(-_TAIL, os.SEEK_END)
-        tail = file.read()
-        file.seek(_HEAD)
-        file.write(f"\n--- {length - _HEAD - _TAIL} bytes left out ---\n".encode() + tail)
-        file.truncate()
+def shorten(text):
+    """Takes the middle out of a long text."""
+    left_out = len(text) - _HEAD - _TAIL
+    if left_out <= 0:
+        return text
+    return f"{text[:_HEAD]}\n--- {left_out} characters left out ---\n{text[-_TAIL:]}"
 
 
 def be_lean():

@@ -1,0 +1,1 @@
+"""What is tested: tables of cases, and plain tests of pytest."""
