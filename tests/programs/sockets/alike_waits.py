@@ -244,10 +244,39 @@ def _full(role):
     role.meet()
 
 
+def _full_early(role):
+    """At the limit of descriptors before any connection has come."""
+    role.pair()
+    if role.name == "client":
+        role.meet()
+        end = role.connect()
+        role.say(end.send(b"x"))
+        role.meet()
+        role.meet()
+        role.say(end.recv(9))
+        return
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = os.dup(0)
+    os.close(least)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (least, before[1]))
+    role.say("nothing waits", tried(role.listener.accept))
+    role.meet()
+    role.meet()
+    role.say("one waits", tried(role.listener.accept))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    role.meet()
+    role.listener.setblocking(True)
+    end = role.listener.accept()[0]
+    end.setblocking(True)
+    role.say(end.recv(9))
+    end.sendall(b"there")
+
+
 WAYS = {
     "sets": (_sets_server, _sets_client),
     "nested": (_nested_server, _nested_client),
     "arrivals": (_arrivals_server, _arrivals_client),
     "stops": (_stops_server, _stops_client),
     "full": (_full, _full),
+    "full_early": (_full_early, _full_early),
 }

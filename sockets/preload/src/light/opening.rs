@@ -9,7 +9,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{HEADER, Name};
@@ -22,10 +22,11 @@ use rustix::thread::sched_yield;
 use super::broker::{self, Reached, Through};
 use super::busy::Awaits;
 use super::descriptors::{self, Token};
-use super::known_options::{self, Inherited, Options};
+use super::known_options::{self, Options};
 use super::members;
 use super::names::{self, Family};
 use super::ranges;
+use super::row_options::{self, SocketOptions};
 use super::state::{State, with};
 use super::told;
 use super::trunk::FOR_ANSWERS;
@@ -123,17 +124,17 @@ fn calls_nothing_unseen() -> bool {
 pub(super) fn listens(fd: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(fd) else { return false };
     // What makes calls that nothing sees is to have sockets of the kernel's only.
-    let inherited = match ranges::may_hear(&name) && calls_nothing_unseen() {
-        true => inherited(fd, (is_six, true)),
+    let options = match ranges::may_hear(&name) && calls_nothing_unseen() {
+        true => options(fd, (is_six, true)),
         false => None,
     };
-    let Some(inherited) = inherited else {
+    let Some(options) = options else {
         ranges::leaves_out(fd, table::look(fd).id());
         return false;
     };
     let (backlog, is_six_only) = (backlog(fd), is_six && is_six_only(fd));
-    let is_there = with(|state| match state.listeners.add(fd) {
-        Some(listener) => {
+    let is_there = with(|state| match (state.inherits(&options), state.listeners.add(fd)) {
+        (Some(inherited), Some(listener)) => {
             (listener.name, listener.is_six) = (name, is_six);
             (listener.backlog, listener.is_six_only) = (backlog, is_six_only);
             (listener.is_under_way, listener.is_refused) = (true, false);
@@ -141,7 +142,11 @@ pub(super) fn listens(fd: c_int) -> bool {
             HAS_LISTENED.store(true, Ordering::Relaxed);
             true
         }
-        None => false,
+        (None, Some(_)) => {
+            state.leave_listener(fd);
+            false
+        }
+        (_, None) => false,
     });
     if is_there == Some(true) && !members::has_joined(fd) {
         with(|state| state.leave_listener(fd));
@@ -162,10 +167,10 @@ pub(super) fn listens(fd: c_int) -> bool {
 
 /// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
 /// light connection cannot have.
-fn inherited(fd: c_int, how: (bool, bool)) -> Option<Inherited> {
+fn options(fd: c_int, how: (bool, bool)) -> Option<SocketOptions> {
     match known_options::of(fd, table::look(fd)) {
-        Options::Fresh => Some(Inherited::default()),
-        Options::Known => with(|state| state.inherited(fd, how)).flatten(),
+        Options::Fresh => Some(SocketOptions::default()),
+        Options::Known => row_options::find(fd, how),
         Options::Others => None,
     }
 }
@@ -175,20 +180,20 @@ fn inherited(fd: c_int, how: (bool, bool)) -> Option<Inherited> {
 pub(super) fn has_changed(fd: c_int) -> bool {
     let known = with(|state| state.listeners.of(fd).map(|one| one.is_six)).flatten();
     let Some(is_six) = known else { return true };
-    match inherited(fd, (is_six, true)) {
-        Some(inherited) => {
-            with(|state| {
-                if let Some(listener) = state.listeners.of(fd) {
-                    listener.inherited = inherited;
-                }
-            });
-            true
-        }
-        None => {
-            ranges::leaves_out(fd, table::look(fd).id());
-            false
-        }
+    let changed = options(fd, (is_six, true)).and_then(|found| {
+        with(|state| {
+            let inherited = state.inherits(&found)?;
+            if let Some(listener) = state.listeners.of(fd) {
+                listener.inherited = inherited;
+            }
+            Some(())
+        })
+        .flatten()
+    });
+    if changed.is_none() {
+        ranges::leaves_out(fd, table::look(fd).id());
     }
+    changed.is_some()
 }
 
 /// What only the kernel can do with a socket was begun already.
@@ -239,7 +244,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     let bound = Some(own).filter(|own| own.port != 0);
-    let inherited = inherited(fd, (is_six, false))?;
+    let options = options(fd, (is_six, false))?;
     let (member, is_in_others) = member_of(fd, was.id());
     if is_in_others {
         return None;
@@ -254,7 +259,12 @@ pub(super) unsafe fn connect(
         with(|state| state.sets.find_or_add(set))??;
     }
     let placeholder = placeholder()?;
-    let at = with(|state| state.open(&way, to, bound))??;
+    let at = with(|state| {
+        let inherited = state.inherits(&options)?;
+        let at = state.open(&way, to, bound)?;
+        inherited.give(state.rows.at(at));
+        Some(at)
+    })??;
     closes();
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
@@ -266,7 +276,6 @@ pub(super) unsafe fn connect(
         let token = state.token(at);
         let row = state.rows.at(at);
         (row.is_six, row.fd_count) = (is_six, 1);
-        inherited.give(row);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
@@ -394,18 +403,14 @@ impl State {
         if !self.finds_room_to_accept(fd) {
             return None;
         }
-        let command =
-            if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
-        let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };
-        // SAFETY: no memory is involved.
-        let new = unsafe { next_fcntl(placeholder, command, 0) };
-        if new < 0 {
-            return Some(Err(errno()));
-        }
-        if !descriptors::has_room(new) {
-            rustix_close(new);
+        let new = match new_descriptor(flags) {
+            Ok(new) => new,
+            Err(error) => return Some(Err(error)),
+        };
+        if !descriptors::has_room(new.as_raw_fd()) {
             return Some(Err(libc::ENOBUFS));
         }
+        let new = new.into_raw_fd();
         let at = self.takes_pending(fd)?;
         self.carried.0 += 1;
         let row = self.rows.at(at);
@@ -441,9 +446,18 @@ impl State {
     }
 }
 
-fn rustix_close(fd: c_int) {
+/// A descriptor for a light connection.
+///
+/// # Errors
+/// EMFILE, ENFILE.
+fn new_descriptor(flags: c_int) -> Result<OwnedFd, c_int> {
+    let command =
+        if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+    let placeholder = placeholder().ok_or(libc::ENFILE)?;
+    // SAFETY: no memory is involved.
+    let new = unsafe { next_fcntl(placeholder, command, 0) };
     // SAFETY: just made, and nobody else's.
-    unsafe { rustix::io::close(fd) };
+    if new < 0 { Err(errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(new) }) }
 }
 
 /// Light connections come to this descriptor, if it listens.
@@ -479,8 +493,9 @@ pub(crate) unsafe fn accept(
         0 => Waits::until(known.flatten().unwrap_or(0)),
         _ => Waits::Never,
     };
+    let mut sleeps = Waits::Never;
     loop {
-        let outcome = until(waits, Some(fd), Awaits::Frames, |state| {
+        let outcome = until(sleeps, Some(fd), Awaits::Frames, |state| {
             let taken = state.take_pending(fd, flags);
             taken.map(|taken| {
                 taken.map(|(new, at)| {
@@ -502,6 +517,14 @@ pub(crate) unsafe fn accept(
                 Some(new) => new,
                 // Another thread was quicker.
                 None => continue,
+            },
+            // As the kernel, which has the descriptor before it sleeps.
+            _ if sleeps == Waits::Never => match new_descriptor(flags) {
+                Ok(_) => {
+                    sleeps = waits;
+                    continue;
+                }
+                Err(error) => fails(error),
             },
             // Or a handler has interrupted who has the lock.
             _ if waits.is_over() || with(|_| ()).is_none() => fails(libc::EAGAIN),

@@ -7,11 +7,50 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use super::known_options::{Inherited, KNOWN, has_least};
 use super::names::Family;
 use super::profiles::{
-    FREE, MOST, NONE, NOTHING, ROOTS, Value, get, kept, least_of, new, root_of, set, set_own,
-    time_of,
+    FREE, MOST, NONE, NOTHING, Profile, ROOTS, Value, get, kept, least_of, new, root_of, set,
+    set_own, time_of,
 };
-use super::state::State;
+use super::state::{State, with};
 use crate::own;
+
+/// The options of a socket of the kernel's, for its connection or for those that it accepts.
+#[derive(Default)]
+pub(super) struct SocketOptions {
+    /// `None`: those of a new socket.
+    like: Option<Profile>,
+    times: [u32; 2],
+    least: u32,
+}
+
+/// Asks the kernel for the options of a socket, without the lock. `None`: a light connection has no
+/// room for so many.
+pub(super) fn find(fd: c_int, (is_six, accepts): (bool, bool)) -> Option<SocketOptions> {
+    let family = if is_six { Family::Six } else { Family::Four };
+    let root = usize::from(is_six) * 2 + usize::from(accepts);
+    let known =
+        |state: &mut State| Some((state.profiles.blank(family)?, *state.profiles.known(root)));
+    let (blank, mut like) = with(known)??;
+    for (level, name, bytes) in KNOWN {
+        let Some(mut value) = get(fd, level, name, bytes) else { continue };
+        if get(blank, level, name, bytes) == Some(value) {
+            continue;
+        }
+        let is_buffer = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
+        if level == libc::SOL_SOCKET && is_buffer {
+            // The kernel doubles what it is given.
+            let [a, b, c, d, ..] = value.bytes;
+            let half = i32::from_ne_bytes([a, b, c, d]) / 2;
+            value.bytes[..4].copy_from_slice(&half.to_ne_bytes());
+        }
+        like = like.with(value)?;
+    }
+    let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(fd, name));
+    let least = least_of(fd);
+    if least > 1 {
+        has_least();
+    }
+    Some(SocketOptions { like: Some(like), times, least })
+}
 
 impl State {
     fn profile_of(&mut self, at: u32) -> usize {
@@ -84,46 +123,21 @@ impl State {
         Ok(())
     }
 
-    /// What a socket of the kernel's leaves to its connection, or to those that are accepted there.
-    /// `None`: that is too much.
-    pub(super) fn inherited(
-        &mut self,
-        fd: c_int,
-        (is_six, accepts): (bool, bool),
-    ) -> Option<Inherited> {
-        let blank = self.profiles.blank(if is_six { Family::Six } else { Family::Four })?;
-        let root = usize::from(is_six) * 2 + usize::from(accepts);
-        let mut like = *self.profiles.known(root);
-        for (level, name, bytes) in KNOWN {
-            let Some(mut value) = get(fd, level, name, bytes) else { continue };
-            if get(blank, level, name, bytes) == Some(value) {
-                continue;
-            }
-            let is_buffer = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
-            if level == libc::SOL_SOCKET && is_buffer {
-                // The kernel doubles what it is given.
-                let [a, b, c, d, ..] = value.bytes;
-                let half = i32::from_ne_bytes([a, b, c, d]) / 2;
-                value.bytes[..4].copy_from_slice(&half.to_ne_bytes());
-            }
-            like = like.with(value)?;
-        }
-        let place = match self.profiles.find(&like) {
+    /// Finds or makes the profile of these options. A connection or a listening socket has to get it
+    /// before the lock is given back. `None`: there is no room.
+    pub(super) fn inherits(&mut self, found: &SocketOptions) -> Option<Inherited> {
+        let Some(like) = &found.like else { return Some(Inherited::default()) };
+        let place = match self.profiles.find(like) {
             Some(place) => place,
             None => {
                 let place = self.free_profile()?;
-                self.profiles.put(place, like, NONE);
+                self.profiles.put(place, *like, NONE);
                 place
             }
         };
-        let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(fd, name));
-        let (profile, is_abrupt) = (place as u8, like.is_abrupt());
-        let profile = if place < ROOTS { 0 } else { profile };
-        let least = least_of(fd);
-        if least > 1 {
-            has_least();
-        }
-        Some(Inherited { profile, times, least, is_abrupt })
+        let profile = if place < ROOTS { 0 } else { place as u8 };
+        let (times, least) = (found.times, found.least);
+        Some(Inherited { profile, times, least, is_abrupt: like.is_abrupt() })
     }
 
     /// A place that no connection has, and no listening socket.
