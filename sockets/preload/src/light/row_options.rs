@@ -123,8 +123,8 @@ impl State {
         Ok(())
     }
 
-    /// Finds or makes the profile of these options. A connection or a listening socket has to get it
-    /// before the lock is given back. `None`: there is no room.
+    /// Finds or makes the profile of these options. A connection or a listening socket has to get
+    /// it before the lock is given back. `None`: there is no room.
     pub(super) fn inherits(&mut self, found: &SocketOptions) -> Option<Inherited> {
         let Some(like) = &found.like else { return Some(Inherited::default()) };
         let place = match self.profiles.find(like) {
