@@ -1,9 +1,9 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
 use crate::ids::{ProbeId, SessionId};
-use crate::links::path::Path;
 use crate::links::unrelated::Unrelated;
 use crate::memory::layout::{FileId, Home, Place};
+use crate::path::Path;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};

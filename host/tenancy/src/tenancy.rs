@@ -3,14 +3,17 @@
 use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived, Occasion};
 use crate::cm::table::Connections;
-use crate::directory::neighbours::Answer;
-use crate::directory::{Access, Directory, Flat, Network, VnicAddress};
+use crate::directory::{Access, Directory, Flat, VnicAddress};
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
 use crate::links::Links;
 use crate::links::engine_link::Way;
 use crate::memory::Memory;
 use crate::memory::layout::FileId;
+use crate::network::Network;
+use crate::network::neighbours::Answer;
+use crate::observers::Observers;
+use crate::pair_windows::table::MachineWindows;
 use crate::policy::policies::Policies;
 use crate::queue_pairs::numbers::Entropy;
 use crate::queue_pairs::table::QueuePairs;
@@ -19,7 +22,6 @@ use crate::sessions::identity::{Client, Identity};
 use crate::sessions::session::Session;
 use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
-use crate::view::View;
 use omniverb_fairness::FairTable;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, Granted};
@@ -47,7 +49,8 @@ pub struct Tenancy {
     pub(crate) memory: Memory,
     pub(crate) connections: Connections,
     pub(crate) policies: Policies,
-    pub(crate) view: View,
+    pub(crate) observers: Observers,
+    pub(crate) pair_windows: MachineWindows,
     pub(crate) timers: Timers,
     /// The latest time that was told.
     now: u64,
@@ -86,7 +89,8 @@ impl Tenancy {
             memory: Memory::default(),
             connections: Connections::default(),
             policies: Policies::default(),
-            view: View::default(),
+            observers: Observers::default(),
+            pair_windows: MachineWindows::default(),
             timers: Timers::default(),
             now: 0,
             out: Vec::new(),

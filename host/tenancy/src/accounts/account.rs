@@ -40,7 +40,7 @@ impl Account {
     }
 
     /// This one and all above.
-    pub(super) fn upwards(&self) -> impl Iterator<Item = &Account> {
+    pub(crate) fn upwards(&self) -> impl Iterator<Item = &Account> {
         std::iter::successors(Some(self), |account| account.0.above.as_ref())
     }
 
@@ -125,7 +125,7 @@ impl Account {
     }
 
     /// What tells it from all others, as long as it is there.
-    pub(super) fn id(&self) -> usize {
+    pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
@@ -177,17 +177,17 @@ impl Receipt {
     }
 
     /// These kinds and no others were charged to this account.
-    pub(super) fn is_for(&self, account: &Account, kinds: &[Kind]) -> bool {
+    pub(crate) fn is_for(&self, account: &Account, kinds: &[Kind]) -> bool {
         self.is_of(account) && self.kinds == KindSet::new(kinds)
     }
 
     /// What was charged.
-    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
         self.kinds.iter()
     }
 
     /// The account that was charged, first of those that it counts in.
-    pub(super) fn account(&self) -> &Account {
+    pub(crate) fn account(&self) -> &Account {
         &self.account
     }
 }

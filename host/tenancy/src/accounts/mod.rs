@@ -9,10 +9,7 @@
 //! charged to one is counted in all above it, all or nothing.
 
 mod account;
-mod check;
 mod quotas;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use account::{Account, Paid, Receipt};
 pub(crate) use quotas::{Kind, Quotas};

@@ -16,8 +16,8 @@
 use super::consents::{Heard, Rest};
 use super::unrelated::Unrelated;
 use crate::accounts::Kind;
-use crate::directory::asking::Resolved;
-use crate::directory::neighbours::{Answer, Question, Waiter};
+use crate::network::neighbours::{Answer, Question, Waiter};
+use crate::network::resolve::Resolved;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::CLOSED_BY_NETWORK;

@@ -1,7 +1,7 @@
 //! What rests on which answer of the network, and how often that failed to come; `consent.rs` asks.
 
-use crate::directory::neighbours::Question;
 use crate::ids::{LinkKey, RemotePeer};
+use crate::network::neighbours::Question;
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::BTreeMap;
 

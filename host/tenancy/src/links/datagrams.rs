@@ -4,11 +4,11 @@
 
 use super::engine_link::{Cause, Route, Way};
 use super::link::Invitation;
-use super::pairs::Asked;
-use super::path::Why;
-use crate::directory::asking::Resolved;
-use crate::directory::neighbours::Answer;
 use crate::ids::{LinkKey, SessionId};
+use crate::network::neighbours::Answer;
+use crate::network::resolve::Resolved;
+use crate::pair_windows::sharing::Asked;
+use crate::path::Why;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};

@@ -2,13 +2,13 @@
 
 use super::consents::Rest;
 use super::link::{Invitation, Link, LinkReceipts};
-use super::pair_windows::PairReceipts;
-use super::path::Why;
 use super::room::Places;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
-use crate::directory::Common;
 use crate::ids::{LinkKey, SessionId};
+use crate::network::Common;
+use crate::pair_windows::table::PairReceipts;
+use crate::path::Why;
 use crate::queue_pairs::queue_pair::QueuePair;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
@@ -237,7 +237,7 @@ impl Tenancy {
     pub(crate) fn remove_link(&mut self, key: LinkKey) {
         let Some(mut link) = self.take_link(key) else { return };
         if let Some(place) = link.receipts.pair.as_mut().and_then(|pair| pair.place.take()) {
-            self.links.pairs.leave(link.vnics, place);
+            self.pair_windows.leave(link.vnics, place);
         }
     }
 

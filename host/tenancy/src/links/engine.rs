@@ -6,13 +6,13 @@
 
 use super::consents::Rest;
 use super::engine_link::{Cause, EngineLink, EngineLinkAge, Route, Way};
-use super::pairs::Asked;
-use super::path::Why;
 use super::room::Pending;
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
-use crate::directory::neighbours::Answer;
 use crate::ids::SessionId;
+use crate::network::neighbours::Answer;
+use crate::pair_windows::sharing::Asked;
+use crate::path::Why;
 use crate::queue_pairs::numbers;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{

@@ -1,10 +1,10 @@
 //! A link to the engine: from where to where it is wanted, and what there is of it.
 
 use super::bells::Place;
-use super::path::{Path, Why};
 use crate::accounts::Kind;
-use crate::directory::neighbours::Question;
 use crate::ids::{RemotePeer, SessionId};
+use crate::network::neighbours::Question;
+use crate::path::{Path, Why};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.

@@ -1,11 +1,11 @@
 //! A direct link, as the tables have it.
 
 use super::bells::Place;
-use super::pair_windows::PairReceipts;
-use super::path::Why;
 use crate::accounts::Receipt;
-use crate::directory::neighbours::Question;
 use crate::ids::SessionId;
+use crate::network::neighbours::Question;
+use crate::pair_windows::table::PairReceipts;
+use crate::path::Why;
 use omniverb_terms::{Gid, VnicId};
 
 /// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for

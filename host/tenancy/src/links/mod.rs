@@ -3,34 +3,36 @@
 //! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
 //! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
 //! engine (`engine_link.rs`, `engine_links.rs`); `groups.rs`: those that come from multicast
-//! groups. `path.rs`: the words for both. `pairs.rs`: memory that a virtual machine shares with
-//! another (`pair_windows.rs`). `bells.rs`: places of links in what processes wake each other with.
-//! `consents.rs`, `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links
-//! that somebody else ends. `relating.rs`: sockets that may share memory (`relations.rs`), and why
-//! not (`unrelated.rs`). `room.rs`: which link makes way for another, of those in `uninvited.rs`
-//! (direct ones) or `seniority.rs` (to the engine).
+//! groups. `bells.rs`: places of links in what processes wake each other with. `consents.rs`,
+//! `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links that somebody
+//! else ends. `relating.rs`: sockets that may share memory (`relations.rs`), and why not
+//! (`unrelated.rs`). `room.rs`: which link makes way for another, of those in `uninvited.rs`
+//! (direct ones) or `seniority.rs` (to the engine). `endpoints.rs`: queue pairs come and go;
+//! `resume.rs`: those come back that outlived a daemon. `audit.rs`, `trace.rs`: what is told of
+//! links that are watched.
 
+mod audit;
 mod bells;
 mod consent;
 mod consents;
 mod datagrams;
 pub(crate) mod direct;
 mod direct_links;
+mod endpoints;
 mod engine;
 pub(crate) mod engine_link;
 mod engine_links;
 mod groups;
 pub(crate) mod link;
-pub(crate) mod pair_windows;
 mod pairing;
-mod pairs;
 mod parting;
-pub(crate) mod path;
 mod relating;
 pub(crate) mod relations;
+mod resume;
 pub(crate) mod room;
 mod seniority;
 mod strangers;
+mod trace;
 mod uninvited;
 pub(crate) mod unrelated;
 
@@ -42,8 +44,7 @@ use direct_links::DirectLinks;
 use engine_link::EngineLink;
 use engine_links::EngineLinks;
 use link::Link;
-use omniverb_terms::{Gid, Qpn, VnicId};
-use pair_windows::{Pairs, Windows};
+use omniverb_terms::{Gid, Qpn};
 use relations::Relations;
 
 /// All links. The files of this folder change them; others look.
@@ -54,8 +55,6 @@ pub(crate) struct Links {
     bells: Bells,
     /// What the network must go on saying for links to live.
     consents: Consents,
-    /// Windows that machines share with others.
-    pairs: Pairs,
     /// Where sockets may share memory.
     relations: Relations,
 }
@@ -129,11 +128,6 @@ impl Links {
     /// Nothing rests on an answer of the network.
     pub(crate) fn asks_nothing(&self) -> bool {
         self.consents.is_empty()
-    }
-
-    /// The pair windows of machines.
-    pub(crate) fn pair_windows(&self) -> impl Iterator<Item = (&VnicId, &Windows)> {
-        self.pairs.iter()
     }
 
     /// What finds rows finds all of them and no others.

@@ -9,12 +9,12 @@
 //! UD is in `datagrams.rs`.
 
 use super::engine_link::{Route, Way};
-use super::pairs::Asked;
-use super::path::Why;
-use crate::directory::asking::Resolved;
-use crate::directory::neighbours::Answer;
-use crate::directory::neighbours::Waiter;
 use crate::ids::SessionId;
+use crate::network::neighbours::Answer;
+use crate::network::neighbours::Waiter;
+use crate::network::resolve::Resolved;
+use crate::pair_windows::sharing::Asked;
+use crate::path::Why;
 use crate::queue_pairs::queue_pair::Wish;
 use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;

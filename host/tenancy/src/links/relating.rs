@@ -10,9 +10,9 @@ use super::consents::Rest;
 use super::relations::Relation;
 use super::unrelated::{RelationEnd, Unrelated};
 use crate::action::Action;
-use crate::directory::Common;
-use crate::directory::asking::Resolved;
-use crate::directory::neighbours::{Answer, Question, Waiter};
+use crate::network::Common;
+use crate::network::neighbours::{Answer, Question, Waiter};
+use crate::network::resolve::Resolved;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Gid, VnicId};
 

@@ -1,7 +1,7 @@
 //! Relations of sockets, by the numbers that were given; `relating.rs` makes and ends them.
 
 use super::unrelated::RelationEnd;
-use crate::directory::neighbours::Question;
+use crate::network::neighbours::Question;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

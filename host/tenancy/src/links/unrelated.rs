@@ -1,6 +1,6 @@
 //! Which two are to be brought together, and why they are not.
 
-use super::path::Why;
+use crate::path::Why;
 use omniverb_terms::VnicId;
 use std::net::IpAddr;
 

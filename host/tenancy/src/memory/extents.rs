@@ -10,7 +10,7 @@ use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
-use crate::memory::mr::PAGE_BYTES;
+use crate::sessions::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -13,8 +13,8 @@ use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{ExtentId, Part};
 use crate::memory::layout::{FileId, Home, Place};
-use crate::memory::mr::Mr;
 use crate::policy::adoption::Adoption;
+use crate::sessions::mr::Mr;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{

@@ -6,12 +6,12 @@
 //! mediated as long as it is there.
 
 use super::pending::{Abandoned, Grantee, PendingGrant, Token};
-use super::taken::PeerKey;
-use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::extents::{ExtentId, Pages};
 use crate::memory::layout::Home;
+use crate::network::Common;
+use crate::sessions::taken::PeerKey;
 use crate::tenancy::Tenancy;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};

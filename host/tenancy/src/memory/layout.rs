@@ -4,7 +4,7 @@
 //! given back. The tables believe what a layout says; it never gives one byte to two.
 
 use crate::ids::SessionId;
-use crate::links::pair_windows::Neighbour;
+use crate::pair_windows::table::Neighbour;
 use omniverb_terms::VnicId;
 
 /// Names a memory file of the daemon's.

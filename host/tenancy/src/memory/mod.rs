@@ -1,12 +1,11 @@
-//! Memory that peers may map: regions, the extents that hold parts of them, who was granted which.
+//! Memory that peers may map: the extents that hold parts of regions, who was granted which.
 //!
-//! `mr.rs`: a region; `regions.rs`: those of a process; `registering.rs`: how keys come and go.
-//! `extents.rs`: parts of regions on memory files; `home.rs`: on which kind of memory; `layout.rs`:
-//! where in which file; `moving.rs`: owners put pages there and take them back. `grants.rs`: how a
-//! peer comes to be granted an extent; `pending.rs`: what it waits for; `questions.rs`: what an
-//! owner has not answered. `grantees.rs`: who was granted what, by which link; `justified.rs`: what
-//! follows when a link ends; `taken.rs`: what was taken back because of whom; `remains.rs`: what
-//! somebody may have yet of what is over.
+//! `registering.rs`: how keys come and go. `extents.rs`: parts of regions on memory files;
+//! `home.rs`: on which kind of memory; `layout.rs`: where in which file; `moving.rs`: owners put
+//! pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
+//! `pending.rs`: what it waits for. `grantees.rs`: who was granted what, by which link;
+//! `justified.rs`: what follows when a link ends; `remains.rs`: what somebody may have yet of what
+//! is over.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;
@@ -15,13 +14,9 @@ mod home;
 mod justified;
 pub(crate) mod layout;
 mod moving;
-pub(crate) mod mr;
 pub(crate) mod pending;
-pub(crate) mod questions;
-pub(crate) mod regions;
 mod registering;
 mod remains;
-pub(crate) mod taken;
 
 use crate::accounts::{Paid, Receipt};
 use crate::ids::{LinkKey, SessionId};

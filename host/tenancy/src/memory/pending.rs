@@ -2,9 +2,9 @@
 //! a part in them.
 
 use super::extents::{ExtentId, Part};
-use super::taken::PeerKey;
 use crate::accounts::Receipt;
 use crate::ids::SessionId;
+use crate::sessions::taken::PeerKey;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::{BTreeMap, BTreeSet};
 

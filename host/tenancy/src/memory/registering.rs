@@ -1,9 +1,9 @@
 //! Keys of regions with remote access come and go.
 
-use super::mr::Mr;
 use crate::accounts::Kind;
 use crate::ids::SessionId;
 use crate::queue_pairs::numbers;
+use crate::sessions::mr::Mr;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{DeregMr, Done, MrRegistered, RegMr};
 use omniverb_terms::{Errno, Rkey};

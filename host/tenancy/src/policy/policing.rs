@@ -7,7 +7,7 @@
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::ids::SessionId;
-use crate::links::path::Why;
+use crate::path::Why;
 use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Datapath, Policies, Policy};
 use crate::tenancy::Tenancy;

@@ -2,9 +2,9 @@
 
 use super::identity::Client;
 use crate::accounts::{Account, Receipt};
-use crate::memory::questions::Questions;
-use crate::memory::regions::Regions;
-use crate::memory::taken::TakenBack;
+use crate::sessions::questions::Questions;
+use crate::sessions::regions::Regions;
+use crate::sessions::taken::TakenBack;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;
 use omniverb_session::printable;

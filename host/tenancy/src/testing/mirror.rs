@@ -2,7 +2,7 @@
 //! they can know them from what they were told. It must agree with the tables at all times.
 
 use crate::ids::LinkKey;
-use crate::links::path::Why;
+use crate::path::Why;
 use crate::{Action, Arrived, FileId, Place, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};

@@ -4,7 +4,7 @@
 use crate::accounts::Kind;
 use crate::ids::{LinkKey, SessionId};
 use crate::links::engine_link::EngineLink;
-use crate::links::path::{Path, Why};
+use crate::path::{Path, Why};
 use crate::policy::policies::Policy;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Cursor;

@@ -1,10 +1,10 @@
 //! Queue pairs are made, and go.
 
-use super::numbers;
-use super::queue_pair::{Attributes, Origin, QueuePair};
-use super::tickets::Claim;
 use crate::accounts::Kind;
 use crate::ids::SessionId;
+use crate::queue_pairs::numbers;
+use crate::queue_pairs::queue_pair::{Attributes, Origin, QueuePair};
+use crate::queue_pairs::tickets::Claim;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated,

@@ -1,4 +1,4 @@
-//! Who is at the end of a route, which the directory (`mod.rs`) has for a name? Asked through
+//! Who is at the end of a route, which the directory (`directory/`) has for a name? Asked through
 //! the network itself: a datagram is sent from one vNIC, and the vNIC whose socket it comes out of
 //! is the neighbour. So the answer is also that the network lets traffic pass. Another Omniverb
 //! answers it; who else there is, does not.
@@ -12,11 +12,10 @@
 //! is proved by its knowing a number, which the network has brought it. Links that rest on an
 //! answer have the network asked again as long as they live (`consent.rs`).
 
-use super::Name;
-use super::gids::loopbacks;
 use super::neighbours::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
+use crate::directory::{Name, loopbacks};
 use crate::ids::ProbeId;
 use crate::links::unrelated::Unrelated;
 use crate::tenancy::Tenancy;

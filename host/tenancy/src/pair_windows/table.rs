@@ -1,4 +1,4 @@
-//! The pair windows of all machines, as the tables know them (`pairs.rs` gives them away).
+//! The pair windows of all machines, as the tables know them (`sharing.rs` gives them away).
 //!
 //! What the daemon says is what is left, all that was decided before counted. What is decided after
 //! that is charged to accounts which have that as their quota, until the daemon counts anew: so a
@@ -63,7 +63,7 @@ pub(crate) struct PairReceipts {
 
 /// Where there is room for a link with a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(crate) enum Room {
     /// In the window that is his.
     InHis,
     /// In one that is nobody's, and that he can be given.
@@ -115,12 +115,12 @@ impl Windows {
     }
 
     /// Who this machine is to others.
-    pub(super) fn this(&self) -> Option<Neighbour> {
+    pub(crate) fn this(&self) -> Option<Neighbour> {
         self.this
     }
 
     /// Where there is room for a link with another machine, in the window that is in both.
-    pub(super) fn room_with(&self, machine: Neighbour) -> Room {
+    pub(crate) fn room_with(&self, machine: Neighbour) -> Room {
         match self.of.get(&machine).map(|window| window.places.full(&[Kind::PairPlace])) {
             Some(None) => Room::InHis,
             Some(Some(_)) => Room::Full,
@@ -135,7 +135,7 @@ impl Windows {
     }
 
     /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
-    pub(super) fn room(&self, proof: [u64; 4], uid: Option<u32>) -> Room {
+    pub(crate) fn room(&self, proof: [u64; 4], uid: Option<u32>) -> Room {
         let has_room = |window: &Window| window.places.full(&[Kind::PairPlace]).is_none();
         let his = match uid {
             Some(uid) => self.of.get(&Neighbour { proof, uid }).map(has_room),
@@ -167,7 +167,7 @@ impl Windows {
     ///
     /// # Errors
     /// `ENOMEM`: his is full, or there is none for him.
-    pub(super) fn take(&mut self, neighbour: Neighbour) -> Result<Receipt, Errno> {
+    pub(crate) fn take(&mut self, neighbour: Neighbour) -> Result<Receipt, Errno> {
         if let Some(window) = self.of.get(&neighbour) {
             return window.places.charge(&[Kind::PairPlace]);
         }
@@ -203,7 +203,7 @@ impl Windows {
 
 /// What two machines have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Between {
+pub(crate) enum Between {
     /// Nothing, and one of them can share nothing with another.
     Nothing,
     /// Nothing now; a window may be in both later.
@@ -214,7 +214,7 @@ pub(super) enum Between {
 
 /// Those of all machines.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(crate) struct MachineWindows {
     all: BTreeMap<VnicId, Windows>,
     /// Which other machines a machine's processes wanted links with, the last ones.
     asked: BTreeMap<VnicId, VecDeque<VnicId>>,
@@ -222,14 +222,14 @@ pub(super) struct Pairs {
     wanted: BTreeSet<[VnicId; 2]>,
 }
 
-impl Pairs {
+impl MachineWindows {
     /// The daemon has counted a machine's.
-    pub(super) fn set(&mut self, machine: VnicId, said: PairWindows) {
+    pub(crate) fn set(&mut self, machine: VnicId, said: PairWindows) {
         self.all.insert(machine, Windows::new(said));
     }
 
     /// A machine has none any more.
-    pub(super) fn forget(&mut self, machine: VnicId) {
+    pub(crate) fn forget(&mut self, machine: VnicId) {
         self.all.remove(&machine);
         self.asked.remove(&machine);
         self.asked.values_mut().for_each(|others| others.retain(|other| *other != machine));
@@ -237,7 +237,7 @@ impl Pairs {
     }
 
     /// The end whose machine's window is in both, if one is.
-    pub(super) fn end_of_shared(&self, machines: [VnicId; 2]) -> Option<usize> {
+    pub(crate) fn end_of_shared(&self, machines: [VnicId; 2]) -> Option<usize> {
         let has = |end: &usize| {
             let windows = machines.map(|machine| self.all.get(&machine));
             let (ours, theirs) = (windows[*end], windows[1 - end].and_then(Windows::this));
@@ -247,7 +247,7 @@ impl Pairs {
     }
 
     /// What there can be between two machines that have no window in common.
-    pub(super) fn between(&self, machines: [VnicId; 2]) -> Between {
+    pub(crate) fn between(&self, machines: [VnicId; 2]) -> Between {
         let windows = machines.map(|machine| self.all.get(&machine));
         let [Some(one), Some(other)] = windows else { return Between::Nothing };
         if one.this.is_none() || other.this.is_none() {
@@ -261,7 +261,7 @@ impl Pairs {
     }
 
     /// A machine's process wants a link with another machine's.
-    pub(super) fn ask(&mut self, from: VnicId, to: VnicId) {
+    pub(crate) fn ask(&mut self, from: VnicId, to: VnicId) {
         let others = self.asked.entry(from).or_default();
         if !others.contains(&to) {
             if others.len() >= ASKED_MAX {
@@ -275,12 +275,12 @@ impl Pairs {
     }
 
     /// Those that want a window in common, since this was asked last.
-    pub(super) fn take_wanted(&mut self) -> BTreeSet<[VnicId; 2]> {
+    pub(crate) fn take_wanted(&mut self) -> BTreeSet<[VnicId; 2]> {
         std::mem::take(&mut self.wanted)
     }
 
     /// A link between these two has ended that had a place.
-    pub(super) fn leave(&mut self, vnics: [VnicId; 2], place: Receipt) {
+    pub(crate) fn leave(&mut self, vnics: [VnicId; 2], place: Receipt) {
         let has = |machine: &VnicId| self.all.get(machine).is_some_and(|all| all.counts(&place));
         let machine = vnics.into_iter().find(has);
         if let Some(windows) = machine.and_then(|machine| self.all.get_mut(&machine)) {
@@ -288,16 +288,16 @@ impl Pairs {
         }
     }
 
-    pub(super) fn of(&self, machine: VnicId) -> Option<&Windows> {
+    pub(crate) fn of(&self, machine: VnicId) -> Option<&Windows> {
         self.all.get(&machine)
     }
 
-    pub(super) fn of_mut(&mut self, machine: VnicId) -> Option<&mut Windows> {
+    pub(crate) fn of_mut(&mut self, machine: VnicId) -> Option<&mut Windows> {
         self.all.get_mut(&machine)
     }
 
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&VnicId, &Windows)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&VnicId, &Windows)> {
         self.all.iter()
     }
 }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_place_comes_back_until_the_daemon_counts_and_a_window_does_not() {
-        let mut pairs = Pairs::default();
+        let mut pairs = MachineWindows::default();
         let (machine, his) = (VnicId(2), neighbour(1, 0));
         pairs.set(machine, PairWindows { free: 1, room: 1, ..PairWindows::default() });
         let windows = pairs.of_mut(machine).unwrap();
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_machine_s_wants_are_limited() {
-        let mut pairs = Pairs::default();
+        let mut pairs = MachineWindows::default();
         let others = 2..=u64::try_from(ASKED_MAX).unwrap() + 9;
         others.clone().for_each(|other| pairs.ask(VnicId(1), VnicId(other)));
         others.clone().for_each(|other| pairs.ask(VnicId(other), VnicId(1)));

@@ -7,12 +7,12 @@
 //! can see all of it. In: what windows a machine has. Out: whether a link can be in one, and which
 //! machines want one in common.
 
-use super::pair_windows::{Between, Neighbour, PairWindows, Room, Windows};
-use super::path::Why;
+use super::table::{Between, Neighbour, PairWindows, Room, Windows};
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::directory::Common;
 use crate::ids::SessionId;
+use crate::network::Common;
+use crate::path::Why;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Qpn, VnicId};
 
@@ -28,13 +28,13 @@ pub(crate) enum Asked {
 impl Tenancy {
     /// What pair windows the machine that has a vNIC has now.
     pub fn set_pair_windows(&mut self, machine: VnicId, windows: PairWindows) {
-        self.links.pairs.set(machine, windows);
+        self.pair_windows.set(machine, windows);
     }
 
     /// A machine is parted with, and its windows with it: owners take back what lies there.
     #[must_use]
     pub fn forget_pair_windows(&mut self, machine: VnicId) -> Vec<Action> {
-        self.links.pairs.forget(machine);
+        self.pair_windows.forget(machine);
         self.take_back_of(machine);
         self.decided()
     }
@@ -42,7 +42,7 @@ impl Tenancy {
     /// Machines whose processes wanted links with each other, both ways, and had no window in
     /// common: those since this was asked last.
     pub fn take_wanted_windows(&mut self) -> impl Iterator<Item = [VnicId; 2]> + use<> {
-        self.links.pairs.take_wanted().into_iter()
+        self.pair_windows.take_wanted().into_iter()
     }
 
     /// What memory processes of these two can share: of two machines that of a window which is in
@@ -50,7 +50,7 @@ impl Tenancy {
     pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
         match self.network.common(vnics) {
             Common::Nothing => {
-                self.links.pairs.end_of_shared(vnics).map_or(Common::Nothing, Common::Window)
+                self.pair_windows.end_of_shared(vnics).map_or(Common::Nothing, Common::Window)
             }
             common => common,
         }
@@ -61,7 +61,7 @@ impl Tenancy {
     pub(crate) fn note_apart(&mut self, why: Why, from: VnicId, to: VnicId) {
         let machines = [from, to].iter().all(|vnic| self.network.is_machine(*vnic));
         if machines && matches!(why, Why::PairLater | Why::PairsTaken) {
-            self.links.pairs.ask(from, to);
+            self.pair_windows.ask(from, to);
         }
     }
 
@@ -89,7 +89,7 @@ impl Tenancy {
         let (machine, other) = match self.common([from.0, to.0]) {
             Common::Any => return None,
             Common::Nothing => {
-                return Some(match self.links.pairs.between([from.0, to.0]) {
+                return Some(match self.pair_windows.between([from.0, to.0]) {
                     Between::Nothing => why,
                     Between::Later => Why::PairLater,
                     Between::Taken => Why::PairsTaken,
@@ -122,12 +122,12 @@ impl Tenancy {
     /// A machine's windows, if a vNIC of this proof can have one: of one that cannot be told from
     /// another that comes later nothing may be left behind.
     fn windows_for(&self, machine: VnicId, proof: [u64; 4]) -> Option<&Windows> {
-        self.links.pairs.of(machine).filter(|_| proof[3] != 0)
+        self.pair_windows.of(machine).filter(|_| proof[3] != 0)
     }
 
     /// In the window of a machine that is another one's, too.
     fn room_with(&self, machine: VnicId, other: VnicId) -> Room {
-        let windows = [machine, other].map(|machine| self.links.pairs.of(machine));
+        let windows = [machine, other].map(|machine| self.pair_windows.of(machine));
         let [Some(ours), Some(theirs)] = windows else { return Room::Taken };
         theirs.this().map_or(Room::Taken, |theirs| ours.room_with(theirs))
     }
@@ -136,7 +136,7 @@ impl Tenancy {
     pub(crate) fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
         let client = self.sessions.get(&session)?.client();
         match self.network.is_machine(client.vnic) {
-            true => self.links.pairs.of(client.vnic)?.this(),
+            true => self.pair_windows.of(client.vnic)?.this(),
             false => Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid }),
         }
     }
@@ -156,7 +156,7 @@ impl Tenancy {
         if neighbour.proof[3] == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let windows = self.links.pairs.of_mut(vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
+        let windows = self.pair_windows.of_mut(vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
         windows.take(neighbour).map(Some)
     }
 }

@@ -3,10 +3,10 @@
 //! A link is traced while one of its two vNICs is captured, and both of its ends write: each what
 //! it requests. Who has such an end gets memory to write into; of its other links nothing is asked.
 
-use super::captures::Captures;
 use crate::action::{Action, TracedEnd};
 use crate::ids::{LinkKey, SessionId};
 use crate::links::link::Link;
+use crate::observers::Captures;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
 use omniverb_terms::{Qpn, VnicId};
@@ -36,7 +36,7 @@ impl Tenancy {
 
     fn change_captures(&mut self, change: impl FnOnce(&mut Captures)) -> Vec<Action> {
         let before: BTreeSet<LinkKey> = self.traced_links();
-        change(&mut self.view.captures);
+        change(&mut self.observers.captures);
         let after = self.traced_links();
         for key in before.difference(&after) {
             self.untrace(*key);
@@ -51,7 +51,7 @@ impl Tenancy {
             .filter_map(|key| self.links.direct(*key))
             .flat_map(|link| link.sessions)
             .collect();
-        for id in self.view.captures.idle(&busy) {
+        for id in self.observers.captures.idle(&busy) {
             self.end_trace(id);
             self.event(id, TraceEnd { reserved: 0 });
         }
@@ -59,17 +59,17 @@ impl Tenancy {
     }
 
     fn traced_links(&self) -> BTreeSet<LinkKey> {
-        if self.view.captures.is_off() {
+        if self.observers.captures.is_off() {
             return BTreeSet::new();
         }
         let traced =
-            self.links.all_direct().filter(|(_, link)| self.view.captures.cover(link.vnics));
+            self.links.all_direct().filter(|(_, link)| self.observers.captures.cover(link.vnics));
         traced.map(|(key, _)| key).collect()
     }
 
     /// A link's ends are to write what they do.
     pub(crate) fn is_traced(&self, key: LinkKey) -> bool {
-        self.links.direct(key).is_some_and(|link| self.view.captures.cover(link.vnics))
+        self.links.direct(key).is_some_and(|link| self.observers.captures.cover(link.vnics))
     }
 
     /// A link that its ends have already is in the tables now.
@@ -82,15 +82,15 @@ impl Tenancy {
 
     /// A link has been taken out of the tables.
     pub(crate) fn untrace_removed(&mut self, key: LinkKey, link: &Link) {
-        if self.view.captures.cover(link.vnics) {
+        if self.observers.captures.cover(link.vnics) {
             self.untrace_ends(key, link.sessions);
         }
     }
 
     /// A session is over.
     pub(crate) fn end_trace(&mut self, id: SessionId) {
-        if self.view.captures.is_tracing(id) {
-            self.view.captures.end(id);
+        if self.observers.captures.is_tracing(id) {
+            self.observers.captures.end(id);
             self.act(Action::EndTrace { session: id });
         }
     }
@@ -99,9 +99,9 @@ impl Tenancy {
     pub(crate) fn trace(&mut self, key: LinkKey) {
         for end in self.ends(key) {
             let session = end.session;
-            let begins = !self.view.captures.is_tracing(session);
+            let begins = !self.observers.captures.is_tracing(session);
             if begins && self.sessions.contains_key(&session) {
-                self.view.captures.begin(session);
+                self.observers.captures.begin(session);
                 self.act(Action::BeginTrace { session });
             }
             self.act(Action::Trace(Box::new(end)));

@@ -1,12 +1,11 @@
 //! The books are checked: what the accounts say against what lies in the tables, row by row, for
 //! tests and fuzzing.
 
-use super::account::{Account, Receipt};
-use super::quotas::Kind;
-use crate::directory::Common;
+use crate::accounts::{Account, Kind, Receipt};
 use crate::links::link::Link;
 use crate::memory::grantees::other_end;
 use crate::memory::pending::Grantee;
+use crate::network::Common;
 use crate::tenancy::Tenancy;
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -138,7 +137,7 @@ impl Tenancy {
                 tally.row(waits, account, &[Kind::CmWaiting]);
             }
         }
-        for (_, windows) in self.links.pair_windows() {
+        for (_, windows) in self.pair_windows.iter() {
             let (account, given) = windows.given();
             given.for_each(|receipt| tally.row(receipt, account, &[Kind::PairWindow]));
             windows.left().for_each(|place| tally.row(place, place.account(), &[Kind::PairPlace]));
@@ -165,7 +164,7 @@ impl Tenancy {
         for (key, account) in self.connections.listeners() {
             check(&tally, account, key);
         }
-        for (machine, windows) in self.links.pair_windows() {
+        for (machine, windows) in self.pair_windows.iter() {
             check(&tally, windows.given().0, machine);
             for (whose, places) in windows.places() {
                 check(&tally, places, &(machine, whose));
@@ -210,10 +209,13 @@ impl Tenancy {
             ("extents", self.memory.has_no_extents()),
             ("probes", self.network.is_idle() && self.links.asks_nothing()),
             ("timers", self.timers.is_empty()),
-            ("traces", self.view.is_idle()),
+            ("traces", self.observers.is_idle()),
         ];
         for (name, empty) in tables {
             assert!(empty, "no receipt is out, and there are {name}");
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

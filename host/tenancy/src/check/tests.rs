@@ -1,6 +1,6 @@
 //! What the tables hold and what the accounts say, and that the check of it can fail.
 
-use super::Kind;
+use crate::accounts::Kind;
 use crate::ids::LinkKey;
 use crate::testing::exercise::{Bench, gid, vnic};
 use crate::timers::Timer;

@@ -14,42 +14,42 @@ pub(crate) struct Captures {
 
 impl Captures {
     /// Packets of this vNIC are captured from now on.
-    pub(super) fn add(&mut self, vnic: VnicId) {
+    pub(crate) fn add(&mut self, vnic: VnicId) {
         self.vnics.insert(vnic);
     }
 
     /// Packets of a vNIC are not captured any more.
-    pub(super) fn remove(&mut self, vnic: VnicId) {
+    pub(crate) fn remove(&mut self, vnic: VnicId) {
         self.vnics.remove(&vnic);
     }
 
     /// Nothing is captured.
-    pub(super) fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.vnics.is_empty()
     }
 
     /// Whether a link of these vNICs is traced.
-    pub(super) fn cover(&self, vnics: [VnicId; 2]) -> bool {
+    pub(crate) fn cover(&self, vnics: [VnicId; 2]) -> bool {
         vnics.iter().any(|vnic| self.vnics.contains(vnic))
     }
 
     /// A session has memory to write what it does.
-    pub(super) fn is_tracing(&self, session: SessionId) -> bool {
+    pub(crate) fn is_tracing(&self, session: SessionId) -> bool {
         self.tracing.contains(&session)
     }
 
     /// A session gets memory to trace into.
-    pub(super) fn begin(&mut self, session: SessionId) {
+    pub(crate) fn begin(&mut self, session: SessionId) {
         self.tracing.insert(session);
     }
 
     /// It has nothing to write any more.
-    pub(super) fn end(&mut self, session: SessionId) {
+    pub(crate) fn end(&mut self, session: SessionId) {
         self.tracing.remove(&session);
     }
 
     /// Those with such memory that are not among these.
-    pub(super) fn idle(&self, busy: &BTreeSet<SessionId>) -> Vec<SessionId> {
+    pub(crate) fn idle(&self, busy: &BTreeSet<SessionId>) -> Vec<SessionId> {
         self.tracing.difference(busy).copied().collect()
     }
 

@@ -11,8 +11,8 @@
 use crate::ids::LinkKey;
 use crate::links::direct::End;
 use crate::links::link::Link;
-use crate::links::path::Why;
 use crate::links::room::Places;
+use crate::path::Why;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,

@@ -4,17 +4,19 @@ use crate::action::{Action, Audited, LinkEvent};
 use crate::ids::{LinkKey, SessionId};
 use crate::links::engine_link::EngineLink;
 use crate::links::link::Link;
-use crate::links::path::Path;
+use crate::path::Path;
 use crate::tenancy::Tenancy;
 
 impl Tenancy {
     /// Tells of links from now on.
     pub fn begin_audit(&mut self) {
-        self.view.audited = true;
+        self.observers.begin_audit();
     }
 
     pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, event: LinkEvent) {
-        let Some(qp) = self.queue_pairs.get(key.0).filter(|_| self.view.audited) else { return };
+        let Some(qp) = self.queue_pairs.get(key.0).filter(|_| self.observers.has_audit()) else {
+            return;
+        };
         let audited = Audited {
             event,
             service: qp.service(),
@@ -28,7 +30,7 @@ impl Tenancy {
     }
 
     pub(crate) fn audit_engine_link(&mut self, link: &EngineLink, event: LinkEvent) {
-        if !self.view.audited || !self.queue_pairs.contains(link.way.qpn) {
+        if !self.observers.has_audit() || !self.queue_pairs.contains(link.way.qpn) {
             return;
         }
         let peer = link.within.and_then(|_| self.queue_pairs.session_of(link.way.peer));

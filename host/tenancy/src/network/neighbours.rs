@@ -87,12 +87,12 @@ impl Neighbours {
     }
 
     /// What is known now.
-    pub(super) fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
+    pub(crate) fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
         self.known.get(question).filter(|(_, until)| *until > now).map(|(answer, _)| *answer)
     }
 
     /// Keeps an answer.
-    pub(super) fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
+    pub(crate) fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
         if self.known.len() >= self.sweep_at.max(SWEEP_AT) {
             self.known.retain(|_, (_, until)| *until > now);
             let known = &self.known;
@@ -113,7 +113,7 @@ impl Neighbours {
     }
 
     /// What is known as seen from a vNIC, and of it, holds no longer.
-    pub(super) fn forget(&mut self, vnic: VnicId) {
+    pub(crate) fn forget(&mut self, vnic: VnicId) {
         let from = from(&self.known, vnic).map(|(question, _)| *question);
         let all = (vnic, Question::first(VnicId(0)))..=(vnic, Question::last(VnicId(u64::MAX)));
         let to = self.leads_to.range(all).map(|(_, question)| *question);
@@ -123,19 +123,19 @@ impl Neighbours {
     }
 
     /// A question is under way.
-    pub(super) fn is_asked(&self, question: &Question) -> bool {
+    pub(crate) fn is_asked(&self, question: &Question) -> bool {
         self.asked.contains_key(question)
     }
 
     /// One more waits for a question that is under way.
-    pub(super) fn join(&mut self, question: &Question, waiter: Option<Waiter>) {
+    pub(crate) fn join(&mut self, question: &Question, waiter: Option<Waiter>) {
         if let Some(asked) = self.asked.get_mut(question) {
             asked.waiters.extend(waiter);
         }
     }
 
     /// A question is under way from now on, paid for by this.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         question: Question,
         id: ProbeId,
@@ -148,7 +148,7 @@ impl Neighbours {
     }
 
     /// The question that this is the number of.
-    pub(super) fn question(&self, id: ProbeId) -> Option<Question> {
+    pub(crate) fn question(&self, id: ProbeId) -> Option<Question> {
         self.ids.get(&id).copied()
     }
 
@@ -160,14 +160,14 @@ impl Neighbours {
     }
 
     /// A question is under way no more, and what it paid is returned: its number, and who waits.
-    pub(super) fn end(&mut self, question: &Question) -> Option<(ProbeId, BTreeSet<Waiter>)> {
+    pub(crate) fn end(&mut self, question: &Question) -> Option<(ProbeId, BTreeSet<Waiter>)> {
         let Asked { id, waiters, receipt: _ } = self.asked.remove(question)?;
         self.ids.remove(&id);
         Some((id, waiters))
     }
 
     /// Questions under way from a vNIC.
-    pub(super) fn of(&self, vnic: VnicId) -> Vec<Question> {
+    pub(crate) fn of(&self, vnic: VnicId) -> Vec<Question> {
         from(&self.asked, vnic).map(|(question, _)| *question).collect()
     }
 }

@@ -1,0 +1,113 @@
+//! The network as the tables know it: names and routes, how vNICs are attached, and what is at the
+//! end of which route (`neighbours.rs`), which is found out by asking (`resolve.rs`).
+
+pub(crate) mod neighbours;
+pub(crate) mod resolve;
+
+use crate::accounts::Receipt;
+use crate::directory::{Access, Directory, VnicAddress};
+use neighbours::Neighbours;
+use omniverb_session::body::GidEntry;
+use omniverb_terms::{Gid, Underlay, VnicId};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What memory processes of two vNICs can share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Common {
+    /// Any memory: a file for each thing.
+    Any,
+    /// That of a window: of the first or the second of the two.
+    Window(usize),
+    /// None: no window is in both.
+    Nothing,
+}
+
+/// The network as the tables know it: names, routes, and who is at their ends. `resolve.rs`
+/// changes it; others look.
+pub(crate) struct Network {
+    directory: Box<dyn Directory>,
+    /// How vNICs are attached, as those say who know it.
+    attached: BTreeMap<VnicId, Access>,
+    neighbours: Neighbours,
+}
+
+impl Network {
+    /// One of which nothing is known but what the directory says.
+    pub(crate) fn new(directory: Box<dyn Directory>) -> Network {
+        Network { directory, attached: BTreeMap::new(), neighbours: Neighbours::default() }
+    }
+
+    /// See [`Directory::table`].
+    pub(crate) fn table(
+        &self,
+        vnic: VnicId,
+        addresses: &[VnicAddress],
+        guid: [u8; 8],
+    ) -> Vec<GidEntry> {
+        self.directory.table(vnic, addresses, guid)
+    }
+
+    /// See [`Directory::names`].
+    pub(crate) fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+        self.directory.names(at, underlay)
+    }
+
+    /// See [`Directory::address_of`].
+    pub(crate) fn address_of(&self, gid: Gid) -> IpAddr {
+        self.directory.address_of(gid)
+    }
+
+    /// See [`Directory::name_of`].
+    pub(crate) fn name_of(&self, address: IpAddr) -> Gid {
+        self.directory.name_of(address)
+    }
+
+    /// A vNIC is attached so.
+    pub(crate) fn attach(&mut self, vnic: VnicId, access: Access) {
+        self.attached.insert(vnic, access);
+    }
+
+    /// A vNIC is attached no more.
+    pub(crate) fn detach(&mut self, vnic: VnicId) {
+        self.attached.remove(&vnic);
+    }
+
+    /// Whether the memory that its processes share is that of windows, and which addresses it has
+    /// is its own word.
+    pub(crate) fn is_machine(&self, vnic: VnicId) -> bool {
+        self.says(vnic, Access::Window)
+    }
+
+    /// Whether the engine is the only way to it from others.
+    pub(crate) fn is_closed(&self, vnic: VnicId) -> bool {
+        self.says(vnic, Access::Forwarded)
+    }
+
+    /// Who attached it says so, or the [directory](Directory::access).
+    fn says(&self, vnic: VnicId, access: Access) -> bool {
+        self.attached.get(&vnic) == Some(&access) || self.directory.access(vnic) == access
+    }
+
+    /// What memory processes of these two can share, if the engine is not the only way to one.
+    pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
+        let windows = vnics.map(|vnic| self.is_machine(vnic));
+        match windows {
+            _ if vnics[0] == vnics[1] => Common::Any,
+            [false, false] => Common::Any,
+            [true, false] => Common::Window(0),
+            [false, true] => Common::Window(1),
+            [true, true] => Common::Nothing,
+        }
+    }
+
+    /// No probe is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.neighbours.is_idle()
+    }
+
+    /// What the questions under way pay.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        self.neighbours.receipts()
+    }
+}

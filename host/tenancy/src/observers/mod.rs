@@ -1,0 +1,30 @@
+//! Who looks at links: the audit, and captures of vNICs (`captures.rs`).
+
+mod captures;
+
+pub(crate) use captures::Captures;
+
+/// Who looks at links as they come and go, and at what travels on them.
+#[derive(Debug, Default)]
+pub(crate) struct Observers {
+    pub(crate) captures: Captures,
+    /// The audit is told of every link that is made and that ends.
+    audited: bool,
+}
+
+impl Observers {
+    /// The audit is told of links from now on.
+    pub(crate) fn begin_audit(&mut self) {
+        self.audited = true;
+    }
+
+    /// The audit is told of links.
+    pub(crate) fn has_audit(&self) -> bool {
+        self.audited
+    }
+
+    /// Nobody has memory to write traces into.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.captures.is_idle()
+    }
+}
