@@ -67,16 +67,16 @@ impl Tenancy {
     /// If they do not agree, or if no receipt is out and yet something is left.
     pub fn check_accounts(&self) {
         let mut tally = Tally::default();
-        for (key, vnic) in self.vnics.iter() {
-            tally.row(vnic.receipt(), self.host(), &[Kind::Vnic]);
-            let processes = vnic.processes().iter().filter_map(|id| self.sessions.get(id));
+        for (key, vnic) in self.tenants.vnics.iter() {
+            tally.row(vnic.receipt(), self.context.host(), &[Kind::Vnic]);
+            let processes = vnic.processes().iter().filter_map(|id| self.tenants.sessions.get(id));
             let processes = processes.filter_map(|session| session.process());
             assert_eq!(processes.count(), vnic.processes().len(), "of {key:?}");
         }
-        for (id, session) in self.sessions.iter() {
-            tally.row(session.receipt(), self.host(), &[Kind::Client]);
+        for (id, session) in self.tenants.sessions.iter() {
+            tally.row(session.receipt(), self.context.host(), &[Kind::Client]);
             if let Some(process) = session.process() {
-                let vnic = &self.vnics[&session.client().vnic];
+                let vnic = &self.tenants.vnics[&session.client().vnic];
                 assert!(vnic.processes().contains(id));
                 tally.row(process, vnic.account(), &[Kind::Process]);
             }
@@ -88,24 +88,29 @@ impl Tenancy {
             }
         }
         for qp in self.queue_pairs.iter() {
-            tally.row(qp.receipt(), self.sessions[&qp.session()].account(), &[Kind::Qp]);
+            tally.row(qp.receipt(), self.tenants.sessions[&qp.session()].account(), &[Kind::Qp]);
         }
         for link in self.links.all_engine() {
-            let account = self.sessions[&link.session].account();
+            let account = self.tenants.sessions[&link.session].account();
             tally.row(link.receipt(), account, link.cause.kinds(link.service));
         }
         for (_, link) in self.links.all_direct() {
             for end in [0, 1] {
-                let account = self.sessions[&link.sessions[end]].account();
+                let account = self.tenants.sessions[&link.sessions[end]].account();
                 tally.row(&link.receipts.ends[end], account, &[Kind::Link]);
                 if let Some(direct) = &link.receipts.direct[end] {
-                    tally.row(direct, self.vnics[&link.vnics[end]].account(), &[Kind::Direct]);
+                    tally.row(
+                        direct,
+                        self.tenants.vnics[&link.vnics[end]].account(),
+                        &[Kind::Direct],
+                    );
                 }
             }
             let apart = link.vnics[0] != link.vnics[1];
             let direct = link.receipts.direct.each_ref().map(Option::is_some);
             assert_eq!(direct, [true, apart], "once for each vNIC");
-            let uninvited = link.uninvited.map(|way| &self.vnics[&way.to]).zip(link.uninvited);
+            let uninvited =
+                link.uninvited.map(|way| &self.tenants.vnics[&way.to]).zip(link.uninvited);
             let uninvited = uninvited.and_then(|(vnic, way)| vnic.neighbour(way.from));
             assert_eq!(uninvited.is_some(), link.receipts.uninvited.is_some());
             if let (Some(account), Some(receipt)) = (uninvited, &link.receipts.uninvited) {
@@ -114,7 +119,7 @@ impl Tenancy {
             self.check_pair(link, &mut tally);
         }
         for extent in self.memory.extents() {
-            let account = self.sessions[&extent.region.0].account();
+            let account = self.tenants.sessions[&extent.region.0].account();
             tally.row(extent.receipt(), account, &[Kind::Extent]);
         }
         for grant in self.memory.pending() {
@@ -122,15 +127,15 @@ impl Tenancy {
                 Grantee::Session(id) => (id, Kind::Grant),
                 Grantee::Engine => (grant.owner, Kind::EngineGrant),
             };
-            tally.row(&grant.receipt, self.sessions[&session].account(), &[kind]);
+            tally.row(&grant.receipt, self.tenants.sessions[&session].account(), &[kind]);
         }
         for (link, owner, paid) in self.memory.granted() {
             let grantee = other_end(self.links.direct(link).expect("a link").sessions, owner);
             let grantee = grantee.expect("somebody else");
-            tally.row(paid, self.sessions[&grantee].account(), &[Kind::Granted]);
+            tally.row(paid, self.tenants.sessions[&grantee].account(), &[Kind::Granted]);
         }
         for ((session, _), id) in self.connections.iter() {
-            tally.row(id.receipt(), self.sessions[session].account(), &[Kind::CmId]);
+            tally.row(id.receipt(), self.tenants.sessions[session].account(), &[Kind::CmId]);
             if let Some((waits, listener)) = self.connections.waits(id) {
                 // Whose listener is gone has not gone with it.
                 let account = listener.unwrap_or(waits.account());
@@ -151,14 +156,14 @@ impl Tenancy {
         self.connections.check();
         self.links.check();
         let tally = tally.upwards();
-        check(&tally, self.host(), &"the host");
-        for (key, vnic) in self.vnics.iter() {
+        check(&tally, self.context.host(), &"the host");
+        for (key, vnic) in self.tenants.vnics.iter() {
             check(&tally, vnic.account(), key);
             for (from, account) in vnic.neighbours() {
                 check(&tally, account, &(from, key));
             }
         }
-        for (id, session) in self.sessions.iter() {
+        for (id, session) in self.tenants.sessions.iter() {
             check(&tally, session.account(), id);
         }
         for (key, account) in self.connections.listeners() {
@@ -185,7 +190,7 @@ impl Tenancy {
             (common, pair) => panic!("in a pair window? {common:?}, {pair:?}"),
         };
         let Some(pair) = pair else { return };
-        let account = |end: usize| self.vnics[&link.vnics[end]].account();
+        let account = |end: usize| self.tenants.vnics[&link.vnics[end]].account();
         tally.row(&pair.link, account(pair.end), &[Kind::PairLink]);
         if let Some(other) = &pair.other {
             tally.row(other, account(1 - pair.end), &[Kind::PairLink]);
@@ -199,8 +204,8 @@ impl Tenancy {
     /// What is only there to find rows by goes with them.
     fn check_empty(&self) {
         let tables = [
-            ("vNICs", self.vnics.is_empty()),
-            ("processes", self.sessions.is_empty()),
+            ("vNICs", self.tenants.vnics.is_empty()),
+            ("processes", self.tenants.sessions.is_empty()),
             ("queue pairs", self.queue_pairs.is_empty()),
             ("links", self.links.has_no_direct()),
             ("links to the engine", self.links.has_no_engine()),
@@ -208,7 +213,7 @@ impl Tenancy {
             ("connections", self.connections.is_empty()),
             ("extents", self.memory.has_no_extents()),
             ("probes", self.network.is_idle() && self.links.asks_nothing()),
-            ("timers", self.timers.is_empty()),
+            ("timers", self.context.timers.is_empty()),
             ("traces", self.observers.is_idle()),
         ];
         for (name, empty) in tables {

@@ -6,14 +6,17 @@
 //! comes from whoever knows how it is reached, everything it names is looked up
 //! among what it owns.
 //!
-//! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `links/pairing.rs`.
+//! Start reading at [`Tenancy::handle`], which hands a call on to what serves it, with the tables
+//! that this needs; a queue pair's way to its peer is in `links/pairing.rs`.
 #![forbid(unsafe_code)]
 
 mod accounts;
 mod action;
+mod admission;
 mod calls;
 mod check;
 mod cm;
+mod context;
 mod directory;
 mod ids;
 mod limits;
@@ -21,12 +24,15 @@ mod links;
 mod memory;
 mod network;
 mod observers;
+mod operators;
+mod pages;
 mod pair_windows;
 mod path;
 mod policy;
 mod queue_pairs;
 mod sessions;
 mod tenancy;
+mod tenants;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod timers;

@@ -1,61 +1,46 @@
-//! The tables as a whole: the ways in, and what every one of them needs.
+//! The tables as a whole: each call of the daemon goes to what serves it, with the tables that it
+//! needs.
 
-use crate::accounts::{Account, Kind, Quotas};
-use crate::action::{Action, Arrived, Occasion};
+use crate::accounts::{Kind, Quotas};
+use crate::action::{Action, Arrived};
+use crate::cm::ConnectionManager;
 use crate::cm::table::Connections;
+use crate::context::Context;
 use crate::directory::{Access, Directory, Flat, VnicAddress};
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
-use crate::links::Links;
 use crate::links::engine_link::Way;
-use crate::memory::Memory;
-use crate::memory::layout::FileId;
+use crate::links::unrelated::RelationEnd;
+use crate::links::{Linker, Links, Observer, Pairing, Relater, Unlinker};
+use crate::memory::{Grants, Memory};
 use crate::network::Network;
-use crate::network::neighbours::Answer;
+use crate::network::neighbours::{Answer, Waiter};
 use crate::observers::Observers;
 use crate::pair_windows::table::MachineWindows;
-use crate::policy::policies::Policies;
 use crate::queue_pairs::numbers::Entropy;
 use crate::queue_pairs::table::QueuePairs;
 use crate::queue_pairs::tickets::Secret;
 use crate::sessions::identity::{Client, Identity};
-use crate::sessions::session::Session;
-use crate::sessions::vnic::Vnic;
-use crate::timers::{Timer, Timers};
-use omniverb_fairness::FairTable;
-use omniverb_session::Message;
-use omniverb_session::body::{GidsChanged, Granted};
-use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
-use std::collections::BTreeMap;
+use crate::sessions::session::{Pace, Session};
+use crate::tenants::Tenants;
+use crate::timers::Timer;
+use crate::view::StatusRows;
+use omniverb_session::body::GidsChanged;
+use omniverb_terms::{Qpn, Underlay, VnicId};
 use std::net::IpAddr;
 
-/// All tables of one daemon.
+/// All tables of one daemon. What a call needs of them it borrows: see [`Pairing`], [`Grants`],
+/// [`ConnectionManager`].
 pub struct Tenancy {
-    limits: Limits,
-    /// What all together have; every other account is below it.
-    host: Account,
-    pub(crate) entropy: Box<dyn Entropy>,
-    /// By which processes tell this daemon from the one before; not zero.
-    pub(crate) number: u32,
+    pub(crate) context: Context,
+    pub(crate) tenants: Tenants,
     pub(crate) network: Network,
-    /// Who the vNICs are that there are, or that something was set for.
-    identities: BTreeMap<VnicId, Identity>,
-    /// Counted for who brought them.
-    pub(crate) vnics: FairTable<VnicId, Vnic>,
-    /// Counted for whose they are once they are processes, command lines included.
-    pub(crate) sessions: FairTable<SessionId, Session>,
+    pub(crate) pair_windows: MachineWindows,
     pub(crate) queue_pairs: QueuePairs,
     pub(crate) links: Links,
     pub(crate) memory: Memory,
     pub(crate) connections: Connections,
-    pub(crate) policies: Policies,
     pub(crate) observers: Observers,
-    pub(crate) pair_windows: MachineWindows,
-    pub(crate) timers: Timers,
-    /// The latest time that was told.
-    now: u64,
-    /// What has been decided since somebody said something.
-    out: Vec<Action>,
 }
 
 impl Tenancy {
@@ -76,24 +61,75 @@ impl Tenancy {
         let secret = [entropy.next(), entropy.next()];
         let number = entropy.next() as u32 | 1;
         Tenancy {
-            host: Account::new(Quotas::of_host(&limits)),
-            limits,
-            entropy,
-            number,
+            context: Context::new(limits, entropy, number),
+            tenants: Tenants::default(),
             network: Network::new(directory),
-            identities: BTreeMap::new(),
-            vnics: FairTable::default(),
-            sessions: FairTable::default(),
+            pair_windows: MachineWindows::default(),
             queue_pairs: QueuePairs::new(secret, boot),
             links: Links::default(),
             memory: Memory::default(),
             connections: Connections::default(),
-            policies: Policies::default(),
             observers: Observers::default(),
-            pair_windows: MachineWindows::default(),
-            timers: Timers::default(),
-            now: 0,
-            out: Vec::new(),
+        }
+    }
+
+    /// Brings queue pairs together, with all tables that this may need.
+    pub(crate) fn pairing(&mut self) -> Pairing<'_> {
+        Pairing {
+            context: &mut self.context,
+            tenants: &mut self.tenants,
+            network: &mut self.network,
+            pair_windows: &mut self.pair_windows,
+            queue_pairs: &mut self.queue_pairs,
+            links: &mut self.links,
+            memory: &mut self.memory,
+            observers: &mut self.observers,
+        }
+    }
+
+    /// Makes links, with all tables that this may need.
+    pub(crate) fn linker(&mut self) -> Linker<'_> {
+        self.pairing().into_linker()
+    }
+
+    /// Ends links, with all tables that this may need.
+    pub(crate) fn unlinker(&mut self) -> Unlinker<'_> {
+        self.pairing().into_unlinker()
+    }
+
+    /// Brings sockets together.
+    pub(crate) fn relater(&mut self) -> Relater<'_> {
+        self.pairing().into_relater()
+    }
+
+    /// Grants pages, and takes them back.
+    pub(crate) fn grants(&mut self) -> Grants<'_> {
+        self.pairing().into_unlinker().into_grants()
+    }
+
+    /// Tells those that watch links.
+    pub(crate) fn observer(&mut self) -> Observer<'_> {
+        self.pairing().into_unlinker().into_observer()
+    }
+
+    /// Serves ids of the connection manager.
+    pub(crate) fn cm(&mut self) -> ConnectionManager<'_> {
+        ConnectionManager {
+            context: &mut self.context,
+            tenants: &mut self.tenants,
+            network: &self.network,
+            queue_pairs: &self.queue_pairs,
+            connections: &mut self.connections,
+        }
+    }
+
+    /// Looks at what there is to see.
+    pub(crate) fn rows(&self) -> StatusRows<'_> {
+        StatusRows {
+            tenants: &self.tenants,
+            network: &self.network,
+            queue_pairs: &self.queue_pairs,
+            links: &self.links,
         }
     }
 
@@ -117,99 +153,59 @@ impl Tenancy {
 
     /// Says who a vNIC is, and how it is attached, before anything else is said of it.
     pub fn introduce(&mut self, vnic: VnicId, identity: Identity, access: Access) {
-        self.identities.insert(vnic, identity);
+        self.tenants.identities.insert(vnic, identity);
         self.network.attach(vnic, access);
     }
 
     /// A vNIC that nobody is in, nobody comes back to, and nothing is set for.
     pub fn forget_identity(&mut self, vnic: VnicId) {
-        self.identities.remove(&vnic);
+        self.tenants.identities.remove(&vnic);
         self.network.detach(vnic);
-    }
-
-    /// Who a vNIC is, if that was said.
-    pub(crate) fn identity(&self, vnic: VnicId) -> Option<&Identity> {
-        self.identities.get(&vnic)
-    }
-
-    /// What proves that a vNIC is this one, to the next daemon as well.
-    #[must_use]
-    pub fn proof(&self, vnic: VnicId) -> [u64; 4] {
-        self.identity(vnic).map_or([0; 4], |identity| identity.proof)
-    }
-
-    /// Every maximum of the tables, and times.
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    /// What all together have, and may have.
-    pub(crate) fn host(&self) -> &Account {
-        &self.host
-    }
-
-    /// The time is told, in nanoseconds of the monotonic clock; it never goes back.
-    pub(crate) fn advance(&mut self, now: u64) {
-        self.now = self.now.max(now);
-    }
-
-    /// The latest time that was told.
-    pub(crate) fn now(&self) -> u64 {
-        self.now
-    }
-
-    /// The daemon is to do something, behind what it is to do already.
-    pub(crate) fn act(&mut self, action: Action) {
-        self.out.push(action);
-    }
-
-    /// What the daemon is to do.
-    pub(crate) fn decided(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.out)
     }
 
     /// A client connected. It must say `Hello` before anything else.
     pub fn open(&mut self, session: SessionId, client: Client) {
-        let account = self.host.below(Quotas::of_session(&self.limits));
-        let receipt = self.host.note(&[Kind::Client]);
-        self.sessions.insert(session, Session::new(client, account, receipt));
+        let host = self.context.host();
+        let account = host.below(Quotas::of_session(self.context.limits()));
+        let receipt = host.note(&[Kind::Client]);
+        self.tenants.sessions.insert(session, Session::new(client, account, receipt));
     }
 
     /// A client said something.
     #[must_use]
     pub fn handle(&mut self, session: SessionId, arrived: &Arrived, now: u64) -> Vec<Action> {
-        self.now = self.now.max(now);
+        self.context.advance(now);
         self.dispatch(session, arrived, now);
-        self.decided()
+        self.context.decided()
     }
 
     /// A client is gone (or was dropped): everything it had goes, its peers are told.
     #[must_use]
     pub fn end(&mut self, session: SessionId, now: u64) -> Vec<Action> {
-        self.now = self.now.max(now);
+        self.context.advance(now);
         self.end_session(session, now);
-        self.decided()
+        self.context.decided()
     }
 
     /// The addresses of a vNIC, as asked for by [`Action::ReadAddresses`].
     #[must_use]
     pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
-        let guid = self.node_guid(key);
-        if let Some(vnic) = self.vnics.get_mut(&key) {
+        let guid = self.tenants.node_guid(key);
+        if let Some(vnic) = self.tenants.vnics.get_mut(&key) {
             let table = self.network.table(key, found, guid);
             let read = vnic.names.found(table, found, now);
             if let Some(before) = read.before {
                 for session in vnic.processes().clone() {
-                    self.event(session, GidsChanged { reserved: 0 });
+                    self.tenants.event(&mut self.context, session, GidsChanged { reserved: 0 });
                 }
-                self.review_groups(key, &before);
-                self.review_relations(key);
+                self.unlinker().review_groups(key, &before);
+                self.relater().review_relations(key);
             }
             for session in read.waiting {
                 self.addresses_known(session);
             }
         }
-        self.decided()
+        self.context.decided()
     }
 
     /// The datagram of a probe, sent from the address `from`, came out at a socket of vNIC `at`.
@@ -220,8 +216,8 @@ impl Tenancy {
         (from, at): (IpAddr, VnicId),
         now: u64,
     ) -> Vec<Action> {
-        self.probe_at(id, (from, at), now);
-        self.decided()
+        self.pairing().probe_at(id, (from, at), now);
+        self.context.decided()
     }
 
     /// A reply to a probe arrived at a socket of vNIC `at`, from the address `from`.
@@ -233,30 +229,30 @@ impl Tenancy {
         features: u32,
         now: u64,
     ) -> Vec<Action> {
-        self.reply_from(id, (from, at), features, now);
-        self.decided()
+        self.pairing().reply_from(id, (from, at), features, now);
+        self.context.decided()
     }
 
     /// The datagram of a probe was sent, and nothing came of it.
     #[must_use]
     pub fn probe_unanswered(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
-        self.probe_over(id, Answer::Silence, now);
-        self.decided()
+        self.pairing().probe_over(id, Answer::Silence, now);
+        self.context.decided()
     }
 
     /// The datagram of a probe was sent, and nothing came of it; but a receive queue where its
     /// answer would have been heard ([`Tenancy::hearers`]) overflowed meanwhile.
     #[must_use]
     pub fn probe_unheard(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
-        self.probe_over(id, Answer::Unheard, now);
-        self.decided()
+        self.pairing().probe_over(id, Answer::Unheard, now);
+        self.context.decided()
     }
 
     /// The datagram of a probe could not be sent.
     #[must_use]
     pub fn probe_failed(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
-        self.probe_over(id, Answer::NoAccess, now);
-        self.decided()
+        self.pairing().probe_over(id, Answer::NoAccess, now);
+        self.context.decided()
     }
 
     /// A datagram for queue pair `qpn` of a vNIC, which has no link for it, came by this
@@ -271,84 +267,109 @@ impl Tenancy {
     ) -> Vec<Action> {
         if let Some((sgid, dgid)) = self.network.names(at, underlay) {
             let way = Way { qpn, peer: source_qpn, sgid, dgid };
-            self.meet_stranger(at, way, now);
+            self.pairing().meet_stranger(at, way, now);
         }
-        self.decided()
+        self.context.decided()
     }
 
-    /// A link of [`Action::CreateLink`] could not be made.
+    /// A management datagram came to queue pair 1 of a vNIC by this way.
     #[must_use]
-    pub fn link_failed(&mut self, one: Qpn, other: Qpn, _now: u64) -> Vec<Action> {
-        self.undo_link(LinkKey::new(one, other));
-        self.decided()
-    }
-
-    /// A link of [`Action::AttachEngine`] could not be made.
-    #[must_use]
-    pub fn engine_link_failed(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
-        self.undo_engine_links(qpn, peer_qpn);
-        self.decided()
-    }
-
-    /// The memory file of an [`Action::Adopt`] with this token could not be made.
-    #[must_use]
-    pub fn memory_failed(&mut self, token: u64) -> Vec<Action> {
-        self.no_memory(token);
-        self.decided()
-    }
-
-    /// The process of an [`Action::Grant`] cannot be told where what it was granted is, at present.
-    #[must_use]
-    pub fn grant_failed(
+    pub fn management(
         &mut self,
-        session: SessionId,
-        file: FileId,
-        granted: &Granted,
-        occasion: Occasion,
+        at: VnicId,
+        underlay: &Underlay,
+        datagram: &[u8],
+        now: u64,
     ) -> Vec<Action> {
-        self.not_granted(session, file, granted, occasion);
-        self.decided()
+        self.context.advance(now);
+        self.cm().received(at, underlay, datagram, now);
+        self.context.decided()
     }
 
-    /// When [`tick`](Self::tick) wants to be called.
+    /// Asks whether two addresses of two vNICs may be brought together; [`Action::Related`] says
+    /// so, and when that has ended. `number`: not in use.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<u64> {
-        self.timers.next()
+    pub fn relate(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Vec<Action> {
+        self.context.advance(now);
+        self.relater().begin_relation(number, ends, now);
+        self.context.decided()
     }
 
-    /// Does what is due.
+    /// Nobody needs this one any more.
+    pub fn relate_no_more(&mut self, number: u64) {
+        self.relater().relate_no_more(number);
+    }
+
+    /// How the session takes what it is told has changed.
+    pub fn set_pace(&mut self, session: SessionId, pace: Pace) {
+        self.tenants.set_pace(session, pace);
+    }
+
+    /// The vNIC's name for people.
     #[must_use]
-    pub fn tick(&mut self, now: u64) -> Vec<Action> {
-        self.now = self.now.max(now);
-        while let Some(timer) = self.timers.take_due(now) {
-            match timer {
-                Timer::Grant(token) => self.grant_timed_out(token),
-                Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, now),
-                Timer::Consent(question) => self.consent_due(question, now),
-                Timer::Connection(session, id) => self.connection_due(session, id, now),
-                Timer::EarlyRequests => self.early_requests_due(now),
-                Timer::Farewells => self.farewells_due(now),
-            }
-        }
-        self.decided()
+    pub fn vnic_name(&self, key: VnicId) -> &str {
+        self.tenants.vnic_name(key)
+    }
+
+    /// What proves that a vNIC is this one, to the next daemon as well.
+    #[must_use]
+    pub fn proof(&self, vnic: VnicId) -> [u64; 4] {
+        self.tenants.proof(vnic)
     }
 
     /// True once the session's hello was accepted.
     #[must_use]
     pub fn is_welcomed(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(Session::is_welcomed)
+        self.tenants.is_welcomed(session)
     }
 
     /// True for a vNIC with processes.
     #[must_use]
     pub fn has_vnic(&self, key: VnicId) -> bool {
-        self.vnics.contains_key(&key)
+        self.tenants.has_vnic(key)
+    }
+
+    /// A link of [`Action::CreateLink`] could not be made.
+    #[must_use]
+    pub fn link_failed(&mut self, one: Qpn, other: Qpn, _now: u64) -> Vec<Action> {
+        self.unlinker().undo_link(LinkKey::new(one, other));
+        self.context.decided()
+    }
+
+    /// A link of [`Action::AttachEngine`] could not be made.
+    #[must_use]
+    pub fn engine_link_failed(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
+        self.unlinker().undo_engine_links(qpn, peer_qpn);
+        self.context.decided()
+    }
+
+    /// When [`tick`](Self::tick) wants to be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.context.timers.next()
+    }
+
+    /// Does what is due.
+    #[must_use]
+    pub fn tick(&mut self, now: u64) -> Vec<Action> {
+        self.context.advance(now);
+        while let Some(timer) = self.context.timers.take_due(now) {
+            match timer {
+                Timer::Grant(token) => self.grants().grant_timed_out(token),
+                Timer::Wish { qpn, peer } => self.pairing().wish_due(qpn, peer, now),
+                Timer::Consent(question) => self.pairing().consent_due(question, now),
+                Timer::Connection(session, id) => self.cm().connection_due(session, id, now),
+                Timer::EarlyRequests => self.cm().early_requests_due(now),
+                Timer::Farewells => self.cm().farewells_due(now),
+            }
+        }
+        self.context.decided()
     }
 
     /// Clients that have been welcomed.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.sessions.values().filter(|session| session.is_welcomed()).count()
+        self.tenants.sessions.values().filter(|session| session.is_welcomed()).count()
     }
 
     /// True if nothing is left of anybody, that is, if no receipt is out: what must hold after the
@@ -361,56 +382,30 @@ impl Tenancy {
     /// Receipts that are out: of rows in the tables that count against a quota.
     #[must_use]
     pub fn receipts(&self) -> usize {
-        self.host.receipts()
+        self.context.host().receipts()
     }
 
-    pub(crate) fn reply(&mut self, session: SessionId, tag: u64, message: impl Into<Message>) {
-        self.act(Action::Reply { session, tag, message: message.into() });
+    /// True for the number of a probe under way.
+    #[must_use]
+    pub fn is_probe(&self, id: ProbeId) -> bool {
+        self.network.neighbours.question(id).is_some()
     }
 
-    pub(crate) fn fail(&mut self, session: SessionId, tag: u64, errno: Errno) {
-        self.reply(session, tag, Message::Failed(errno));
-    }
-
-    /// Tells a session something, if it is still there to be told.
-    pub(crate) fn event(&mut self, session: SessionId, message: impl Into<Message>) {
-        if self.is_welcomed(session) {
-            self.act(Action::Event { session, message: message.into() });
-        }
-    }
-
-    fn end_session(&mut self, id: SessionId, now: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.end();
-        let key = session.client().vnic;
-        self.end_connections(id, now);
-        for qpn in self.queue_pairs.of(id) {
-            self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
-        }
-        self.end_grants(id);
-        self.remove_all_extents(id);
-        self.end_trace(id);
-        for (other, bell) in self.links.end_session(id) {
-            self.event(other, omniverb_session::body::BellClosed { bell });
-        }
-        self.sessions.remove(&id);
-        let Some(vnic) = self.vnics.get_mut(&key) else { return };
-        vnic.leave(id);
-        if vnic.processes().is_empty() {
-            self.last_farewells(key);
-            self.vnics.remove(&key);
-            self.act(Action::VnicGone { vnic: key });
-            for vnic in self.vnics.values_mut() {
-                vnic.forget_neighbour(key);
-            }
-            self.forget_vnic(key, now);
-            self.forget_early(key);
-        }
-    }
-
-    /// Drops a session of whoever has the most of something that another needs, too.
-    pub(crate) fn make_yield(&mut self, id: SessionId, reason: &'static str, now: u64) {
-        self.end_session(id, now);
-        self.act(Action::Drop { session: id, reason });
+    /// The vNICs at whose sockets the answer to a probe under way is heard: that which asks, and
+    /// that which it leads to as far as is known.
+    #[must_use]
+    pub fn hearers(&self, id: ProbeId) -> Vec<VnicId> {
+        let Some((question, waiter)) = self.network.neighbours.waiter(id) else {
+            return Vec::new();
+        };
+        let meant = match waiter {
+            Some(Waiter::Wish { peer, .. }) => self.queue_pairs.vnic_of(peer),
+            Some(Waiter::Relation(number)) => self.links.related_with(question.from, number),
+            Some(Waiter::Consent) | None => None,
+        };
+        let all = [Some(question.from), self.links.led_to(&question), meant];
+        let mut all: Vec<VnicId> = all.into_iter().flatten().collect();
+        all.dedup();
+        all
     }
 }

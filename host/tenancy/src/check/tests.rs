@@ -55,7 +55,7 @@ fn linked_in(mut bench: Bench) -> (Bench, [Qpn; 2]) {
 }
 
 fn counts(bench: &Bench, session: u64) -> [usize; 3] {
-    let account = bench.tenancy.sessions[&SessionId(session)].account();
+    let account = bench.tenancy.tenants.sessions[&SessionId(session)].account();
     [Kind::Qp, Kind::Link, Kind::EngineLink].map(|kind| account.count(kind))
 }
 
@@ -64,10 +64,10 @@ fn a_link_counts_at_both_ends_and_for_both_vnics() {
     let (mut bench, [one, _]) = linked(Limits::default());
     assert_eq!((counts(&bench, 1), counts(&bench, 2)), ([1, 1, 0], [1, 1, 0]));
     for number in [1, 2] {
-        let account = bench.tenancy.vnics[&vnic(number)].account();
+        let account = bench.tenancy.tenants.vnics[&vnic(number)].account();
         assert_eq!((account.count(Kind::Link), account.count(Kind::Direct)), (1, 1));
     }
-    assert_eq!(bench.tenancy.host().count(Kind::Link), 2);
+    assert_eq!(bench.tenancy.context.host().count(Kind::Link), 2);
     call(&mut bench, 1, DestroyQp { qpn: one, reserved: 0 });
     assert_eq!((counts(&bench, 1), counts(&bench, 2)), ([0, 0, 0], [1, 0, 0]));
     bench.end(1);
@@ -93,7 +93,7 @@ fn a_link_whose_second_end_is_over_quota_leaves_nothing_charged() {
     connect(&mut bench, 2, [full, last], [2, 3]);
     assert_eq!((counts(&bench, 2)[1], counts(&bench, 3)[1]), (2, 1));
     assert_eq!(bench.tenancy.receipts(), before);
-    assert_eq!(bench.tenancy.vnics[&vnic(3)].account().count(Kind::Direct), 1);
+    assert_eq!(bench.tenancy.tenants.vnics[&vnic(3)].account().count(Kind::Direct), 1);
     bench.tenancy.check_accounts();
 }
 
@@ -110,10 +110,10 @@ fn paired() -> (Bench, [Qpn; 2]) {
 #[test]
 fn a_link_in_a_pair_window_counts_for_its_machine_and_returns_its_place() {
     let (mut bench, [one, other]) = paired();
-    let count = |bench: &Bench, kind| bench.tenancy.vnics[&vnic(2)].account().count(kind);
+    let count = |bench: &Bench, kind| bench.tenancy.tenants.vnics[&vnic(2)].account().count(kind);
     let links = |bench: &Bench| bench.tenancy.pair_links(vnic(2));
     assert_eq!((links(&bench), count(&bench, Kind::PairLink)), (1, 1));
-    assert_eq!(bench.tenancy.vnics[&vnic(1)].account().count(Kind::PairLink), 0);
+    assert_eq!(bench.tenancy.tenants.vnics[&vnic(1)].account().count(Kind::PairLink), 0);
     // The daemon could not make it, and has nothing to count anew.
     let actions = bench.tenancy.link_failed(one, other, bench.now);
     bench.carry_out(actions);
@@ -155,7 +155,7 @@ fn waiting() -> (Bench, u32) {
 fn what_waits_for_a_listener_is_counted_until_it_is_answered_or_gone() {
     for answer in [true, false] {
         let (mut bench, id) = waiting();
-        let count = |bench: &Bench| bench.tenancy.host().count(Kind::CmWaiting);
+        let count = |bench: &Bench| bench.tenancy.context.host().count(Kind::CmWaiting);
         assert_eq!(count(&bench), 1);
         let message: Message = match answer {
             true => RejectCmId { id, reason: 0, private_length: 0, private: [0; CM_PRIVATE_BYTES] }
@@ -222,9 +222,9 @@ fn a_row_without_a_receipt_is_noticed() {
         bench.end(session);
     }
     assert!(bench.tenancy.is_empty() && !is_noticed(&bench));
-    bench.tenancy.timers.set(Timer::Grant(7), 1);
+    bench.tenancy.context.timers.set(Timer::Grant(7), 1);
     assert!(is_noticed(&bench));
-    bench.tenancy.timers.clear(Timer::Grant(7));
+    bench.tenancy.context.timers.clear(Timer::Grant(7));
     assert!(!is_noticed(&bench));
     bench.tenancy.queue_pairs.note_wisher(Qpn(7), Qpn(8));
     assert!(is_noticed(&bench), "nobody has that wish");

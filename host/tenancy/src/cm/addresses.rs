@@ -6,9 +6,9 @@
 use super::id::{Id, Key, Listening, Path};
 use super::ports::{Hold, Wildcard};
 use crate::accounts::Kind;
+use crate::cm::ConnectionManager;
 use crate::directory::Family;
 use crate::ids::SessionId;
-use crate::tenancy::Tenancy;
 use omniverb_cm::{PortSpace, ServiceId};
 use omniverb_session::body::{Done, GidEntry};
 use omniverb_session::cm::{
@@ -18,7 +18,7 @@ use omniverb_session::cm::{
 use omniverb_terms::{Errno, Gid, Psn, Service, VnicId};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     pub(crate) fn create_cm_id(
         &mut self,
         session: SessionId,
@@ -46,10 +46,10 @@ impl Tenancy {
         kind: (PortSpace, Service),
         with: impl FnOnce(Id) -> Id,
     ) -> Result<u32, Errno> {
-        let session = self.sessions.get_mut(&of).ok_or(Errno::EPROTO)?;
+        let session = self.tenants.sessions.get_mut(&of).ok_or(Errno::EPROTO)?;
         let receipt = session.account().charge(&[Kind::CmId])?;
         let number = session.next_cm_id()?;
-        let psn = Psn::new(self.entropy.next() as u32);
+        let psn = Psn::new(self.context.entropy.next() as u32);
         let id = Id::new(receipt, session.client().vnic, kind, psn);
         self.connections.insert((of, number), with(id));
         Ok(number)
@@ -98,9 +98,9 @@ impl Tenancy {
             0 => Wildcard::Both,
             _ => Wildcard::OwnFamily,
         };
-        let random = || self.entropy.next();
+        let random = || self.context.entropy.next();
         self.connections.bind(key, address, (hold, wildcard), random)?;
-        self.open_port(vnic);
+        self.tenants.open_port(self.context, vnic);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Tenancy {
         // Before anything takes effect: the address may have gone since it was given.
         let bound = self.tell_bound(key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
-        let account = self.sessions.get(&session).ok_or(Errno::EPROTO)?.account();
+        let account = self.tenants.sessions.get(&session).ok_or(Errno::EPROTO)?.account();
         let listening = Listening::new(account, backlog);
         let (vnic, space, number) = self.connections.listen(key, listening)?;
         self.is_waited_for(vnic, ServiceId { space, port: number }, now);
@@ -209,7 +209,8 @@ impl Tenancy {
         let loops = ip.is_loopback();
         let family = Family::of(ip);
         let gid = self.network.name_of(if loops { family.loopback() } else { ip });
-        let names = self.vnics.get(&vnic).map(|vnic| &vnic.names).ok_or(Errno::EADDRNOTAVAIL)?;
+        let names =
+            self.tenants.vnics.get(&vnic).map(|vnic| &vnic.names).ok_or(Errno::EADDRNOTAVAIL)?;
         let itself = || {
             let mut entries = names.table().iter();
             entries.find(|entry| Family::of_name(entry.gid) == family).or(names.table().first())
@@ -221,10 +222,10 @@ impl Tenancy {
     /// The address that a connection to `remote` comes from if nobody says which.
     fn choose_local(&self, vnic: VnicId, remote: IpAddr, interface: u32) -> Result<IpAddr, Errno> {
         let name = self.network.name_of(remote);
-        if name.is_loopback() || self.owns(vnic, name) {
+        if name.is_loopback() || self.tenants.owns(vnic, name) {
             return Ok(remote);
         }
-        let table = self.vnics.get(&vnic).map(|vnic| vnic.names.table());
+        let table = self.tenants.vnics.get(&vnic).map(|vnic| vnic.names.table());
         let mut entries = table.into_iter().flatten();
         let near = name.is_link_local();
         let fits = |entry: &&GidEntry| {

@@ -9,7 +9,7 @@ use super::ends::{Ends, Origin};
 use super::id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
 use super::table::Carried;
 use crate::accounts::Receipt;
-use crate::tenancy::Tenancy;
+use crate::cm::ConnectionManager;
 use omniverb_cm::resolution::status;
 use omniverb_cm::{
     Connection, Disconnected, IpHeader, Mad, Message, Reject, Rejected, Request, Resolution,
@@ -19,26 +19,18 @@ use omniverb_session::cm::{CmParameters, event};
 use omniverb_terms::{Gid, Qkey, Qpn, Service, Underlay, VnicId};
 use std::net::SocketAddr;
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     /// A management datagram came to queue pair 1 of a vNIC by this way.
-    #[must_use]
-    pub fn management(
-        &mut self,
-        at: VnicId,
-        underlay: &Underlay,
-        datagram: &[u8],
-        now: u64,
-    ) -> Vec<crate::Action> {
-        self.advance(now);
+    pub(crate) fn received(&mut self, at: VnicId, underlay: &Underlay, datagram: &[u8], now: u64) {
         let names = self.network.names(at, underlay);
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
             // Who says it is one of ours would have been heard at home.
-            if !sender.is_loopback() && !self.owns(at, sender) && self.owns(at, own) {
+            if !sender.is_loopback() && !self.tenants.owns(at, sender) && self.tenants.owns(at, own)
+            {
                 self.cm_arrived(Ends { at, own, sender, from: Origin::Network }, &mad, now);
                 self.carry_cm(now);
             }
         }
-        self.decided()
     }
 
     /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
@@ -309,7 +301,9 @@ impl Tenancy {
             return Err(reject_reason::INVALID_TRANSPORT.into());
         }
         let room = id.listening().and_then(|listening| listening.charge().ok());
-        let Some(room) = room.filter(|_| self.has_time(listener.0)) else { return Ok(None) };
+        let Some(room) = room.filter(|_| self.tenants.has_time(self.context, listener.0)) else {
+            return Ok(None);
+        };
         let local = SocketAddr::new(header.destination, port);
         let remote = SocketAddr::new(header.source, header.port);
         let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
@@ -331,7 +325,7 @@ impl Tenancy {
         (happened.listener, happened.number) = (listener.1, number);
         (happened.qpn, happened.parameters) = (qpn, parameters);
         set_private(&mut happened, private);
-        self.event(listener.0, happened);
+        self.tenants.event(self.context, listener.0, happened);
     }
 
     /// There is a connection, or it is on its way.

@@ -1,8 +1,8 @@
 //! What users want of their connections.
 
 use super::id::{Exchange, Id, private};
+use crate::cm::ConnectionManager;
 use crate::ids::SessionId;
-use crate::tenancy::Tenancy;
 use omniverb_cm::resolution::status;
 use omniverb_cm::{
     Connection, IpHeader, Path as Way, Reply, Request, Resolution, Resolve, ServiceId, State, Step,
@@ -34,7 +34,7 @@ const RETRIES_MAX: u8 = 7;
 
 const DONE: Done = Done { take_back: 0 };
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     pub(crate) fn connect_cm_id(
         &mut self,
         session: SessionId,
@@ -79,7 +79,7 @@ impl Tenancy {
         let id = self.connections.get_mut(key)?;
         (id.path, id.exchange) = (Some(path), exchange);
         self.connections.give_name(key, name);
-        self.open_port(vnic);
+        self.tenants.open_port(self.context, vnic);
         self.do_cm(key, steps, now);
         Ok(DONE)
     }
@@ -104,7 +104,7 @@ impl Tenancy {
             vendor: parameters.ece_vendor & VENDOR,
             options: parameters.ece_options,
             service: ServiceId { space: id.kind().0, port: path.remote.port() }.to_u64(),
-            device: u64::from_be_bytes(self.node_guid(id.vnic())),
+            device: u64::from_be_bytes(self.tenants.node_guid(id.vnic())),
             queue_key: Qkey(0),
             queue_pair: Qpn(m.qpn.0 & 0xff_ffff),
             responder_resources: served(id.service(), parameters.responder_resources),
@@ -144,7 +144,7 @@ impl Tenancy {
     /// A name for a connection that nobody can guess.
     pub(super) fn draw_cm_name(&mut self, vnic: omniverb_terms::VnicId) -> u32 {
         loop {
-            let name = self.entropy.next() as u32;
+            let name = self.context.entropy.next() as u32;
             if name != 0 && self.connections.named(vnic, name).is_none() {
                 return name;
             }
@@ -162,7 +162,7 @@ impl Tenancy {
         let id = self.connections.get(key)?;
         self.check_cm_qp(session, id, m.qpn)?;
         let vnic = id.vnic();
-        let device = u64::from_be_bytes(self.node_guid(vnic));
+        let device = u64::from_be_bytes(self.tenants.node_guid(vnic));
         let id = self.connections.get_mut(key)?;
         let (extended, psn) = (id.service().is_extended(), id.psn());
         let mut steps = Vec::new();

@@ -2,12 +2,12 @@
 
 use super::early::{Early, called, name};
 use super::ends::Ends;
-use crate::tenancy::Tenancy;
+use crate::cm::ConnectionManager;
 use crate::timers::Timer;
 use omniverb_cm::{Mad, ServiceId};
 use omniverb_terms::VnicId;
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     /// Keeps a request that nobody waits for, or refuses it or another that yields.
     pub(super) fn keep_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
         let yields = self.connections.early.keep(ends, mad.clone(), now);
@@ -19,8 +19,8 @@ impl Tenancy {
 
     fn set_early_timer(&mut self) {
         match self.connections.early.due() {
-            Some(at) => self.timers.set(Timer::EarlyRequests, at),
-            None => self.timers.clear(Timer::EarlyRequests),
+            Some(at) => self.context.timers.set(Timer::EarlyRequests, at),
+            None => self.context.timers.clear(Timer::EarlyRequests),
         }
     }
 

@@ -22,3 +22,18 @@ mod parting;
 mod ports;
 pub(crate) mod table;
 mod telling;
+
+use crate::context::Context;
+use crate::network::Network;
+use crate::queue_pairs::table::QueuePairs;
+use crate::tenants::Tenants;
+use table::Connections;
+
+/// Serves ids of processes, and what comes to queue pair 1: with the tables that this needs.
+pub(crate) struct ConnectionManager<'a> {
+    pub(crate) context: &'a mut Context,
+    pub(crate) tenants: &'a mut Tenants,
+    pub(crate) network: &'a Network,
+    pub(crate) queue_pairs: &'a QueuePairs,
+    pub(crate) connections: &'a mut Connections,
+}

@@ -2,16 +2,16 @@
 
 use super::ends::Ends;
 use crate::action::Recipient;
-use crate::tenancy::Tenancy;
+use crate::cm::ConnectionManager;
 use crate::timers::Timer;
 use omniverb_cm::{Mad, Message};
 use omniverb_terms::{Gid, VnicId};
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     /// An id is no more, and this, its last word, may be missed.
     pub(super) fn keep_farewell(&mut self, at: VnicId, ends: (Gid, Gid), mad: &Mad, now: u64) {
         // Nothing is lost at home.
-        if !ends.1.is_loopback() && !self.owns(at, ends.1) {
+        if !ends.1.is_loopback() && !self.tenants.owns(at, ends.1) {
             self.connections.farewells.add(at, ends, mad, now);
             self.set_farewell_timer();
         }
@@ -19,8 +19,8 @@ impl Tenancy {
 
     fn set_farewell_timer(&mut self) {
         match self.connections.farewells.due() {
-            Some(at) => self.timers.set(Timer::Farewells, at),
-            None => self.timers.clear(Timer::Farewells),
+            Some(at) => self.context.timers.set(Timer::Farewells, at),
+            None => self.context.timers.clear(Timer::Farewells),
         }
     }
 

@@ -4,14 +4,14 @@ use super::ends::Ends;
 use super::id::{Exchange, Id, Key, Path, set_private};
 use super::table::Carried;
 use crate::action::{Action, Recipient};
+use crate::cm::ConnectionManager;
 use crate::ids::SessionId;
-use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_cm::{Event, Found, Mad, Resolved, Step};
 use omniverb_session::cm::{CmHappened, event};
 use omniverb_terms::{Errno, Gid, VnicId};
 
-impl Tenancy {
+impl ConnectionManager<'_> {
     /// Carries out what follows for an id, and for all that hear of it here.
     pub(super) fn do_cm(&mut self, key: Key, steps: Vec<Step>, now: u64) {
         self.take_steps(key, steps);
@@ -38,8 +38,8 @@ impl Tenancy {
     fn set_cm_timer(&mut self, key: Key) {
         let timer = Timer::Connection(key.0, key.1);
         match self.connections.get(key).ok().and_then(Id::deadline) {
-            Some(at) => self.timers.set(timer, at),
-            None => self.timers.clear(timer),
+            Some(at) => self.context.timers.set(timer, at),
+            None => self.context.timers.clear(timer),
         }
     }
 
@@ -60,13 +60,13 @@ impl Tenancy {
         mad: Mad,
         addressee: Recipient,
     ) {
-        if to.is_loopback() || self.owns(vnic, to) {
+        if to.is_loopback() || self.tenants.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);
             return self.connections.carry(Carried { at, from, to, mad });
         }
-        if let Some(underlay) = self.route_to(vnic, from, to) {
+        if let Some(underlay) = self.network.route_to(self.tenants, vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());
-            self.act(Action::Manage { vnic, underlay, datagram, to: addressee });
+            self.context.act(Action::Manage { vnic, underlay, datagram, to: addressee });
         }
     }
 
@@ -92,7 +92,7 @@ impl Tenancy {
 
     /// An id is no more. Its peer is told so.
     pub(super) fn remove_cm_id(&mut self, key: Key, now: u64) {
-        self.timers.clear(Timer::Connection(key.0, key.1));
+        self.context.timers.clear(Timer::Connection(key.0, key.1));
         let Some(mut id) = self.connections.remove(key) else { return };
         let (vnic, mut steps) = (id.vnic(), Vec::new());
         match &mut id.exchange {
@@ -149,7 +149,7 @@ impl Tenancy {
             Event::Disconnected => base(event::DISCONNECTED),
             Event::Over => base(event::TIMEWAIT_EXIT),
         };
-        self.event(key.0, happened);
+        self.tenants.event(self.context, key.0, happened);
     }
 
     /// Tells who asked for a queue pair of datagrams.
@@ -172,7 +172,7 @@ impl Tenancy {
                 happened
             }
         };
-        self.event(key.0, happened);
+        self.tenants.event(self.context, key.0, happened);
     }
 }
 

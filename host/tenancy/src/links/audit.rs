@@ -1,18 +1,13 @@
 //! What the audit is told: every link that is made and every one that ends, with both its ends.
 
 use crate::action::{Action, Audited, LinkEvent};
-use crate::ids::{LinkKey, SessionId};
+use crate::ids::LinkKey;
+use crate::links::Observer;
 use crate::links::engine_link::EngineLink;
 use crate::links::link::Link;
 use crate::path::Path;
-use crate::tenancy::Tenancy;
 
-impl Tenancy {
-    /// Tells of links from now on.
-    pub fn begin_audit(&mut self) {
-        self.observers.begin_audit();
-    }
-
+impl Observer<'_> {
     pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, event: LinkEvent) {
         let Some(qp) = self.queue_pairs.get(key.0).filter(|_| self.observers.has_audit()) else {
             return;
@@ -23,10 +18,10 @@ impl Tenancy {
             path: Path::Direct,
             qpns: [key.0, key.1],
             vnics: link.vnics.map(Some),
-            clients: link.sessions.map(|session| self.client_of(session)),
+            clients: link.sessions.map(|session| self.tenants.client_of(session)),
             addresses: link.ways.map(|(own, _)| Some(self.network.address_of(own))),
         };
-        self.act(Action::Audit(Box::new(audited)));
+        self.context.act(Action::Audit(Box::new(audited)));
     }
 
     pub(crate) fn audit_engine_link(&mut self, link: &EngineLink, event: LinkEvent) {
@@ -40,13 +35,9 @@ impl Tenancy {
             path: link.path,
             qpns: [link.way.qpn, link.way.peer],
             vnics: [Some(link.vnic), link.within],
-            clients: [Some(link.session), peer].map(|session| self.client_of(session?)),
+            clients: [Some(link.session), peer].map(|session| self.tenants.client_of(session?)),
             addresses: [link.way.sgid, link.way.dgid].map(|gid| Some(self.network.address_of(gid))),
         };
-        self.act(Action::Audit(Box::new(audited)));
-    }
-
-    fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
-        self.sessions.get(&session).map(|session| (session.client().pid, session.client().uid))
+        self.context.act(Action::Audit(Box::new(audited)));
     }
 }

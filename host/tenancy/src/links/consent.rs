@@ -16,9 +16,13 @@
 use super::consents::{Heard, Rest};
 use super::unrelated::Unrelated;
 use crate::accounts::Kind;
+use crate::context::Context;
+use crate::links::Links;
+use crate::links::Pairing;
+use crate::network::Network;
 use crate::network::neighbours::{Answer, Question, Waiter};
 use crate::network::resolve::Resolved;
-use crate::tenancy::Tenancy;
+use crate::tenants::Tenants;
 use crate::timers::Timer;
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, VnicId};
@@ -26,56 +30,100 @@ use omniverb_terms::{Gid, VnicId};
 /// What was not answered is asked again after this part of a period.
 const SOONER: u64 = 8;
 
-impl Tenancy {
+impl Network {
     /// What the network is to be asked again for a link from one vNIC to another.
     pub(crate) fn question(
         &self,
+        tenants: &Tenants,
         from: VnicId,
         to: VnicId,
         sgid: Gid,
         dgid: Gid,
     ) -> Option<Question> {
-        if from == to { None } else { self.question_of(from, sgid, dgid) }
+        if from == to { None } else { self.question_of(tenants, from, sgid, dgid) }
     }
+}
 
+impl Links {
     /// Something new that lives by an answer which has just been given. `payer`: the vNIC that
     /// wants it to live.
-    pub(crate) fn rest_on(&mut self, question: Question, rest: Rest, payer: VnicId, now: u64) {
-        if self.limits().consent_time_ns == 0 {
+    pub(crate) fn rest_on(
+        &mut self,
+        context: &mut Context,
+        question: Question,
+        rest: Rest,
+        payer: VnicId,
+        now: u64,
+    ) {
+        if context.limits().consent_time_ns == 0 {
             return;
         }
-        if !self.links.consents.is_asked(&question) {
-            let due = self.next_consent(&question, now);
-            self.timers.set(Timer::Consent(question), due);
+        if !self.consents.is_asked(&question) {
+            let due = self.next_consent(context, &question, now);
+            context.timers.set(Timer::Consent(question), due);
         }
-        self.links.consents.join(question, rest, payer);
+        self.consents.join(question, rest, payer);
     }
 
-    pub(crate) fn rest_no_more(&mut self, question: Question, rest: Rest) {
-        self.links.consents.leave(&question, rest);
-        if !self.links.consents.is_asked(&question) {
-            self.timers.clear(Timer::Consent(question));
+    pub(crate) fn rest_no_more(&mut self, context: &mut Context, question: Question, rest: Rest) {
+        self.consents.leave(&question, rest);
+        if !self.consents.is_asked(&question) {
+            context.timers.clear(Timer::Consent(question));
         }
     }
 
     /// When a period from now is over: three quarters of it to the whole, so that what began
     /// together does not stay together.
-    fn next_consent(&self, question: &Question, now: u64) -> u64 {
+    fn next_consent(&self, context: &Context, question: &Question, now: u64) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325 ^ now ^ question.from.0.rotate_left(32);
         for byte in question.gid.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        let period = self.limits().consent_time_ns;
+        let period = context.limits().consent_time_ns;
         now.saturating_add((period - (hash >> 24) % (period / 4).max(1)).max(1))
     }
 
+    /// Where a question has led that something rests on.
+    pub(crate) fn led_to(&self, question: &Question) -> Option<VnicId> {
+        self.far_end(question.from, self.consents.some_rest(question)?)
+    }
+
+    /// The vNIC that something leads to.
+    fn far_end(&self, from: VnicId, rest: Rest) -> Option<VnicId> {
+        match rest {
+            Rest::Link(key) => {
+                let [first, second] = self.direct(key)?.vnics;
+                Some(if first == from { second } else { first })
+            }
+            Rest::Engine(qpn, peer) => self.engine.get(qpn, peer)?.within,
+            Rest::Relation(number) => {
+                let [first, second] = self.relations.vnics(number)?;
+                Some(if first == from { second } else { first })
+            }
+        }
+    }
+
+    /// The other end of a relation.
+    pub(crate) fn related_with(&self, from: VnicId, number: u64) -> Option<VnicId> {
+        self.far_end(from, Rest::Relation(number))
+    }
+}
+
+impl Pairing<'_> {
     /// The network is to be asked again what a question's links rest on.
     pub(crate) fn consent_due(&mut self, question: Question, now: u64) {
         let payer = self.links.consents.payer(&question);
-        match self.ask(question, payer, Kind::Consent, Some(Waiter::Consent)) {
+        match self.network.ask(
+            self.context,
+            self.tenants,
+            question,
+            payer,
+            Kind::Consent,
+            Some(Waiter::Consent),
+        ) {
             Resolved::Asking => {
-                let due = self.next_consent(&question, now);
-                self.timers.set(Timer::Consent(question), due);
+                let due = self.links.next_consent(self.context, &question, now);
+                self.context.timers.set(Timer::Consent(question), due);
             }
             Resolved::Busy => self.consent_heard(question, Heard::Unknown, now),
             Resolved::To(_) => self.consent_heard(question, Heard::Nothing, now),
@@ -104,48 +152,23 @@ impl Tenancy {
             Heard::Nothing | Heard::Unknown => None,
         };
         if at.is_none() && self.links.consents.is_asked(&question) {
-            let due = now.saturating_add((self.limits().consent_time_ns / SOONER).max(1));
-            self.timers.set(Timer::Consent(question), due);
+            let due = now.saturating_add((self.context.limits().consent_time_ns / SOONER).max(1));
+            self.context.timers.set(Timer::Consent(question), due);
         }
-        let times = (now, self.limits().consent_time_ns);
+        let times = (now, self.context.limits().consent_time_ns);
         for rest in self.links.consents.answered(&question, heard, times) {
-            if at.is_none() || at != self.far_end(question.from, rest) {
+            if at.is_none() || at != self.links.far_end(question.from, rest) {
                 self.withdraw(rest);
             }
         }
     }
 
-    /// Where a question has led that something rests on.
-    pub(crate) fn led_to(&self, question: &Question) -> Option<VnicId> {
-        self.far_end(question.from, self.links.consents.some_rest(question)?)
-    }
-
-    /// The vNIC that something leads to.
-    fn far_end(&self, from: VnicId, rest: Rest) -> Option<VnicId> {
-        match rest {
-            Rest::Link(key) => {
-                let [first, second] = self.links.direct(key)?.vnics;
-                Some(if first == from { second } else { first })
-            }
-            Rest::Engine(qpn, peer) => self.links.engine.get(qpn, peer)?.within,
-            Rest::Relation(number) => {
-                let [first, second] = self.links.relations.vnics(number)?;
-                Some(if first == from { second } else { first })
-            }
-        }
-    }
-
-    /// The other end of a relation.
-    pub(crate) fn related_with(&self, from: VnicId, number: u64) -> Option<VnicId> {
-        self.far_end(from, Rest::Relation(number))
-    }
-
     fn withdraw(&mut self, rest: Rest) {
         match rest {
-            Rest::Link(key) => self.part_link(key),
-            Rest::Relation(number) => self.end_relation(number, Unrelated::NotThere),
+            Rest::Link(key) => self.unlinker().part_link(key),
+            Rest::Relation(number) => self.relater().end_relation(number, Unrelated::NotThere),
             Rest::Engine(qpn, (peer, _)) => {
-                self.end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
+                self.unlinker().end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
             }
         }
     }

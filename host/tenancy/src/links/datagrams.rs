@@ -5,11 +5,13 @@
 use super::engine_link::{Cause, Route, Way};
 use super::link::Invitation;
 use crate::ids::{LinkKey, SessionId};
+use crate::links::Links;
+use crate::links::Pairing;
+use crate::links::Unlinker;
 use crate::network::neighbours::Answer;
 use crate::network::resolve::Resolved;
 use crate::pair_windows::sharing::Asked;
 use crate::path::Why;
-use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 
@@ -21,28 +23,35 @@ enum Found {
     NotYet,
 }
 
-impl Tenancy {
+impl Pairing<'_> {
     /// Takes a session's datagram call as far as it gets.
     pub(crate) fn connect_datagrams(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
         match self.connect_datagram(id, m, now) {
-            Ok(Found::Linked) => self.reply(id, tag, Connected { qpn: m.qpn, ready: 1 }),
+            Ok(Found::Linked) => self.context.reply(id, tag, Connected { qpn: m.qpn, ready: 1 }),
             Ok(Found::NotYet) => {
-                self.reply(id, tag, Connected { qpn: m.qpn, ready: CONNECT_AGAIN })
+                self.context.reply(id, tag, Connected { qpn: m.qpn, ready: CONNECT_AGAIN })
             }
-            Err(errno) => self.fail(id, tag, errno),
+            Err(errno) => self.context.fail(id, tag, errno),
         }
     }
 
     fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<Found, Errno> {
         let ours = self.queue_pairs.own(id, m.qpn)?.vnic();
-        if self.leads_to(m) {
+        if self.links.leads_to(m) {
             return Ok(Found::Linked);
         }
         if m.dgid.is_multicast() {
             // Nobody in particular is at its end, so nobody is asked.
             return self.datagrams_by_engine(m, Route::group(), now);
         }
-        let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, None, now) {
+        let theirs = match self.network.resolve(
+            self.context,
+            self.tenants,
+            (ours, m.sgid, m.dgid),
+            ours,
+            None,
+            now,
+        ) {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
             Resolved::To(Answer::Omniverb(features)) => {
@@ -58,12 +67,26 @@ impl Tenancy {
         let peer = peer.filter(|qp| !qp.service().is_connected()).ok_or(Errno::ENOENT)?;
         let invited = peer.session();
         let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
-        if let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByFirst) {
-            self.note_apart(why, ours, theirs);
+        if let Some(why) = self.pair_windows.kept_apart(
+            self.tenants,
+            self.network,
+            self.queue_pairs,
+            ends.0,
+            ends.1,
+            Asked::ByFirst,
+        ) {
+            self.pair_windows.note_apart(self.network, why, ours, theirs);
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
         if theirs != ours {
-            match self.resolve((theirs, m.dgid, m.sgid), ours, None, now) {
+            match self.network.resolve(
+                self.context,
+                self.tenants,
+                (theirs, m.dgid, m.sgid),
+                ours,
+                None,
+                now,
+            ) {
                 Resolved::To(Answer::Is(back)) if back == ours => {}
                 Resolved::Busy => return Err(Errno::ENOMEM),
                 Resolved::Asking => return Ok(Found::NotYet),
@@ -73,13 +96,13 @@ impl Tenancy {
                 }
             }
         }
-        if invited != id && !self.has_time(invited) {
+        if invited != id && !self.tenants.has_time(self.context, invited) {
             return Ok(Found::NotYet);
         }
-        self.end_datagrams(m.qpn, m.dest_qpn);
+        self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
         let invitation = (theirs != ours).then_some(Invitation { from: ours, to: theirs });
         let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
-        self.make_link(ends.0, ends.1, invitation, now)?;
+        self.linker().make_link(ends.0, ends.1, invitation, now)?;
         Ok(Found::Linked)
     }
 
@@ -93,26 +116,30 @@ impl Tenancy {
         // Its own address is another one now, or the peer is not here any more.
         if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, peer).is_some()
         {
-            self.end_datagrams(m.qpn, m.dest_qpn);
+            self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
         }
         let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
-        self.link_to_engine(way, route, now)?;
+        self.linker().link_to_engine(way, route, now)?;
         Ok(Found::Linked)
     }
+}
 
+impl Links {
     /// There is a link to exactly this destination.
     fn leads_to(&self, m: &ConnectQp) -> bool {
         let peer = (m.dest_qpn, m.dgid);
-        if let Some(link) = self.links.engine.get(m.qpn, peer) {
+        if let Some(link) = self.engine.get(m.qpn, peer) {
             return link.way.sgid == m.sgid;
         }
         let key = LinkKey::new(m.qpn, m.dest_qpn);
-        let Some(link) = self.links.direct(key) else { return false };
+        let Some(link) = self.direct(key) else { return false };
         let wanted = if m.qpn == key.0 { [m.sgid, m.dgid] } else { [m.dgid, m.sgid] };
         // Of a link that is older than this daemon nobody says where it leads.
         link.place.is_none() || link.ways.map(|(sgid, _)| sgid) == wanted
     }
+}
 
+impl Unlinker<'_> {
     /// Links for the same number make way for one that the client cannot tell from them. Both queue
     /// pairs of a direct one may use it, so both are told.
     fn end_datagrams(&mut self, qpn: Qpn, peer: Qpn) {

@@ -6,18 +6,21 @@ use super::room::Places;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
 use crate::ids::{LinkKey, SessionId};
+use crate::links::Linker;
+use crate::links::Unlinker;
 use crate::network::Common;
+use crate::network::Network;
+use crate::pair_windows::table::MachineWindows;
 use crate::pair_windows::table::PairReceipts;
 use crate::path::Why;
 use crate::queue_pairs::queue_pair::QueuePair;
-use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
 use omniverb_terms::{Errno, Gid, Qpn, VnicId};
 
 /// A queue pair, its own GID, its peer's GID.
 pub(crate) type End = (Qpn, Gid, Gid);
 
-impl Tenancy {
+impl Linker<'_> {
     /// Makes a link and has both ends told. `uninvited`: a datagram link that one end did
     /// not ask for.
     pub(crate) fn make_link(
@@ -31,15 +34,16 @@ impl Tenancy {
         let key = LinkKey::new(first.0, second.0);
         let places = self.make_way(key, uninvited)?;
         let (sessions, vnics, mut receipts) = self.charge_link(key, uninvited, places)?;
-        let in_window = self.take_place(vnics, sessions)?;
+        let in_window =
+            self.pair_windows.take_place(self.tenants, self.network, vnics, sessions)?;
         if let Some(pair) = &mut receipts.pair {
             pair.place = in_window;
         }
         let place = self.links.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
-        let why = self.why_direct(vnics);
+        let why = self.pair_windows.why_direct(self.network, vnics);
         // Of a bell in a window the second page is that of who has the window, whoever is older.
-        let turned = match self.common(vnics) {
+        let turned = match self.pair_windows.common(self.network, vnics) {
             Common::Window(end) => place.sides[end] ^ 1,
             Common::Any | Common::Nothing => 0,
         };
@@ -47,9 +51,9 @@ impl Tenancy {
         let link =
             Link { receipts, place: place_of, sessions, vnics, ways, questions, why, uninvited };
         self.insert_link(key, link, now);
-        let traced = self.is_traced(key);
+        let traced = self.observer().is_traced(key);
         if traced {
-            self.trace(key);
+            self.observer().trace(key);
         }
         let end = |this: usize| {
             let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
@@ -59,8 +63,8 @@ impl Tenancy {
                     qpn: ours.0,
                     peer_qpn: theirs.0,
                     side: u32::from(this == 1),
-                    request_bytes: self.limits().request_bytes,
-                    response_bytes: self.limits().response_bytes,
+                    request_bytes: self.context.limits().request_bytes,
+                    response_bytes: self.context.limits().response_bytes,
                     bell_new: u32::from(place.is_new),
                     bell: place.bell,
                     bell_side: place.sides[this] ^ turned,
@@ -77,17 +81,8 @@ impl Tenancy {
             }
         };
         let (first, second) = (end(0), end(1));
-        self.act(Action::CreateLink { first, second });
+        self.context.act(Action::CreateLink { first, second });
         Ok(())
-    }
-
-    fn why_direct(&self, vnics: [VnicId; 2]) -> Why {
-        match self.common(vnics) {
-            Common::Window(_) => Why::Pair,
-            _ if vnics[0] != vnics[1] => Why::Neighbour,
-            _ if self.network.is_machine(vnics[0]) => Why::SameMachine,
-            _ => Why::SameVnic,
-        }
     }
 
     /// Sessions and vNICs of a link's ends, and what it pays, if their quotas allow it.
@@ -101,7 +96,7 @@ impl Tenancy {
         let first = self.queue_pairs.get(key.0).ok_or(Errno::ENOENT)?;
         let second = self.queue_pairs.get(key.1).ok_or(Errno::ENOENT)?;
         let charge_end = |qp: &QueuePair| {
-            let session = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
+            let session = self.tenants.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
             match places {
                 Places::Returned => Ok(session.account().note(&[Kind::Link])),
                 Places::Free => session.account().charge(&[Kind::Link]),
@@ -109,16 +104,16 @@ impl Tenancy {
         };
         let ends = [charge_end(first)?, charge_end(second)?];
         let direct = |qp: &QueuePair| {
-            let vnic = self.vnics.get(&qp.vnic()).ok_or(Errno::ENOENT)?;
+            let vnic = self.tenants.vnics.get(&qp.vnic()).ok_or(Errno::ENOENT)?;
             Ok::<_, Errno>(vnic.account().note(&[Kind::Direct]))
         };
         let apart = first.vnic() != second.vnic();
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
         let vnics = [first.vnic(), second.vnic()];
-        let pair = match self.common(vnics) {
+        let pair = match self.pair_windows.common(self.network, vnics) {
             Common::Window(end) => {
                 let note = |vnic| {
-                    let machine = self.vnics.get(vnic).ok_or(Errno::ENOENT)?;
+                    let machine = self.tenants.vnics.get(vnic).ok_or(Errno::ENOENT)?;
                     Ok::<_, Errno>(machine.account().note(&[Kind::PairLink]))
                 };
                 let other = &vnics[1 - end];
@@ -138,19 +133,32 @@ impl Tenancy {
         }
         link.questions = [0, 1].map(|end| {
             let (sgid, dgid) = link.ways[end];
-            self.question(link.vnics[end], link.vnics[1 - end], sgid, dgid)
+            self.network.question(self.tenants, link.vnics[end], link.vnics[1 - end], sgid, dgid)
         });
         for question in link.questions.into_iter().flatten() {
             let payer = link.uninvited.map_or(question.from, |invitation| invitation.from);
-            self.rest_on(question, Rest::Link(key), payer, now);
+            self.links.rest_on(self.context, question, Rest::Link(key), payer, now);
         }
-        self.audit_link(key, &link, LinkEvent::Made);
+        self.observer().audit_link(key, &link, LinkEvent::Made);
         let holder = self.inviter_of(&link);
         self.links.direct.insert(key, link, &holder);
     }
+}
 
+impl MachineWindows {
+    fn why_direct(&self, network: &Network, vnics: [VnicId; 2]) -> Why {
+        match self.common(network, vnics) {
+            Common::Window(_) => Why::Pair,
+            _ if vnics[0] != vnics[1] => Why::Neighbour,
+            _ if network.is_machine(vnics[0]) => Why::SameMachine,
+            _ => Why::SameVnic,
+        }
+    }
+}
+
+impl Unlinker<'_> {
     pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, Errno> {
-        let before = self.taken(id);
+        let before = self.tenants.taken(id);
         let qp = self.queue_pairs.own(id, m.qpn)?;
         if m.peer_qpn == Qpn(0) {
             self.close_all(m.qpn, CLOSED_BY_PEER);
@@ -159,7 +167,7 @@ impl Tenancy {
         } else {
             return Err(Errno::ENOENT);
         }
-        Ok(self.done_since(id, before))
+        Ok(self.tenants.done_since(id, before))
     }
 
     /// Closes every link of a queue pair and forgets its wishes.
@@ -176,7 +184,7 @@ impl Tenancy {
     /// Closes one link on behalf of `qpn`; the other end is told. Without a link, only the wish
     /// goes.
     pub(crate) fn close_link(&mut self, qpn: Qpn, peer: Qpn, reason: u32) {
-        self.drop_wish(qpn, peer);
+        self.queue_pairs.drop_wish(self.context, qpn, peer);
         self.end_engine_links(qpn, peer, None);
         if !self.links.has_direct(qpn, peer) {
             return;
@@ -188,7 +196,11 @@ impl Tenancy {
         // It cannot tell apart what has the same number.
         self.end_engine_links(peer, qpn, None);
         if let Some(session) = self.queue_pairs.session_of(peer) {
-            self.event(session, LinkClosed { qpn: peer, peer_qpn: qpn, reason, reserved: 0 });
+            self.tenants.event(
+                self.context,
+                session,
+                LinkClosed { qpn: peer, peer_qpn: qpn, reason, reserved: 0 },
+            );
         }
     }
 
@@ -225,11 +237,15 @@ impl Tenancy {
 
     /// Takes back one wish and says so.
     pub(crate) fn refuse_wish(&mut self, qpn: Qpn, peer_qpn: Qpn) {
-        self.drop_wish(qpn, peer_qpn);
+        self.queue_pairs.drop_wish(self.context, qpn, peer_qpn);
         self.end_engine_links(qpn, peer_qpn, None);
         if let Some(session) = self.queue_pairs.session_of(qpn) {
             let reason = CLOSED_BY_PEER;
-            self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
+            self.tenants.event(
+                self.context,
+                session,
+                LinkClosed { qpn, peer_qpn, reason, reserved: 0 },
+            );
         }
     }
 
@@ -244,18 +260,18 @@ impl Tenancy {
     /// The same; what it pays is the caller's.
     fn take_link(&mut self, key: LinkKey) -> Option<Link> {
         let link = self.links.direct.remove(key)?;
-        self.audit_link(key, &link, LinkEvent::Ended);
+        self.observer().audit_link(key, &link, LinkEvent::Ended);
         for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             if self.queue_pairs.is_connected(qpn) {
                 // The other end must wish anew before there can be a link again.
-                self.drop_wish(qpn, peer);
+                self.queue_pairs.drop_wish(self.context, qpn, peer);
             }
         }
         for question in link.questions.into_iter().flatten() {
-            self.rest_no_more(question, Rest::Link(key));
+            self.links.rest_no_more(self.context, question, Rest::Link(key));
         }
-        self.end_granted(key, link.sessions);
-        self.untrace_removed(key, &link);
+        self.grants().end_granted(key, link.sessions);
+        self.observer().untrace_removed(key, &link);
         if let Some(place) = &link.place {
             self.links.bells.give(link.sessions[0], link.sessions[1], place);
         }

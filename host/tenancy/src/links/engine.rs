@@ -10,11 +10,14 @@ use super::room::Pending;
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
 use crate::ids::SessionId;
+use crate::links::Linker;
+use crate::links::Links;
+use crate::links::Pairing;
+use crate::links::Unlinker;
 use crate::network::neighbours::Answer;
 use crate::pair_windows::sharing::Asked;
 use crate::path::Why;
 use crate::queue_pairs::numbers;
-use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
 };
@@ -24,7 +27,7 @@ use std::collections::BTreeSet;
 /// The engine, as the other party of bells. Sessions are counted from below.
 const ENGINE: SessionId = SessionId(u64::MAX);
 
-impl Tenancy {
+impl Linker<'_> {
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
     /// one for another peer of the same number.
     pub(super) fn link_to_engine(&mut self, way: Way, route: Route, now: u64) -> Result<(), Errno> {
@@ -32,22 +35,30 @@ impl Tenancy {
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
         let (session, vnic, service) = (qp.session(), qp.vnic(), qp.service());
         let linked = match service {
-            Service::Ud => self.knows(way),
+            Service::Ud => self.links.knows(way),
             _ => self.links.is_linked(qpn, peer),
         };
         if linked {
             return Err(Errno::EINVAL);
         }
-        let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
+        let underlay =
+            self.network.route_to(self.tenants, vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
         let receipt = self.engine_receipt((session, vnic, service), (route.cause, dgid), now)?;
-        let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
+        let client = self.tenants.sessions.get(&session).ok_or(Errno::ENOENT)?;
         let holder = client.client().holder.in_vnic(vnic.0);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, cause, features } = route;
-        let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
+        let question =
+            within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
         if let Some(question) = question {
             let payer = if cause == Cause::Stranger { within.unwrap_or(vnic) } else { vnic };
-            self.rest_on(question, Rest::Engine(qpn, way.remote_peer()), payer, now);
+            self.links.rest_on(
+                self.context,
+                question,
+                Rest::Engine(qpn, way.remote_peer()),
+                payer,
+                now,
+            );
         }
         let born = now;
         let link = EngineLink {
@@ -63,9 +74,9 @@ impl Tenancy {
             cause,
             question,
         };
-        self.audit_engine_link(&link, LinkEvent::Made);
+        self.observer().audit_engine_link(&link, LinkEvent::Made);
         self.links.engine.insert(receipt.pays_for(link), &holder);
-        let limits = self.limits();
+        let limits = self.context.limits();
         let (request_bytes, response_bytes) = match service {
             Service::Ud => (limits.datagram_request_bytes, limits.datagram_response_bytes),
             _ => (limits.engine_request_bytes, limits.engine_response_bytes),
@@ -89,7 +100,7 @@ impl Tenancy {
             memory: Extent::NONE,
             bell_memory: Extent::NONE,
         };
-        self.act(Action::AttachEngine(Box::new(EngineEnd {
+        self.context.act(Action::AttachEngine(Box::new(EngineEnd {
             session,
             vnic,
             service,
@@ -101,12 +112,6 @@ impl Tenancy {
         Ok(())
     }
 
-    /// There is a link to exactly this peer, or a direct one that has its number.
-    fn knows(&self, way: Way) -> bool {
-        let engine = self.links.engine.get(way.qpn, way.remote_peer());
-        engine.is_some() || self.links.has_direct(way.qpn, way.peer)
-    }
-
     /// What a link to the engine pays. Where quotas are used up by datagram links, the oldest goes,
     /// of strangers that of the sender with most. Nobody loses one for a link that cannot be made
     /// all the same.
@@ -116,9 +121,9 @@ impl Tenancy {
         (cause, newcomer): (Cause, Gid),
         now: u64,
     ) -> Result<Receipt, Errno> {
-        let rested = now.saturating_sub(self.limits().datagram_link_time_ns);
+        let rested = now.saturating_sub(self.context.limits().datagram_link_time_ns);
         let kinds = cause.kinds(service);
-        let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
+        let vnic = self.tenants.vnics.get(&key).ok_or(Errno::ENOENT)?;
         let (mut stranger, mut uninvited) = (None, None);
         match cause {
             Cause::Stranger if vnic.account().full(&[Kind::Stranger]).is_some() => {
@@ -134,7 +139,7 @@ impl Tenancy {
             }
             Cause::Stranger => {}
             // Nobody's link would make room for it.
-            Cause::Group if self.is_full_of_groups(id) => return Err(Errno::ENOMEM),
+            Cause::Group if self.tenants.is_full_of_groups(id) => return Err(Errno::ENOMEM),
             Cause::Asked | Cause::Group => {
                 uninvited = self.in_the_way(id, key, Pending::default(), None).unwrap_or_default();
             }
@@ -144,10 +149,10 @@ impl Tenancy {
         let receipts = |(qpn, peer): (Qpn, Qpn)| self.links.engine.receipts(qpn, peer);
         let mut returned: Vec<&Receipt> = of_direct.collect();
         returned.extend(stranger.into_iter().flat_map(receipts));
-        let account = self.sessions.get(&id).ok_or(Errno::ENOENT)?.account();
+        let account = self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.account();
         let mut oldest = None;
         if let Some(full) = account.full_after(kinds, &returned) {
-            let host_full = full.is(self.host());
+            let host_full = full.is(self.context.host());
             let found = self.yielding((id, key, service), host_full, &returned, (rested, stranger));
             let found = found.ok_or(Errno::ENOMEM)?;
             returned.extend(receipts(found));
@@ -163,9 +168,9 @@ impl Tenancy {
             // A connected queue pair has nobody else; one for datagrams asks again.
             let alone = self.queue_pairs.is_connected(qpn);
             let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
-            self.end_engine_links(qpn, peer, Some(reason));
+            self.unlinker().end_engine_links(qpn, peer, Some(reason));
         }
-        let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
+        let session = self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?;
         Ok(session.account().note(kinds))
     }
 
@@ -179,10 +184,10 @@ impl Tenancy {
         returned: &[&Receipt],
         (rested, gone): (u64, Option<(Qpn, Qpn)>),
     ) -> Option<(Qpn, Qpn)> {
-        let holder = self.sessions.get(&id)?.client().holder.in_vnic(key.0);
+        let holder = self.tenants.sessions.get(&id)?.client().holder.in_vnic(key.0);
         let connections = &[Kind::EngineConnection];
         let lacks_connections =
-            host_full && self.host().full_after(connections, returned).is_some();
+            host_full && self.context.host().full_after(connections, returned).is_some();
         let yields = match (host_full, lacks_connections && service != Service::Ud) {
             (false, _) => None,
             (true, false) => self.links.engine.yields_to(&holder),
@@ -196,30 +201,48 @@ impl Tenancy {
         let old = self.links.engine.oldest(id).take_while(|age| age.0 <= rested);
         old.filter(|_| service == Service::Ud).map(ends).find(stays)
     }
+}
 
+impl Links {
+    /// There is a link to exactly this peer, or a direct one that has its number.
+    fn knows(&self, way: Way) -> bool {
+        let engine = self.engine.get(way.qpn, way.remote_peer());
+        engine.is_some() || self.has_direct(way.qpn, way.peer)
+    }
+}
+
+impl Unlinker<'_> {
     /// Ends the links to the engine for this number, if there are any; the queue pair's process
     /// is told if there is something to be told (`reason`, a `CLOSED_*`).
     pub(crate) fn end_engine_links(&mut self, qpn: Qpn, peer: Qpn, reason: Option<u32>) {
         let links = self.remove_engine_links(qpn, peer);
         let Some(EngineLink { session, vnic, place, .. }) = links.first().copied() else { return };
         if let Some(reason) = reason {
-            self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+            self.tenants.event(
+                self.context,
+                session,
+                LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 },
+            );
         }
-        self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        self.context.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
         self.rest_bell(session, place.bell);
     }
 
     fn remove_engine_links(&mut self, qpn: Qpn, peer: Qpn) -> Vec<EngineLink> {
         let links = self.links.engine.remove(qpn, peer);
         if !links.is_empty() && self.queue_pairs.is_connected(qpn) {
-            self.drop_wish(qpn, peer);
-            self.end_engine_grants(qpn, peer);
+            self.queue_pairs.drop_wish(self.context, qpn, peer);
+            self.grants().end_engine_grants(qpn, peer);
         }
         for link in &links {
             if let Some(question) = link.question {
-                self.rest_no_more(question, Rest::Engine(qpn, link.way.remote_peer()));
+                self.links.rest_no_more(
+                    self.context,
+                    question,
+                    Rest::Engine(qpn, link.way.remote_peer()),
+                );
             }
-            self.audit_engine_link(link, LinkEvent::Ended);
+            self.observer().audit_engine_link(link, LinkEvent::Ended);
             self.links.bells.give(link.session, ENGINE, &link.place);
         }
         links
@@ -227,10 +250,10 @@ impl Tenancy {
 
     /// Without links to the engine a session needs no bell with it.
     fn rest_bell(&mut self, id: SessionId, bell: u64) {
-        let of = self.sessions.get(&id);
+        let of = self.tenants.sessions.get(&id);
         if of.is_some_and(|session| session.account().count(Kind::EngineLink) == 0) {
             self.links.bells.forget(id, ENGINE);
-            self.event(id, BellClosed { bell });
+            self.tenants.event(self.context, id, BellClosed { bell });
         }
     }
 
@@ -241,7 +264,7 @@ impl Tenancy {
         self.refuse_wish(qpn, peer);
         if links.len() > 1 {
             // Others of the same number go with it: the client cannot tell them apart.
-            self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+            self.context.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
         }
         if links.iter().any(|link| link.place.is_new) {
             // Its bell does not exist, and links that were to use it cannot, either.
@@ -250,35 +273,37 @@ impl Tenancy {
                 for peer in peers {
                     self.remove_engine_links(qpn, peer);
                     self.refuse_wish(qpn, peer);
-                    self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+                    self.context.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
                 }
             }
         }
         self.rest_bell(session, place.bell);
     }
+}
 
+impl Pairing<'_> {
     /// A datagram for a queue pair came from somebody it has no link for.
     pub(crate) fn meet_stranger(&mut self, key: VnicId, way: Way, now: u64) {
         let Some(qp) = self.queue_pairs.get(way.qpn) else { return };
         // A link for that number to somebody whom the queue pair knows stays as it is.
-        let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.knows(way);
+        let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.links.knows(way);
         let session = qp.session();
-        if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
+        if !fits || !numbers::is_qpn(way.peer) || !self.tenants.owns(key, way.sgid) {
             return;
         }
-        if !self.has_time(session) {
+        if !self.tenants.has_time(self.context, session) {
             return;
         }
         let route = match self.local_source(key, way) {
             Some((source, why)) => Route::forwarded(why, source),
             // Nobody else has addresses of ours.
-            None if way.dgid.is_loopback() || self.owns(key, way.dgid) => return,
-            None => match self.known_answer(key, way.sgid, way.dgid, now) {
+            None if way.dgid.is_loopback() || self.tenants.owns(key, way.dgid) => return,
+            None => match self.network.known_answer(self.tenants, key, way.sgid, way.dgid, now) {
                 Some(Answer::Omniverb(features)) => Route::omniverb(Why::Stranger, features),
                 _ => Route { why: Why::Stranger, ..Route::roce() },
             },
         };
-        let _ = self.link_to_engine(way, Route { cause: Cause::Stranger, ..route }, now);
+        let _ = self.linker().link_to_engine(way, Route { cause: Cause::Stranger, ..route }, now);
     }
 
     /// The vNIC of a sender that the engine forwards to us.
@@ -286,7 +311,17 @@ impl Tenancy {
         let source = self.links.engine.get(way.peer, (way.qpn, way.sgid))?;
         let ours = source.within == Some(key) && source.way.sgid == way.dgid;
         let ends = ((key, way.qpn), (source.vnic, way.peer));
-        let why = self.kept_apart(ends.0, ends.1, Asked::ByFirst).unwrap_or(Why::PeerThroughEngine);
+        let why = self
+            .pair_windows
+            .kept_apart(
+                self.tenants,
+                self.network,
+                self.queue_pairs,
+                ends.0,
+                ends.1,
+                Asked::ByFirst,
+            )
+            .unwrap_or(Why::PeerThroughEngine);
         ours.then_some((source.vnic, why))
     }
 }

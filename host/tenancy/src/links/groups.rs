@@ -7,16 +7,16 @@
 //! there reaches nobody.
 
 use super::engine_link::{Cause, Route, Way};
-use crate::accounts::Kind;
 use crate::directory::names::Names;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::ids::SessionId;
-use crate::tenancy::Tenancy;
+use crate::links::Linker;
+use crate::links::Unlinker;
 use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
 
-impl Tenancy {
+impl Linker<'_> {
     /// Attaches a queue pair to a group; anew, if it is attached.
     pub(crate) fn attach_group(
         &mut self,
@@ -30,10 +30,10 @@ impl Tenancy {
         }
         let vnic = qp.vnic();
         // Addresses and interfaces may be others than a moment ago.
-        if self.is_table_old(id, now) {
+        if self.tenants.is_table_old(self.context, id, now) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let names = &self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names;
+        let names = &self.tenants.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names;
         let sgid = entry_for(names, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
@@ -41,7 +41,7 @@ impl Tenancy {
             match link.map(|link| link.way.dgid) {
                 // The process has lost it, or could not use it.
                 Some(gid) if gid == m.gid => {
-                    self.end_engine_links(m.qpn, peer, None);
+                    self.unlinker().end_engine_links(m.qpn, peer, None);
                     free = Some(peer);
                     break;
                 }
@@ -57,16 +57,13 @@ impl Tenancy {
         self.link_to_engine(way, Route { cause: Cause::Group, ..Route::group() }, now)?;
         Ok(GroupAttached { qpn: m.qpn, peer_qpn: peer })
     }
+}
 
-    /// A process, or all of its vNIC, are attached to groups as often as they may.
-    pub(super) fn is_full_of_groups(&self, id: SessionId) -> bool {
-        self.sessions.get(&id).is_some_and(|of| of.account().full(&[Kind::Group]).is_some())
-    }
-
+impl Unlinker<'_> {
     /// The table of a vNIC's names is another. Attachments at an interface that is not where it
     /// was, or at the loopback though there is another now, end; who is attached asks anew.
     pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {
-        let Some(new) = self.vnics.get(&vnic).map(|home| &home.names) else { return };
+        let Some(new) = self.tenants.vnics.get(&vnic).map(|home| &home.names) else { return };
         if !self.links.engine.is_in_groups(vnic) {
             return;
         }

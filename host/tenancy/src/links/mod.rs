@@ -11,6 +11,7 @@
 //! `resume.rs`: those come back that outlived a daemon. `audit.rs`, `trace.rs`: what is told of
 //! links that are watched.
 
+mod answers;
 mod audit;
 mod bells;
 mod consent;
@@ -26,6 +27,7 @@ mod groups;
 pub(crate) mod link;
 mod pairing;
 mod parting;
+mod parts;
 mod relating;
 pub(crate) mod relations;
 mod resume;
@@ -36,8 +38,11 @@ mod trace;
 mod uninvited;
 pub(crate) mod unrelated;
 
+pub(crate) use parts::{Linker, Observer, Pairing, Relater, Unlinker};
+
 use crate::accounts::Paid;
 use crate::ids::{LinkKey, RemotePeer, SessionId};
+use crate::memory::LinkTable;
 use bells::Bells;
 use consents::Consents;
 use direct_links::DirectLinks;
@@ -137,6 +142,20 @@ impl Links {
     pub(crate) fn check(&self) {
         self.direct.check();
         self.engine.check();
+    }
+}
+
+impl LinkTable for Links {
+    fn has_direct(&self, qpn: Qpn, peer: Qpn) -> bool {
+        Links::has_direct(self, qpn, peer)
+    }
+
+    fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool {
+        Links::has_engine(self, qpn, peer)
+    }
+
+    fn ends(&self, key: LinkKey) -> Option<[SessionId; 2]> {
+        self.direct(key).map(|link| link.sessions)
     }
 }
 

@@ -10,15 +10,13 @@
 
 use super::engine_link::{Route, Way};
 use crate::ids::SessionId;
+use crate::links::Pairing;
 use crate::network::neighbours::Answer;
 use crate::network::neighbours::Waiter;
 use crate::network::resolve::Resolved;
 use crate::pair_windows::sharing::Asked;
 use crate::path::Why;
-use crate::queue_pairs::queue_pair::Wish;
 use crate::sessions::session::Session;
-use crate::tenancy::Tenancy;
-use crate::timers::Timer;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
 
@@ -30,34 +28,34 @@ const SILENCES_MAX: u32 = 2;
 /// handshakes when the guest has a processor for it, which nobody here sees.
 const MACHINE_SILENCES_MAX: u32 = 8;
 
-impl Tenancy {
+impl Pairing<'_> {
     pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
         let service = match self.connect_checked(id, m, now) {
             Ok(service) => service,
-            Err(errno) => return self.fail(id, tag, errno),
+            Err(errno) => return self.context.fail(id, tag, errno),
         };
         let ready = Connected { qpn: m.qpn, ready: 1 };
         if m.resume != 0 {
             let answer = self.announce(m, service, now);
             return match answer {
-                Ok(()) => self.reply(id, tag, ready),
-                Err(errno) => self.fail(id, tag, errno),
+                Ok(()) => self.context.reply(id, tag, ready),
+                Err(errno) => self.context.fail(id, tag, errno),
             };
         }
         if service == Service::Ud {
             return self.connect_datagrams(id, tag, m, now);
         }
         if self.links.is_linked(m.qpn, m.dest_qpn) {
-            return self.reply(id, tag, ready);
+            return self.context.reply(id, tag, ready);
         }
-        self.close_all(m.qpn, CLOSED_BY_PEER);
-        self.wish(m, None);
+        self.unlinker().close_all(m.qpn, CLOSED_BY_PEER);
+        self.queue_pairs.note_wish(self.context, m, None);
         self.advance_wish(m.qpn, m.dest_qpn, now);
         if self.queue_pairs.wish(m.qpn, m.dest_qpn).is_some() {
             let is_ready = u32::from(self.links.is_linked(m.qpn, m.dest_qpn));
-            self.reply(id, tag, Connected { qpn: m.qpn, ready: is_ready });
+            self.context.reply(id, tag, Connected { qpn: m.qpn, ready: is_ready });
         } else {
-            self.fail(id, tag, Errno::ENOMEM);
+            self.context.fail(id, tag, Errno::ENOMEM);
         }
     }
 
@@ -65,8 +63,8 @@ impl Tenancy {
     fn connect_checked(&self, id: SessionId, m: &ConnectQp, now: u64) -> Result<Service, Errno> {
         let qp = self.queue_pairs.own(id, m.qpn)?;
         let resume = m.resume != 0;
-        let resumes = self.sessions.get(&id).is_some_and(Session::resumes);
-        if m.dest_qpn > Qpn::MAX || !self.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
+        let resumes = self.tenants.sessions.get(&id).is_some_and(Session::resumes);
+        if m.dest_qpn > Qpn::MAX || !self.tenants.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
             return Err(Errno::EINVAL);
         }
         // Nobody in particular is at the end of a group, so nobody is asked there.
@@ -81,13 +79,6 @@ impl Tenancy {
         Ok(qp.service())
     }
 
-    /// Writes down where a queue pair wants to go; `survivor_until` as in [`Wish`].
-    pub(crate) fn wish(&mut self, m: &ConnectQp, survivor_until: Option<u64>) {
-        self.clear_wish_timer(m.qpn, m.dest_qpn);
-        let wish = Wish::new(m.sgid, m.dgid, survivor_until);
-        self.queue_pairs.add_wish(m.qpn, m.dest_qpn, wish);
-    }
-
     /// Takes a wish as far as it gets: finds out whose address it names, then, if that is a
     /// neighbour who wishes the same, makes the link; or goes through the engine.
     pub(crate) fn advance_wish(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
@@ -98,7 +89,14 @@ impl Tenancy {
         }
         let (vnic, survivor) = (qp.vnic(), wish.is_survivor());
         let way = (vnic, wish.sgid, wish.dgid);
-        let answer = match self.resolve(way, vnic, Some(Waiter::Wish { qpn, peer }), now) {
+        let answer = match self.network.resolve(
+            self.context,
+            self.tenants,
+            way,
+            vnic,
+            Some(Waiter::Wish { qpn, peer }),
+            now,
+        ) {
             Resolved::Asking => return,
             Resolved::Busy => None,
             Resolved::To(answer) => Some(answer),
@@ -112,15 +110,24 @@ impl Tenancy {
         }
         let Some(target) = target else { return self.no_neighbour(qpn, peer, answer, now) };
         if self.queue_pairs.is_gone(peer) {
-            return self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
+            return self.queue_pairs.peer_is_gone(self.context, qpn, peer, CLOSED_BY_DEATH, now);
         }
         // The network has led to one vNIC, and the number is of another's.
         if self.queue_pairs.vnic_of(peer).is_some_and(|at| at != target) {
             return;
         }
         let ends = ((vnic, qpn), (target, peer));
-        if !survivor && let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByBoth) {
-            self.note_apart(why, vnic, target);
+        if !survivor
+            && let Some(why) = self.pair_windows.kept_apart(
+                self.tenants,
+                self.network,
+                self.queue_pairs,
+                ends.0,
+                ends.1,
+                Asked::ByBoth,
+            )
+        {
+            self.pair_windows.note_apart(self.network, why, vnic, target);
             return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
         }
         if !self.queue_pairs.is_mutual(qpn, peer) {
@@ -167,9 +174,9 @@ impl Tenancy {
             Some(_) => false,
         };
         let given_up = wish.survivor_until;
-        let again = again.then_some(now.saturating_add(self.limits().stranger_time_ns));
+        let again = again.then_some(now.saturating_add(self.context.limits().stranger_time_ns));
         if let Some(at) = again.into_iter().chain(given_up).min() {
-            return self.set_wish_timer(qpn, peer, at);
+            return self.queue_pairs.set_wish_timer(self.context, qpn, peer, at);
         }
         match answer {
             Some(Answer::Omniverb(features)) => {
@@ -199,16 +206,16 @@ impl Tenancy {
     /// Whether a wish names a queue pair of this vNIC by its address, too.
     fn is_named(&self, qpn: Qpn, peer: Qpn, at: Option<VnicId>) -> bool {
         let named = self.queue_pairs.wish(qpn, peer).map(|wish| wish.dgid);
-        at.zip(named).is_some_and(|(at, gid)| self.owns(at, gid))
+        at.zip(named).is_some_and(|(at, gid)| self.tenants.owns(at, gid))
     }
 
     /// A wish is fulfilled by a link to the engine.
     fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
-        self.clear_wish_timer(qpn, peer);
+        self.queue_pairs.clear_wish_timer(self.context, qpn, peer);
         let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
         let way = Way { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
-        if self.link_to_engine(way, route, now).is_err() {
-            return self.refuse_wish(qpn, peer);
+        if self.linker().link_to_engine(way, route, now).is_err() {
+            return self.unlinker().refuse_wish(qpn, peer);
         }
         // A peer that waits for us to wish the same need not wait any more.
         if self.queue_pairs.is_mutual(qpn, peer) {
@@ -222,7 +229,8 @@ impl Tenancy {
         let qp = self.queue_pairs.get(qpn)?;
         let wish = qp.wish(peer)?;
         let target = wish.target?;
-        let known = || self.known_answer(qp.vnic(), wish.sgid, wish.dgid, now);
+        let known =
+            || self.network.known_answer(self.tenants, qp.vnic(), wish.sgid, wish.dgid, now);
         (target == qp.vnic() || known() == Some(Answer::Is(target))).then_some(target)
     }
 
@@ -231,61 +239,39 @@ impl Tenancy {
         let Some(back) = self.queue_pairs.wish(peer, qpn).copied() else { return };
         let ends = ((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid));
         let made = match wish.survivor_until {
-            Some(_) => self.record_link(ends.0, ends.1, now),
-            None => self.make_link(ends.0, ends.1, None, now),
+            Some(_) => self.linker().record_link(ends.0, ends.1, now),
+            None => self.linker().make_link(ends.0, ends.1, None, now),
         };
         for (from, to) in [(qpn, peer), (peer, qpn)] {
-            self.clear_wish_timer(from, to);
+            self.queue_pairs.clear_wish_timer(self.context, from, to);
         }
         if made.is_err() {
-            self.refuse_wishes(qpn, peer);
+            self.unlinker().refuse_wishes(qpn, peer);
         } else if self.queue_pairs.is_datagram(qpn) {
-            self.drop_wish(qpn, peer);
-            self.drop_wish(peer, qpn);
+            self.queue_pairs.drop_wish(self.context, qpn, peer);
+            self.queue_pairs.drop_wish(self.context, peer, qpn);
         }
-    }
-
-    pub(crate) fn set_wish_timer(&mut self, qpn: Qpn, peer: Qpn, at: u64) {
-        if self.queue_pairs.wish(qpn, peer).is_some() {
-            self.timers.set(Timer::Wish { qpn, peer }, at);
-        }
-    }
-
-    fn clear_wish_timer(&mut self, qpn: Qpn, peer: Qpn) {
-        self.timers.clear(Timer::Wish { qpn, peer });
-    }
-
-    pub(crate) fn drop_wish(&mut self, qpn: Qpn, peer: Qpn) {
-        self.clear_wish_timer(qpn, peer);
-        self.queue_pairs.remove_wish(qpn, peer);
-    }
-
-    /// A wish cannot come true: its peer does not exist any more. The first caller's reason counts.
-    pub(crate) fn peer_is_gone(&mut self, qpn: Qpn, peer: Qpn, reason: u32, now: u64) {
-        let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) else { return };
-        // What is announced after a restart has its own time limit; somebody may yet come back.
-        if wish.is_survivor() || wish.gone.is_some() {
-            return;
-        }
-        wish.gone = Some(reason);
-        self.set_wish_timer(qpn, peer, now.saturating_add(self.limits().absence_time_ns));
     }
 
     /// A wish's timer is due: ask again, or give up what survived only on one side.
     pub(crate) fn wish_due(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
         let Some(wish) = self.queue_pairs.wish(qpn, peer) else { return };
         if let Some(reason) = wish.gone {
-            self.drop_wish(qpn, peer);
+            self.queue_pairs.drop_wish(self.context, qpn, peer);
             if self.links.has_engine(qpn, peer) {
-                return self.end_engine_links(qpn, peer, Some(reason));
+                return self.unlinker().end_engine_links(qpn, peer, Some(reason));
             }
             if let Some(session) = self.queue_pairs.session_of(qpn) {
-                self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+                self.tenants.event(
+                    self.context,
+                    session,
+                    LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 },
+                );
             }
             return;
         }
         if wish.survivor_until.is_some_and(|until| now >= until) {
-            self.abandon_resume(qpn, peer);
+            self.unlinker().abandon_resume(qpn, peer);
         } else {
             self.advance_wish(qpn, peer, now);
         }

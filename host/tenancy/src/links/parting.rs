@@ -2,20 +2,18 @@
 //! longer joins the two. Both ends are told, with a reason that makes connected queue pairs fail
 //! as when their retries are over: the memory they share would carry them on otherwise.
 
+use super::Unlinker;
 use super::engine_link::Cause;
-use crate::action::Action;
-use crate::ids::LinkKey;
-use crate::links::unrelated::Unrelated;
-use crate::tenancy::Tenancy;
-use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed};
-use omniverb_terms::{Qpn, VnicId};
+use crate::ids::{LinkKey, SessionId};
+use crate::policy::policies::Policy;
+use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed, TAKE_ALL, TakeBack};
+use omniverb_terms::{Qpn, Rkey, VnicId};
+use std::collections::BTreeSet;
 
-impl Tenancy {
+impl Unlinker<'_> {
     /// Ends all links of a vNIC, direct ones and those to the engine, and those to the engine that
-    /// lead to it. What is known of the network from it and to it is forgotten: whoever connects
-    /// again has the network asked first.
-    #[must_use]
-    pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
+    /// lead to it.
+    pub(crate) fn part_vnic(&mut self, key: VnicId) {
         let direct = self.links.all_direct().filter(|(_, link)| link.vnics.contains(&key));
         let direct: Vec<LinkKey> = direct.map(|(link, _)| link).collect();
         for link in direct {
@@ -29,10 +27,6 @@ impl Tenancy {
         for (qpn, peer) in engine {
             self.end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
         }
-        self.end_relations(key, Unrelated::Gone);
-        self.forget_answers(key);
-        self.queue_pairs.forget_targets(key);
-        self.decided()
     }
 
     /// Ends a direct link; both ends are told.
@@ -48,8 +42,35 @@ impl Tenancy {
             self.end_engine_links(qpn, peer, None);
             if let Some(session) = self.queue_pairs.session_of(qpn) {
                 let reason = CLOSED_BY_NETWORK;
-                self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+                self.tenants.event(
+                    self.context,
+                    session,
+                    LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 },
+                );
             }
+        }
+    }
+}
+
+impl Unlinker<'_> {
+    /// What holds for a vNIC has changed from `before`: where less is allowed than was, its
+    /// processes and all that are linked with them take back what they granted. One event for each
+    /// process, however many links it has.
+    pub(crate) fn adoption_changed(&mut self, key: VnicId, before: Policy) {
+        let now = self.tenants.policy(key).adoption;
+        if before.adoption.with(now) == before.adoption {
+            return;
+        }
+        let own = self.tenants.sessions.iter().filter(|(_, session)| session.client().vnic == key);
+        let mut concerned: BTreeSet<SessionId> = own.map(|(id, _)| *id).collect();
+        let linked = self.links.all_direct().filter(|(_, link)| link.vnics.contains(&key));
+        concerned.extend(linked.flat_map(|(_, link)| link.sessions));
+        for session in concerned {
+            self.tenants.event(
+                self.context,
+                session,
+                TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 },
+            );
         }
     }
 }

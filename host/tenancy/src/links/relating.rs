@@ -10,10 +10,10 @@ use super::consents::Rest;
 use super::relations::Relation;
 use super::unrelated::{RelationEnd, Unrelated};
 use crate::action::Action;
+use crate::links::Relater;
 use crate::network::Common;
 use crate::network::neighbours::{Answer, Question, Waiter};
 use crate::network::resolve::Resolved;
-use crate::tenancy::Tenancy;
 use omniverb_terms::{Gid, VnicId};
 
 enum Judgement {
@@ -22,26 +22,22 @@ enum Judgement {
     Together([Question; 2]),
 }
 
-impl Tenancy {
-    /// Asks whether two addresses of two vNICs may be brought together; [`Action::Related`] says
-    /// so, and when that has ended. `number`: not in use.
-    #[must_use]
-    pub fn relate(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Vec<Action> {
-        self.advance(now);
+impl Relater<'_> {
+    /// Asks whether two addresses of two vNICs may be brought together.
+    pub(crate) fn begin_relation(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) {
         self.links.relations.insert(number, Relation { ends, rests_on: None });
         for (vnic, _) in ends {
-            self.open_port(vnic);
+            self.tenants.open_port(self.context, vnic);
         }
         self.advance_relation(number, now);
-        self.decided()
     }
 
     /// Nobody needs this one any more.
-    pub fn relate_no_more(&mut self, number: u64) {
+    pub(crate) fn relate_no_more(&mut self, number: u64) {
         let relation = self.links.relations.remove(number);
         let questions = relation.and_then(|relation| relation.rests_on);
         for question in questions.into_iter().flatten() {
-            self.rest_no_more(question, Rest::Relation(number));
+            self.links.rest_no_more(self.context, question, Rest::Relation(number));
         }
     }
 
@@ -59,9 +55,15 @@ impl Tenancy {
                     relation.rests_on = Some(questions);
                 }
                 for question in questions {
-                    self.rest_on(question, Rest::Relation(number), question.from, now);
+                    self.links.rest_on(
+                        self.context,
+                        question,
+                        Rest::Relation(number),
+                        question.from,
+                        now,
+                    );
                 }
-                self.act(Action::Related { number, verdict: Ok(()) });
+                self.context.act(Action::Related { number, verdict: Ok(()) });
             }
         }
     }
@@ -69,16 +71,17 @@ impl Tenancy {
     /// What the rules say that need no asking.
     fn forbids(&self, ends: [RelationEnd; 2]) -> Option<Unrelated> {
         let [one, other] = ends.map(|(vnic, _)| vnic);
-        if !self.has_vnic(one) || !self.has_vnic(other) || one == other {
+        if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
             return Some(Unrelated::Gone);
         }
         if self.network.common([one, other]) != Common::Any {
             return Some(Unrelated::NoMemory);
         }
-        if let Some(why) = self.through_engine(one, other) {
+        if let Some(why) = self.network.through_engine(self.tenants, one, other) {
             return Some(Unrelated::Policy(why));
         }
-        let has = |(vnic, address): RelationEnd| self.owns(vnic, self.network.name_of(address));
+        let has =
+            |(vnic, address): RelationEnd| self.tenants.owns(vnic, self.network.name_of(address));
         (!ends.into_iter().all(has)).then_some(Unrelated::NotItsAddress)
     }
 
@@ -86,7 +89,8 @@ impl Tenancy {
         if let Some(why) = self.forbids(ends) {
             if why == Unrelated::NotItsAddress {
                 // It may have one since a moment.
-                ends.into_iter().for_each(|(vnic, _)| self.read_addresses(vnic, None));
+                ends.into_iter()
+                    .for_each(|(vnic, _)| self.tenants.read_addresses(self.context, vnic, None));
             }
             return Judgement::Unrelated(why);
         }
@@ -95,12 +99,20 @@ impl Tenancy {
         let mut is_asking = false;
         for (from, to) in [(one, other), (other, one)] {
             let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
-            let Some(question) = self.question_of(from.0, names[0], names[1]) else {
+            let Some(question) = self.network.question_of(self.tenants, from.0, names[0], names[1])
+            else {
                 return Judgement::Unrelated(Unrelated::NotThere);
             };
             questions.push(question);
             let waiter = Some(Waiter::Relation(number));
-            match self.resolve((from.0, names[0], names[1]), from.0, waiter, now) {
+            match self.network.resolve(
+                self.context,
+                self.tenants,
+                (from.0, names[0], names[1]),
+                from.0,
+                waiter,
+                now,
+            ) {
                 Resolved::To(Answer::Is(vnic)) if vnic == to.0 => {}
                 Resolved::To(_) => return Judgement::Unrelated(Unrelated::NotThere),
                 Resolved::Busy => return Judgement::Unrelated(Unrelated::Busy),
@@ -117,7 +129,7 @@ impl Tenancy {
     pub(crate) fn end_relation(&mut self, number: u64, why: Unrelated) {
         if self.links.relations.get(number).is_some() {
             self.relate_no_more(number);
-            self.act(Action::Related { number, verdict: Err(why) });
+            self.context.act(Action::Related { number, verdict: Err(why) });
         }
     }
 

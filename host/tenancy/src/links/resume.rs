@@ -9,17 +9,19 @@
 //! daemon was started.
 
 use crate::ids::LinkKey;
+use crate::links::Linker;
+use crate::links::Pairing;
+use crate::links::Unlinker;
 use crate::links::direct::End;
 use crate::links::link::Link;
 use crate::links::room::Places;
 use crate::path::Why;
-use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,
 };
 use omniverb_terms::{Errno, Qpn, Service};
 
-impl Tenancy {
+impl Pairing<'_> {
     /// Takes a number from a session that had it before its owner. Peers whose links were taken
     /// for that session's wait on for the owner.
     pub(super) fn displace(&mut self, qpn: Qpn, now: u64) {
@@ -35,10 +37,10 @@ impl Tenancy {
             Some((key, ConnectQp { qpn: peer, dest_qpn, sgid, dgid, resume, reserved: 0 }))
         });
         for (key, announcement) in survivors.collect::<Vec<_>>() {
-            self.remove_link(key);
-            self.wait_for(&announcement, now);
+            self.unlinker().remove_link(key);
+            self.queue_pairs.wait_for(self.context, &announcement, now);
         }
-        self.close_all(qpn, CLOSED_BY_PEER);
+        self.unlinker().close_all(qpn, CLOSED_BY_PEER);
         self.queue_pairs.remove(qpn);
     }
 
@@ -51,7 +53,7 @@ impl Tenancy {
         let Some(qp) = self.queue_pairs.get(m.qpn) else { return Ok(()) };
         if m.resume == RESUME_WIRE {
             // Its far end died with the daemon before us.
-            self.abandon_resume(m.qpn, m.dest_qpn);
+            self.unlinker().abandon_resume(m.qpn, m.dest_qpn);
             return Ok(());
         }
         if self.links.is_linked(m.qpn, m.dest_qpn) || qp.wish(m.dest_qpn).is_some() {
@@ -61,31 +63,30 @@ impl Tenancy {
         if service.is_connected() && qp.has_wishes() {
             return Err(Errno::EINVAL);
         }
-        if qp.wished().len() + self.links.peers_of(m.qpn).len() >= self.limits().links_per_session {
+        if qp.wished().len() + self.links.peers_of(m.qpn).len()
+            >= self.context.limits().links_per_session
+        {
             return Err(Errno::ENOMEM);
         }
-        self.wait_for(m, now);
+        self.queue_pairs.wait_for(self.context, m, now);
         self.advance_wish(m.qpn, m.dest_qpn, now);
         Ok(())
     }
+}
 
-    /// Writes down that a link survived, if its other end says so before long.
-    fn wait_for(&mut self, m: &ConnectQp, now: u64) {
-        let deadline = now.saturating_add(self.limits().resume_time_ns);
-        self.wish(m, Some(deadline));
-        self.set_wish_timer(m.qpn, m.dest_qpn, deadline);
-    }
-
+impl Unlinker<'_> {
     /// The other end did not announce itself.
     pub(crate) fn abandon_resume(&mut self, qpn: Qpn, peer: Qpn) {
         // The client forgets whatever has that number, what is newer included.
         self.close_link(qpn, peer, CLOSED_BY_PEER);
         if let Some(session) = self.queue_pairs.session_of(qpn) {
             let closed = LinkClosed { qpn, peer_qpn: peer, reason: CLOSED_BY_DEATH, reserved: 0 };
-            self.event(session, closed);
+            self.tenants.event(self.context, session, closed);
         }
     }
+}
 
+impl Linker<'_> {
     /// Writes down a link that both ends still hold.
     pub(crate) fn record_link(&mut self, one: End, other: End, now: u64) -> Result<(), Errno> {
         let key = LinkKey::new(one.0, other.0);
@@ -96,7 +97,7 @@ impl Tenancy {
         let (place, uninvited) = (None, None);
         let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };
         self.insert_link(key, link, now);
-        self.trace_survivor(key);
+        self.observer().trace_survivor(key);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::link::{Invitation, Link};
 use super::uninvited::{ENDED_MAX, Lack};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::{LinkKey, SessionId};
-use crate::tenancy::Tenancy;
+use crate::links::Linker;
 use omniverb_fairness::Holder;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, VnicId};
@@ -30,7 +30,7 @@ pub(super) struct Pending {
     returned: usize,
 }
 
-impl Tenancy {
+impl Linker<'_> {
     /// Makes room for a link between queue pairs; nobody loses one for a link that cannot be made
     /// all the same. `uninvited` as for [`make_link`](Self::make_link).
     pub(crate) fn make_way(
@@ -46,12 +46,12 @@ impl Tenancy {
         }
         let holder = match uninvited {
             Some(Invitation { from, to }) => {
-                let theirs = self.vnics.get(&to).and_then(|vnic| vnic.neighbour(from));
+                let theirs = self.tenants.vnics.get(&to).and_then(|vnic| vnic.neighbour(from));
                 if theirs.is_some_and(|account| account.full(&[Kind::Uninvited]).is_some()) {
                     return Err(Errno::ENOMEM);
                 }
                 let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(Errno::ENOENT)?.0;
-                let inviter = self.sessions.get(&inviter).ok_or(Errno::ENOENT)?;
+                let inviter = self.tenants.sessions.get(&inviter).ok_or(Errno::ENOENT)?;
                 Some((to, inviter.client().holder.in_vnic(from.0)))
             }
             None => None,
@@ -89,8 +89,8 @@ impl Tenancy {
         pending: Pending,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
-        let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
-        let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
+        let session = self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?;
+        let vnic = self.tenants.vnics.get(&key).ok_or(Errno::ENOENT)?;
         let of_session = lack(session.account(), pending.more[0], pending);
         let found = self.links.direct.uninvited().in_session(id, of_session, newcomer)?;
         let of_vnic = lack(vnic.account(), pending.more[1], pending);
@@ -101,8 +101,8 @@ impl Tenancy {
 
     pub(super) fn end_uninvited(&mut self, LinkKey(one, other): LinkKey) {
         if self.links.has_direct(one, other) {
-            self.close_link(one, other, CLOSED_BY_PEER);
-            self.refuse_wish(one, other);
+            self.unlinker().close_link(one, other, CLOSED_BY_PEER);
+            self.unlinker().refuse_wish(one, other);
         }
     }
 
@@ -111,15 +111,15 @@ impl Tenancy {
         &mut self,
         Invitation { from, to }: Invitation,
     ) -> Result<Receipt, Errno> {
-        let quotas = Quotas::of_neighbour(self.limits());
-        let vnic = self.vnics.get_mut(&to).ok_or(Errno::ENOENT)?;
+        let quotas = Quotas::of_neighbour(self.context.limits());
+        let vnic = self.tenants.vnics.get_mut(&to).ok_or(Errno::ENOENT)?;
         vnic.neighbour_for(from, quotas).charge(&[Kind::Uninvited])
     }
 
     /// Whom a link is counted for, if one end did not ask for it.
     pub(crate) fn inviter_of(&self, link: &Link) -> Holder {
         let Some(end) = link.uninvited_end() else { return Holder::default() };
-        let inviter = self.sessions.get(&end.inviter).zip(link.uninvited);
+        let inviter = self.tenants.sessions.get(&end.inviter).zip(link.uninvited);
         let holder = inviter.map(|(inviter, way)| inviter.client().holder.in_vnic(way.from.0));
         holder.unwrap_or_default()
     }

@@ -5,11 +5,11 @@
 
 use crate::action::{Action, TracedEnd};
 use crate::ids::{LinkKey, SessionId};
+use crate::links::Observer;
 use crate::links::link::Link;
 use crate::observers::Captures;
-use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
-use omniverb_terms::{Qpn, VnicId};
+use omniverb_terms::Qpn;
 use std::collections::BTreeSet;
 
 /// What the ends of a link are told.
@@ -21,20 +21,9 @@ enum Tracing {
     Begins = 1,
 }
 
-impl Tenancy {
-    /// Packets of this vNIC are captured from now on.
-    #[must_use]
-    pub fn begin_capture(&mut self, vnic: VnicId) -> Vec<Action> {
-        self.change_captures(|captures| captures.add(vnic))
-    }
-
-    /// Packets of a vNIC are not captured any more.
-    #[must_use]
-    pub fn end_capture(&mut self, vnic: VnicId) -> Vec<Action> {
-        self.change_captures(|captures| captures.remove(vnic))
-    }
-
-    fn change_captures(&mut self, change: impl FnOnce(&mut Captures)) -> Vec<Action> {
+impl Observer<'_> {
+    /// Which vNICs are captured changes: ends of links begin to write what they do, or do no more.
+    pub(crate) fn change_captures(&mut self, change: impl FnOnce(&mut Captures)) {
         let before: BTreeSet<LinkKey> = self.traced_links();
         change(&mut self.observers.captures);
         let after = self.traced_links();
@@ -53,9 +42,8 @@ impl Tenancy {
             .collect();
         for id in self.observers.captures.idle(&busy) {
             self.end_trace(id);
-            self.event(id, TraceEnd { reserved: 0 });
+            self.tenants.event(self.context, id, TraceEnd { reserved: 0 });
         }
-        self.decided()
     }
 
     fn traced_links(&self) -> BTreeSet<LinkKey> {
@@ -91,7 +79,7 @@ impl Tenancy {
     pub(crate) fn end_trace(&mut self, id: SessionId) {
         if self.observers.captures.is_tracing(id) {
             self.observers.captures.end(id);
-            self.act(Action::EndTrace { session: id });
+            self.context.act(Action::EndTrace { session: id });
         }
     }
 
@@ -100,11 +88,11 @@ impl Tenancy {
         for end in self.ends(key) {
             let session = end.session;
             let begins = !self.observers.captures.is_tracing(session);
-            if begins && self.sessions.contains_key(&session) {
+            if begins && self.tenants.sessions.contains_key(&session) {
                 self.observers.captures.begin(session);
-                self.act(Action::BeginTrace { session });
+                self.context.act(Action::BeginTrace { session });
             }
-            self.act(Action::Trace(Box::new(end)));
+            self.context.act(Action::Trace(Box::new(end)));
         }
     }
 
@@ -116,7 +104,7 @@ impl Tenancy {
 
     fn untrace_ends(&mut self, key: LinkKey, sessions: [SessionId; 2]) {
         for (qpn, peer_qpn, this) in sides(key) {
-            self.act(Action::Untrace { session: sessions[this], qpn, peer_qpn });
+            self.context.act(Action::Untrace { session: sessions[this], qpn, peer_qpn });
         }
     }
 
@@ -124,7 +112,7 @@ impl Tenancy {
         let Some(sessions) = self.links.direct(key).map(|link| link.sessions) else { return };
         for (qpn, peer_qpn, this) in sides(key) {
             let message = TraceLink { qpn, peer_qpn, on: tracing as u32, reserved: 0 };
-            self.event(sessions[this], message);
+            self.tenants.event(self.context, sessions[this], message);
         }
     }
 
@@ -136,7 +124,7 @@ impl Tenancy {
             let (sgid, dgid) = link.ways[this];
             let service = self.queue_pairs.get(qpn)?.service();
             let session = link.sessions[this];
-            let underlay = self.route_to(vnics[0], sgid, dgid)?;
+            let underlay = self.network.route_to(self.tenants, vnics[0], sgid, dgid)?;
             Some(TracedEnd { session, qpn, peer_qpn, service, vnics, underlay })
         });
         ends.collect()

@@ -11,11 +11,11 @@ use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
+use crate::memory::Grants;
 use crate::memory::extents::{ExtentId, Part};
 use crate::memory::layout::{FileId, Home, Place};
 use crate::policy::adoption::Adoption;
 use crate::sessions::mr::Mr;
-use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
@@ -43,7 +43,7 @@ fn maps(service: Service) -> bool {
     service.is_connected() && !service.is_extended()
 }
 
-impl Tenancy {
+impl Grants<'_> {
     pub(crate) fn request_grant(
         &mut self,
         id: SessionId,
@@ -64,11 +64,11 @@ impl Tenancy {
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
         let (home, _) = self.uses(initiator, owner, &mr)?;
-        let question = self.charge_question(owner)?;
-        self.may_be_granted_more(id, owner, now)?;
+        let question = self.tenants.charge_question(owner)?;
+        self.tenants.may_be_granted_more(id, owner, now)?;
         self.may_keep(id, owner, &mr, home)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), home)?;
-        let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
+        let session = self.tenants.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
         self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid }, now)?;
@@ -78,17 +78,16 @@ impl Tenancy {
     /// Somebody beyond the engine names these bytes of a key to `qpn`, which it is connected with.
     /// If nothing comes of it, everything goes on through the application. `u64::MAX` bytes are
     /// all of the region.
-    pub fn engine_wants(
+    pub(crate) fn engine_wants(
         &mut self,
         (qpn, peer_qpn): (Qpn, Qpn),
         rkey: Rkey,
         range: (u64, u64),
         now: u64,
-    ) -> Vec<Action> {
+    ) {
         if let Err(errno) = self.ask_for_engine((qpn, peer_qpn), rkey, range, now) {
             self.deny_engine((qpn, peer_qpn), rkey, errno);
         }
-        self.decided()
     }
 
     fn ask_for_engine(
@@ -108,10 +107,10 @@ impl Tenancy {
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
         let (home, _) = self.uses(initiator, owner, &mr)?;
-        let question = self.charge_question(owner)?;
+        let question = self.tenants.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), home)?;
-        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
+        let session = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
@@ -129,17 +128,17 @@ impl Tenancy {
         };
         let Place { file, offset, length } =
             self.memory.extents.get(extent).ok_or(Errno::ENOENT)?.place;
-        let deadline = now.saturating_add(self.limits().grant_time_ns);
+        let deadline = now.saturating_add(self.context.limits().grant_time_ns);
         let pending = PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent };
-        let token = self.memory.pending.add(self.entropy.next(), pending);
-        self.timers.set(Timer::Grant(token), deadline);
-        if let Some(owner) = self.sessions.get_mut(&owner) {
+        let token = self.memory.pending.add(self.context.entropy.next(), pending);
+        self.context.timers.set(Timer::Grant(token), deadline);
+        if let Some(owner) = self.tenants.sessions.get_mut(&owner) {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
         if part.is_fresh() && home == Home::InPlace {
             let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
-            self.act(Action::Pin { session: owner, file, pin });
+            self.context.act(Action::Pin { session: owner, file, pin });
             return Ok(());
         }
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
@@ -147,9 +146,9 @@ impl Tenancy {
         let memory = Extent { offset, length };
         let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
         if part.is_fresh() {
-            self.act(Action::Adopt { session: owner, adopt, home, file, new_file });
+            self.context.act(Action::Adopt { session: owner, adopt, home, file, new_file });
         } else {
-            self.event(owner, adopt);
+            self.tenants.event(self.context, owner, adopt);
         }
         Ok(())
     }
@@ -160,13 +159,13 @@ impl Tenancy {
     /// but are kept apart by their other namespaces.
     fn trust(&self, initiator: Grantee, owner: SessionId) -> Trust {
         let Grantee::Session(initiator) = initiator else { return Trust::Trusting };
-        match (self.sessions.get(&initiator), self.sessions.get(&owner)) {
+        match (self.tenants.sessions.get(&initiator), self.tenants.sessions.get(&owner)) {
             (Some(one), Some(other)) => {
                 let (one, other) = (one.client(), other.client());
                 let alike =
                     (one.vnic, one.uid, one.circle) == (other.vnic, other.uid, other.circle);
                 let may_look = alike && one.circle.is_some();
-                let adoption = self.adoption_between(one.vnic, other.vnic);
+                let adoption = self.tenants.adoption_between(one.vnic, other.vnic);
                 match may_look || adoption == Adoption::Trusting {
                     true => Trust::Trusting,
                     false => Trust::Exact,
@@ -178,14 +177,14 @@ impl Tenancy {
 
     /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
     fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<(Home, u32), Errno> {
-        let theirs = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
+        let theirs = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
-                let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
-                self.adoption_between(from, theirs)
+                let from = self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
+                self.tenants.adoption_between(from, theirs)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
-            Grantee::Engine => self.policy(theirs).adoption,
+            Grantee::Engine => self.tenants.policy(theirs).adoption,
         };
         if adoption == Adoption::Off {
             return Err(Errno::EPERM);
@@ -204,7 +203,7 @@ impl Tenancy {
     /// The owner and the region of a key that the peers of `qpn` may use.
     pub(super) fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
-        let owner = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
+        let owner = self.tenants.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
         let mr = owner.regions.get(rkey).ok_or(Errno::ENOENT)?;
         if qp.is_failed() || mr.pd != qp.pd() || mr.access & page_rights::REMOTE == 0 {
             return Err(Errno::EACCES);
@@ -215,7 +214,7 @@ impl Tenancy {
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
-        self.has_answered(id);
+        self.tenants.has_answered(id);
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
             return self.answered_late(id, m.token, m.errno);
@@ -229,13 +228,13 @@ impl Tenancy {
                 Grantee::Session(session) => {
                     let link = LinkKey::new(grant.qpn, grant.peer_qpn);
                     let occasion = self.note_granted(grant.extent, id, link);
-                    self.act(Action::Grant { session, file, granted, occasion });
+                    self.context.act(Action::Grant { session, file, granted, occasion });
                 }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
                     let Some(vnic) = self.queue_pairs.vnic_of(qpn) else { return };
                     let granted = Granted { qpn, peer_qpn, ..granted };
-                    self.act(Action::GrantEngine { vnic, file, granted });
+                    self.context.act(Action::GrantEngine { vnic, file, granted });
                 }
             },
             Err(errno) => {
@@ -266,7 +265,11 @@ impl Tenancy {
             }
             self.drop_unused(Grantee::Session(to), extent);
         }
-        self.event(to, GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN });
+        self.tenants.event(
+            self.context,
+            to,
+            GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN },
+        );
     }
 
     /// What the owner's answer makes of the extent.
@@ -287,7 +290,7 @@ impl Tenancy {
         let sealed =
             memory.is_some_and(|memory| memory.is_final && (writable || memory.is_write_sealed));
         if m.errno == Errno(0) && sealed {
-            self.extent_arrived(extent);
+            self.memory.extent_arrived(extent);
             return Ok(());
         }
         // An owner that does not know the extent any more may be asked for a new one.
@@ -346,21 +349,14 @@ impl Tenancy {
         Ok((granted, file))
     }
 
-    /// An owner may be asked one more question.
-    pub(super) fn has_answered(&mut self, owner: SessionId) {
-        if let Some(owner) = self.sessions.get_mut(&owner) {
-            owner.questions.answered();
-        }
-    }
-
     /// There is no memory for the pages at the moment: nobody was asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
         if let Some(question) = self.memory.pending.take_abandoned(token) {
-            self.has_answered(question.owner);
+            self.tenants.has_answered(question.owner);
             self.remove_extent(question.extent);
         }
         if let Some(grant) = self.take_grant(token) {
-            self.has_answered(grant.owner);
+            self.tenants.has_answered(grant.owner);
             self.remove_extent(grant.extent);
             self.deny(&grant, Errno::EAGAIN);
         }
@@ -368,14 +364,16 @@ impl Tenancy {
 
     pub(super) fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
         let grant = self.memory.pending.remove(token)?;
-        self.timers.clear(Timer::Grant(token));
+        self.context.timers.clear(Timer::Grant(token));
         Some(grant)
     }
 
     pub(super) fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
         match grant.initiator {
-            Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),
+            Grantee::Session(id) => {
+                self.tenants.event(self.context, id, GrantDenied { qpn, peer_qpn, rkey, errno })
+            }
             Grantee::Engine => self.deny_engine((peer_qpn, qpn), rkey, errno),
         }
     }
@@ -383,13 +381,15 @@ impl Tenancy {
     /// The engine goes on without.
     fn deny_engine(&mut self, (qpn, peer_qpn): (Qpn, Qpn), rkey: Rkey, errno: Errno) {
         let Some(vnic) = self.queue_pairs.vnic_of(qpn) else { return };
-        self.act(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
+        self.context
+            .act(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
     }
 
     /// A link to the engine has ended: what is asked for it is void. There may be another one for
     /// the same queue pairs soon, and an answer to the old question must not count for that.
     pub(crate) fn end_engine_grants(&mut self, qpn: Qpn, peer_qpn: Qpn) {
-        let owner = self.queue_pairs.session_of(qpn).and_then(|owner| self.sessions.get(&owner));
+        let owner =
+            self.queue_pairs.session_of(qpn).and_then(|owner| self.tenants.sessions.get(&owner));
         if owner.is_none_or(|owner| owner.account().count(Kind::EngineGrant) == 0) {
             return;
         }

@@ -8,11 +8,11 @@
 use super::pending::{Abandoned, Grantee, PendingGrant, Token};
 use crate::ids::SessionId;
 use crate::limits::Limits;
+use crate::memory::Grants;
 use crate::memory::extents::{ExtentId, Pages};
 use crate::memory::layout::Home;
 use crate::network::Common;
 use crate::sessions::taken::PeerKey;
-use crate::tenancy::Tenancy;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};
 
@@ -45,26 +45,29 @@ impl Home {
     }
 }
 
-impl Tenancy {
+impl Grants<'_> {
     /// Where pages of an owner's are lent to somebody.
     pub(super) fn home(&self, initiator: Grantee, owner: SessionId) -> Result<Home, Errno> {
         let vnic_of =
-            |id| Ok::<_, Errno>(self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic);
+            |id| Ok::<_, Errno>(self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic);
         let home = vnic_of(owner)?;
         let in_machine = self.network.is_machine(home);
         let peer = match initiator {
             Grantee::Session(peer) => peer,
-            Grantee::Engine if self.stay_in_place(home) => return Ok(Home::InPlace),
+            Grantee::Engine if self.memory.stay_in_place(home) => return Ok(Home::InPlace),
             Grantee::Engine if in_machine => return Err(Errno::EOPNOTSUPP),
             Grantee::Engine => return Ok(Home::File),
         };
         let (vnics, sessions) = ([home, vnic_of(peer)?], [owner, peer]);
-        match self.common(vnics) {
+        match self.pair_windows.common(self.network, vnics) {
             Common::Any if in_machine => Ok(Home::Window),
             Common::Any => Ok(Home::File),
             Common::Nothing => Err(Errno::EOPNOTSUPP),
             Common::Window(end) => {
-                let neighbour = self.neighbour(sessions[1 - end]).ok_or(Errno::EOPNOTSUPP)?;
+                let neighbour = self
+                    .pair_windows
+                    .neighbour(self.tenants, self.network, sessions[1 - end])
+                    .ok_or(Errno::EOPNOTSUPP)?;
                 Ok(Home::Pair { machine: vnics[end], neighbour })
             }
         }
@@ -83,7 +86,7 @@ impl Tenancy {
     /// Whom it is laid to what an initiator causes.
     fn peer_of(&self, initiator: Grantee) -> Option<PeerKey> {
         match initiator {
-            Grantee::Session(id) => self.peer_key(id),
+            Grantee::Session(id) => self.tenants.peer_key(id),
             Grantee::Engine => None,
         }
     }

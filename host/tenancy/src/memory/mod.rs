@@ -19,14 +19,42 @@ mod registering;
 mod remains;
 
 use crate::accounts::{Paid, Receipt};
+use crate::context::Context;
 use crate::ids::{LinkKey, SessionId};
+use crate::network::Network;
+use crate::pair_windows::table::MachineWindows;
+use crate::queue_pairs::table::QueuePairs;
+use crate::tenants::Tenants;
 use extents::{Extent, ExtentId, Extents, RegionKey};
 use grantees::Grantees;
 use layout::Home;
-use omniverb_terms::VnicId;
+use omniverb_terms::{Qpn, VnicId};
 use pending::{PendingGrant, PendingGrants};
 use remains::Remains;
 use std::collections::BTreeSet;
+
+/// What grants need to know of links.
+pub(crate) trait LinkTable {
+    /// There is a direct link between two queue pairs.
+    fn has_direct(&self, qpn: Qpn, peer: Qpn) -> bool;
+
+    /// There is a link of a queue pair to the engine, for a peer of this number.
+    fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool;
+
+    /// The processes at the ends of a direct link.
+    fn ends(&self, key: LinkKey) -> Option<[SessionId; 2]>;
+}
+
+/// Grants pages to peers, and takes them back: with the tables that this needs.
+pub(crate) struct Grants<'a> {
+    pub(crate) context: &'a mut Context,
+    pub(crate) tenants: &'a mut Tenants,
+    pub(crate) network: &'a Network,
+    pub(crate) pair_windows: &'a MachineWindows,
+    pub(crate) queue_pairs: &'a QueuePairs,
+    pub(crate) links: &'a dyn LinkTable,
+    pub(crate) memory: &'a mut Memory,
+}
 
 /// What is granted, or is to be. The files of this folder change it; others look.
 #[derive(Default)]

@@ -3,13 +3,15 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
+use crate::context::Context;
 use crate::ids::SessionId;
 use crate::limits::Limits;
+use crate::memory::Grants;
+use crate::memory::Memory;
 use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
 use crate::memory::layout::{FileId, Freed, Home, Layout, Place};
 use crate::memory::pending::Token;
 use crate::sessions::mr::{Mr, PAGE_BYTES};
-use crate::tenancy::Tenancy;
 use omniverb_session::pinned_pages::RUNS_MAX;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 
@@ -18,51 +20,86 @@ use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 const SCATTERED_BYTES: u64 = 1 << 20;
 const _: () = assert!(SCATTERED_BYTES / PAGE_BYTES <= RUNS_MAX as u64);
 
-impl Tenancy {
+impl Memory {
     /// Has extents be where a layout says, before there are any.
-    pub fn lay_out(&mut self, layout: Box<dyn Layout>) {
-        debug_assert!(self.memory.extents.is_empty(), "before anybody is there");
-        self.memory.extents = Extents::new(layout);
+    pub(crate) fn lay_out(&mut self, layout: Box<dyn Layout>) {
+        debug_assert!(self.extents.is_empty(), "before anybody is there");
+        self.extents = Extents::new(layout);
     }
 
     /// The file of the memory that an owner was asked with `token` to move pages onto.
-    #[must_use]
-    pub fn file_asked_for(&self, token: u64) -> Option<FileId> {
-        Some(self.memory.extents.get(self.memory.pending.get(token)?.extent)?.place.file)
+    pub(crate) fn file_asked_for(&self, token: u64) -> Option<FileId> {
+        Some(self.extents.get(self.pending.get(token)?.extent)?.place.file)
     }
 
     /// The daemon has all memory of the machine that this vNIC is of, or has it no longer: pages of
     /// its processes may stay where they are when the engine is granted them, from now on.
-    pub fn set_has_memory(&mut self, vnic: VnicId, has: bool) {
+    pub(crate) fn set_has_memory(&mut self, vnic: VnicId, has: bool) {
         match has {
-            true => self.memory.whole.insert(vnic),
-            false => self.memory.whole.remove(&vnic),
+            true => self.whole.insert(vnic),
+            false => self.whole.remove(&vnic),
         };
     }
 
     /// Whether pages of a vNIC's processes stay where they are if the engine is granted them.
     pub(crate) fn stay_in_place(&self, vnic: VnicId) -> bool {
-        self.memory.whole.contains(&vnic)
+        self.whole.contains(&vnic)
     }
 
     /// What a session was asked with `token` to keep where it is: the name for it, and how many
     /// bytes it is. `None`: nothing.
-    #[must_use]
-    pub fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
-        let grant = self.memory.pending.get(token).filter(|grant| grant.owner == session)?;
-        let extent = self.memory.extents.get(grant.extent)?;
+    pub(crate) fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
+        let grant = self.pending.get(token).filter(|grant| grant.owner == session)?;
+        let extent = self.extents.get(grant.extent)?;
         let waits = extent.home == Home::InPlace && extent.pages == Pages::OnTheirWay;
         waits.then_some((extent.place.file, extent.place.length))
     }
 
+    /// The pages of a part are more places than one message has room for. From now on parts of this
+    /// region are small enough for any; whoever asks is to ask again.
+    fn is_scattered(&mut self, region: RegionKey, part: &Part) -> Errno {
+        // Others as large may be under way.
+        if part.length <= SCATTERED_BYTES {
+            return Errno::ENOMEM;
+        }
+        self.scattered.insert(region);
+        Errno::EAGAIN
+    }
+
+    /// What holds for parts of a region there.
+    fn limits_at(&self, context: &Context, home: Home, region: RegionKey) -> Limits {
+        let limits = home.limits(context.limits());
+        let scattered = home == Home::InPlace && self.scattered.contains(&region);
+        let most = if scattered { SCATTERED_BYTES } else { u64::MAX };
+        Limits { extent_bytes: limits.extent_bytes.min(most), ..limits }
+    }
+
+    /// Whether parts of a region are in pair windows, which are small.
+    fn has_some_in_pair(&self, owner: SessionId, rkey: Rkey) -> bool {
+        self.extents.of_region((owner, rkey)).any(|(_, extent)| extent.home.is_pair())
+    }
+
+    /// The owner has moved pages onto an extent that it was asked for.
+    pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
+        self.extents.arrived(id);
+    }
+
+    /// Nobody has this file open or mapped any more, of an [`Action::ForgetFile`] that was to be
+    /// watched.
+    pub(crate) fn file_gone(&mut self, file: FileId) {
+        self.remains.gone(file);
+    }
+}
+
+impl Grants<'_> {
     /// Pages that an owner keeps where they are, or may, are not to be used, for this reason: it is
     /// told so, since it pays for them. Whoever waits for them does not any more.
     pub(crate) fn pinned_in_vain(&mut self, owner: SessionId, token: Token, errno: Errno) {
-        self.has_answered(owner);
+        self.tenants.has_answered(owner);
         if self.memory.pending.get(token).is_some_and(|grant| grant.owner == owner) {
             let Some(grant) = self.take_grant(token) else { return };
             let errno = match errno {
-                Errno::E2BIG => self.is_scattered((owner, grant.rkey), &grant.part),
+                Errno::E2BIG => self.memory.is_scattered((owner, grant.rkey), &grant.part),
                 errno => errno,
             };
             self.take_extent_back(None, grant.extent);
@@ -73,23 +110,15 @@ impl Tenancy {
         }
     }
 
-    /// The same, from whoever looked at the pages.
-    #[must_use]
-    pub fn keeps_in_vain(&mut self, owner: SessionId, token: u64, errno: Errno) -> Vec<Action> {
-        self.pinned_in_vain(owner, token, errno);
-        self.decided()
-    }
-
     /// The engine was granted pages at `start` that their owner keeps where they are, for a link,
     /// and has no room to map them: the owner is told to let go of them. Whoever has them mapped
     /// has them no longer.
-    #[must_use]
-    pub fn engine_cannot_map(
+    pub(crate) fn engine_cannot_map(
         &mut self,
         (qpn, peer_qpn): (Qpn, Qpn),
         rkey: Rkey,
         start: u64,
-    ) -> Vec<Action> {
+    ) {
         if self.links.has_engine(qpn, peer_qpn)
             && let Ok((owner, _)) = self.grantable(qpn, rkey)
             && let Some(id) = self.memory.extents.at((owner, rkey), start)
@@ -98,26 +127,6 @@ impl Tenancy {
         {
             self.take_extent_back(None, id);
         }
-        self.decided()
-    }
-
-    /// The pages of a part are more places than one message has room for. From now on parts of this
-    /// region are small enough for any; whoever asks is to ask again.
-    fn is_scattered(&mut self, region: RegionKey, part: &Part) -> Errno {
-        // Others as large may be under way.
-        if part.length <= SCATTERED_BYTES {
-            return Errno::ENOMEM;
-        }
-        self.memory.scattered.insert(region);
-        Errno::EAGAIN
-    }
-
-    /// What holds for parts of a region there.
-    fn limits_at(&self, home: Home, region: RegionKey) -> Limits {
-        let limits = home.limits(self.limits());
-        let scattered = home == Home::InPlace && self.memory.scattered.contains(&region);
-        let most = if scattered { SCATTERED_BYTES } else { u64::MAX };
-        Limits { extent_bytes: limits.extent_bytes.min(most), ..limits }
     }
 
     /// The part of a key's region to ask its owner for, with what a new extent for it pays;
@@ -129,14 +138,18 @@ impl Tenancy {
         (address, length): (u64, u64),
         home: Home,
     ) -> Result<(Part, Option<Receipt>), Errno> {
-        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
+        let session = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part =
-            choose(&mr.pages(), known, (address, length), &self.limits_at(home, (owner, rkey)));
+        let part = choose(
+            &mr.pages(),
+            known,
+            (address, length),
+            &self.memory.limits_at(self.context, home, (owner, rkey)),
+        );
         let part = part.map_err(|errno| match errno {
             // There are more parts of what lies in a pair window, and they go when a link ends.
-            Errno::ENOMEM if self.has_some_in_pair(owner, rkey) => Errno::EAGAIN,
+            Errno::ENOMEM if self.memory.has_some_in_pair(owner, rkey) => Errno::EAGAIN,
             errno => errno,
         })?;
         let there = self.memory.extents.at((owner, rkey), part.start);
@@ -148,16 +161,6 @@ impl Tenancy {
         let receipt =
             part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
-    }
-
-    /// Whether parts of a region are in pair windows, which are small.
-    fn has_some_in_pair(&self, owner: SessionId, rkey: Rkey) -> bool {
-        self.memory.extents.of_region((owner, rkey)).any(|(_, extent)| extent.home.is_pair())
-    }
-
-    /// The owner has moved pages onto an extent that it was asked for.
-    pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
-        self.memory.extents.arrived(id);
     }
 
     /// Nobody is granted this extent any more. What else is in its file stays as it is.
@@ -178,13 +181,7 @@ impl Tenancy {
                 Action::EmptyPlace { place }
             }
         };
-        self.act(action);
-    }
-
-    /// Nobody has this file open or mapped any more, of an [`Action::ForgetFile`] that was to be
-    /// watched.
-    pub fn file_gone(&mut self, file: FileId) {
-        self.memory.remains.gone(file);
+        self.context.act(action);
     }
 
     /// Its owner has taken back what it had on files of this key's. What it is asked for at this
@@ -214,7 +211,7 @@ impl Tenancy {
             self.remove_extent(id);
         }
         for file in self.memory.remains.end(owner) {
-            self.act(Action::Unwatch { file });
+            self.context.act(Action::Unwatch { file });
         }
     }
 }

@@ -23,13 +23,12 @@ pub(crate) enum Common {
     Nothing,
 }
 
-/// The network as the tables know it: names, routes, and who is at their ends. `resolve.rs`
-/// changes it; others look.
+/// The network as the tables know it: names, routes, and who is at their ends.
 pub(crate) struct Network {
     directory: Box<dyn Directory>,
     /// How vNICs are attached, as those say who know it.
     attached: BTreeMap<VnicId, Access>,
-    neighbours: Neighbours,
+    pub(crate) neighbours: Neighbours,
 }
 
 impl Network {

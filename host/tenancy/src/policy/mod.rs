@@ -1,6 +1,4 @@
-//! What an administrator says about vNICs: `policies.rs` and `adoption.rs` have the words,
-//! `policing.rs` what follows from them.
+//! What an administrator says about vNICs (`policies.rs`), and about pages (`adoption.rs`).
 
 pub(crate) mod adoption;
 pub(crate) mod policies;
-mod policing;

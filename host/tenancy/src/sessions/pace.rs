@@ -9,24 +9,25 @@
 use super::session::{Pace, Session};
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
+use crate::context::Context;
 use crate::ids::SessionId;
-use crate::tenancy::Tenancy;
+use crate::tenants::Tenants;
 use omniverb_terms::Errno;
 
-impl Tenancy {
+impl Tenants {
     /// How the session takes what it is told has changed.
-    pub fn set_pace(&mut self, session: SessionId, pace: Pace) {
+    pub(crate) fn set_pace(&mut self, session: SessionId, pace: Pace) {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.set_pace(pace);
         }
     }
 
     /// False: nothing that `session` did not ask for may be told to it for now.
-    pub(crate) fn has_time(&mut self, session: SessionId) -> bool {
+    pub(crate) fn has_time(&self, context: &mut Context, session: SessionId) -> bool {
         let pace = self.sessions.get(&session).map(Session::pace);
         let behind = pace == Some(Pace::Behind);
         if behind {
-            self.act(Action::LookAgain { session });
+            context.act(Action::LookAgain { session });
         }
         !behind
     }

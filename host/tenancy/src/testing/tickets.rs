@@ -14,7 +14,9 @@ impl Tenancy {
         (qpn, service): (Qpn, Service),
         issued: u64,
     ) -> [u8; 16] {
-        let Some(client) = self.sessions.get(&id).map(Session::client) else { return [0; 16] };
+        let Some(client) = self.tenants.sessions.get(&id).map(Session::client) else {
+            return [0; 16];
+        };
         let (vnic, uid) = (self.proof(client.vnic), client.uid);
         self.queue_pairs.ticket(&Claim { qpn, service, vnic, uid, issued })
     }

@@ -6,8 +6,7 @@ use crate::ids::{LinkKey, SessionId};
 use crate::links::engine_link::EngineLink;
 use crate::path::{Path, Why};
 use crate::policy::policies::Policy;
-use crate::tenancy::Tenancy;
-use omniverb_session::body::Cursor;
+use crate::view::StatusRows;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::net::IpAddr;
 
@@ -97,63 +96,22 @@ pub enum Row {
     WaitsFor(Qpn),
 }
 
-impl Tenancy {
-    /// The vNIC `scope`, or all of them, at once: for tests.
-    #[must_use]
-    pub fn status(&self, scope: Option<VnicId>) -> Vec<VnicStatus> {
-        let mut vnics: Vec<VnicStatus> = Vec::new();
-        let _ = self.walk(scope, Cursor::START, usize::MAX, &mut |row| {
-            if let Row::Vnic(vnic) = row {
-                vnics.push(vnic);
-                return true;
-            }
-            let Some(vnic) = vnics.last_mut() else { return true };
-            let Some(process) =
-                vnic.processes.last_mut().filter(|_| !matches!(row, Row::Process(_)))
-            else {
-                if let Row::Process(process) = row {
-                    vnic.processes.push(process);
-                }
-                return true;
-            };
-            match (row, process.qps.last_mut()) {
-                (Row::Qp(qp), _) => process.qps.push(qp),
-                (Row::Peer(_, peer), Some(qp)) => qp.peers.push(peer),
-                (Row::WaitsFor(peer), Some(qp)) => qp.waiting_for.push(peer),
-                _ => {}
-            }
-            true
-        });
-        vnics
-    }
-
+impl StatusRows<'_> {
     pub(crate) fn vnic_row(&self, key: VnicId) -> Option<VnicStatus> {
-        let vnic = self.vnics.get(&key)?;
+        let vnic = self.tenants.vnics.get(&key)?;
         Some(VnicStatus {
             key,
-            name: self.vnic_name(key).to_owned(),
-            guid: self.node_guid(key),
+            name: self.tenants.vnic_name(key).to_owned(),
+            guid: self.tenants.node_guid(key),
             gids: vnic.names.table().iter().map(|entry| entry.gid).collect(),
             cm_ids: vnic.account().count(Kind::CmId),
-            policy: self.policy(key),
+            policy: self.tenants.policy(key),
             processes: Vec::new(),
         })
     }
 
-    /// Processes of a vNIC with an open device.
-    #[must_use]
-    pub fn processes(&self, key: VnicId) -> usize {
-        self.vnics.get(&key).map_or(0, |vnic| vnic.processes().len())
-    }
-
-    /// The first vNIC with processes from this one on.
-    #[must_use]
-    pub fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
-        self.vnics.next_key(key)
-    }
-
     pub(crate) fn process_row(&self, id: SessionId) -> Option<ProcessStatus> {
-        let session = self.sessions.get(&id).filter(|session| session.is_welcomed())?;
+        let session = self.tenants.sessions.get(&id).filter(|session| session.is_welcomed())?;
         Some(ProcessStatus {
             session: id,
             pid: session.client().pid,
@@ -166,25 +124,6 @@ impl Tenancy {
         })
     }
 
-    /// The slot that a queue pair of this session counts in.
-    #[must_use]
-    pub fn slot_of(&self, id: SessionId, qpn: Qpn) -> Option<u32> {
-        self.queue_pairs.own(id, qpn).ok().map(|qp| qp.slot())
-    }
-
-    /// The slots that a session's queue pairs count in.
-    #[must_use]
-    pub fn slots_of(&self, id: SessionId) -> Vec<u32> {
-        let qpns = self.queue_pairs.of(id).into_iter();
-        qpns.filter_map(|qpn| self.slot_of(id, qpn)).collect()
-    }
-
-    /// Whose queue pair this is.
-    #[must_use]
-    pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {
-        self.queue_pairs.session_of(qpn)
-    }
-
     pub(crate) fn qp_row(&self, qpn: Qpn) -> Option<QpStatus> {
         let qp = self.queue_pairs.get(qpn)?;
         let (service, slot) = (qp.service(), qp.slot());
@@ -194,7 +133,7 @@ impl Tenancy {
     pub(super) fn engine_row(&self, link: &EngineLink) -> PeerStatus {
         PeerStatus {
             qpn: link.way.peer,
-            vnic: link.within.map(|key| self.vnic_name(key).to_owned()),
+            vnic: link.within.map(|key| self.tenants.vnic_name(key).to_owned()),
             address: Some(self.network.address_of(link.way.dgid)),
             path: link.path,
             why: link.why,
@@ -207,7 +146,7 @@ impl Tenancy {
         let peer_end = usize::from(peer == key.1);
         Some(PeerStatus {
             qpn: peer,
-            vnic: Some(self.vnic_name(link.vnics[peer_end]).to_owned()),
+            vnic: Some(self.tenants.vnic_name(link.vnics[peer_end]).to_owned()),
             address: Some(self.network.address_of(link.ways[peer_end].0)),
             path: Path::Direct,
             why: link.why,

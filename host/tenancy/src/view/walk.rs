@@ -8,7 +8,7 @@
 use super::status::Row;
 use crate::ids::SessionId;
 use crate::queue_pairs::queue_pair::QueuePair;
-use crate::tenancy::Tenancy;
+use crate::view::StatusRows;
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, VnicId};
 
@@ -28,10 +28,10 @@ const WISH: u32 = 5;
 /// A row, if there was one, and where to go on; none: that was all.
 type Step = (Option<Row>, Option<Cursor>);
 
-impl Tenancy {
+impl StatusRows<'_> {
     /// Shows the rows of the vNIC `scope`, or of all, from a place on. Ends after so many steps, or
     /// when `show` has no room for a row; says where to go on, if that was not all.
-    pub fn walk(
+    pub(crate) fn rows(
         &self,
         scope: Option<VnicId>,
         from: Cursor,
@@ -54,7 +54,7 @@ impl Tenancy {
         if at.stage == VNIC {
             return self.vnic_step(scope, key);
         }
-        let vnic = self.vnics.get(&key).filter(|_| scope.is_none_or(|scope| scope == key));
+        let vnic = self.tenants.vnics.get(&key).filter(|_| scope.is_none_or(|scope| scope == key));
         let Some(vnic) = vnic else { return (None, after_vnic(key)) };
         if at.stage == PROCESS {
             let Some(id) = vnic.processes().range(SessionId(at.session)..).next() else {
@@ -69,7 +69,7 @@ impl Tenancy {
             };
         }
         let id = SessionId(at.session);
-        let session = self.sessions.get(&id).filter(|_| vnic.processes().contains(&id));
+        let session = self.tenants.sessions.get(&id).filter(|_| vnic.processes().contains(&id));
         if session.is_none() {
             return (None, after_process(at));
         }
@@ -88,8 +88,10 @@ impl Tenancy {
 
     fn vnic_step(&self, scope: Option<VnicId>, from: VnicId) -> Step {
         let found = match scope {
-            Some(own) => Some(own).filter(|own| *own >= from && self.vnics.contains_key(own)),
-            None => self.vnic_from(from),
+            Some(own) => {
+                Some(own).filter(|own| *own >= from && self.tenants.vnics.contains_key(own))
+            }
+            None => self.tenants.vnic_from(from),
         };
         let Some(key) = found else { return (None, None) };
         let next = Cursor { vnic: key.0, stage: PROCESS, ..Cursor::START };

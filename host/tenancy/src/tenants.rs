@@ -1,0 +1,192 @@
+//! vNICs and their processes, what is known of each, and what an administrator said of them.
+
+use crate::accounts::Kind;
+use crate::action::Action;
+use crate::context::Context;
+use crate::directory::loopbacks;
+use crate::ids::SessionId;
+use crate::policy::adoption::Adoption;
+use crate::policy::policies::{Policies, Policy};
+use crate::sessions::identity::Identity;
+use crate::sessions::session::Session;
+use crate::sessions::taken::PeerKey;
+use crate::sessions::vnic::Vnic;
+use omniverb_fairness::FairTable;
+use omniverb_session::Message;
+use omniverb_session::body::{Done, TAKE_ALL, TakeBack};
+use omniverb_terms::{Errno, Gid, Rkey, VnicId};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// vNICs, sessions, and policies.
+#[derive(Default)]
+pub(crate) struct Tenants {
+    /// Who the vNICs are that there are, or that something was set for.
+    pub(crate) identities: BTreeMap<VnicId, Identity>,
+    /// Counted for who brought them.
+    pub(crate) vnics: FairTable<VnicId, Vnic>,
+    /// Counted for whose they are once they are processes, command lines included.
+    pub(crate) sessions: FairTable<SessionId, Session>,
+    pub(crate) policies: Policies,
+}
+
+impl Tenants {
+    /// The table of GIDs of a session's vNIC may not be what it should be.
+    pub(crate) fn is_table_old(&self, context: &Context, id: SessionId, now: u64) -> bool {
+        let vnic =
+            self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client().vnic));
+        vnic.is_some_and(|vnic| vnic.names.are_old(now, context.limits().gids_time_ns))
+    }
+
+    pub(crate) fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
+        self.sessions.get(&session).map(|session| (session.client().pid, session.client().uid))
+    }
+
+    /// A process, or all of its vNIC, are attached to groups as often as they may.
+    pub(crate) fn is_full_of_groups(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|of| of.account().full(&[Kind::Group]).is_some())
+    }
+
+    /// An owner may be asked one more question.
+    pub(crate) fn has_answered(&mut self, owner: SessionId) {
+        if let Some(owner) = self.sessions.get_mut(&owner) {
+            owner.questions.answered();
+        }
+    }
+
+    /// Whether a peer may be granted anything of this owner's: it must not have caused too much to
+    /// be taken back lately, nor hold too much.
+    pub(crate) fn may_be_granted_more(
+        &mut self,
+        peer: SessionId,
+        owner: SessionId,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
+        if session.account().full(&[Kind::Granted]).is_some() {
+            return Err(Errno::ENOMEM);
+        }
+        let peer = (session.client().uid, session.client().vnic);
+        let owner = self.sessions.get_mut(&owner);
+        let overdrawn = owner.is_some_and(|owner| owner.taken.is_overdrawn(peer, now));
+        if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+
+    /// Whom it is laid to what a process causes.
+    pub(crate) fn peer_key(&self, id: SessionId) -> Option<PeerKey> {
+        let client = self.sessions.get(&id)?.client();
+        Some((client.uid, client.vnic))
+    }
+
+    /// How often a session was told to take an extent back.
+    pub(crate) fn taken(&self, id: SessionId) -> u64 {
+        self.sessions.get(&id).map_or(0, |session| session.taken.count())
+    }
+
+    /// The answer to a call that may have ended links.
+    pub(crate) fn done_since(&self, id: SessionId, before: u64) -> Done {
+        let now = self.taken(id);
+        Done { take_back: if now > before { now } else { 0 } }
+    }
+
+    /// True if the GID is in the vNIC's table, or one of its loopback addresses.
+    pub(crate) fn owns(&self, vnic: VnicId, gid: Gid) -> bool {
+        let Some(vnic) = self.vnics.get(&vnic) else { return false };
+        vnic.names.entry(gid).is_some() || loopbacks().contains(&gid)
+    }
+
+    /// True if the address is one of the vNIC's, in its table or not.
+    pub(crate) fn has(&self, vnic: VnicId, address: IpAddr) -> bool {
+        self.vnics.get(&vnic).is_some_and(|vnic| vnic.names.has_address(address))
+    }
+
+    /// Direct links between the machine that has a vNIC and others.
+    pub(crate) fn pair_links(&self, machine: VnicId) -> usize {
+        self.vnics.get(&machine).map_or(0, |vnic| vnic.account().count(Kind::PairLink))
+    }
+
+    /// What holds for a vNIC, whether or not it has processes.
+    pub(crate) fn policy(&self, key: VnicId) -> Policy {
+        self.policies.of(key, self.identity(key))
+    }
+
+    /// Links of a vNIC's queue pairs with others that do not pass through the engine.
+    pub(crate) fn direct_links(&self, key: VnicId) -> usize {
+        self.vnics.get(&key).map_or(0, |vnic| vnic.account().count(Kind::Direct))
+    }
+
+    /// Link ends of a vNIC, those to the engine included.
+    pub(crate) fn links_of(&self, key: VnicId) -> usize {
+        let account = self.vnics.get(&key).map(|vnic| vnic.account());
+        account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::EngineLink))
+    }
+
+    /// What holds for pages between two vNICs.
+    pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
+        self.policy(one).adoption.with(self.policy(other).adoption)
+    }
+
+    /// The vNIC's name for people.
+    pub(crate) fn vnic_name(&self, key: VnicId) -> &str {
+        self.identity(key).map_or("?", |identity| &identity.name)
+    }
+
+    pub(crate) fn node_guid(&self, key: VnicId) -> [u8; 8] {
+        self.identity(key).map_or([0; 8], |identity| identity.guid)
+    }
+
+    /// Who a vNIC is, if that was said.
+    pub(crate) fn identity(&self, vnic: VnicId) -> Option<&Identity> {
+        self.identities.get(&vnic)
+    }
+
+    /// What proves that a vNIC is this one, to the next daemon as well.
+    pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
+        self.identity(vnic).map_or([0; 4], |identity| identity.proof)
+    }
+
+    /// True once the session's hello was accepted.
+    pub(crate) fn is_welcomed(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(Session::is_welcomed)
+    }
+
+    /// True for a vNIC with processes.
+    pub(crate) fn has_vnic(&self, key: VnicId) -> bool {
+        self.vnics.contains_key(&key)
+    }
+
+    /// Tells a session something, if it is still there to be told.
+    pub(crate) fn event(
+        &self,
+        context: &mut Context,
+        session: SessionId,
+        message: impl Into<Message>,
+    ) {
+        if self.is_welcomed(session) {
+            context.act(Action::Event { session, message: message.into() });
+        }
+    }
+
+    /// Processes of a vNIC with an open device.
+    pub(crate) fn processes(&self, key: VnicId) -> usize {
+        self.vnics.get(&key).map_or(0, |vnic| vnic.processes().len())
+    }
+
+    /// The first vNIC with processes from this one on.
+    pub(crate) fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
+        self.vnics.next_key(key)
+    }
+
+    /// A process that outlived the daemon may have granted what is not allowed any more: the
+    /// configuration may be another one. With whom it has links is not known yet.
+    pub(crate) fn take_back_after_restart(&mut self, context: &mut Context, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        if session.resumes() && self.policies.any(Adoption::Off) {
+            self.event(
+                context,
+                id,
+                TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 },
+            );
+        }
+    }
+}
