@@ -2,6 +2,7 @@
 
 use crate::outbox::Letter;
 use crate::server::Server;
+use crate::server::parts::Delivery;
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Arrived, Channel, SessionId};
@@ -51,28 +52,28 @@ impl Server {
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
                 let answer = Message::Failed(refused.unwrap_or(Errno::EPERM));
-                self.answer(id, tag, Letter::of(answer));
+                self.delivery().answer(id, tag, Letter::of(answer));
                 let reason = "is not allowed, or in a network namespace that is not served";
                 self.clients.part(id, reason);
             }
             Ok((tag, Message::QueryStatus(m))) => {
-                let answer = self.status_slice(Some(own), m.from);
-                self.answer(id, tag, Letter::of(answer));
+                let answer = self.status_rows().status_slice(Some(own), m.from);
+                self.delivery().answer(id, tag, Letter::of(answer));
             }
             Ok((tag, Message::QueryVnic(_))) => {
-                let answer = self.policy_slice(own);
-                self.answer(id, tag, Letter::of(answer));
+                let answer = self.status_rows().policy_slice(own);
+                self.delivery().answer(id, tag, Letter::of(answer));
             }
             Ok((tag, Message::ConnectQp(m)))
                 if m.resume == 0 && self.clients.source(id).is_full() =>
             {
-                self.answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
+                self.delivery().answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message),
             Err(_) => {
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
-                    self.answer(id, tag, Letter::of(Message::Failed(Errno::EPROTO)));
+                    self.delivery().answer(id, tag, Letter::of(Message::Failed(Errno::EPROTO)));
                 }
                 self.clients.part(id, "sent something that is no message");
             }
@@ -97,7 +98,7 @@ impl Server {
         };
         if matches!(message, Message::ConnectQp(_)) && !self.machines.is_empty() {
             // What comes back of a pair window is emptied first, by a thread of its own.
-            self.look_at_pairs_of(id);
+            self.pair_windows().look_at_pairs_of(id);
             self.tell_pairs();
         }
         let arrived = Arrived { channel, tag, message, memory };
@@ -111,15 +112,17 @@ impl Server {
         }
         self.carry_on();
     }
+}
 
+impl Delivery<'_> {
     /// Answers a call.
     pub(super) fn answer(&mut self, id: SessionId, tag: u64, letter: Letter) {
-        self.clients.answer(id, tag, letter, &mut self.reactor);
+        self.clients.answer(id, tag, letter, self.reactor);
     }
 
     /// Tells a client something it did not ask for.
     pub(super) fn tell(&mut self, id: SessionId, letter: Letter) {
-        self.clients.tell(id, letter, &mut self.reactor);
+        self.clients.tell(id, letter, self.reactor);
         self.look_at_backlog(id);
     }
 

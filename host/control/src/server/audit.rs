@@ -1,7 +1,7 @@
 //! The lines of the audit.
 
 use crate::reactor::Timer;
-use crate::server::Server;
+use crate::server::parts::AuditLines;
 use omniverb_sys::clock;
 use omniverb_tenancy::{Audited, LinkEvent};
 use std::fmt::{Display, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How often it is said how many lines were left out.
 const SUMMARY: Duration = Duration::from_secs(1);
 
-impl Server {
+impl AuditLines<'_> {
     pub(super) fn audit(&mut self, audited: &Audited) {
         let [own, peer] = audited.vnics;
         let peer = peer.filter(|peer| Some(*peer) != own);
@@ -34,7 +34,7 @@ impl Server {
     }
 
     /// Every value is ours: a number, a name we gave, an address.
-    fn audit_line(&self, a: &Audited) -> String {
+    pub(super) fn audit_line(&self, a: &Audited) -> String {
         let mut line = String::from("audit");
         let mut add = |key: &str, value: Option<&dyn Display>| {
             let none: &dyn Display = &"-";

@@ -7,6 +7,7 @@ use crate::journal::Level;
 use crate::operators::Call;
 use crate::outbox::Letter;
 use crate::server::Server;
+use crate::server::parts::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Captured, Message};
@@ -36,26 +37,44 @@ impl Server {
         // Open from now on: also before the first process comes, and between two of them.
         let hold = self.vnics.hold(vnic, attached);
         self.captures.begin(id, call.tag, hold, file, snap_bytes);
-        self.want_port(vnic);
-        self.record(vnic);
+        self.engine_ports().want_port(vnic);
+        self.engine_ports().record(vnic);
         self.tables.decide(|tables| tables.begin_capture(vnic));
         Ok(())
     }
 
+    /// A client wants its capture to end; answered when that is written down.
+    pub(super) fn end_capture(&mut self, id: SessionId, tag: u64) {
+        match self.captures.finish(id, tag) {
+            Ok(()) => self.engine_ports().end_recording(id),
+            Err(errno) => self.answer_operator(id, tag, &Message::Failed(errno)),
+        }
+    }
+
+    /// The recorder has looked at some files, or finished some.
+    pub(super) fn recorder_ready(&mut self) {
+        self.captures.take_ready();
+        while let Some((id, tag, outcome)) = self.captures.next_outcome() {
+            let answer = match outcome {
+                Outcome::Begun => Done { take_back: 0 }.into(),
+                Outcome::Refused(errno) => {
+                    self.engine_ports().end_recording(id);
+                    Message::Failed(errno)
+                }
+                Outcome::Ended(summary) => captured(&summary).into(),
+            };
+            self.answer_operator(id, tag, &answer);
+        }
+    }
+}
+
+impl EnginePorts<'_> {
     /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
     pub(super) fn record(&mut self, vnic: VnicId) {
         if self.vnics.has_port(vnic)
             && let Some(queue) = self.captures.queue_of(vnic)
         {
             self.engine.capture(vnic, Some(queue.clone()));
-        }
-    }
-
-    /// A client wants its capture to end; answered when that is written down.
-    pub(super) fn end_capture(&mut self, id: SessionId, tag: u64) {
-        match self.captures.finish(id, tag) {
-            Ok(()) => self.end_recording(id),
-            Err(errno) => self.answer_operator(id, tag, &Message::Failed(errno)),
         }
     }
 
@@ -74,29 +93,14 @@ impl Server {
         self.tell_registered();
     }
 
-    /// The recorder has looked at some files, or finished some.
-    pub(super) fn recorder_ready(&mut self) {
-        self.captures.take_ready();
-        while let Some((id, tag, outcome)) = self.captures.next_outcome() {
-            let answer = match outcome {
-                Outcome::Begun => Done { take_back: 0 }.into(),
-                Outcome::Refused(errno) => {
-                    self.end_recording(id);
-                    Message::Failed(errno)
-                }
-                Outcome::Ended(summary) => captured(&summary).into(),
-            };
-            self.answer_operator(id, tag, &answer);
-        }
-    }
-
     /// A session is to tell what happens on some of its links.
     pub(super) fn begin_trace(&mut self, id: SessionId) {
         match self.captures.begin_trace(id, &self.clients.source(id)) {
             Ok(Some(memory)) => {
                 self.clients.keep(id, &memory);
                 let message = TraceBegin { memory: memory.said() };
-                self.tell(id, Letter::with(message, memory.enclosed().into_iter().collect()));
+                self.delivery()
+                    .tell(id, Letter::with(message, memory.enclosed().into_iter().collect()));
             }
             Ok(None) => {}
             Err(error) => {

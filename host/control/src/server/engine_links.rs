@@ -5,7 +5,7 @@ use crate::journal::Level;
 use crate::memory::Shared;
 use crate::port::PAUSE;
 use crate::reactor::Timer;
-use crate::server::Server;
+use crate::server::parts::EnginePorts;
 use omniverb_sys::carried::Carried;
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
@@ -14,7 +14,7 @@ use omniverb_terms::Qpn;
 use std::io;
 use std::sync::Arc;
 
-impl Server {
+impl EnginePorts<'_> {
     pub(super) fn attach_engine(&mut self, end: EngineEnd) {
         if !self.want_port(end.vnic) {
             return self.wire_failed(&end);
@@ -39,7 +39,7 @@ impl Server {
             Ok(shared) => {
                 self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
                 self.engine.attach(end.vnic, &end, &shared);
-                self.tell(end.session, shared.letter(&end.ready));
+                self.delivery().tell(end.session, shared.letter(&end.ready));
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
@@ -48,7 +48,7 @@ impl Server {
         }
     }
 
-    fn wire_failed(&mut self, end: &EngineEnd) {
+    pub(super) fn wire_failed(&mut self, end: &EngineEnd) {
         let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
         if let Some(port) = self.vnics.port_mut(end.vnic) {
             port.leave((qpn, peer_qpn));
@@ -111,7 +111,7 @@ impl Server {
     }
 
     /// Says that a vNIC's sockets could not be opened, once for each vNIC.
-    fn warn_of_port(&mut self, vnic: VnicId, error: &io::Error) {
+    pub(super) fn warn_of_port(&mut self, vnic: VnicId, error: &io::Error) {
         if self.vnics.is_warning_due(vnic) {
             let name = self.vnics.registry().name(vnic);
             let text = format_args!(

@@ -6,6 +6,7 @@ use crate::journal::Level;
 use crate::memory::Shared;
 use crate::outbox::Letter;
 use crate::server::Server;
+use crate::server::parts::PairWindows;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;
@@ -17,38 +18,40 @@ impl Server {
     pub(super) fn execute(&mut self, action: Action) {
         match action {
             Action::Welcome { session, .. } if self.related.has(session) => {
-                self.sockets_welcome(session);
+                self.socket_pairs().sockets_welcome(session);
             }
             Action::Reply { session, .. } if self.related.has(session) => {
-                self.sockets_unwelcome(session);
+                self.socket_pairs().sockets_unwelcome(session);
             }
             Action::Drop { session, .. } if self.related.has(session) => {
-                self.sockets_unwelcome(session);
+                self.socket_pairs().sockets_unwelcome(session);
             }
-            Action::Related { number, verdict } => self.related(number, verdict),
+            Action::Related { number, verdict } => self.socket_pairs().related(number, verdict),
             Action::Welcome { session, tag, welcome } => self.welcome(session, tag, &welcome),
             Action::Reply { session, tag, message } => {
-                self.answer(session, tag, Letter::of(message));
+                self.delivery().answer(session, tag, Letter::of(message));
             }
-            Action::Event { session, message } => self.tell(session, Letter::of(message)),
-            Action::LookAgain { session } => self.look_at_backlog(session),
+            Action::Event { session, message } => {
+                self.delivery().tell(session, Letter::of(message))
+            }
+            Action::LookAgain { session } => self.delivery().look_at_backlog(session),
             Action::CreateLink { first, second } => self.create_link(&first, &second),
-            Action::AttachEngine(end) => self.attach_engine(*end),
+            Action::AttachEngine(end) => self.engine_ports().attach_engine(*end),
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
-                self.detach_engine(vnic, qpn, peer_qpn);
+                self.engine_ports().detach_engine(vnic, qpn, peer_qpn);
             }
             Action::Adopt { session, adopt, home, file, new_file } => {
-                self.adopt(session, &adopt, (home, file), new_file);
+                self.page_lender().adopt(session, &adopt, (home, file), new_file);
             }
-            Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
+            Action::Pin { session, pin, .. } => self.delivery().tell(session, Letter::of(pin)),
             Action::ForgetFile { file, watch } => self.forget_file(file, watch),
             Action::Unwatch { file } => self.held.forget(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
             Action::Grant { session, file, granted, occasion } => {
-                self.grant(session, file, &granted, occasion);
+                self.page_lender().grant(session, file, &granted, occasion);
             }
             Action::GrantEngine { vnic, file, granted } => {
-                if let Some(row) = self.kept(file) {
+                if let Some(row) = self.guests().kept(file) {
                     return self.engine.grant(vnic, &granted, Pages::InPlace(row));
                 }
                 let lending = self.extents.get(file);
@@ -59,35 +62,35 @@ impl Server {
                 }
             }
             Action::DenyEngine { vnic, denied } => self.engine.deny(vnic, &denied),
-            Action::BeginTrace { session } => self.begin_trace(session),
+            Action::BeginTrace { session } => self.engine_ports().begin_trace(session),
             Action::EndTrace { session } => self.captures.end_trace(session),
-            Action::Trace(end) => self.trace(&end),
+            Action::Trace(end) => self.engine_ports().trace(&end),
             Action::Untrace { session, qpn, peer_qpn } => {
                 self.captures.untrace(session, qpn, peer_qpn);
             }
             // Our sockets are in the vNIC's own network.
-            Action::Probe { id, key: Some(_), .. } => self.fail_probe(id),
+            Action::Probe { id, key: Some(_), .. } => self.engine_ports().fail_probe(id),
             Action::Probe { id, vnic, interface, source, destination, key: None } => {
-                self.start_probe(id, vnic, interface, (source, destination));
+                self.engine_ports().start_probe(id, vnic, interface, (source, destination));
             }
             Action::ForgetProbe { id } => {
                 self.engine.expect_no_more(id);
                 self.probes.forget(id);
             }
             Action::ReadAddresses { vnic } => {
-                if !self.addresses_of_machine(vnic) {
+                if !self.guests().addresses_of_machine(vnic) {
                     self.vnics.read_addresses(vnic, &mut self.helper, clock::now());
                 }
             }
             Action::OpenPort { vnic } => {
-                self.want_port(vnic);
+                self.engine_ports().want_port(vnic);
             }
             Action::Manage { vnic, underlay, datagram, to } => {
                 self.engine.manage(vnic, underlay, datagram, to);
             }
-            Action::Audit(audited) => self.audit(&audited),
+            Action::Audit(audited) => self.audit_lines().audit(&audited),
             Action::Drop { session, reason } => self.clients.part(session, reason),
-            Action::VnicGone { vnic } => self.close_port(vnic),
+            Action::VnicGone { vnic } => self.engine_ports().close_port(vnic),
         }
     }
 
@@ -98,13 +101,13 @@ impl Server {
         match self.clients.welcome(id, &self.reactor) {
             Ok((events, area)) => {
                 let welcome = Welcome { area: area.said(), ..*welcome };
-                self.look_at_pairs_of(id);
+                self.pair_windows().look_at_pairs_of(id);
                 let files = std::iter::once(events).chain(area.enclosed()).collect();
-                self.answer(id, tag, Letter::with(welcome, files));
+                self.delivery().answer(id, tag, Letter::with(welcome, files));
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
-                self.answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
+                self.delivery().answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
                 self.clients.part(id, "could not be served");
             }
         }
@@ -114,34 +117,36 @@ impl Server {
         let sources = [first, second].map(|end| self.clients.source(end.session));
         let made = match sources[0].of_both(&sources[1]) {
             Some(source) => Shared::make(source, &first.ready),
-            None => return self.create_pair_link([first, second]),
+            None => return self.pair_windows().create_pair_link([first, second]),
         };
         match made {
             Ok(shared) => {
                 for end in [first, second] {
                     self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
-                    self.tell(end.session, shared.letter(&end.ready));
+                    self.delivery().tell(end.session, shared.letter(&end.ready));
                 }
             }
-            Err(error) => self.link_failed(first, second, &error),
+            Err(error) => self.pair_windows().link_failed(first, second, &error),
         }
-    }
-
-    /// There is no memory for a link.
-    pub(super) fn link_failed(&mut self, first: &LinkEnd, second: &LinkEnd, error: &io::Error) {
-        self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
-        let (one, other) = (first.ready.qpn, second.ready.qpn);
-        self.tables.decide(|tables| tables.link_failed(one, other, clock::now()));
     }
 
     /// Nobody is given this one any more. Closing a large one takes the kernel long.
     fn forget_file(&mut self, file: FileId, watch: bool) {
-        self.forget_kept(file);
+        self.guests().forget_kept(file);
         if watch && let Some(lending) = self.extents.get(file) {
             self.held.watch(file, &lending.memory.extent.file);
         }
         if let Some(file) = self.extents.forget(file) {
             self.disposal.close_memory(file);
         }
+    }
+}
+
+impl PairWindows<'_> {
+    /// There is no memory for a link.
+    pub(super) fn link_failed(&mut self, first: &LinkEnd, second: &LinkEnd, error: &io::Error) {
+        self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
+        let (one, other) = (first.ready.qpn, second.ready.qpn);
+        self.tables.decide(|tables| tables.link_failed(one, other, clock::now()));
     }
 }

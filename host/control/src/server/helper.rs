@@ -54,7 +54,7 @@ impl Server {
                     Found::Port(port) => Ok(Arc::new(port)),
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
-                self.port_found(vnic, port);
+                self.engine_ports().port_found(vnic, port);
             }
             _ => {}
         }

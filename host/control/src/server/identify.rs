@@ -116,7 +116,7 @@ impl Server {
         }
         let source = known.as_ref().map(Attached::source).unwrap_or_default();
         let hold = known.map(|known| self.vnics.join(known, &holder));
-        self.tell_registered();
+        self.engine_ports().tell_registered();
         let queued = self.clients.queue_of(hold.as_ref().ok().map(Hold::vnic));
         if let Ok(vnic) = hold.as_ref().map(Hold::vnic) {
             let (pid, uid, holder) = (peer.pid, peer.uid, holder.clone());

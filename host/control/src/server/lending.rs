@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::outbox::{Letter, Parcel};
 use crate::server::Server;
 use crate::server::pairs::LINK_BYTES;
+use crate::server::parts::PageLender;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair_window;
@@ -18,7 +19,7 @@ use std::io;
 /// What somebody is told of memory: where it is, what goes along, and whose window it is in.
 type Told = (Extent, Option<Parcel>, Origin);
 
-impl Server {
+impl PageLender<'_> {
     /// Gives an owner memory for pages of its own.
     pub(super) fn adopt(
         &mut self,
@@ -56,14 +57,12 @@ impl Server {
         }
     }
 
-    /// Files that somebody might have had are gone.
-    pub(super) fn files_gone(&mut self) {
-        for file in self.held.gone() {
-            self.tables.note(|tables| tables.file_gone(file));
-        }
-    }
-
-    fn make_for_pages(&mut self, owner: SessionId, home: Home, bytes: u64) -> io::Result<Lending> {
+    pub(super) fn make_for_pages(
+        &mut self,
+        owner: SessionId,
+        home: Home,
+        bytes: u64,
+    ) -> io::Result<Lending> {
         let Home::Pair { machine, neighbour } = home else {
             let memory = self.clients.source(owner).make_for_pages(bytes)?;
             return Ok(Lending { memory, shared_by: None });
@@ -76,7 +75,7 @@ impl Server {
     }
 
     /// Tells somebody of a part of memory for pages. False: it is not for him, or not any more.
-    fn lend(
+    pub(super) fn lend(
         &mut self,
         to: SessionId,
         lending: &Lending,
@@ -90,12 +89,17 @@ impl Server {
         let Some((said, parcel, origin)) = told else { return false };
         let said = Extent { offset: said.offset.saturating_add(part.offset), length: part.length };
         self.clients.lend(to, &lending.memory, (said, origin));
-        self.tell(to, Letter::with(message(said), parcel.into_iter().collect()));
+        self.delivery().tell(to, Letter::with(message(said), parcel.into_iter().collect()));
         true
     }
 
     /// How somebody is told of memory in a pair window, if he is one of those who share it.
-    fn told_in_pair(&mut self, to: SessionId, memory: &Memory, by: &SharedBy) -> Option<Told> {
+    pub(super) fn told_in_pair(
+        &mut self,
+        to: SessionId,
+        memory: &Memory,
+        by: &SharedBy,
+    ) -> Option<Told> {
         let client = self.clients.get(to)?;
         let (vnic, uid) = (client.vnic().ok()?, client.uid());
         let Some(machine) = self.machines.number_of(vnic) else {
@@ -112,5 +116,14 @@ impl Server {
         let file = memory.extent.file_id().ok()?;
         let place = pairs.place_of_found(file).filter(|_| pairs.this() == Some(by.neighbour))?;
         Some((memory.said_as(place), None, Origin::AnotherMachine))
+    }
+}
+
+impl Server {
+    /// Files that somebody might have had are gone.
+    pub(super) fn files_gone(&mut self) {
+        for file in self.held.gone() {
+            self.tables.note(|tables| tables.file_gone(file));
+        }
     }
 }

@@ -16,6 +16,8 @@ use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::identify::HELLO_TIME;
 use crate::server::operators::answer_at;
+use crate::server::parts::Guests;
+use crate::server::parts::StatusRows;
 use omniverb_fairness::Holder;
 use omniverb_netns::PORT;
 use omniverb_session::body::Done;
@@ -113,7 +115,7 @@ impl Server {
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let hold = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         let vnic = hold.vnic();
-        self.tell_registered();
+        self.engine_ports().tell_registered();
         if !self.counted.are_of(vnic, file) {
             self.counted.begin(vnic, file);
             self.engine.forget_counted(vnic);
@@ -157,9 +159,9 @@ impl Server {
         for session in &record.sessions {
             self.clients.part(*session, "its machine is parted with");
         }
-        self.end_port(vnic);
+        self.engine_ports().end_port(vnic);
         self.disposal.close_socket(record.into_door());
-        self.tell_registered();
+        self.engine_ports().tell_registered();
     }
 
     /// A machine's porter has sent by its port what ends that. The keeper starts another one.
@@ -198,7 +200,7 @@ impl Server {
                 }
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
-            Ok((tag, Message::OpenPort(_))) => match self.open_machine_port(id) {
+            Ok((tag, Message::OpenPort(_))) => match self.guests().open_machine_port(id) {
                 Ok(theirs) => {
                     let opened = PortOpened { reserved: 0 }.into();
                     self.answer_porter(id, tag, &opened, &[theirs.as_fd()]);
@@ -206,11 +208,11 @@ impl Server {
                 Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
             },
             Ok((tag, Message::Booted(told))) => {
-                self.machine_booted(id, told.boot);
+                self.guests().machine_booted(id, told.boot);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::TellPairs(told))) => {
-                self.machine_tells_pairs(id, told.present);
+                self.pair_windows().machine_tells_pairs(id, told.present);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::TellPinned(told))) => {
@@ -218,11 +220,11 @@ impl Server {
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::QueryPins(asked))) => {
-                let over = self.pins_over(id, &asked);
+                let over = self.guests().pins_over(id, &asked);
                 self.answer_porter(id, tag, &over.into(), &[]);
             }
             Ok((tag, Message::TellAddresses(told))) => {
-                self.machine_tells_addresses(id, &told);
+                self.guests().machine_tells_addresses(id, &told);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             _ => self.part_with_machine(id, "its porter said something that is no message"),
@@ -265,10 +267,12 @@ impl Server {
         }
         Ok((session, theirs))
     }
+}
 
+impl Guests<'_> {
     /// A machine's guest says which boot it is in. If it was booted afresh nobody is there who was:
     /// whoever is linked with them is told so, and what they had comes back.
-    fn machine_booted(&mut self, id: SessionId, boot: [u8; 16]) {
+    pub(super) fn machine_booted(&mut self, id: SessionId, boot: [u8; 16]) {
         let Some(record) = self.machines.get_mut(id) else { return };
         if !record.boots.heard(boot) {
             return;
@@ -286,7 +290,7 @@ impl Server {
     }
 
     /// The machine's agent has its UDP port 4791: where what comes by it is carried.
-    fn open_machine_port(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
+    pub(super) fn open_machine_port(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
         let bin = self.disposal.bin();
         let record = self.machines.get_mut(id).ok_or(Errno::ENOENT)?;
         if record.port.is_none() {
@@ -298,7 +302,7 @@ impl Server {
         carried.carriers_end().map_err(|_| Errno::ENOMEM)
     }
 
-    fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
+    pub(super) fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
         let count = usize::try_from(told.count).unwrap_or(usize::MAX).min(told.entries.len());
         let addresses: Vec<VnicAddress> = told.entries[..count].iter().map(address).collect();
         let Some(record) = self.machines.get_mut(id) else { return };
@@ -326,7 +330,9 @@ impl Server {
         self.tables.decide(|tables| tables.addresses(vnic, addresses, clock::now()));
         true
     }
+}
 
+impl StatusRows<'_> {
     /// What there is to see of the machine that has a vNIC, if one has it.
     pub(super) fn machine_row(&self, vnic: VnicId) -> Option<Value> {
         let record = self.machines.of_vnic(vnic)?;

@@ -4,7 +4,8 @@
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
 //! [`identify`], [`operators`], [`machines`], [`pairs`], [`packets`], [`engine_links`] and
 //! [`helper`] take what comes in, the tables decide, [`execute`] does what they decided,
-//! [`parting`] ends what is to end.
+//! [`parting`] ends what is to end. What several parts do together has those of them that it needs
+//! ([`parts`]).
 
 mod accept;
 mod audit;
@@ -19,6 +20,7 @@ mod operators;
 mod packets;
 mod pairs;
 mod parting;
+mod parts;
 mod ram;
 mod sockets;
 mod start;
@@ -150,7 +152,7 @@ impl Server {
             Ready::Machine(machine) => self.door_ready(machine),
             Ready::Leaver(session) => {
                 self.leavers.ended(session, &self.reactor);
-                self.look_for_unused();
+                self.pair_windows().look_for_unused();
             }
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
@@ -181,7 +183,7 @@ impl Server {
             // The last one's namespace is known until here: the engine must hear of what is closed.
             if let Some(hold) = self.related.ended() {
                 drop(hold);
-                self.tell_registered();
+                self.engine_ports().tell_registered();
                 continue;
             }
             let Some(session) = self.related.end_next() else { break };
@@ -212,9 +214,9 @@ impl Server {
                     self.operators.door().look_again(&mut self.reactor);
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
-                Timer::Addresses(machine) => self.hear_addresses(machine),
-                Timer::Unused(machine) => self.look_again_for_unused(machine),
-                Timer::Audit => self.audit_due(),
+                Timer::Addresses(machine) => self.guests().hear_addresses(machine),
+                Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
+                Timer::Audit => self.audit_lines().audit_due(),
                 Timer::Broker => {
                     if let Some(broker) = &mut self.broker {
                         broker.again(&mut self.reactor, &mut self.journal);
@@ -230,8 +232,10 @@ impl Server {
         }
         for due in self.probes.due(now) {
             match due {
-                Due::Send(id, vnic, to, interface) => self.send_probe(id, vnic, to, interface),
-                Due::GiveUp(id, vnic) => self.give_up(id, vnic, now),
+                Due::Send(id, vnic, to, interface) => {
+                    self.engine_ports().send_probe(id, vnic, to, interface)
+                }
+                Due::GiveUp(id, vnic) => self.engine_ports().give_up(id, vnic, now),
             }
         }
         if self.disposal.next_deadline().is_some_and(|at| at <= now) {

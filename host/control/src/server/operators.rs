@@ -97,7 +97,8 @@ impl Server {
         let known = found
             .map_err(|_| Errno::ENOENT)
             .and_then(|process| self.served(process.namespace, process.cookie));
-        let named = known.map(|known| (self.recognize(&known.evidence()), Some(known)));
+        let named =
+            known.map(|known| (self.engine_ports().recognize(&known.evidence()), Some(known)));
         self.carry_out(id, call, Some(named));
     }
 
@@ -105,13 +106,13 @@ impl Server {
     fn carry_out(&mut self, id: SessionId, mut call: Call, named: Option<Result<Named, Errno>>) {
         let named = named.unwrap_or(Err(Errno::EPROTO));
         let answer = match call.message {
-            Message::QueryAll(m) => Some(Ok(self.status_slice(None, m.from).into())),
-            Message::QueryVnics(m) => Some(Ok(self.policies_slice(m.from).into())),
-            Message::SetVnic(m) => {
-                Some(named.and_then(|named| self.set_vnic(named.0, &m)).map(Into::into))
-            }
+            Message::QueryAll(m) => Some(Ok(self.status_rows().status_slice(None, m.from).into())),
+            Message::QueryVnics(m) => Some(Ok(self.status_rows().policies_slice(m.from).into())),
+            Message::SetVnic(m) => Some(
+                named.and_then(|named| self.engine_ports().set_vnic(named.0, &m)).map(Into::into),
+            ),
             Message::DisconnectVnic(_) => {
-                Some(named.map(|named| self.disconnect_vnic(named.0).into()))
+                Some(named.map(|named| self.engine_ports().disconnect_vnic(named.0).into()))
             }
             Message::Capture(m) => {
                 let begun =
@@ -123,25 +124,27 @@ impl Server {
             }
             Message::AttachPair(m) => {
                 let files = std::mem::take(&mut call.files);
-                let done = self.attach_pair(&m, files);
+                let done = self.pair_windows().attach_pair(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
             Message::JoinPair(m) => {
                 let files = std::mem::take(&mut call.files);
-                let done = self.join_pair(&m, files);
+                let done = self.pair_windows().join_pair(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
             Message::AttachMemory(m) => {
                 let files = std::mem::take(&mut call.files);
-                let done = self.attach_memory(&m, files);
+                let done = self.guests().attach_memory(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
-            Message::PartPair(m) => Some(self.part_pair(&m).map(|()| Done { take_back: 0 }.into())),
+            Message::PartPair(m) => {
+                Some(self.pair_windows().part_pair(&m).map(|()| Done { take_back: 0 }.into()))
+            }
             Message::AwaitPair(m) => self.await_pair(id, call.tag, &m).transpose(),
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))
             }
-            Message::ShowSockets(_) => match self.show_sockets() {
+            Message::ShowSockets(_) => match self.socket_pairs().show_sockets() {
                 Ok(socket) => {
                     let shown = SocketsShown { reserved: 0 }.into();
                     self.answer_operator_with(id, call.tag, &shown, &[socket.as_fd()]);
@@ -184,7 +187,7 @@ impl Server {
         let Some((socket, files)) = self.operators.remove(id) else { return };
         self.reactor.forget(&socket);
         self.machines.operator_gone(id);
-        self.end_recording(id);
+        self.engine_ports().end_recording(id);
         self.captures.hang_up(id);
         self.captures.discard(files);
         self.disposal.close_socket(socket);

@@ -7,6 +7,7 @@ use crate::engine::{Event, handshake};
 use crate::journal::Level;
 use crate::port::VnicPort;
 use crate::server::Server;
+use crate::server::parts::EnginePorts;
 use crate::vnics::Vnics;
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
@@ -37,7 +38,7 @@ impl Server {
         match event {
             Event::Answered { number, at, from, features } => {
                 if self.vnics.are_open(&[at]) {
-                    self.answered(number, (from, at), features);
+                    self.engine_ports().answered(number, (from, at), features);
                 }
             }
             Event::Management { vnic, underlay, datagram } => {
@@ -68,8 +69,15 @@ impl Server {
             }
         }
     }
+}
 
-    fn answered(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), features: Option<u32>) {
+impl EnginePorts<'_> {
+    pub(super) fn answered(
+        &mut self,
+        id: ProbeId,
+        (from, at): (IpAddr, VnicId),
+        features: Option<u32>,
+    ) {
         let (way, now) = ((from, at), clock::now());
         self.tables.decide(|tables| match features {
             None => tables.probe_arrived(id, way, now),
@@ -111,7 +119,7 @@ impl Server {
             return self.probes.start_again(vnic, now);
         }
         // Nor does silence say anything if a flood may have hidden an answer.
-        if self.probes.may_be_lost(id, |at| lost(&self.vnics, at)) || self.may_be_waiting(id) {
+        if self.probes.may_be_lost(id, |at| lost(self.vnics, at)) || self.may_be_waiting(id) {
             match self.probes.repeat(id, now) {
                 true => self.note_lost(id),
                 false => self.tables.decide(|tables| tables.probe_unheard(id, now)),
@@ -122,16 +130,16 @@ impl Server {
     }
 
     /// Whether an answer may be among what waits to be received.
-    fn may_be_waiting(&self, id: ProbeId) -> bool {
+    pub(super) fn may_be_waiting(&self, id: ProbeId) -> bool {
         let port = |at| self.vnics.port(at).and_then(VnicPort::open);
         let waiting = |at| port(at).map_or(0, Port::waiting);
         self.tables.hearers(id).into_iter().any(|at| waiting(at) > WAITING)
     }
 
     /// Notes what was lost by now where the answer to a probe would be heard.
-    fn note_lost(&mut self, id: ProbeId) {
+    pub(super) fn note_lost(&mut self, id: ProbeId) {
         let hearers = self.tables.hearers(id).into_iter();
-        let lost = hearers.map(|at| (at, lost(&self.vnics, at))).collect();
+        let lost = hearers.map(|at| (at, lost(self.vnics, at))).collect();
         self.probes.set_lost(id, lost);
     }
 

@@ -15,6 +15,7 @@ use crate::pieces::{PAGE, Pieces, Place};
 use crate::plugger::Plugger;
 use crate::reactor::Timer;
 use crate::server::Server;
+use crate::server::parts::PairWindows;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{
@@ -37,7 +38,7 @@ pub(super) const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as 
 const UNUSED_TIME: Duration = Duration::from_millis(250);
 const UNUSED_LOOKS: u8 = 20;
 
-impl Server {
+impl PairWindows<'_> {
     /// An operator brings a pair window, and its ledger, for a machine that is attached.
     pub(super) fn attach_pair(
         &mut self,
@@ -66,7 +67,11 @@ impl Server {
 
     /// Whose it is to be, and its number. Who closes a file that is none of memory may wait for
     /// ever: nothing is done with it before this.
-    fn check_pair(&self, asked: &AttachPair, files: &[OwnedFd]) -> Result<(SessionId, u8), Errno> {
+    pub(super) fn check_pair(
+        &self,
+        asked: &AttachPair,
+        files: &[OwnedFd],
+    ) -> Result<(SessionId, u8), Errno> {
         let [window, ledger] = files else { return Err(Errno::EINVAL) };
         let pages = asked.data.length / PAGE + Pair::LEDGER_BYTES;
         Ledger::check(ledger, pages).map_err(|_| Errno::EINVAL)?;
@@ -74,7 +79,11 @@ impl Server {
     }
 
     /// The same of a window by itself.
-    fn check_window(&self, asked: &AttachPair, window: &OwnedFd) -> Result<(SessionId, u8), Errno> {
+    pub(super) fn check_window(
+        &self,
+        asked: &AttachPair,
+        window: &OwnedFd,
+    ) -> Result<(SessionId, u8), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
         let sound = Pair::is_sound(asked) && Pieces::check(window, asked.data).is_ok();
@@ -118,29 +127,6 @@ impl Server {
         }
     }
 
-    /// A machine's keeper waits until another window is wanted: the answer, if there is one now.
-    pub(super) fn await_pair(
-        &mut self,
-        operator: SessionId,
-        tag: u64,
-        asked: &AwaitPair,
-    ) -> Result<Option<Said>, Errno> {
-        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
-        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
-        let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
-        let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
-        let [may_join, can_take_out] = [CAN_JOIN, CAN_TAKE_OUT].map(|bit| asked.can & bit != 0);
-        let tag = (left > 0 || can_take_out).then_some(tag);
-        let plugger = Plugger { operator, tag, left, may_join, can_take_out, trouble };
-        let before = pairs.set_plugger(Some(plugger));
-        if let Some(before) = before.filter(|before| before.operator != operator) {
-            self.end_operator(before.operator);
-        }
-        self.operators.keeps(operator);
-        self.look_for_unused();
-        Ok(tag.is_none().then(|| Done { take_back: 0 }.into()))
-    }
-
     /// A machine's keeper has taken a window out that was over.
     pub(super) fn part_pair(&mut self, asked: &PartPair) -> Result<(), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
@@ -178,32 +164,6 @@ impl Server {
         }
     }
 
-    /// Has the tables know what has changed of pair windows. They count what they decide to give
-    /// only until they are told: so this is done when all that they have decided is.
-    pub(super) fn tell_pairs(&mut self) {
-        let mut both = Vec::new();
-        self.tables.note(|tables| both.extend(tables.take_wanted_windows()));
-        for vnics in both {
-            if let [Some(one), Some(other)] = vnics.map(|vnic| self.machines.number_of(vnic)) {
-                self.machines.want_shared([one, other]);
-            }
-        }
-        let Wanted { wanted, offers, over } = self.machines.wanted_pairs();
-        for (operator, tag) in wanted {
-            self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
-        }
-        for (operator, tag, number) in over {
-            self.answer_operator(operator, tag, &PairOver { number: number.into() }.into());
-        }
-        for offer in offers {
-            let offered = PairOffered { reserved: 0 }.into();
-            self.answer_operator_with(offer.operator, offer.tag, &offered, &[offer.file.as_fd()]);
-        }
-        for (vnic, known) in self.machines.changed_pairs(LINK_BYTES) {
-            self.tables.note(|tables| tables.set_pair_windows(vnic, known));
-        }
-    }
-
     /// Somebody is welcome. There may be room again in windows that were full: what comes back is
     /// emptied first, by threads of their own.
     pub(super) fn look_at_pairs_of(&mut self, id: SessionId) {
@@ -233,7 +193,7 @@ impl Server {
                         true => shared.letter_outside(&end.ready),
                         false => shared.letter(&end.ready),
                     };
-                    self.tell(end.session, letter);
+                    self.delivery().tell(end.session, letter);
                 }
             }
             Err(error) => self.link_failed(ends[0], ends[1], &error),
@@ -241,7 +201,7 @@ impl Server {
     }
 
     /// A link between processes of two machines, in the window that is in both.
-    fn create_link_of_machines(&mut self, ends: [&LinkEnd; 2], both: [SessionId; 2]) {
+    pub(super) fn create_link_of_machines(&mut self, ends: [&LinkEnd; 2], both: [SessionId; 2]) {
         both.into_iter().for_each(|id| self.machines.look_at_pairs(id));
         let found = self.machines.in_both(both).ok_or(io::ErrorKind::Unsupported.into());
         let made = found.and_then(|found| Ok((found, self.memory_in_both(both, found, ends[0])?)));
@@ -251,13 +211,13 @@ impl Server {
         };
         let (here, there) = (ends[end], ends[1 - end]);
         self.clients.keep_link(here.session, here.ready.qpn, &shared, Origin::ItsMachine);
-        self.tell(here.session, shared.letter(&here.ready));
+        self.delivery().tell(here.session, shared.letter(&here.ready));
         let another = Origin::AnotherMachine;
         self.clients.keep_link(there.session, there.ready.qpn, &shared, another);
-        self.tell(there.session, shared.letter_as(place, &there.ready));
+        self.delivery().tell(there.session, shared.letter_as(place, &there.ready));
     }
 
-    fn memory_in_both(
+    pub(super) fn memory_in_both(
         &mut self,
         both: [SessionId; 2],
         InBoth { end, whose, .. }: InBoth,
@@ -269,7 +229,7 @@ impl Server {
         self.machines.pairs_mut(both[end]).ok_or_else(gone)?.make(whose, &name, &one.ready)
     }
 
-    fn pair_memory(
+    pub(super) fn pair_memory(
         &mut self,
         id: SessionId,
         neighbour: SessionId,
@@ -281,6 +241,57 @@ impl Server {
         let whose = Neighbour { proof: self.tables.proof(vnic), uid: client.uid() };
         let name = self.vnics.registry().name(vnic).to_owned();
         self.machines.pairs_mut(id).ok_or_else(gone)?.make(whose, &name, ready)
+    }
+}
+
+impl Server {
+    /// A machine's keeper waits until another window is wanted: the answer, if there is one now.
+    pub(super) fn await_pair(
+        &mut self,
+        operator: SessionId,
+        tag: u64,
+        asked: &AwaitPair,
+    ) -> Result<Option<Said>, Errno> {
+        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
+        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
+        let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
+        let [may_join, can_take_out] = [CAN_JOIN, CAN_TAKE_OUT].map(|bit| asked.can & bit != 0);
+        let tag = (left > 0 || can_take_out).then_some(tag);
+        let plugger = Plugger { operator, tag, left, may_join, can_take_out, trouble };
+        let before = pairs.set_plugger(Some(plugger));
+        if let Some(before) = before.filter(|before| before.operator != operator) {
+            self.end_operator(before.operator);
+        }
+        self.operators.keeps(operator);
+        self.pair_windows().look_for_unused();
+        Ok(tag.is_none().then(|| Done { take_back: 0 }.into()))
+    }
+
+    /// Has the tables know what has changed of pair windows. They count what they decide to give
+    /// only until they are told: so this is done when all that they have decided is.
+    pub(super) fn tell_pairs(&mut self) {
+        let mut both = Vec::new();
+        self.tables.note(|tables| both.extend(tables.take_wanted_windows()));
+        for vnics in both {
+            if let [Some(one), Some(other)] = vnics.map(|vnic| self.machines.number_of(vnic)) {
+                self.machines.want_shared([one, other]);
+            }
+        }
+        let Wanted { wanted, offers, over } = self.machines.wanted_pairs();
+        for (operator, tag) in wanted {
+            self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
+        }
+        for (operator, tag, number) in over {
+            self.answer_operator(operator, tag, &PairOver { number: number.into() }.into());
+        }
+        for offer in offers {
+            let offered = PairOffered { reserved: 0 }.into();
+            self.answer_operator_with(offer.operator, offer.tag, &offered, &[offer.file.as_fd()]);
+        }
+        for (vnic, known) in self.machines.changed_pairs(LINK_BYTES) {
+            self.tables.note(|tables| tables.set_pair_windows(vnic, known));
+        }
     }
 
     /// A process is parted with that has some of a machine's pair window. It may be there, and use

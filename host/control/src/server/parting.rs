@@ -26,8 +26,8 @@ impl Server {
             self.wait_for_end(id, leaver);
         }
         client.into_sockets().for_each(|socket| self.disposal.close_socket(socket));
-        self.look_for_unused();
-        self.tell_registered();
+        self.pair_windows().look_for_unused();
+        self.engine_ports().tell_registered();
     }
 
     /// What a queue pair of this client has counted stays its vNIC's.

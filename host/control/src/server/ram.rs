@@ -4,6 +4,7 @@ use crate::engine::Row;
 use crate::journal::Level;
 use crate::ram::Ram;
 use crate::server::Server;
+use crate::server::parts::Guests;
 use omniverb_session::body::Adopted;
 use omniverb_session::operator::AttachMemory;
 use omniverb_session::pinned_pages::Refused;
@@ -14,7 +15,7 @@ use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-impl Server {
+impl Guests<'_> {
     /// An operator brings the memory of a machine that is attached.
     pub(super) fn attach_memory(
         &mut self,
@@ -47,6 +48,27 @@ impl Server {
         Ok(())
     }
 
+    /// Which pages a machine's agent need not keep any more.
+    pub(super) fn pins_over(&self, id: SessionId, asked: &QueryPins) -> PinsOver {
+        let vnic = self.machines.get(id).map(|record| record.vnic());
+        let over = vnic.map(|vnic| self.pins.over(vnic, asked.named()));
+        PinsOver::new(&over.unwrap_or_default())
+    }
+
+    /// What has this name, if it is pages that stay where they are.
+    pub(super) fn kept(&self, file: FileId) -> Option<Arc<Row>> {
+        self.pins.row(file)
+    }
+
+    /// Nobody is granted these any more, if they are such pages.
+    pub(super) fn forget_kept(&mut self, file: FileId) {
+        if let Some((vnic, row)) = self.pins.forget(file) {
+            self.engine.withdraw(vnic, row);
+        }
+    }
+}
+
+impl Server {
     /// A machine's agent has looked at pages that a process was asked to keep.
     pub(super) fn machine_tells_pinned(&mut self, id: SessionId, told: &TellPinned) {
         let Some(record) = self.machines.get(id) else { return };
@@ -85,24 +107,5 @@ impl Server {
         let arrived = Arrived { channel: Channel::Events, tag: 0, message, memory };
         self.tables.decide(|tables| tables.handle(session, &arrived, clock::now()));
         self.carry_on();
-    }
-
-    /// Which pages a machine's agent need not keep any more.
-    pub(super) fn pins_over(&self, id: SessionId, asked: &QueryPins) -> PinsOver {
-        let vnic = self.machines.get(id).map(|record| record.vnic());
-        let over = vnic.map(|vnic| self.pins.over(vnic, asked.named()));
-        PinsOver::new(&over.unwrap_or_default())
-    }
-
-    /// What has this name, if it is pages that stay where they are.
-    pub(super) fn kept(&self, file: FileId) -> Option<Arc<Row>> {
-        self.pins.row(file)
-    }
-
-    /// Nobody is granted these any more, if they are such pages.
-    pub(super) fn forget_kept(&mut self, file: FileId) {
-        if let Some((vnic, row)) = self.pins.forget(file) {
-            self.engine.withdraw(vnic, row);
-        }
     }
 }

@@ -6,6 +6,7 @@
 use crate::broker::{FromBroker, PER_TURN};
 use crate::related::ToSeek;
 use crate::server::Server;
+use crate::server::parts::SocketPairs;
 use crate::under_way::{Enclosed, Subject};
 use omniverb_broker::daemon::{FromDaemon, Place, ToDaemon, WhyApart};
 use omniverb_fairness::Holder;
@@ -26,15 +27,17 @@ impl Server {
             let Some(heard) = self.broker.as_ref().and_then(|broker| broker.hear()) else { break };
             match heard {
                 FromBroker::Said(ToDaemon::Ask { number, places, users }, files) => {
-                    self.sockets_ask(number, places, users, files);
+                    self.socket_pairs().sockets_ask(number, places, users, files);
                 }
-                FromBroker::Said(ToDaemon::NoMore { number }, _) => self.unrelate(number),
+                FromBroker::Said(ToDaemon::NoMore { number }, _) => {
+                    self.socket_pairs().unrelate(number)
+                }
                 FromBroker::Said(ToDaemon::Alone { time }, _) => {
                     self.idle.answered(time, clock::now());
                 }
                 FromBroker::Died => {
                     for number in self.related.numbers() {
-                        self.unrelate(number);
+                        self.socket_pairs().unrelate(number);
                     }
                     self.idle.somebody_is_there(clock::now());
                     if let Some(broker) = &mut self.broker {
@@ -46,15 +49,41 @@ impl Server {
         }
     }
 
+    /// The helper has found a namespace, or not.
+    pub(super) fn sockets_found(&mut self, number: u64, found: io::Result<Process>) {
+        let Some((namespace, user)) = self.related.sought(number) else { return };
+        let process = found.ok().filter(|process| process.cookie == Some(namespace));
+        let known = process.and_then(|process| {
+            let holder = Holder::new(&process.cgroup, user);
+            self.served(process.namespace, process.cookie).ok().map(|known| (known, holder))
+        });
+        let Some((known, holder)) = known else {
+            return self.socket_pairs().seek_another(namespace);
+        };
+        let hold = self.vnics.join(known, &holder);
+        self.engine_ports().tell_registered();
+        let (id, vnic) = (self.next_session(), hold.vnic());
+        let pid = self.broker.as_ref().map_or(0, |broker| broker.pid());
+        let uid = rustix::process::geteuid().as_raw();
+        self.related.opened(namespace, id, hold);
+        let client = Client { vnic, pid, uid, circle: None, holder };
+        self.tables.note(|tables| tables.open(id, client));
+        let message = Hello { role: ROLE_VERBS, resume: 0, name: NAME }.into();
+        let hello = Arrived { channel: Channel::Calls, tag: 0, message, memory: None };
+        self.tables.decide(|tables| tables.handle(id, &hello, clock::now()));
+    }
+}
+
+impl SocketPairs<'_> {
     /// A socket by which the broker shows an operator what there is.
     pub(super) fn show_sockets(&mut self) -> Result<OwnedFd, Errno> {
         let broker = self.broker.as_mut().ok_or(Errno::ENOENT)?;
         let (ours, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
-        broker.tell(FromDaemon::Operator, Some(theirs), &mut self.reactor);
+        broker.tell(FromDaemon::Operator, Some(theirs), self.reactor);
         Ok(ours)
     }
 
-    fn sockets_ask(
+    pub(super) fn sockets_ask(
         &mut self,
         number: u64,
         places: [Place; 2],
@@ -72,14 +101,14 @@ impl Server {
         self.relate(number);
     }
 
-    fn seek(&mut self, ToSeek { number, user, process }: ToSeek) {
+    pub(super) fn seek(&mut self, ToSeek { number, user, process }: ToSeek) {
         let (subject, process) = (Subject::Sockets(number), Enclosed::Process(process.into()));
         self.helper.ask(Kind::Process, subject, &Holder::new("", user), process, clock::now());
     }
 
     /// A namespace's process is not there, or not in it any more, or has too much: what it has
     /// asked for is in vain. Others in there may be asked still.
-    fn seek_another(&mut self, namespace: u64) {
+    pub(super) fn seek_another(&mut self, namespace: u64) {
         let Some((before, sought)) = self.related.next(namespace) else {
             return self.lose_namespace(namespace);
         };
@@ -89,32 +118,10 @@ impl Server {
     }
 
     /// Asks the tables, if they know both.
-    fn relate(&mut self, number: u64) {
+    pub(super) fn relate(&mut self, number: u64) {
         if let Some(ends) = self.related.ends(number) {
             self.tables.decide(|tables| tables.relate(number, ends, clock::now()));
         }
-    }
-
-    /// The helper has found a namespace, or not.
-    pub(super) fn sockets_found(&mut self, number: u64, found: io::Result<Process>) {
-        let Some((namespace, user)) = self.related.sought(number) else { return };
-        let process = found.ok().filter(|process| process.cookie == Some(namespace));
-        let known = process.and_then(|process| {
-            let holder = Holder::new(&process.cgroup, user);
-            self.served(process.namespace, process.cookie).ok().map(|known| (known, holder))
-        });
-        let Some((known, holder)) = known else { return self.seek_another(namespace) };
-        let hold = self.vnics.join(known, &holder);
-        self.tell_registered();
-        let (id, vnic) = (self.next_session(), hold.vnic());
-        let pid = self.broker.as_ref().map_or(0, |broker| broker.pid());
-        let uid = rustix::process::geteuid().as_raw();
-        self.related.opened(namespace, id, hold);
-        let client = Client { vnic, pid, uid, circle: None, holder };
-        self.tables.note(|tables| tables.open(id, client));
-        let message = Hello { role: ROLE_VERBS, resume: 0, name: NAME }.into();
-        let hello = Arrived { channel: Channel::Calls, tag: 0, message, memory: None };
-        self.tables.decide(|tables| tables.handle(id, &hello, clock::now()));
     }
 
     /// A namespace's addresses are known.
@@ -132,7 +139,7 @@ impl Server {
         }
     }
 
-    fn lose_namespace(&mut self, namespace: u64) {
+    pub(super) fn lose_namespace(&mut self, namespace: u64) {
         for number in self.related.pairs_of(namespace) {
             self.unrelate(number);
             self.tell_apart(number, WhyApart::NotServed);
@@ -159,19 +166,19 @@ impl Server {
         }
     }
 
-    fn tell_apart(&mut self, number: u64, why: WhyApart) {
+    pub(super) fn tell_apart(&mut self, number: u64, why: WhyApart) {
         self.tell_broker(FromDaemon::Apart { number, why });
     }
 
-    fn tell_broker(&mut self, what: FromDaemon) {
-        if let Some(broker) = &mut self.broker {
-            broker.tell(what, None, &mut self.reactor);
+    pub(super) fn tell_broker(&mut self, what: FromDaemon) {
+        if let Some(broker) = self.broker {
+            broker.tell(what, None, self.reactor);
         }
     }
 
     /// Nobody needs a pair any more. Sessions that nobody needs then are ended later, one by one
     /// ([`Server::carry_on`]): much of what follows from that are other pairs that are no more.
-    fn unrelate(&mut self, number: u64) {
+    pub(super) fn unrelate(&mut self, number: u64) {
         let Some(left) = self.related.remove(number) else { return };
         for number in left.pairs {
             self.tables.note(|tables| tables.relate_no_more(number));

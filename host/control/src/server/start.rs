@@ -147,7 +147,7 @@ impl Server {
             started: now,
             last_session: 0,
         };
-        server.tell_registered();
+        server.engine_ports().tell_registered();
         Ok(server)
     }
 

@@ -4,7 +4,7 @@ use crate::counted::{self, Slot};
 use crate::engine::QpCounters;
 use crate::policy::datapath_name;
 use crate::port::VnicPort;
-use crate::server::Server;
+use crate::server::parts::StatusRows;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};
@@ -48,7 +48,7 @@ impl Slice {
     }
 }
 
-impl Server {
+impl StatusRows<'_> {
     /// What there is to see of a vNIC, or of all, from a place on: as much as takes a moment.
     pub(super) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
         let mut slice = Slice::new();
@@ -86,7 +86,7 @@ impl Server {
         slice.status(None)
     }
 
-    fn daemon_row(&self) -> Value {
+    pub(super) fn daemon_row(&self) -> Value {
         let (disposed, seen) = (self.disposal.counts(), self.watchdog.seen());
         let stuck = seen
             .stuck
@@ -97,7 +97,7 @@ impl Server {
             "pid": std::process::id(),
             "socket": self.arrivals.door().path(),
             "seconds": (clock::now() - self.started) / 1_000_000_000,
-            "all_namespaces": self.is_privileged(),
+            "all_namespaces": self.helper.enters(),
             "disposers_lost": disposed.lost,
             "disposers_hanging": disposed.hanging,
             "files_kept": disposed.kept,
@@ -108,13 +108,13 @@ impl Server {
 
     /// What a process says that it counted for a queue pair. It writes these words as it likes;
     /// they are shown, nothing else.
-    fn counters_of(&self, qp: &QpStatus) -> Option<Slot> {
+    pub(super) fn counters_of(&self, qp: &QpStatus) -> Option<Slot> {
         let session = self.tables.owner_of(qp.qpn)?;
         let words = self.clients.get(session)?.counters(qp.slot)?;
         (words[0] as u32 == qp.qpn.0).then_some(words)
     }
 
-    fn vnic(&self, vnic: &VnicStatus) -> Value {
+    pub(super) fn vnic(&self, vnic: &VnicStatus) -> Value {
         let guid: Vec<String> =
             vnic.guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
         let gids: Vec<String> = vnic.gids.iter().map(ToString::to_string).collect();
@@ -133,7 +133,7 @@ impl Server {
         })
     }
 
-    fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {
+    pub(super) fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {
         let counters = match peer.path {
             Path::Direct => None,
             _ => self.engine.counters(qpn, peer.qpn),

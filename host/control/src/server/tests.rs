@@ -89,7 +89,7 @@ impl Bench {
             adoption: 0,
             reserved: 0,
         };
-        self.server.set_vnic(vnic, &change).map(drop)
+        self.server.engine_ports().set_vnic(vnic, &change).map(drop)
     }
 
     fn is_limited(&self, process: &Process) -> bool {
@@ -141,7 +141,7 @@ fn who_it_is_follows_from_evidence_of_any_kind() {
     let next = bench.process(7, Some(22));
     assert!(next.3 != name && !bench.is_limited(&next), "another in its place");
     assert_eq!(bench.set_rate(&name), Err(Errno::ENOENT));
-    let rows = bench.server.status_slice(None, omniverb_session::body::Cursor::START);
+    let rows = bench.server.status_rows().status_slice(None, omniverb_session::body::Cursor::START);
     let text = String::from_utf8_lossy(&rows.text[..rows.length as usize]).into_owned();
     assert!(text.contains(&next.3) && text.contains(&other.3), "{text}");
     assert!(text.contains("\"namespace\":null"), "{text}");

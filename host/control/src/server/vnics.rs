@@ -5,14 +5,15 @@ use crate::journal::Level;
 use crate::policy::{changed, datapath_name, shown};
 use crate::port::Wanted;
 use crate::registry::News;
-use crate::server::Server;
+use crate::server::parts::EnginePorts;
+use crate::server::parts::StatusRows;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;
 use omniverb_tenancy::VnicId;
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
 
-impl Server {
+impl EnginePorts<'_> {
     pub(super) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, Errno> {
         let before = self.tables.policy(key);
         let policy = changed(before, m)?;
@@ -53,7 +54,7 @@ impl Server {
     pub(super) fn want_port(&mut self, vnic: VnicId) -> bool {
         let of_machine = self.machines.of_vnic(vnic).and_then(|record| record.port.clone());
         let Some(port) = of_machine else {
-            return self.vnics.want_port(vnic, &mut self.helper, clock::now());
+            return self.vnics.want_port(vnic, self.helper, clock::now());
         };
         // Its agent has it open already.
         let wanted = self.vnics.port_mut(vnic).map(|own| own.want(clock::now()));
@@ -89,8 +90,19 @@ impl Server {
         }
     }
 
+    /// Ends all links of a vNIC.
+    pub(super) fn disconnect_vnic(&mut self, key: VnicId) -> Disconnected {
+        let links = self.tables.links_of(key);
+        self.tables.decide(|tables| tables.disconnect_vnic(key));
+        let name = self.vnics.registry().name(key);
+        self.journal.log(Level::Info, format_args!("an operator ended {links} links of {name}"));
+        Disconnected { links: u32::try_from(links).unwrap_or(u32::MAX), reserved: 0 }
+    }
+}
+
+impl StatusRows<'_> {
     /// What was done to packets of a vNIC that is served and has faults.
-    fn injected(&self, key: VnicId) -> Option<Value> {
+    pub(super) fn injected(&self, key: VnicId) -> Option<Value> {
         let done = self.engine.fault_counters(key)?;
         Some(json!({
             "packets": done.sent,
@@ -101,15 +113,6 @@ impl Server {
             "marked": done.marked,
             "dropped": done.dropped,
         }))
-    }
-
-    /// Ends all links of a vNIC.
-    pub(super) fn disconnect_vnic(&mut self, key: VnicId) -> Disconnected {
-        let links = self.tables.links_of(key);
-        self.tables.decide(|tables| tables.disconnect_vnic(key));
-        let name = self.vnics.registry().name(key);
-        self.journal.log(Level::Info, format_args!("an operator ended {links} links of {name}"));
-        Disconnected { links: u32::try_from(links).unwrap_or(u32::MAX), reserved: 0 }
     }
 
     /// The first vNIC from this one on that has processes or was given something.
