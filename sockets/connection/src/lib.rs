@@ -1,25 +1,18 @@
-//! What carried sockets mean, without a call to anybody (docs/decisions/0046).
+//! Decides what sockets in user memory answer, without I/O, clocks or unsafe code.
 //!
-//! * [`allowance`]: how long a process waits for others, in all.
-//! * [`descriptors`]: what a process knows of its descriptors.
-//! * [`holders`]: how many processes have a socket.
-//! * [`carried`]: one connection whose bytes take the way through shared memory: which way the
-//!   next ones go, and what calls answer.
+//! * [`allowance`]: bounds the time that a process waits for other processes, in all.
+//! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
+//! * [`holders`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
-//! * [`pace`]: how often something is tried that may be in vain.
-//! * [`set`]: which events an epoll set tells, and when.
-//! * [`turn`]: who of several holders may touch a direction.
-//! * [`under_way`]: threads that others wait for, which may be cancelled.
+//! * [`pace`]: spaces out attempts that may fail, and learns how long something takes.
+//! * [`under_way`]: waits for threads inside a critical section, which may be cancelled there.
 //!
-//! Each is tested beside the kernel: the same random operations on real sockets and here must give
-//! the same (`tests/`).
+//! `sockets/preload` makes the system calls and owns the memory; what it shares with other
+//! processes has its layout in `sockets/formats`.
 
 pub mod allowance;
-pub mod carried;
 pub mod descriptors;
 pub mod holders;
 pub mod light;
 pub mod pace;
-pub mod set;
-pub mod turn;
 pub mod under_way;
