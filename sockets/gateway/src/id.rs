@@ -23,13 +23,13 @@ use std::time::Duration;
 const NOBODY_LISTENS: i32 = 8;
 
 /// A channel on which events come.
-struct Channel(*mut rdma_event_channel);
+struct EventChannel(*mut rdma_event_channel);
 
-impl Channel {
+impl EventChannel {
     fn new() -> io::Result<Self> {
         // SAFETY: no arguments.
-        let channel = unsafe { (below().rdma_create_event_channel)() };
-        if channel.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(channel)) }
+        let events = unsafe { (below().rdma_create_event_channel)() };
+        if events.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(events)) }
     }
 
     fn file(&self) -> BorrowedFd<'_> {
@@ -46,7 +46,7 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: no identifier has it any more.
         unsafe { (below().rdma_destroy_event_channel)(self.0) };
@@ -96,7 +96,7 @@ impl Drop for Event {
 /// One end of a connection, with a channel of its own. Its queue pair goes before.
 pub(crate) struct Id {
     id: *mut rdma_cm_id,
-    channel: Channel,
+    events: EventChannel,
 }
 
 // SAFETY: the calls of rdma_cma.h are for any thread.
@@ -121,20 +121,20 @@ impl Id {
     }
 
     fn new() -> io::Result<Self> {
-        let (channel, mut id) = (Channel::new()?, null_mut());
+        let (events, mut id) = (EventChannel::new()?, null_mut());
         // SAFETY: an open channel, and a place for a pointer.
-        call(unsafe { (below().rdma_create_id)(channel.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
-        Ok(Self { id, channel })
+        call(unsafe { (below().rdma_create_id)(events.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
+        Ok(Self { id, events })
     }
 
     /// Waits for that event. `true`: it comes from a gateway.
     fn expect(&self, what: u32) -> io::Result<bool> {
         // Its own patience ends first, mostly.
         let limit = Duration::from_millis(4 * NETWORK_MS.unsigned_abs() as u64);
-        if !event::readable(self.channel.file(), Some(limit))? {
+        if !event::readable(self.events.file(), Some(limit))? {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let event = self.channel.next()?;
+        let event = self.events.next()?;
         if event.what() == what { Ok(event.greets()) } else { Err(event.failure().into()) }
     }
 
@@ -157,7 +157,7 @@ impl Id {
         let hello = hello();
         // SAFETY: as in `connect`.
         call(unsafe { (below().rdma_accept)(self.id, &mut parameters(&hello)) })?;
-        let files = [Some(self.channel.file()), makes_way].into_iter().flatten();
+        let files = [Some(self.events.file()), makes_way].into_iter().flatten();
         let mut wanted: Vec<_> =
             files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
         let limit = Timespec { tv_sec: (ANSWER / 1_000_000_000) as i64, tv_nsec: 0 };
@@ -181,7 +181,7 @@ impl Id {
 
     /// Readable once something has happened to a connection: it has ended, or is about to.
     pub(crate) fn ends(&self) -> BorrowedFd<'_> {
-        self.channel.file()
+        self.events.file()
     }
 
     /// The device by which the other end is reached.
@@ -233,7 +233,7 @@ impl Listener {
     /// # Errors
     /// There is no device any more.
     pub(crate) fn next(&self) -> io::Result<Option<Id>> {
-        let event = self.0.channel.next()?;
+        let event = self.0.events.next()?;
         if event.what() != RDMA_CM_EVENT_CONNECT_REQUEST {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -248,17 +248,17 @@ impl Listener {
                 (below().rdma_destroy_id)(id);
             }
         };
-        let Ok(channel) = Channel::new() else {
+        let Ok(events) = EventChannel::new() else {
             refuse();
             return Ok(None);
         };
         // SAFETY: both are ours; no event of its is kept.
-        let is_moved = unsafe { (below().rdma_migrate_id)(id, channel.0) } == 0;
+        let is_moved = unsafe { (below().rdma_migrate_id)(id, events.0) } == 0;
         if !greets || !is_moved {
             refuse();
             return Ok(None);
         }
-        Ok(Some(Id { id, channel }))
+        Ok(Some(Id { id, events }))
     }
 }
 

@@ -62,7 +62,7 @@ impl Drop for Region {
 /// What goes when a connection's queues do, in this order.
 struct Made {
     pd: *mut ibv_pd,
-    channel: *mut ibv_comp_channel,
+    comp_channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
 }
 
@@ -73,8 +73,8 @@ impl Drop for Made {
             if !self.cq.is_null() {
                 (below().ibv_destroy_cq)(self.cq);
             }
-            if !self.channel.is_null() {
-                (below().ibv_destroy_comp_channel)(self.channel);
+            if !self.comp_channel.is_null() {
+                (below().ibv_destroy_comp_channel)(self.comp_channel);
             }
             (below().ibv_dealloc_pd)(self.pd);
         }
@@ -128,10 +128,10 @@ impl Queues {
         // SAFETY: an open device; each is taken apart if the next cannot be made.
         let made = unsafe {
             let pd = made((below().ibv_alloc_pd)(device))?;
-            let mut all = Made { pd, channel: null_mut(), cq: null_mut() };
-            all.channel = made((below().ibv_create_comp_channel)(device))?;
+            let mut all = Made { pd, comp_channel: null_mut(), cq: null_mut() };
+            all.comp_channel = made((below().ibv_create_comp_channel)(device))?;
             let entries = (REQUESTS + RECEIVES) as c_int;
-            all.cq = made((below().ibv_create_cq)(device, entries, null_mut(), all.channel, 0))?;
+            all.cq = made((below().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
             all
         };
         let window = Window::private((SENDS + RECEIVES) * PLACE);
@@ -174,7 +174,7 @@ impl Queues {
     /// Readable when there is something to be polled, if that was asked for.
     pub(crate) fn news(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as this.
-        unsafe { BorrowedFd::borrow_raw((*self.made.channel).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.made.comp_channel).fd) }
     }
 
     /// Has the other host write memory.
@@ -304,7 +304,7 @@ impl Queues {
         // SAFETY: open, and places for two pointers; the channel does not wait. What was told is
         // acknowledged.
         unsafe {
-            while (below().ibv_get_cq_event)(self.made.channel, &mut cq, &mut context) == 0 {
+            while (below().ibv_get_cq_event)(self.made.comp_channel, &mut cq, &mut context) == 0 {
                 (below().ibv_ack_cq_events)(cq, 1);
             }
             if let Some(notify) = self.ops().req_notify_cq {
