@@ -7,7 +7,7 @@ use omniverb_formats::letter::{LONGEST, Letter, Sent};
 use omniverb_formats::message::{Reply, Request};
 use omniverb_formats::mirror::{Mirror, What};
 use omniverb_formats::show::Row;
-use omniverb_formats::trunk::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
+use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -73,13 +73,13 @@ fn take_back(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
     direction.passed(stretch, most % (stretch.bytes + 1))
 }
 
-/// A trunk to another host: the process and the other gateway write any word that they may, or a
+/// A channel to another host: the process and the other gateway write any word that they may, or a
 /// letter that is one, between any two steps of the gateway's. What it copies lies in the process's
 /// rings, and words of the process's are never written.
 pub fn gateway(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let side = usize::from(*first & 1);
-    let mut mirror = Mirror::new(Window::private(trunk::BYTES), side);
+    let mut mirror = Mirror::new(Window::private(channel::BYTES), side);
     let mut pieces = Vec::new();
     for step in rest.chunks(STEP + usize::from(first >> 1)) {
         if let Some(sent) = Sent::decode(&step[1..]) {
@@ -109,7 +109,7 @@ pub fn gateway(bytes: &[u8]) {
             for piece in &pieces {
                 let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;
                 let lane =
-                    trunk::lane_ring(side, 0)..trunk::lane_ring(side, LANES - 1) + trunk::LANE;
+                    channel::lane_ring(side, 0)..channel::lane_ring(side, LANES - 1) + channel::LANE;
                 let is_of_lanes = lane.start <= piece.start && piece.end <= lane.end;
                 assert!(piece.start <= piece.end && (is_of_frames || is_of_lanes), "{piece:?}");
             }

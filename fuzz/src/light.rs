@@ -1,8 +1,8 @@
-//! Light connections, by trunks whose other ends say anything. What
+//! Light connections, by channels whose other ends say anything. What
 //! `sockets/preload/src/light/pump.rs` does with frames and calls is done here with as much as is
 //! pure: rows, lists, ids, queues.
 //!
-//! Connections that are refused before they are accepted go by the other trunk.
+//! Connections that are refused before they are accepted go by the other channel.
 //!
 //! What holds: lists are lists; a connection is known by its id until both ends have closed; what
 //! nobody names any more is free; no queue is longer than its window. At the end, when all is
@@ -25,11 +25,11 @@ const ROWS: usize = 24;
 const BLOCKS: usize = 20;
 const IDS: usize = 40;
 const BACKLOG: u32 = 6;
-/// Bytes that a trunk has room for, and those that are for answers only.
+/// Bytes that a channel has room for, and those that are for answers only.
 const RING: usize = 1 << 14;
 const FOR_ANSWERS: usize = 64;
 
-struct Trunk<'a> {
+struct Channel<'a> {
     ids: Ids<'a>,
     debts: List,
     /// What has come and was not taken.
@@ -38,7 +38,7 @@ struct Trunk<'a> {
     lanes: Lanes,
 }
 
-impl Trunk<'_> {
+impl Channel<'_> {
     fn put(&mut self, frame: Frame) {
         self.room = self.room.checked_sub(frame.takes()).expect("it asks for room");
     }
@@ -50,18 +50,18 @@ struct Nonsense;
 struct State<'a> {
     rows: Rows<'a>,
     pool: Pool<'a>,
-    trunks: [Option<Trunk<'a>>; 2],
+    channels: [Option<Channel<'a>>; 2],
     ids: Vec<&'a mut [u32]>,
     pending: List,
     listens: bool,
     ready: List,
-    /// Connections that go by no trunk.
+    /// Connections that go by no channel.
     strays: List,
     /// What the program has.
     numbers: Vec<u32>,
 }
 
-/// Frames of any kind come by two trunks, between calls of any kind.
+/// Frames of any kind come by two channels, between calls of any kind.
 pub fn light(bytes: &[u8]) {
     let (mut rows, mut blocks) = ([Row::default(); ROWS], Vec::new());
     blocks.resize_with(BLOCKS, Block::new);
@@ -71,7 +71,7 @@ pub fn light(bytes: &[u8]) {
     let mut state = State {
         rows: Rows::new(&mut rows),
         pool: Pool::new(&mut blocks, &mut free, |_| {}),
-        trunks: [None, None],
+        channels: [None, None],
         ids: ids.iter_mut().map(|ids| &mut ids[..]).collect(),
         pending: List::new(),
         listens: true,
@@ -94,7 +94,7 @@ impl<'a> State<'a> {
         let Some(memory) = self.ids.pop() else { return };
         let (ids, debts) = (Ids::new(memory, index as u32), List::new());
         let (comes, lanes) = (VecDeque::new(), Lanes::default());
-        self.trunks[index] = Some(Trunk { ids, debts, comes, room: RING, lanes });
+        self.channels[index] = Some(Channel { ids, debts, comes, room: RING, lanes });
     }
 
     fn step(&mut self, what: u8, word: u64) {
@@ -119,9 +119,9 @@ impl<'a> State<'a> {
                 self.comes(index, Frame::decode(kind | count << 8 | id << 32));
             }
             8 => {
-                let trunk = self.trunks[index].as_ref();
+                let channel = self.channels[index].as_ref();
                 let free =
-                    (0..IDS as u32).find(|id| trunk.is_some_and(|one| one.ids.may_be_opened(*id)));
+                    (0..IDS as u32).find(|id| channel.is_some_and(|one| one.ids.may_be_opened(*id)));
                 self.comes(index, free.map(|id| (Frame::Open, id)));
             }
             9 => one.into_iter().for_each(|at| self.sends(at, u32::from(count))),
@@ -148,7 +148,7 @@ impl<'a> State<'a> {
             18 => self.connect(index),
             19 => self.move_strays(index, count & 1 != 0),
             20 => {
-                let own = one.filter(|at| usize::from(self.rows.at(*at).trunk) == index);
+                let own = one.filter(|at| usize::from(self.rows.at(*at).channel) == index);
                 let id = own.map(|at| self.rows.at(at).id);
                 self.comes(index, id.map(|id| (Frame::Accepted, id)));
             }
@@ -169,20 +169,20 @@ impl<'a> State<'a> {
     /// The other end sends what it may.
     fn sends(&mut self, at: u32, bytes: u32) {
         let row = *self.rows.at(at);
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         let bytes = bytes.min(DATA_MAX as u32);
         let fits = row.may_come(bytes) && bytes > 0;
-        if fits && self.trunks[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at)) {
+        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at)) {
             self.comes(index, Some((Frame::Data(bytes), row.id)));
         }
     }
 
     /// By the ring, and perhaps not yet taken.
     fn comes(&mut self, index: usize, frame: Option<(Frame, u32)>) {
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        let Some(channel) = self.channels[index].as_mut() else { return };
         match frame {
             Some(frame) => {
-                trunk.comes.push_back(frame);
+                channel.comes.push_back(frame);
                 // Several come at a time.
                 if !frame.1.is_multiple_of(4) {
                     self.pump(index);
@@ -194,8 +194,8 @@ impl<'a> State<'a> {
 
     /// The other end has read so much.
     fn read(&mut self, index: usize, bytes: usize) {
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.room = RING.min(trunk.room + bytes / HEADER * HEADER);
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.room = RING.min(channel.room + bytes / HEADER * HEADER);
         }
         self.pump(index);
     }
@@ -208,45 +208,45 @@ impl<'a> State<'a> {
     }
 
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
-        while let Some(trunk) = self.trunks[index].as_mut() {
-            let Some((frame, id)) = trunk.comes.front().copied() else { break };
+        while let Some(channel) = self.channels[index].as_mut() {
+            let Some((frame, id)) = channel.comes.front().copied() else { break };
             match frame {
-                Frame::Open if trunk.room < HEADER => break,
+                Frame::Open if channel.room < HEADER => break,
                 Frame::Open => self.opened(index, id)?,
                 _ => {
-                    if let Some(row) = trunk.ids.row(id) {
+                    if let Some(row) = channel.ids.row(id) {
                         self.came(index, row, frame)?;
                     }
                 }
             }
-            if let Some(trunk) = self.trunks[index].as_mut() {
-                trunk.comes.pop_front();
+            if let Some(channel) = self.channels[index].as_mut() {
+                channel.comes.pop_front();
             }
         }
         Ok(())
     }
 
     fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
-        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
-        if !trunk.ids.may_be_opened(id) {
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        if !channel.ids.may_be_opened(id) {
             return Err(Nonsense);
         }
         let has_room = self.listens && self.pending.count() <= BACKLOG;
         let made = has_room.then(|| self.rows.make(index as u16, Names::default())).flatten();
         let Some(row) = made else {
-            trunk.put(Frame::Close(true));
+            channel.put(Frame::Close(true));
             return Ok(());
         };
         self.rows.append(&mut self.pending, row);
         self.rows.at(row).id = id;
         self.rows.at(row).note(Note::Pending);
-        assert!(trunk.ids.opened(id, row), "it may be opened");
+        assert!(channel.ids.opened(id, row), "it may be opened");
         Ok(())
     }
 
     fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
         let row = self.rows.at(at);
-        assert!(row.has(Note::Used) && usize::from(row.trunk) == index, "somebody else's");
+        assert!(row.has(Note::Used) && usize::from(row.channel) == index, "somebody else's");
         if row.has(Note::HadClose) {
             return Err(Nonsense);
         }
@@ -304,34 +304,34 @@ impl<'a> State<'a> {
         if self.rows.at(at).is_stray() {
             return;
         }
-        let index = usize::from(self.rows.at(at).trunk);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            self.rows.owes(&mut trunk.debts, at);
+        let index = usize::from(self.rows.at(at).channel);
+        if let Some(channel) = self.channels[index].as_mut() {
+            self.rows.owes(&mut channel.debts, at);
         }
     }
 
     fn pay(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        for _ in 0..trunk.debts.count() {
-            let Some(trunk) = self.trunks[index].as_mut() else { return };
-            if trunk.room < HEADER {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        for _ in 0..channel.debts.count() {
+            let Some(channel) = self.channels[index].as_mut() else { return };
+            if channel.room < HEADER {
                 return;
             }
-            let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
+            let Some(at) = self.rows.pop(&mut channel.debts) else { return };
             let row = self.rows.at(at);
             row.unnote(Note::InDebt);
             let mut is_last = false;
             while let Some(frame) = row.owes() {
                 assert!(!row.has(Note::SaidClose), "Close is the last frame of an end");
-                if trunk.room < HEADER {
+                if channel.room < HEADER {
                     break;
                 }
-                assert_eq!(trunk.ids.row(row.id), Some(at), "it has no id");
-                trunk.put(frame);
+                assert_eq!(channel.ids.row(row.id), Some(at), "it has no id");
+                channel.put(frame);
                 row.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
-            let (wants_room, has_room) = (row.has(Note::NoRoom), trunk.room >= 2 * FOR_ANSWERS);
+            let (wants_room, has_room) = (row.has(Note::NoRoom), channel.room >= 2 * FOR_ANSWERS);
             let owes = row.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
                 row.unnote(Note::NoRoom);
@@ -352,11 +352,11 @@ impl<'a> State<'a> {
         if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
             return;
         }
-        let (id, index) = (row.id, usize::from(row.trunk));
-        if let Some(trunk) = self.trunks[index].as_mut()
-            && trunk.ids.row(id) == Some(at)
+        let (id, index) = (row.id, usize::from(row.channel));
+        if let Some(channel) = self.channels[index].as_mut()
+            && channel.ids.row(id) == Some(at)
         {
-            trunk.ids.give(id);
+            channel.ids.give(id);
         }
         let row = self.rows.at(at);
         let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
@@ -375,7 +375,7 @@ impl<'a> State<'a> {
 
     fn close(&mut self, at: u32) {
         self.leave_set(at);
-        let index = usize::from(self.rows.at(at).trunk);
+        let index = usize::from(self.rows.at(at).channel);
         self.pump(index);
         let in_lane = self.in_lane(at);
         let row = self.rows.at(at);
@@ -398,15 +398,15 @@ impl<'a> State<'a> {
 
     fn lose(&mut self, index: usize) {
         self.lose_lanes(index);
-        let Some(mut trunk) = self.trunks[index].take() else { return };
+        let Some(mut channel) = self.channels[index].take() else { return };
         // The one's process is gone; the other's was told to part.
         let how = [Closing::Orderly, Closing::Reset][index & 1];
-        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+        while let Some(at) = self.rows.pop(&mut channel.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
-        for id in 0..trunk.ids.known() {
-            if let Some(at) = trunk.ids.row(id) {
+        for id in 0..channel.ids.known() {
+            if let Some(at) = channel.ids.row(id) {
                 self.loses(at, how);
             }
         }
@@ -419,7 +419,7 @@ impl<'a> State<'a> {
         row.fd_count = 1;
         self.numbers.push(at);
         row.is_accepted();
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         if row.owes().is_some() {
             self.owe(at);
             self.pay(index);
@@ -429,17 +429,17 @@ impl<'a> State<'a> {
 
     fn send(&mut self, at: u32, bytes: usize) {
         let row = self.rows.at(at);
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         match row.may_send() {
             Ok(Some(_)) if row.moves() || row.lane(Way::Out).is_some() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
-                let trunk = self.trunks[index].as_mut().expect("who has lost it had a close");
+                let channel = self.channels[index].as_mut().expect("who has lost it had a close");
                 let most = bytes.min(credit as usize);
                 let mut done = 0;
-                while done < most && trunk.room >= least {
-                    let part = (most - done).min(DATA_MAX).min(trunk.room - FOR_ANSWERS - HEADER);
-                    trunk.put(Frame::Data(part as u32));
+                while done < most && channel.room >= least {
+                    let part = (most - done).min(DATA_MAX).min(channel.room - FOR_ANSWERS - HEADER);
+                    channel.put(Frame::Data(part as u32));
                     done += part;
                 }
                 row.credit -= done as u32;
@@ -459,7 +459,7 @@ impl<'a> State<'a> {
 
     fn receive(&mut self, at: u32, bytes: usize) {
         let row = self.rows.at(at);
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         if row.received() == 0 {
             if !self.receives_by_lane(at, bytes as u32) {
                 _ = self.rows.at(at).is_at_end();
@@ -487,7 +487,7 @@ impl<'a> State<'a> {
         if how & 2 != 0 {
             row.end();
         }
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         self.owe(at);
         self.news(at);
         self.pump(index);
@@ -513,8 +513,8 @@ impl<'a> State<'a> {
             assert!(row.queue.len() <= (WINDOW + LANE_MAX) as usize && row.credit <= WINDOW);
             let _ = row.readiness(self.in_lane(at));
             let lanes = [Way::In, Way::Out].map(|way| row.lane(way));
-            self.look_at_lanes((at, usize::from(row.trunk), lanes));
-            let ids = self.trunks[usize::from(row.trunk)].as_ref().map(|trunk| &trunk.ids);
+            self.look_at_lanes((at, usize::from(row.channel), lanes));
+            let ids = self.channels[usize::from(row.channel)].as_ref().map(|channel| &channel.ids);
             let has_id = ids.is_some_and(|ids| ids.row(row.id) == Some(at));
             assert!(has_id != row.is_apart(), "{at}: {row:?}");
             let names = [row.fd_count > 0, row.has(Note::Pending), row.has(Note::Closed)];
@@ -529,9 +529,9 @@ impl<'a> State<'a> {
         assert_eq!(strays, self.strays.count());
         self.is_list(Note::Pending);
         let debts = [0, 1].map(|index| {
-            let Some(mut trunk) = self.trunks[index].take() else { return 0 };
-            let count = turned(&mut self.rows, &mut trunk.debts, Note::InDebt);
-            self.trunks[index] = Some(trunk);
+            let Some(mut channel) = self.channels[index].take() else { return 0 };
+            let count = turned(&mut self.rows, &mut channel.debts, Note::InDebt);
+            self.channels[index] = Some(channel);
             count
         });
         self.is_whole(Note::InDebt, debts[0] + debts[1]);

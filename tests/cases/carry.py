@@ -479,9 +479,9 @@ def _owing(ways):
     check(not slow, f"it has waited: {slow}")
 
 
-def _trunks(ways):
-    """Two processes of one network namespace are given a trunk, and one of another is not."""
-    program = ("/usr/bin/python3", "-B", _SOURCES / "trunks.py")
+def _channels(ways):
+    """Two processes of one network namespace are given a channel, and one of another is not."""
+    program = ("/usr/bin/python3", "-B", _SOURCES / "channels.py")
     listener = process.start(ways.line(False, *program, "listens", 7402, ways.broker()))
     other = Namespace()
     try:
@@ -559,7 +559,7 @@ def groups():
               for how in ("waits", "selects", "addressed")]
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.brief", _brief, 90), Case("carry.shown", _shown, 90),
-              Case("carry.trunks", _trunks, 90),
+              Case("carry.channels", _channels, 90),
               Case("carry.owing", _owing, 180),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),

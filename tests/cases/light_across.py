@@ -92,13 +92,13 @@ class Far:
         self.asks(port, 1)
         running = self.start(name, self.away, "keeps", self.address, port, file)
         self.says(name, "going")
-        # Trunks are shown for a moment longer than there are processes.
+        # Channels are shown for a moment longer than there are processes.
         check("going light" in self.written(name), "it is not light")
         return running, file
 
-    def trunks(self):
+    def channels(self):
         """What is shown of these."""
-        return [trunk for one in self.across.shown_processes() for trunk in one["trunks"]]
+        return [channel for one in self.across.shown_processes() for channel in one["channels"]]
 
     def __enter__(self):
         return self
@@ -135,13 +135,13 @@ def _again(across):
 
 
 def _shown(across):
-    """The status says with whom a process has a trunk, an operator all of it."""
+    """The status says with whom a process has a channel, an operator all of it."""
     with Far(across, [7120]) as far:
         running, file = far.keeps(7120)
-        trunks = far.trunks()
-        check(len(trunks) == 2 and all(one["across"] and one["peer_pid"] for one in trunks),
-              f"{trunks}")
-        check(len({one["name"] for one in trunks}) == 1, f"{trunks}")
+        channels = far.channels()
+        check(len(channels) == 2 and all(one["across"] and one["peer_pid"] for one in channels),
+              f"{channels}")
+        check(len({one["name"] for one in channels}) == 1, f"{channels}")
         shown = [one for one in across.shown() if one["state"] == "light"]
         ends = {(one["local"], one["remote"]) for one in shown}
         check(len(shown) == 2 and {(there, here) for here, there in ends} == ends, f"{shown}")
@@ -152,7 +152,7 @@ def _shown(across):
         check("(across)" in text and "through memory, light, across" in text, text)
         file.touch()
         check(running.wait(10) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
-        process.until(lambda: not far.trunks(), 10, lambda: f"{far.trunks()}")
+        process.until(lambda: not far.channels(), 10, lambda: f"{far.channels()}")
 
 
 def _cut(across):
@@ -175,16 +175,16 @@ def _restarted(across):
     with Far(across, [7140, 7141], ends=(server, client)) as far:
         kept = {name: far.keeps(7140 + place, name)[0]
                 for place, name in enumerate(["keeps", "keeps-more"])}
-        names = sorted(one["name"] for one in far.trunks())
+        names = sorted(one["name"] for one in far.channels())
         check(len(set(names)) == 2, f"{names}")
         os.kill([across.daemon.pid, *process.descendants(across.daemon.pid)][-1], signal.SIGKILL)
         process.end(across.daemon)
         time.sleep(1.5)
         across.daemon = across.start()
-        process.until(lambda: sorted(one["name"] for one in far.trunks()) == names, 20,
-                      lambda: f"{far.trunks()}")
+        process.until(lambda: sorted(one["name"] for one in far.channels()) == names, 20,
+                      lambda: f"{far.channels()}")
         time.sleep(1.5)
-        check(sorted(one["name"] for one in far.trunks()) == names, f"{far.trunks()}")
+        check(sorted(one["name"] for one in far.channels()) == names, f"{far.channels()}")
         across.omniverb("vnic", "set", f"pid:{client.pid}", "--datapath", "forwarded")
         for name, running in kept.items():
             check(running.wait(10) == 0, far.written(name))
@@ -198,7 +198,7 @@ def _killed(across):
         for _ in range(3):
             running, _ = far.keeps(7150)
             os.kill([running.pid, *process.descendants(running.pid)][-1], signal.SIGKILL)
-            process.until(lambda: not far.trunks(), 10, lambda: f"{far.trunks()}")
+            process.until(lambda: not far.channels(), 10, lambda: f"{far.channels()}")
             check(far.server.poll() is None, far.written("serves"))
 
 
@@ -247,7 +247,7 @@ def _filtered(across):
 
 
 class Parted:
-    """A server that does commands, and who sends them by a trunk, whatever that is."""
+    """A server that does commands, and who sends them by a channel, whatever that is."""
 
     def __init__(self, across, port, how, call="epoll"):
         server, client = across.pair()
@@ -311,7 +311,7 @@ def _parted(across):
             parted.tells(1, "rung")
             across.omniverb("vnic", "set", f"pid:{parted.client.pid}", "--datapath", "forwarded")
             # Until the broker has been told, and has told both.
-            process.until(lambda: not parted.far.trunks(), 20, lambda: f"{parted.far.trunks()}")
+            process.until(lambda: not parted.far.channels(), 20, lambda: f"{parted.far.channels()}")
             parted.goes_on()
 
 

@@ -201,8 +201,8 @@ def _sound(hosts):
 
 def _closed(hosts, far, name):
     def is_there():
-        return any(far.trunks())
-    process.until(lambda: not is_there(), 20, lambda: f"{far.trunks()}")
+        return any(far.channels())
+    process.until(lambda: not is_there(), 20, lambda: f"{far.channels()}")
     return far.written(name)
 
 
@@ -324,7 +324,7 @@ def _ended_at_random(hosts):
             hosts.both()
             # It is remembered for a while where there was no gateway.
             process.until(lambda: far.asks(7280, 0.5)[1] > 0, 60, "light connections")
-        process.until(lambda: not far.trunks(), 20, lambda: f"{far.trunks()}")
+        process.until(lambda: not far.channels(), 20, lambda: f"{far.channels()}")
 
 
 def _programs(hosts):
@@ -353,7 +353,7 @@ def _programs(hosts):
 
 
 def _hostile(hosts):
-    """Another host that says what is no letter, or what makes no sense, ends its own trunks, and
+    """Another host that says what is no letter, or what makes no sense, ends its own channels, and
     nobody else's."""
     with hosts.both().far(7290) as far:
         running, file = far.keeps(7290)

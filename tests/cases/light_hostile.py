@@ -1,4 +1,4 @@
-"""Light mode beside those that lie: who has the other side of a trunk harms what he has there."""
+"""Light mode beside those that lie: who has the other side of a channel harms what he has there."""
 
 import contextlib
 import pathlib
@@ -10,7 +10,7 @@ from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
 _SOURCES = staging.PROGRAMS / "sockets"
-# Trunks of a liar, and of who lies for long.
+# Channels of a liar, and of who lies for long.
 _LIES, _LIES_SLOWLY = 300, 3000
 # What a server may have more of behind all that, in kilobytes: what is free again stays its own.
 _MORE = 40_000
@@ -107,7 +107,7 @@ class _Innermost:
 
 def _hostile(first, count):
     def run(ways):
-        """Who has the other side of a trunk, and writes what he likes there, harms what he has
+        """Who has the other side of a channel, and writes what he likes there, harms what he has
         there himself; an honest process gets all its answers, and the server is as before."""
         python, port = ["/usr/bin/python3", "-B"], 7700
         honest = [*python, _SOURCES / "honest.py"]

@@ -4,9 +4,9 @@
  *
  * Connects to the gateway of another host so many times, and says there what a gateway says, or
  * something else: letters of words that mean nothing, of no length that there is, in no order;
- * bytes written anywhere into the memory of a trunk that it is given, and beyond it. A trunk it is
+ * bytes written anywhere into the memory of a channel that it is given, and beyond it. A channel it is
  * given since it has a connection of TCP to the server as well. Says `sound N` at the end, N being
- * how many trunks it was given.
+ * how many channels it was given.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,8 +21,8 @@
 
 enum {
     GATEWAY_PORT = 7473,
-    /* sockets/formats/src/trunk.rs, mirror.rs: bytes of a trunk, words of a side. */
-    TRUNK_BYTES = 2658304,
+    /* sockets/formats/src/channel.rs, mirror.rs: bytes of a channel, words of a side. */
+    CHANNEL_BYTES = 2658304,
     SIDE_WORDS = 51,
     LONGEST = 8 * (2 + SIDE_WORDS),
     RECEIVES = 64,
@@ -82,7 +82,7 @@ static void receive(struct gateway *gateway, uint64_t place) {
 static int open_gateway(struct gateway *gateway, const char *address) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(GATEWAY_PORT)};
     inet_pton(AF_INET, address, &to.sin_addr);
-    uint64_t hello[4] = {0x4f4d564645525259, 2, TRUNK_BYTES, SIDE_WORDS};
+    uint64_t hello[4] = {0x4f4d564645525259, 2, CHANNEL_BYTES, SIDE_WORDS};
     struct rdma_conn_param with = {.private_data = hello, .private_data_len = sizeof hello,
                                    .retry_count = 7, .rnr_retry_count = 7};
     gateway->channel = rdma_create_event_channel();
@@ -195,7 +195,7 @@ static void prove(struct gateway *gateway, int end, int *posted) {
 
 /* A number that is small, or near one that means something, or any. */
 static uint64_t number(void) {
-    static const uint64_t near[] = {0, 1, 65536, 262144, TRUNK_BYTES, 1ULL << 32, 1ULL << 51, -1};
+    static const uint64_t near[] = {0, 1, 65536, 262144, CHANNEL_BYTES, 1ULL << 32, 1ULL << 51, -1};
     uint64_t kind = draw() % 3;
     if (kind == 0)
         return draw() % 70000;
@@ -209,7 +209,7 @@ static void lie(struct gateway *gateway, int *posted) {
         for (size_t at = 0; at < bytes / 8 + 1; at++)
             words[at] = number();
         /* Where words are, mostly; sometimes beyond all. */
-        uint64_t offset = draw() % 3 ? draw() % 4096 : draw() % (TRUNK_BYTES - bytes);
+        uint64_t offset = draw() % 3 ? draw() % 4096 : draw() % (CHANNEL_BYTES - bytes);
         post(gateway, bytes, 1, draw() % 50 ? offset : number(), posted);
         return;
     }

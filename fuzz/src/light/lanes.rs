@@ -17,23 +17,23 @@ impl State<'_> {
     /// The other end says that one has a lane, which it mostly may; or that it has none any more.
     pub(super) fn says_lane(&mut self, at: u32, count: u16) {
         let row = *self.rows.at(at);
-        let index = usize::from(row.trunk);
-        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        let index = usize::from(row.channel);
+        let Some(channel) = self.channels[index].as_ref() else { return };
         let frame = match row.lane(Way::In) {
             Some(lane) if count.is_multiple_of(2) => {
-                Frame::Home((trunk.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
+                Frame::Home((channel.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
             }
             _ => Frame::Lane(u32::from(count / 2) % LANES),
         };
-        if trunk.ids.row(row.id) == Some(at) {
+        if channel.ids.row(row.id) == Some(at) {
             self.comes(index, Some((frame, row.id)));
         }
     }
 
     /// Bytes come by one.
     pub(super) fn comes_by_lane(&mut self, index: usize, count: u16) {
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            let there = &mut trunk.lanes.there[usize::from(count) % LANES as usize];
+        if let Some(channel) = self.channels[index].as_mut() {
+            let there = &mut channel.lanes.there[usize::from(count) % LANES as usize];
             *there = LANE_MAX.min(*there + u32::from(count / 16));
         }
     }
@@ -41,24 +41,24 @@ impl State<'_> {
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::In) else { return 0 };
-        let trunk = self.trunks[usize::from(row.trunk)].as_ref().expect("who has lost it has none");
-        trunk.lanes.there[lane] as usize
+        let channel = self.channels[usize::from(row.channel)].as_ref().expect("who has lost it has none");
+        channel.lanes.there[lane] as usize
     }
 
     /// `false`: nothing is there.
     pub(super) fn receives_by_lane(&mut self, at: u32, bytes: u32) -> bool {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::In) else { return false };
-        let trunk = self.trunks[usize::from(row.trunk)].as_mut().expect("who has lost it has none");
-        let there = &mut trunk.lanes.there[lane];
+        let channel = self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
+        let there = &mut channel.lanes.there[lane];
         let was = *there;
         *there -= bytes.min(was);
         was > 0
     }
 
     pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
-        let trunk = self.trunks[index].as_mut().expect("it has come by that");
-        let owner = &mut trunk.lanes.rows[Way::In as usize][lane];
+        let channel = self.channels[index].as_mut().expect("it has come by that");
+        let owner = &mut channel.lanes.rows[Way::In as usize][lane];
         if *owner != 0 || !self.rows.at(at).had_lane(lane) {
             return Err(Nonsense);
         }
@@ -80,9 +80,9 @@ impl State<'_> {
 
     pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> u32 {
         let Some(lane) = self.rows.at(at).lane(Way::In) else { return 0 };
-        let trunk = self.trunks[index].as_mut().expect("it has come by that");
-        trunk.lanes.rows[Way::In as usize][lane] = 0;
-        let there = core::mem::take(&mut trunk.lanes.there[lane]);
+        let channel = self.channels[index].as_mut().expect("it has come by that");
+        channel.lanes.rows[Way::In as usize][lane] = 0;
+        let there = core::mem::take(&mut channel.lanes.there[lane]);
         let row = self.rows.at(at);
         row.had_last_of_lane();
         let push = |_: usize, place: &mut [u8]| place.fill(5);
@@ -102,16 +102,16 @@ impl State<'_> {
     /// It is busy.
     pub(super) fn gets_lane(&mut self, at: u32) {
         let row = self.rows.at(at);
-        let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut() else { return };
-        let free = trunk.lanes.rows[Way::Out as usize].iter().position(|owner| *owner == 0);
+        let Some(channel) = self.channels[usize::from(row.channel)].as_mut() else { return };
+        let free = channel.lanes.rows[Way::Out as usize].iter().position(|owner| *owner == 0);
         if let Some(lane) = free
             && row.may_have_lane()
             && !row.is_stray()
-            && trunk.room >= HEADER
+            && channel.room >= HEADER
         {
-            trunk.put(Frame::Lane(lane as u32));
+            channel.put(Frame::Lane(lane as u32));
             row.gets_lane(lane);
-            trunk.lanes.rows[Way::Out as usize][lane] = at;
+            channel.lanes.rows[Way::Out as usize][lane] = at;
         }
     }
 
@@ -119,15 +119,15 @@ impl State<'_> {
     pub(super) fn comes_home(&mut self, at: u32, unread: u32) {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::Out) else { return };
-        let trunk = self.trunks[usize::from(row.trunk)].as_mut().expect("who has lost it has none");
-        if trunk.room < HEADER || row.has(Note::Ended) || row.has(Note::HadClose) {
+        let channel = self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
+        if channel.room < HEADER || row.has(Note::Ended) || row.has(Note::HadClose) {
             return;
         }
-        trunk.put(Frame::Home(unread));
+        channel.put(Frame::Home(unread));
         let before = row.credit;
         row.comes_home(unread);
         assert_eq!(row.credit + unread, before, "there is credit for all of a lane");
-        trunk.lanes.rows[Way::Out as usize][lane] = 0;
+        channel.lanes.rows[Way::Out as usize][lane] = 0;
     }
 
     /// It has said its last.
@@ -135,27 +135,27 @@ impl State<'_> {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::Out) else { return };
         row.comes_home(0);
-        if let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut() {
-            trunk.lanes.rows[Way::Out as usize][lane] = 0;
+        if let Some(channel) = self.channels[usize::from(row.channel)].as_mut() {
+            channel.lanes.rows[Way::Out as usize][lane] = 0;
         }
     }
 
     pub(super) fn lose_lanes(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_ref() else { return };
-        let [inward, outward] = trunk.lanes.rows;
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        let [inward, outward] = channel.lanes.rows;
         inward.into_iter().filter(|at| *at != 0).for_each(|at| {
             self.takes_rest_of_lane(index, at);
         });
         outward.into_iter().filter(|at| *at != 0).for_each(|at| self.has_ended(at));
     }
 
-    /// A lane is that of the row that has it, and of none that goes by no trunk.
+    /// A lane is that of the row that has it, and of none that goes by no channel.
     pub(super) fn look_at_lanes(&self, row: (u32, usize, [Option<usize>; 2])) {
         let (at, index, lanes) = row;
         for (way, lane) in lanes.into_iter().enumerate() {
             let Some(lane) = lane else { continue };
-            let trunk = self.trunks[index].as_ref().expect("who has lost it has none");
-            assert_eq!(trunk.lanes.rows[way][lane], at);
+            let channel = self.channels[index].as_ref().expect("who has lost it has none");
+            assert_eq!(channel.lanes.rows[way][lane], at);
         }
     }
 }

@@ -5,16 +5,16 @@ use super::*;
 impl State<'_> {
     pub(super) fn connect(&mut self, index: usize) {
         self.pump(index);
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        if trunk.room < Frame::Open.takes() + FOR_ANSWERS {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        if channel.room < Frame::Open.takes() + FOR_ANSWERS {
             return;
         }
         let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
-        let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
+        let Some(id) = channel.ids.take(at) else { return self.rows.free(at) };
         let row = self.rows.at(at);
         (row.id, row.fd_count) = (id, 1);
         row.asks();
-        trunk.put(Frame::Open);
+        channel.put(Frame::Open);
         self.numbers.push(at);
     }
 
@@ -31,35 +31,35 @@ impl State<'_> {
         may
     }
 
-    /// All that stray go by a trunk, or are given up.
+    /// All that stray go by a channel, or are given up.
     pub(super) fn move_strays(&mut self, index: usize, has_somewhere: bool) {
         for _ in 0..self.strays.count() {
             let Some(at) = self.rows.pop(&mut self.strays) else { return };
             let row = self.rows.at(at);
             let kept = row.queue.len();
             let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
-            let trunk = self.trunks[index].as_mut();
-            let Some(trunk) = trunk.filter(|_| has_somewhere && !row.has(Note::Reset)) else {
+            let channel = self.channels[index].as_mut();
+            let Some(channel) = channel.filter(|_| has_somewhere && !row.has(Note::Reset)) else {
                 row.is_given_up(&mut self.pool);
                 self.news(at);
                 self.settle(at);
                 continue;
             };
-            if trunk.room < least + 2 * HEADER + FOR_ANSWERS {
+            if channel.room < least + 2 * HEADER + FOR_ANSWERS {
                 self.rows.append(&mut self.strays, at);
                 continue;
             }
-            let Some(id) = trunk.ids.take(at) else {
+            let Some(id) = channel.ids.take(at) else {
                 row.is_given_up(&mut self.pool);
                 self.settle(at);
                 continue;
             };
             row.opens_again(index as u16, id);
-            trunk.put(Frame::Open);
+            channel.put(Frame::Open);
             let mut done = 0;
             while done < kept {
                 let bytes = (kept - done).min(DATA_MAX);
-                trunk.put(Frame::Data(bytes as u32));
+                channel.put(Frame::Data(bytes as u32));
                 let seen = row.queue.look_from(&self.pool, done, bytes, |_, piece| {
                     assert!(piece.iter().all(|byte| *byte == 3), "what was kept");
                 });
@@ -82,7 +82,7 @@ impl State<'_> {
         }
         let row = self.rows.at(at);
         row.is_settled(&mut self.pool);
-        row.lost_trunk(if was_asked { Closing::Reset } else { how });
+        row.lost_channel(if was_asked { Closing::Reset } else { how });
         row.unnote(Note::NoRoom);
         self.news(at);
         self.settle(at);

@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::limits::ARRIVALS_OF_NAMESPACE;
-use omniverb_formats::trunk::WAY_KEPT;
+use omniverb_formats::channel::WAY_KEPT;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Weak;

@@ -1,6 +1,6 @@
 //! One process is attended to, by a thread of its own.
 //!
-//! In: its requests, with descriptors. Out: links and trunks, for it and for those at the other
+//! In: its requests, with descriptors. Out: links and channels, for it and for those at the other
 //! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
 //! connection is put off by a duplicate that is here.
 
@@ -83,7 +83,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             (Request::Reach { tag, address, port, from }, None) => {
                 reach::reaches(broker, client, tag, (address, port), from);
             }
-            (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
+            (Request::ChannelEnded { name }, None) => reach::ended(broker, client, name),
             (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
             (Request::Gateways, socket) => far::is_gateway(broker, client, socket)?,
             (Request::Leads { token, wanted }, None) => {

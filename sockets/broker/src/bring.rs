@@ -1,10 +1,10 @@
-//! A process is brought to another one that was found: both are given a trunk.
+//! A process is brought to another one that was found: both are given a channel.
 
+use crate::channels::{Between, Channels, Ends, Room};
 use crate::client::Client;
 use crate::gateways::Way;
 use crate::shared::Broker;
-use crate::trunks::{Between, Ends, Room, Trunks};
-use omniverb_formats::trunk;
+use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, socket};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -85,14 +85,14 @@ pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Opti
     let other = lock(&broker.seats).client(there.process.1)?;
     let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
     // Before there is something to give: that costs more.
-    let mut trunks = lock(&broker.trunks);
+    let mut channels = lock(&broker.channels);
     if !is_there_still(broker, asks.0, &there) {
         return None;
     }
-    match trunks.room(two) {
-        Room::Known(name) => return known(&mut trunks, asks, &other, &there, name),
+    match channels.room(two) {
+        Room::Known(name) => return known(&mut channels, asks, &other, &there, name),
         Room::None => return None,
-        Room::Free => drop(trunks),
+        Room::Free => drop(channels),
     }
     let given = Given::new()?;
     let is_brought = give(broker, asks, (&other, &there), two, &given);
@@ -112,7 +112,7 @@ fn is_there_still(broker: &Broker, asks: &Client, there: &There) -> bool {
 
 /// They have one. Who listens is told first that somebody may come.
 fn known(
-    trunks: &mut Trunks,
+    channels: &mut Channels,
     (client, tag): (&Client, u64),
     other: &Client,
     there: &There,
@@ -122,7 +122,7 @@ fn known(
         return client.known(tag, name, 0).then_some(());
     };
     let tell = || other.way(name, (port, until));
-    let may = trunks.may_come(name, (there.process, port, until), clock::now(), tell);
+    let may = channels.may_come(name, (there.process, port, until), clock::now(), tell);
     (may && client.known(tag, name, until)).then_some(())
 }
 
@@ -134,14 +134,14 @@ struct Given {
 
 impl Given {
     fn new() -> Option<Given> {
-        let memory = memfd::create("omniverb trunk", trunk::BYTES as u64).ok()?;
+        let memory = memfd::create("omniverb channel", channel::BYTES as u64).ok()?;
         Some(Given { memory, ends: socket::stream_pair().ok()? })
     }
 }
 
-/// Who listens is told first, so that he knows of a trunk before anything comes by it. All of it
-/// with the lock of all trunks: nobody hears of one as known before he is given it. Nothing of this
-/// waits.
+/// Who listens is told first, so that he knows of a channel before anything comes by it. All of it
+/// with the lock of all channels: nobody hears of one as known before he is given it. Nothing of
+/// this waits.
 fn give(
     broker: &Broker,
     asks: (&Client, u64),
@@ -150,10 +150,10 @@ fn give(
     given: &Given,
 ) -> Option<()> {
     let (client, tag) = asks;
-    let mut trunks = lock(&broker.trunks);
-    match trunks.room(two) {
+    let mut channels = lock(&broker.channels);
+    match channels.room(two) {
         // Both have asked at a time.
-        Room::Known(name) => return known(&mut trunks, asks, other, there, name),
+        Room::Known(name) => return known(&mut channels, asks, other, there, name),
         Room::None => return None,
         Room::Free => {}
     }
@@ -169,20 +169,20 @@ fn give(
     let listens = if let By::Listening(tag) = there.by { tag } else { 0 };
     let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
-        && other.trunk((listens, name, 1), others, [memory, given.ends.1.as_fd()])
+        && other.channel((listens, name, 1), others, [memory, given.ends.1.as_fd()])
         // If he does not take it who listens finds the other end closed.
-        && client.trunk((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
+        && client.channel((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
     if !is_told {
         leave(broker, name, two);
         return None;
     }
-    let may_keep = lock(&broker.links).may_keep_file(trunks.count());
+    let may_keep = lock(&broker.links).may_keep_file(channels.count());
     let memory = if may_keep { given.memory.try_clone().ok() } else { None };
-    trunks.add(name, two, memory);
-    there.way.map_or(Some(()), |_| known(&mut trunks, asks, other, there, name))
+    channels.add(name, two, memory);
+    there.way.map_or(Some(()), |_| known(&mut channels, asks, other, there, name))
 }
 
-/// A trunk does not live by what the daemon says any more.
+/// A channel does not live by what the daemon says any more.
 pub(crate) fn leave(broker: &Broker, name: u64, two: Between) {
     if let Some([one, other]) = two.ends.places() {
         lock(&broker.relations).leave(one, other, name, clock::now());

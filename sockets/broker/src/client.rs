@@ -206,16 +206,16 @@ impl Client {
         self.tell(Reply::Listens { tag, why }, &[]);
     }
 
-    /// Here is a trunk: its memory, and one end of the two sockets; between two network namespaces
-    /// its own address and the other one's. `false` if it does not take it.
-    pub(crate) fn trunk(
+    /// Here is a channel: its memory, and one end of the two sockets; between two network
+    /// namespaces its own address and the other one's. `false` if it does not take it.
+    pub(crate) fn channel(
         &self,
         (tag, name, side): (u64, u64, u64),
         ends: Option<[IpAddr; 2]>,
         files: [BorrowedFd<'_>; 2],
     ) -> bool {
         let ends = ends.map(|ends| ends.map(bytes));
-        self.tell(Reply::Trunk { tag, name, side, ends }, &files)
+        self.tell(Reply::Channel { tag, name, side, ends }, &files)
     }
 
     /// It has one to who listens there, by which connections may be opened until then; 0: always.
@@ -223,12 +223,12 @@ impl Client {
         self.tell(Reply::Known { tag, name, until }, &[])
     }
 
-    /// By a trunk that it has connections may come to a port of its.
+    /// By a channel that it has connections may come to a port of its.
     pub(crate) fn way(&self, name: u64, (port, until): (u16, u64)) -> bool {
         self.tell(Reply::Way { name, port, until }, &[])
     }
 
-    /// There may be a trunk now to who listens there.
+    /// There may be a channel now to who listens there.
     pub(crate) fn seen(&self, to: SocketAddr) {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
@@ -260,7 +260,7 @@ impl Client {
         self.tell(Reply::Unheard { tag }, &[]);
     }
 
-    /// No trunk leads to where it wants to be brought.
+    /// No channel leads to where it wants to be brought.
     pub(crate) fn nobody(&self, tag: u64) {
         self.tell(Reply::Nobody { tag, is_heard: false, is_coming: false }, &[]);
     }

@@ -2,13 +2,13 @@
 
 use crate::arrivals::IsIt;
 use crate::bring::{By, Nowhere, There, answer, bring, who_listens};
+use crate::channels::Ends;
 use crate::client::Client;
 use crate::gateways::{Answer, Lead, Serves, Way, way};
 use crate::offers::Offer;
 use crate::shared::Broker;
-use crate::trunks::Ends;
+use omniverb_formats::channel::{self, WAY_KEPT};
 use omniverb_formats::message::{Failure, Wanted};
-use omniverb_formats::trunk::{self, WAY_KEPT};
 use omniverb_sys::connection::Names;
 use omniverb_sys::raw::is_raw_socket_of;
 use omniverb_sys::{clock, lock};
@@ -114,14 +114,14 @@ pub(crate) fn comes(
     broker: &Broker,
     (worker, tag): (&Client, u64),
     token: u64,
-    names: &trunk::Names,
+    names: &channel::Names,
 ) {
     if come(broker, (worker, tag), token, names).is_none() {
         worker.nobody(tag);
     }
 }
 
-fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names) -> Option<()> {
+fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &channel::Names) -> Option<()> {
     let (worker, _) = asks;
     let gateway = lock(&broker.gateways).of(worker, token)?;
     let [from, to] = names.ends();
@@ -138,8 +138,8 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
         // Others may come by what it has proved when it has ended.
         lock(&broker.gateways).is_as_well(here, [to, from], &arrived);
     }
-    // To whom it was brought before, or not at all: what goes by that trunk would end by another.
-    let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);
+    // To whom it was brought before, or not at all: what goes by that channel would end by another.
+    let before = lock(&broker.channels).of(worker.process()).next().map(|(_, _, other, _)| other);
     let (process, listens) = match before {
         Some(number) => ((here, number), lock(&broker.listeners).hears((here, number), to)?),
         None => who_listens(broker, asks, (&by, here), to).ok()?,

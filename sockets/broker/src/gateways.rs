@@ -1,11 +1,11 @@
 //! Gateways: processes that bring those of their network namespace to other hosts
 //! (docs/decisions/0063).
 //!
-//! A gateway is the other side of a trunk for a process of its own host, and keeps that alike with
-//! the trunk of a gateway on another one. Who wants to be brought somewhere by a trunk, and is not
-//! found to be brought within this host, connects by TCP; that connection he offers, as any; and
-//! the gateway hears of it. If the gateway over there finds that the connection has arrived, this
-//! one leads there for a while.
+//! A gateway is the other side of a channel for a process of its own host, and keeps that alike
+//! with the channel of a gateway on another one. Who wants to be brought somewhere by a channel,
+//! and is not found to be brought within this host, connects by TCP; that connection he offers, as
+//! any; and the gateway hears of it. If the gateway over there finds that the connection has
+//! arrived, this one leads there for a while.
 //!
 //! A gateway reads and writes what those who go by it send. So it serves its own user only, unless
 //! it may read what everybody in the network namespace sends anyway, and has shown so by a raw
@@ -18,8 +18,8 @@ use crate::limits::{
 };
 use crate::listeners::Process;
 use crate::offers::Offer;
+use omniverb_formats::channel::{Names, WAY_KEPT};
 use omniverb_formats::message::{Failure, Wanted};
-use omniverb_formats::trunk::{Names, WAY_KEPT};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

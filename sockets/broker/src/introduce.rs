@@ -44,8 +44,8 @@ pub(crate) fn introduce(
     let refuse = |_: &io::Error| first.client.refuse(first.tag, Refusal::TooMany);
     let memory = memory.inspect_err(refuse)?;
     let may_keep = {
-        let trunks = lock(&broker.trunks).count();
-        lock(&broker.links).may_keep_file(trunks)
+        let channels = lock(&broker.channels).count();
+        lock(&broker.links).may_keep_file(channels)
     };
     let ours = if may_keep { memory.try_clone().ok() } else { None };
     let link = next_name();

@@ -4,7 +4,7 @@
 //! at the other end does so, too, both are given the memory of a link, and go on without us.
 //!
 //! Or it sends one of a listening socket, and whoever of its network namespace reaches for that is
-//! given, as it is, the memory of a trunk, by which their connections need no socket of the
+//! given, as it is, the memory of a channel, by which their connections need no socket of the
 //! kernel's ([`reach`]).
 //!
 //! What processes send are descriptors of any kind, and letting go of one can take as long as who
@@ -19,6 +19,7 @@ mod arrivals;
 mod asking;
 mod attend;
 mod bring;
+mod channels;
 mod client;
 pub mod daemon;
 mod evidence;
@@ -37,7 +38,6 @@ mod seats;
 mod shared;
 mod show;
 mod stills;
-mod trunks;
 
 pub use omniverb_formats::range::Range;
 pub use order::Order;

@@ -21,7 +21,7 @@ pub(crate) const OPERATORS: usize = 8;
 /// Budget: how long who is shown something may take to read all of it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Budget: what of the messages to one process waits to be read, as the kernel counts it: some 64
-/// of them. Each link's has a descriptor, a trunk's two, and those that are under way are limited
+/// of them. Each link's has a descriptor, a channel's two, and those that are under way are limited
 /// for the whole of the daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).
 pub(crate) const UNREAD: usize = 48 << 10;
 /// Budget: offers of a process whose other end has not come. Nearly all of these never come, since
@@ -42,17 +42,17 @@ pub(crate) const LISTENERS: usize = 1024;
 pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 /// Budget: of all, in the same way: some 300 bytes each.
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
-/// Budget: trunks of a process, one to each other one: so many has a library room for
+/// Budget: channels of a process, one to each other one: so many has a library room for
 /// (sockets/preload/src/light/room.rs). With others it has TCP. Their memory is its own and its
 /// peers'.
-pub(crate) const TRUNKS: usize = 64;
+pub(crate) const CHANNELS: usize = 64;
 /// Budget: of these with processes of one other network namespace.
-pub(crate) const TRUNKS_WITH_NAMESPACE: usize = 16;
+pub(crate) const CHANNELS_WITH_NAMESPACE: usize = 16;
 /// Budget: of these in one network namespace: sixteen for each process on average, some 300 bytes
-/// each. A trunk has two sockets and half a megabyte of memory, and two for lanes as far as they
+/// each. A channel has two sockets and half a megabyte of memory, and two for lanes as far as they
 /// are used, which are its processes'. Of all there need be no limit: [`PROCESSES`] are in few
 /// namespaces.
-pub(crate) const TRUNKS_OF_NAMESPACE: usize = 4096;
+pub(crate) const CHANNELS_OF_NAMESPACE: usize = 4096;
 /// Budget: pairs of addresses in two network namespaces, of which the daemon has an entry each.
 pub(crate) const RELATIONS: usize = 4096;
 /// Budget: of these, with one namespace.
@@ -64,7 +64,7 @@ pub(crate) const RELATION_KEPT: u64 = 10_000_000_000;
 /// Budget: ways from one network namespace to addresses and ports of others that connections were
 /// seen to go.
 pub(crate) const PROOFS_OF_NAMESPACE: usize = 1024;
-/// Budget: how long the other process of a trunk that an earlier broker gave is waited for, in
+/// Budget: how long the other process of a channel that an earlier broker gave is waited for, in
 /// nanoseconds: one that makes no call meanwhile has not found that there is another broker. Until
 /// then nobody has said that the two may have it.
 pub(crate) const STILL_KEPT: u64 = 10_000_000_000;

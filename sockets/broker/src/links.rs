@@ -86,9 +86,9 @@ impl Links {
         self.all.insert(link, Given { holders, ends, pair, memory });
     }
 
-    /// Another file may be kept, beside so many of trunks: others need descriptors more.
-    pub(crate) fn may_keep_file(&self, trunks: usize) -> bool {
-        self.all.len() + trunks < process::files_max() / 2
+    /// Another file may be kept, beside so many of channels: others need descriptors more.
+    pub(crate) fn may_keep_file(&self, channels: usize) -> bool {
+        self.all.len() + channels < process::files_max() / 2
     }
 
     /// One of a number.
@@ -127,9 +127,9 @@ impl Links {
         clients.into_iter().for_each(|client| self.tell(client));
     }
 
-    /// The same of a trunk, to one who has it.
-    pub(crate) fn part_with_trunk(&mut self, client: &Arc<Client>, trunk: u64) {
-        queue(&mut self.untold, client.number, &Arc::downgrade(client), trunk);
+    /// The same of a channel, to one who has it.
+    pub(crate) fn part_with_channel(&mut self, client: &Arc<Client>, channel: u64) {
+        queue(&mut self.untold, client.number, &Arc::downgrade(client), channel);
         self.tell(client.number);
     }
 

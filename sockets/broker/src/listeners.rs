@@ -1,4 +1,4 @@
-//! Who listens, and says that he can be reached by a trunk.
+//! Who listens, and says that he can be reached by a channel.
 //!
 //! By the socket's cookie, and not by where it listens: which socket a connection would come to the
 //! kernel says ([`crate::reach`]). Several processes may have the same one, by `fork`: they are

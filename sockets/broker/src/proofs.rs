@@ -8,7 +8,7 @@
 use crate::client::Client;
 use crate::daemon::Place;
 use crate::limits::PROOFS_OF_NAMESPACE;
-use omniverb_formats::trunk::WAY_KEPT;
+use omniverb_formats::channel::WAY_KEPT;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! A process is brought to another one, by a trunk.
+//! A process is brought to another one, by a channel.
 //!
 //! Who listens has shown a listening socket, as proof; its duplicate is closed at once. Who reaches
 //! for an address is brought to the process whose socket the kernel would have brought him to: it
@@ -10,6 +10,7 @@
 
 use crate::asking::ask;
 use crate::bring::{By, Nowhere, There, answer, leave, who_listens};
+use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
 use crate::far;
@@ -17,7 +18,6 @@ use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
 use crate::stills::{Claim, Said};
-use crate::trunks::{Between, Ends};
 use omniverb_formats::message::Refusal;
 use omniverb_sys::listening::Listening;
 use omniverb_sys::{clock, lock};
@@ -69,7 +69,7 @@ pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
 /// hears that nobody is.
 pub(crate) fn unlistens(broker: &Broker, client: &Client, tag: u64) {
     lock(&broker.listeners).remove(client.process(), tag);
-    drop(lock(&broker.trunks));
+    drop(lock(&broker.channels));
     client.unheard(tag);
 }
 
@@ -116,24 +116,24 @@ fn across(
     Ok(There { process, by, ends, way: Some((to.port(), proof.until)) })
 }
 
-/// The daemon says that these are over, links and trunks: who has trunks of them is told.
+/// The daemon says that these are over, links and channels: who has channels of them is told.
 pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
     for name in names {
-        let holders = lock(&broker.trunks).remove(*name);
+        let holders = lock(&broker.channels).remove(*name);
         for (_, number) in holders.into_iter().flatten() {
             let client = lock(&broker.seats).client(number);
             if let Some(client) = client {
-                lock(&broker.links).part_with_trunk(&client, *name);
+                lock(&broker.links).part_with_channel(&client, *name);
             }
         }
     }
 }
 
-/// A process has a trunk that a broker before this one has given.
+/// A process has a channel that a broker before this one has given.
 pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8; 16]; 2]) {
     let ends = ends.map(|end| Ipv6Addr::from(end).to_canonical());
     let claim = Claim::new(client, ends, clock::now());
-    let has = lock(&broker.trunks).has(name, client.process());
+    let has = lock(&broker.channels).has(name, client.process());
     let said = match has {
         None => lock(&broker.stills).add(name, claim),
         // Once more.
@@ -156,13 +156,13 @@ pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8
 fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
     let clients = two.processes.map(|(_, number)| lock(&broker.seats).client(number));
     let is_adopted = {
-        let mut trunks = lock(&broker.trunks);
+        let mut channels = lock(&broker.channels);
         // Who has gone has been taken out of what is kept.
         let are_there = clients.iter().all(|one| one.as_ref().is_some_and(|one| !one.is_gone()));
-        let is_new = are_there && trunks.has(name, two.processes[0]).is_none();
-        let may = is_new && trunks.has_places(two);
+        let is_new = are_there && channels.has(name, two.processes[0]).is_none();
+        let may = is_new && channels.has_places(two);
         if may {
-            trunks.add(name, two, None);
+            channels.add(name, two, None);
             lock(&broker.stills).asks(name, two, clock::now());
         }
         may
@@ -175,7 +175,7 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
     is_adopted
 }
 
-/// The daemon is asked about trunks of an earlier broker whose processes have both said so; what
+/// The daemon is asked about channels of an earlier broker whose processes have both said so; what
 /// one has said alone for long is over. Whether there are any left.
 pub(crate) fn seek_stills(broker: &Broker) -> bool {
     if lock(&broker.stills).is_empty() {
@@ -184,7 +184,7 @@ pub(crate) fn seek_stills(broker: &Broker) -> bool {
     let late = lock(&broker.stills).sweep(clock::now());
     for (name, claim) in late {
         if let Some(client) = claim.client.upgrade() {
-            lock(&broker.links).part_with_trunk(&client, name);
+            lock(&broker.links).part_with_channel(&client, name);
         }
     }
     let some = lock(&broker.stills).next_ones();
@@ -198,7 +198,7 @@ fn seek_still(broker: &Broker, name: u64) {
     let now = clock::now();
     let Some((two, until)) = lock(&broker.stills).asked(name) else { return };
     let Some([one, other]) = two.ends.places() else { return };
-    if lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+    if lock(&broker.channels).has(name, two.processes[0]).is_none() {
         // Both have ended it meanwhile.
         return lock(&broker.stills).is_known(name);
     }
@@ -221,15 +221,15 @@ fn seek_still(broker: &Broker, name: u64) {
     }
     if is_over && !is_well {
         over(broker, &BTreeSet::from([name]));
-    } else if is_well && lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+    } else if is_well && lock(&broker.channels).has(name, two.processes[0]).is_none() {
         // It has ended since.
         leave(broker, name, two);
     }
 }
 
-/// A process has no use for a trunk any more.
+/// A process has no use for a channel any more.
 pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
-    let two = lock(&broker.trunks).end(name, client.process());
+    let two = lock(&broker.channels).end(name, client.process());
     if let Some(two) = two {
         leave(broker, name, two);
     }
@@ -238,7 +238,7 @@ pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
 
 /// A process has gone, and has said so before.
 pub(crate) fn gone(broker: &Broker, client: &Client) {
-    let gone = lock(&broker.trunks).gone(client.process());
+    let gone = lock(&broker.channels).gone(client.process());
     gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
     lock(&broker.stills).gone(client.process());
     lock(&broker.listeners).gone(client.process());

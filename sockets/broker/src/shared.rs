@@ -1,5 +1,6 @@
 //! What all threads have.
 
+use crate::channels::Channels;
 use crate::gateways::Gateways;
 use crate::links::Links;
 use crate::listeners::Listeners;
@@ -8,7 +9,6 @@ use crate::proofs::Proofs;
 use crate::relations::Relations;
 use crate::seats::Seats;
 use crate::stills::Stills;
-use crate::trunks::Trunks;
 use omniverb_formats::range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub(crate) struct Broker {
     pub(crate) relations: Mutex<Relations>,
     pub(crate) proofs: Mutex<Proofs>,
     pub(crate) listeners: Mutex<Listeners>,
-    pub(crate) trunks: Mutex<Trunks>,
+    pub(crate) channels: Mutex<Channels>,
     pub(crate) stills: Mutex<Stills>,
     pub(crate) gateways: Mutex<Gateways>,
     /// To which addresses connections are light.

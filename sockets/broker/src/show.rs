@@ -9,8 +9,8 @@ use crate::daemon::{Place, WhyApart};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
 use crate::shared::Broker;
-use omniverb_formats::show::{Listener, Reason, Row, Socket, State, Trunk};
-use omniverb_formats::{Direction, layout, trunk};
+use omniverb_formats::show::{Channel, Listener, Reason, Row, Socket, State};
+use omniverb_formats::{Direction, channel, layout};
 use omniverb_sys::connection::{Connection, Names};
 use omniverb_sys::{Access, Extent, lock, socket};
 use std::collections::BTreeMap;
@@ -64,15 +64,15 @@ fn show_until(
     for client in clients {
         let Some(client) = client.upgrade() else { continue };
         let (process, sockets) = (client.row(), sockets(broker, &client));
-        let (listeners, trunks) = (listeners(broker, &client), trunks(broker, &client));
+        let (listeners, channels) = (listeners(broker, &client), channels(broker, &client));
         drop(client);
         say(Row::Process(process))?;
         for listener in listeners {
             say(Row::Listener(listener))?;
         }
-        for trunk in trunks {
-            say(Row::Trunk(trunk))?;
-            for socket in light(broker, &trunk) {
+        for channel in channels {
+            say(Row::Channel(channel))?;
+            for socket in light(broker, &channel) {
                 say(Row::Socket(socket))?;
             }
         }
@@ -93,9 +93,9 @@ fn listeners(broker: &Broker, client: &Client) -> Vec<Listener> {
 }
 
 /// Those that a process has.
-fn trunks(broker: &Broker, client: &Client) -> Vec<Trunk> {
-    let trunks = lock(&broker.trunks);
-    let all = trunks.of(client.process()).map(|(name, side, peer, is_across)| Trunk {
+fn channels(broker: &Broker, client: &Client) -> Vec<Channel> {
+    let channels = lock(&broker.channels);
+    let all = channels.of(client.process()).map(|(name, side, peer, is_across)| Channel {
         process: client.number,
         name,
         peer,
@@ -105,35 +105,35 @@ fn trunks(broker: &Broker, client: &Client) -> Vec<Trunk> {
     all.collect()
 }
 
-/// Connections of a trunk, as its processes have written them down: those that one of them has
+/// Connections of a channel, as its processes have written them down: those that one of them has
 /// opened, and those of the other one.
-fn light(broker: &Broker, trunk: &Trunk) -> Vec<Socket> {
-    let memory = lock(&broker.trunks).memory(trunk.name);
+fn light(broker: &Broker, channel: &Channel) -> Vec<Socket> {
+    let memory = lock(&broker.channels).memory(channel.name);
     let memory = memory.and_then(|memory| {
-        let extent = Extent::new(memory, 0, trunk::BYTES as u64);
-        extent.map_exactly(trunk::BYTES, Access::ReadOnly).ok()
+        let extent = Extent::new(memory, 0, channel::BYTES as u64);
+        extent.map_exactly(channel::BYTES, Access::ReadOnly).ok()
     });
-    let Some(shown) = memory.map(trunk::Shown::new) else { return Vec::new() };
-    let side = usize::from(!trunk.has_asked);
+    let Some(shown) = memory.map(channel::Shown::new) else { return Vec::new() };
+    let side = usize::from(!channel.has_asked);
     let socket = |id: u32| {
         let (names, sent) = shown.get(id)?;
         let ends = names.ends();
         // Whoever opens one chooses an id of his own.
         let own = usize::from(id as usize & 1 != side);
         Some(Socket {
-            process: trunk.process,
+            process: channel.process,
             local: ends[own],
             remote: ends[1 - own],
             state: State::Light,
             reason: Reason::None,
-            is_across: trunk.is_across,
-            link: trunk.name,
+            is_across: channel.is_across,
+            link: channel.name,
             sent: sent[side],
             received: sent[1 - side],
             unread: [side, 1 - side].map(|from| shown.unread(from, id)),
         })
     };
-    (0..trunk::SHOWN).filter_map(socket).collect()
+    (0..channel::SHOWN).filter_map(socket).collect()
 }
 
 /// Those of a process, each once.

@@ -1,15 +1,15 @@
-//! Trunks between two network namespaces that a broker before this one has given.
+//! Channels between two network namespaces that a broker before this one has given.
 //!
 //! They go on without it, and their processes say so to the next one, which the daemon can tell
 //! then that they are over. Who says that he has one proves nothing by it, and is given nothing:
-//! what may become of it is that his own trunk ends, or that it counts as one of his. It is called
-//! by what nobody guesses, so that nobody is taken for the other end of somebody else's.
+//! what may become of it is that his own channel ends, or that it counts as one of his. It is
+//! called by what nobody guesses, so that nobody is taken for the other end of somebody else's.
 
+use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::Place;
-use crate::limits::{STILL_ASKED, STILL_KEPT, TRUNKS};
+use crate::limits::{CHANNELS, STILL_ASKED, STILL_KEPT};
 use crate::listeners::Process;
-use crate::trunks::{Between, Ends};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::Bound;
@@ -67,7 +67,7 @@ pub(crate) enum Said {
     Waits,
     /// Both have said it: who they are.
     Both(Between),
-    /// There can be no such trunk.
+    /// There can be no such channel.
     Wrong,
 }
 
@@ -77,7 +77,7 @@ impl Stills {
         match self.said.get(&name) {
             None => {
                 let count = self.count.entry(claim.process).or_default();
-                if *count >= TRUNKS {
+                if *count >= CHANNELS {
                     return Said::Wrong;
                 }
                 *count += 1;
@@ -106,7 +106,7 @@ impl Stills {
         Some(claim)
     }
 
-    /// The daemon is to be asked about one, which counts as a trunk of both already.
+    /// The daemon is to be asked about one, which counts as a channel of both already.
     pub(crate) fn asks(&mut self, name: u64, two: Between, now: u64) {
         self.both.insert(name, (two, now.saturating_add(STILL_ASKED)));
     }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn who_does_not_come_is_waited_for_for_a_while_and_few_are_kept() {
         let (mut all, one, other) = (Stills::default(), Client::alone(5), Client::alone(6));
-        for name in 0..TRUNKS as u64 {
+        for name in 0..CHANNELS as u64 {
             assert_eq!(all.add(name, claim(&one, [1, 2])), Said::Waits);
         }
         assert_eq!(all.add(1000, claim(&one, [1, 2])), Said::Wrong);
@@ -205,7 +205,7 @@ mod tests {
         assert!(matches!(all.add(7, claim(&other, [2, 1])), Said::Both(_)));
         all.end(8, one.process());
         let over = all.sweep(5 + STILL_KEPT);
-        assert_eq!(over.len(), TRUNKS - 2);
+        assert_eq!(over.len(), CHANNELS - 2);
         assert!(over.iter().all(|(_, claim)| claim.client.upgrade().is_some()));
         all.gone(one.process());
         assert!(all.is_empty() && all.count.is_empty());

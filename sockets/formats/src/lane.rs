@@ -1,12 +1,12 @@
-//! A lane of a trunk: a ring of bytes for one connection that is busy, one way.
+//! A lane of a channel: a ring of bytes for one connection that is busy, one way.
 //!
-//! Whoever sends gives his lanes to his connections, and takes them away, and says so by the trunk,
-//! in order with all else: so what went by the trunk before comes before what is in the lane, and
-//! what goes by the trunk afterwards behind it. A lane is another connection's only when its reader
-//! has heard that it was taken away: so there are bytes of one connection in it at a time, and it
-//! goes on where it is in its ring.
+//! Whoever sends gives his lanes to his connections, and takes them away, and says so by the
+//! channel, in order with all else: so what went by the channel before comes before what is in the
+//! lane, and what goes by the channel afterwards behind it. A lane is another connection's only
+//! when its reader has heard that it was taken away: so there are bytes of one connection in it at
+//! a time, and it goes on where it is in its ring.
 //!
-//! Nobody waits for room in a lane: whoever finds it full takes his connection back to the trunk
+//! Nobody waits for room in a lane: whoever finds it full takes his connection back to the channel
 //! (docs/decisions/0060). Whoever reads may sleep, and says so of each lane that he waits for.
 //!
 //! **Ordering.** Bytes are copied in, then the head is stored (release); the reader loads it
@@ -22,8 +22,10 @@
 //! more than the ring has. Offsets are masked.
 
 use crate::bytes;
+use crate::channel::{
+    LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words,
+};
 use crate::direction::fence;
-use crate::trunk::{LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
@@ -36,7 +38,7 @@ pub struct Lane<M> {
 }
 
 impl<M: WordMemory> Lane<M> {
-    /// The lane of that number by which the side `from` sends; the memory is the trunk's.
+    /// The lane of that number by which the side `from` sends; the memory is the channel's.
     #[inline(always)]
     pub fn new(memory: M, from: usize, number: usize) -> Self {
         Self { memory, words: lane_words(from, number), ring: lane_ring(from, number) }
@@ -142,7 +144,7 @@ impl<M: WordMemory> Lane<M> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::trunk::{BYTES, LANES};
+    use crate::channel::{BYTES, LANES};
     use omniverb_ring::Window;
     use proptest::prelude::*;
 

@@ -1,22 +1,22 @@
 //! What two gateways say to each other, on the connection by which they keep the two memories of a
-//! trunk alike ([`crate::mirror`]): words of 64 bits in the order of little endians.
+//! channel alike ([`crate::mirror`]): words of 64 bits in the order of little endians.
 //!
 //! **Trust.** It comes from another host, which may say anything: a letter is one of these, whole
 //! and with nothing behind it, or none.
 
+use crate::channel::{BYTES, Names};
 use crate::mirror::{News, WORDS};
-use crate::trunk::{BYTES, Names};
 
 /// Bytes of the longest.
 pub const LONGEST: usize = 8 * (2 + WORDS);
 /// Bytes of a [`hello`].
 pub const HELLO: usize = 32;
-/// Of letters, and of what the frames in a trunk mean, which processes of both hosts read: another
-/// number with each change of either.
+/// Of letters, and of what the frames in a channel mean, which processes of both hosts read:
+/// another number with each change of either.
 const VERSION: u64 = 2;
 
 /// What gateways begin with, as private data of the connection: only those that have the same
-/// layout of a trunk, and the same order of bytes in a word, can go on.
+/// layout of a channel, and the same order of bytes in a word, can go on.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {
     let words = [0x4f4d_5646_4552_5259, VERSION, BYTES as u64, WORDS as u64];
@@ -38,7 +38,7 @@ pub fn is_hello(bytes: &[u8]) -> bool {
 #[allow(clippy::large_enum_variant, reason = "nearly all are news")]
 pub enum Letter {
     /// A connection of TCP has gone from here to there just now: whoever is there by that name is
-    /// to have a trunk, or to be told that more may come.
+    /// to have a channel, or to be told that more may come.
     Prove(Names),
     /// That was so.
     Proven {
@@ -48,7 +48,7 @@ pub enum Letter {
     },
     /// It was not, as far as the other host can tell, or there is no room.
     Refused,
-    /// Where the sender's memory of the trunk is to be written.
+    /// Where the sender's memory of the channel is to be written.
     Memory {
         /// As the device of its host calls it.
         address: u64,
@@ -57,7 +57,7 @@ pub enum Letter {
     },
     /// The process has written this, and its bytes are there already.
     News(News),
-    /// The trunk ends.
+    /// The channel ends.
     Over {
         /// Not since the process ended, but since it was told to part.
         is_cut: bool,

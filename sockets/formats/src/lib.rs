@@ -5,7 +5,7 @@
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`brief`]: how a short call has a link in hand meanwhile.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
-//! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
+//! * [`channel`]: how large the memory of two processes is that need no socket of the kernel's.
 //!   [`lane`]: the part of it that one connection has to itself while it is busy.
 //!   [`mirror`]: how two of these on two hosts are kept alike. [`letter`]: what is said for that.
 //! * [`range`]: between which addresses that is so, if not between all.
@@ -14,6 +14,7 @@
 
 pub mod brief;
 pub mod bytes;
+pub mod channel;
 pub mod direction;
 pub mod instructions;
 pub mod lane;
@@ -24,7 +25,6 @@ pub mod message;
 pub mod mirror;
 pub mod range;
 pub mod show;
-pub mod trunk;
 mod words;
 
 pub use direction::{Broken, Direction, Head, Place};

@@ -1,8 +1,8 @@
 //! What processes and the broker say to each other: messages of eight words on a socket that keeps
 //! boundaries, some with descriptors.
 
+use crate::channel::Names;
 use crate::range::Range;
-use crate::trunk::Names;
 use crate::words::{self, NO_MORE, Words, both, four, halves, pack, unpack, whole};
 
 /// Bytes of every message.
@@ -44,7 +44,7 @@ pub enum Request {
         link: u64,
     },
     /// With a duplicate of a listening socket of TCP: whom the kernel would bring there is to be
-    /// brought by a trunk, if he asks for that. The tag names it from now on; one that had it
+    /// brought by a channel, if he asks for that. The tag names it from now on; one that had it
     /// before is forgotten.
     Listen {
         /// The process's own name for it.
@@ -55,7 +55,7 @@ pub enum Request {
         /// As it was called.
         tag: u64,
     },
-    /// A trunk is wanted to who listens at an address.
+    /// A channel is wanted to who listens at an address.
     Reach {
         /// Comes back with the answer.
         tag: u64,
@@ -68,17 +68,17 @@ pub enum Request {
         /// at all addresses the broker cannot tell.
         from: [u8; 16],
     },
-    /// The process has no more use for a trunk.
-    TrunkEnded {
+    /// The process has no more use for a channel.
+    ChannelEnded {
         /// As it was called.
         name: u64,
     },
-    /// The process has a trunk to another network namespace that a broker before this one has
+    /// The process has a channel to another network namespace that a broker before this one has
     /// given.
     Still {
         /// As it was called.
         name: u64,
-        /// As it came with it ([`Reply::Trunk`]).
+        /// As it came with it ([`Reply::Channel`]).
         ends: [[u8; 16]; 2],
     },
     /// The process brings those of its network namespace to other hosts who want that
@@ -101,8 +101,8 @@ pub enum Request {
         /// What stands in the way.
         why: Failure,
     },
-    /// Of a gateway: somebody of another host is to be brought to who listens, by a trunk to it. He
-    /// has connected by the kernel's TCP before.
+    /// Of a gateway: somebody of another host is to be brought to who listens, by a channel to it.
+    /// He has connected by the kernel's TCP before.
     Comes {
         /// Comes back with the answer.
         tag: u64,
@@ -151,10 +151,10 @@ pub enum Reply {
         /// How far away the other end is.
         reach: Reach,
     },
-    /// A link is not to be used any more: what it has goes back to the kernel. Or a trunk, whose
+    /// A link is not to be used any more: what it has goes back to the kernel. Or a channel, whose
     /// connections end.
     Over {
-        /// What the link, or the trunk, is called.
+        /// What the link, or the channel, is called.
         link: u64,
     },
     /// With a file: the process's [`crate::ledger`].
@@ -193,12 +193,12 @@ pub enum Reply {
         /// As it was called.
         tag: u64,
     },
-    /// With a trunk's memory ([`crate::trunk`]) and one end of two joined stream sockets, whose
+    /// With a channel's memory ([`crate::channel`]) and one end of two joined stream sockets, whose
     /// other end the other process has.
-    Trunk {
+    Channel {
         /// Of the side that asked, as it asked; of the other one, what it listens by.
         tag: u64,
-        /// What the trunk is called.
+        /// What the channel is called.
         name: u64,
         /// 0: this process has asked. 1: it listens.
         side: u64,
@@ -208,35 +208,35 @@ pub enum Reply {
         /// ([`Reply::Known`]).
         ends: Option<[[u8; 16]; 2]>,
     },
-    /// The two have a trunk, and neither has said that it has ended.
+    /// The two have a channel, and neither has said that it has ended.
     Known {
         /// As it was asked.
         tag: u64,
-        /// What the trunk is called.
+        /// What the channel is called.
         name: u64,
         /// Until when connections may be opened by it, by the monotonic clock, in nanoseconds.
         /// 0: always, within a network namespace.
         until: u64,
     },
-    /// By a trunk from another network namespace connections to a port may be opened: the network
+    /// By a channel from another network namespace connections to a port may be opened: the network
     /// was seen to bring one there.
     Way {
-        /// What the trunk is called.
+        /// What the channel is called.
         name: u64,
-        /// Where who has the trunk listens.
+        /// Where who has the channel listens.
         port: u16,
         /// Until when, by the monotonic clock, in nanoseconds.
         until: u64,
     },
     /// The network was seen to bring a connection of the process's to an address of another
-    /// network namespace: who reaches for that may find a trunk now.
+    /// network namespace: who reaches for that may find a channel now.
     Seen {
         /// As of IPv6, one of IPv4 mapped.
         address: [u8; 16],
         /// And the port.
         port: u16,
     },
-    /// No trunk leads there: who listens has not said so, or is the process itself, or does not
+    /// No channel leads there: who listens has not said so, or is the process itself, or does not
     /// read what he is told, or there are too many. The kernel's TCP may lead there.
     Nobody {
         /// As it was asked.
@@ -347,7 +347,7 @@ impl Request {
                 let [first, last] = halves(address);
                 [7 | u64::from(port) << 32, tag, first, last]
             }
-            Self::TrunkEnded { name } => [8, name, 0, 0],
+            Self::ChannelEnded { name } => [8, name, 0, 0],
             Self::Ranges => [9, VERSION, 0, 0],
             Self::Still { name, .. } => [10, name, 0, 0],
             Self::Gateways => [11, VERSION, 0, 0],
@@ -390,7 +390,7 @@ impl Request {
             [4, VERSION, 0, 0] => Self::Show,
             [5, tag, 0, 0] => Self::Listen { tag },
             [6, tag, 0, 0] => Self::Unlisten { tag },
-            [8, name, 0, 0] => Self::TrunkEnded { name },
+            [8, name, 0, 0] => Self::ChannelEnded { name },
             [9, VERSION, 0, 0] => Self::Ranges,
             [11, VERSION, 0, 0] => Self::Gateways,
             _ => return None,
@@ -403,7 +403,7 @@ impl Reply {
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
         let more = match self {
-            Self::Trunk { ends: Some(ends), .. } => four(ends),
+            Self::Channel { ends: Some(ends), .. } => four(ends),
             Self::Wanted(Wanted { names, .. }) => four(names.addresses),
             _ => NO_MORE,
         };
@@ -414,7 +414,7 @@ impl Reply {
             Self::Waiting { tag } => [20, tag, 0, 0],
             Self::Over { link } => [21, link, 0, 0],
             Self::Ledger => [22, 0, 0, 0],
-            Self::Trunk { tag, name, side, ends } => {
+            Self::Channel { tag, name, side, ends } => {
                 [23, tag, name, side | u64::from(ends.is_some()) << 1]
             }
             Self::Known { tag, name, until } => [24, tag, name, until],
@@ -450,7 +450,7 @@ impl Reply {
         let (words, more) = unpack(bytes)?;
         Some(match words {
             [23, tag, name, side @ 2..=3] => {
-                Self::Trunk { tag, name, side: side & 1, ends: Some(both(more)) }
+                Self::Channel { tag, name, side: side & 1, ends: Some(both(more)) }
             }
             [kind, client, at, 0] if kind as u32 == 32 => {
                 Self::Wanted(Wanted { client, at, names: named(kind, more) })
@@ -467,7 +467,7 @@ impl Reply {
             [22, 0, 0, 0] => Self::Ledger,
             [33, token, 0, 0] => Self::Gateways { token },
             [34, tag, 0, 0] => Self::Waits { tag },
-            [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
+            [23, tag, name, side @ 0..=1] => Self::Channel { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
             [25, tag, heard @ 0..=1, coming @ 0..=1] => {
                 Self::Nobody { tag, is_heard: heard == 1, is_coming: coming == 1 }
@@ -514,7 +514,7 @@ mod tests {
             Request::Unlisten { tag: 8 },
             Request::Reach { tag: 9, address: ADDRESS, port: u16::MAX, from: [0; 16] },
             Request::Reach { tag: u64::MAX, address: [0; 16], port: 0, from: ADDRESS },
-            Request::TrunkEnded { name: 10 },
+            Request::ChannelEnded { name: 10 },
             Request::Still { name: 11, ends: [ADDRESS, [3; 16]] },
             Request::Ranges,
             Request::Gateways,
@@ -542,9 +542,9 @@ mod tests {
             Reply::Waiting { tag: 4 },
             Reply::Over { link: 5 },
             Reply::Ledger,
-            Reply::Trunk { tag: 6, name: u64::MAX, side: 1, ends: None },
-            Reply::Trunk { tag: u64::MAX, name: 7, side: 0, ends: Some([ADDRESS, [7; 16]]) },
-            Reply::Trunk { tag: 6, name: 7, side: 1, ends: Some([[0; 16]; 2]) },
+            Reply::Channel { tag: 6, name: u64::MAX, side: 1, ends: None },
+            Reply::Channel { tag: u64::MAX, name: 7, side: 0, ends: Some([ADDRESS, [7; 16]]) },
+            Reply::Channel { tag: 6, name: 7, side: 1, ends: Some([[0; 16]; 2]) },
             Reply::Known { tag: 8, name: 9, until: 0 },
             Reply::Known { tag: 8, name: 9, until: u64::MAX },
             Reply::Way { name: 11, port: u16::MAX, until: 12 },

@@ -1,5 +1,5 @@
-//! A trunk whose other side is on another host: two memories, one on each, kept alike by two
-//! gateways, each of which is the other side of the trunk for the process of its own host.
+//! A channel whose other side is on another host: two memories, one on each, kept alike by two
+//! gateways, each of which is the other side of the channel for the process of its own host.
 //!
 //! What a side has written into its rings is copied to the same place of the other memory, and the
 //! words that only that side writes ([`WORDS`] of them) are told as [`News`]. So both memories have
@@ -16,7 +16,7 @@
 //! stores words where that side's are, whatever they say: the process takes none for more than it
 //! is.
 
-use crate::trunk::{
+use crate::channel::{
     HEAD, IS_CUT, LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, LANES, LEFT, RING, SIDE,
     SLEEPS, TAIL, WANTS_FRAMES, WANTS_ROOM, lane_ring, lane_words, ring,
 };
@@ -95,7 +95,7 @@ impl News {
 }
 
 impl<M: WordMemory> Mirror<M> {
-    /// Of a trunk that is new; the process is that side.
+    /// Of a channel that is new; the process is that side.
     pub fn new(memory: M, side: usize) -> Self {
         let side = side & 1;
         memory.store((1 - side) * SIDE + IS_CUT, 1, Ordering::Release);
@@ -235,8 +235,8 @@ impl<M: WordMemory> Mirror<M> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::channel::BYTES;
     use crate::lane::Lane;
-    use crate::trunk::BYTES;
     use omniverb_ring::{UserMemory, Window};
     use proptest::prelude::*;
 

@@ -40,17 +40,17 @@ pub struct Socket {
     pub reason: Reason,
     /// The other end is in another network namespace.
     pub is_across: bool,
-    /// As the link, or the trunk, is called; 0: it has none.
+    /// As the link, or the channel, is called; 0: it has none.
     pub link: u64,
     /// Bytes that this end has ever put into the ring, and those that the other one has.
     pub sent: u64,
     /// The other way.
     pub received: u64,
-    /// Of these, bytes that are not read yet; of a trunk those of all its connections.
+    /// Of these, bytes that are not read yet; of a channel those of all its connections.
     pub unread: [u32; 2],
 }
 
-/// A listening socket of a process, to which others are brought by trunks.
+/// A listening socket of a process, to which others are brought by channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Whose it is.
@@ -59,9 +59,9 @@ pub struct Listener {
     pub local: SocketAddr,
 }
 
-/// A trunk of a process.
+/// A channel of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trunk {
+pub struct Channel {
     /// Whose it is.
     pub process: u64,
     /// As it is called.
@@ -180,8 +180,8 @@ pub enum Row {
     Socket(Socket),
     /// A listening socket of the last process.
     Listener(Listener),
-    /// A trunk of the last process.
-    Trunk(Trunk),
+    /// A channel of the last process.
+    Channel(Channel),
     /// That was all.
     End,
 }
@@ -247,8 +247,8 @@ impl Row {
                 let port = u64::from(listener.local.port());
                 words[..5].copy_from_slice(&[4, listener.process, a, b, port]);
             }
-            Row::Trunk(trunk) => {
-                let Trunk { process, name, peer, has_asked, is_across } = *trunk;
+            Row::Channel(channel) => {
+                let Channel { process, name, peer, has_asked, is_across } = *channel;
                 let how = u64::from(has_asked) | u64::from(is_across) << 1;
                 words[..5].copy_from_slice(&[5, process, name, peer, how]);
             }
@@ -302,7 +302,7 @@ impl Row {
             5 => {
                 let [name, peer, how] = [rest[0], rest[1], rest[2]];
                 let (has_asked, is_across) = (how & 1 != 0, how & 2 != 0);
-                Some(Row::Trunk(Trunk { process: number, name, peer, has_asked, is_across }))
+                Some(Row::Channel(Channel { process: number, name, peer, has_asked, is_across }))
             }
             _ => None,
         }
@@ -330,15 +330,15 @@ mod tests {
             unread: [1, 65536],
         };
         let listener = Listener { process: 3, local: "[::1]:65535".parse().unwrap() };
-        let trunk = |has_asked, is_across| {
-            Row::Trunk(Trunk { process: 3, name: u64::MAX, peer: 4, has_asked, is_across })
+        let channel = |has_asked, is_across| {
+            Row::Channel(Channel { process: 3, name: u64::MAX, peer: 4, has_asked, is_across })
         };
         for row in [
             Row::Process(process),
             Row::Socket(socket),
             Row::Listener(listener),
-            trunk(true, false),
-            trunk(false, true),
+            channel(true, false),
+            channel(false, true),
             Row::End,
         ] {
             assert_eq!(Row::decode(&row.encode()), Some(row));

@@ -1,8 +1,9 @@
-//! One trunk to another host: a thread, a connection of RDMA to the gateway there, and one to the
+//! One channel to another host: a thread, a connection of RDMA to the gateway there, and one to the
 //! broker here, which takes it for a process.
 //!
-//! In: what the process of this host writes into the trunk's memory, what the other gateway writes
-//! there, and its letters. Out: the same over there. How the two ends begin is in [`crate::part`].
+//! In: what the process of this host writes into the channel's memory, what the other gateway
+//! writes there, and its letters. Out: the same over there. How the two ends begin is in
+//! [`crate::part`].
 
 use crate::broker::Broker;
 use crate::id::Id;
@@ -14,10 +15,10 @@ use crate::queues::{Queues, Region};
 use crate::said::{End, Said};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
+use omniverb_formats::channel::BYTES;
 use omniverb_formats::letter::Letter;
 use omniverb_formats::message::Reply;
 use omniverb_formats::mirror::{Mirror, What};
-use omniverb_formats::trunk::BYTES;
 use omniverb_ring::Window;
 use omniverb_sys::{Access, Extent, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,18 +29,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-/// The trunk, as it is here.
-struct Trunk {
+/// The channel, as it is here.
+struct Channel {
     mirror: Mirror<Window>,
     region: Region,
     /// By which the process is woken, and wakes.
     bell: OwnedFd,
 }
 
-/// See the file's head. The trunk goes before the queues.
+/// See the file's head. The channel goes before the queues.
 pub(crate) struct Crossing {
     part: Part,
-    trunk: Option<Trunk>,
+    channel: Option<Channel>,
     theirs: Option<ibv_send_wr_rdma>,
     said: Said,
     began: u64,
@@ -67,7 +68,7 @@ impl Crossing {
         }
         Ok(Self {
             part,
-            trunk: None,
+            channel: None,
             theirs: None,
             said: Said::default(),
             began,
@@ -94,8 +95,8 @@ impl Crossing {
         if let End::Here { is_cut } = end {
             self.say_over(is_cut);
         }
-        if let (Some(trunk), End::There { is_cut: false }) = (&self.trunk, end) {
-            trunk.mirror.ends_well();
+        if let (Some(channel), End::There { is_cut: false }) = (&self.channel, end) {
+            channel.mirror.ends_well();
         }
         self.queues.id().disconnect();
     }
@@ -122,8 +123,8 @@ impl Crossing {
             }
         }
         self.queues.notify();
-        if let Some(trunk) = &self.trunk {
-            trunk.mirror.sleeps();
+        if let Some(channel) = &self.channel {
+            channel.mirror.sleeps();
         }
         if self.move_some(What::All)? {
             return Ok(());
@@ -171,14 +172,16 @@ impl Crossing {
 
     /// What the process has written is the other one's: bytes, then words.
     fn tell(&mut self, what: What) -> Result<bool, End> {
-        let (Some(trunk), Some(theirs)) = (&mut self.trunk, self.theirs) else { return Ok(false) };
+        let (Some(channel), Some(theirs)) = (&mut self.channel, self.theirs) else {
+            return Ok(false);
+        };
         if !self.queues.has_room() {
             return Ok(false);
         }
-        let news = trunk.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
+        let news = channel.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
         let Some(news) = news else { return Ok(false) };
         for piece in self.pieces.drain(..) {
-            self.queues.write(piece, &trunk.region, theirs)?;
+            self.queues.write(piece, &channel.region, theirs)?;
         }
         self.queues.send(Letter::News(news))?;
         Ok(true)
@@ -187,9 +190,9 @@ impl Crossing {
     fn read(&mut self, letter: Letter) -> Result<(), End> {
         match letter {
             Letter::News(news) => {
-                let trunk = self.trunk.as_ref().ok_or(End::Lost)?;
-                if trunk.mirror.apply(&news) {
-                    _ = send(&trunk.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let channel = self.channel.as_ref().ok_or(End::Lost)?;
+                if channel.mirror.apply(&news) {
+                    _ = send(&channel.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
                 if news.has_left() {
                     self.part.has_left();
@@ -204,8 +207,8 @@ impl Crossing {
             letter => {
                 let addresses = self.queues.id().addresses();
                 self.part.read(letter, addresses, &mut self.said)?;
-                // What goes by a trunk goes on, whoever else may not come.
-                let is_of_use = self.trunk.is_some() || !self.part.is_refused();
+                // What goes by a channel goes on, whoever else may not come.
+                let is_of_use = self.channel.is_some() || !self.part.is_refused();
                 if is_of_use { Ok(()) } else { Err(End::Here { is_cut: false }) }
             }
         }
@@ -214,17 +217,17 @@ impl Crossing {
     /// What the broker and others have to say, and who is gone.
     fn look_around(&mut self, now: u64) -> Result<(), End> {
         self.part.look(now, &mut self.said)?;
-        if self.trunk.is_none() && self.part.is_refused() {
+        if self.channel.is_none() && self.part.is_refused() {
             return Err(End::Here { is_cut: false });
         }
         while let Some((reply, files)) = self.heard()? {
             self.hear(reply, files)?;
         }
-        let Some(trunk) = &self.trunk else {
+        let Some(channel) = &self.channel else {
             let is_over = self.patience_left(now) == 0 || self.part.is_to_go();
             return if is_over { Err(End::Here { is_cut: false }) } else { Ok(()) };
         };
-        if !is_there(trunk) {
+        if !is_there(channel) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
             while self.move_some(What::All)? || !self.queues.has_room() {
@@ -232,11 +235,11 @@ impl Crossing {
                     return Err(End::Lost);
                 }
             }
-            let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
+            let is_cut = self.channel.as_ref().is_some_and(|channel| channel.mirror.is_cut());
             return Err(End::Here { is_cut });
         }
         let is_late = now.saturating_sub(self.began) > PATIENCE + ANSWER;
-        if self.theirs.is_none() && (is_late || trunk.mirror.has_left()) {
+        if self.theirs.is_none() && (is_late || channel.mirror.has_left()) {
             // Whoever is about to come is to ask anew.
             return Err(End::Here { is_cut: false });
         }
@@ -247,7 +250,7 @@ impl Crossing {
         Ok(())
     }
 
-    /// For how long one is waited for yet that has no trunk.
+    /// For how long one is waited for yet that has no channel.
     fn patience_left(&self, now: u64) -> u64 {
         let patience = if self.part.is_stranger() { ANSWER } else { PATIENCE };
         patience.saturating_sub(now.saturating_sub(self.began))
@@ -259,17 +262,17 @@ impl Crossing {
 
     fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), End> {
         match reply {
-            Reply::Trunk { side, .. } if self.trunk.is_none() => {
+            Reply::Channel { side, .. } if self.channel.is_none() => {
                 let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| End::Lost)?;
                 let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
                 let region = self.queues.register(window.clone())?;
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
-                self.trunk = Some(Trunk { mirror, region, bell });
+                self.channel = Some(Channel { mirror, region, bell });
                 self.said.letter(Letter::Memory { address, rkey });
             }
-            // One trunk each.
-            Reply::Trunk { .. } | Reply::Over { .. } => return Err(End::Here { is_cut: true }),
+            // One channel each.
+            Reply::Channel { .. } | Reply::Over { .. } => return Err(End::Here { is_cut: true }),
             Reply::Known { until, .. } => self.part.is_known(until, &mut self.said),
             Reply::Nobody { .. } => self.part.is_not_known(),
             _ => {}
@@ -281,15 +284,16 @@ impl Crossing {
     fn sleep(&mut self) -> Result<(), End> {
         let mut files = vec![self.queues.news(), self.queues.id().ends()];
         files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
-        files.extend(self.trunk.as_ref().map(|trunk| trunk.bell.as_fd()));
+        files.extend(self.channel.as_ref().map(|channel| channel.bell.as_fd()));
         files.extend(self.part.file());
         let mut wanted: Vec<_> =
             files.iter().map(|file| PollFd::new(file, PollFlags::IN)).collect();
-        let is_watched = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_to_be_watched());
+        let is_watched =
+            self.channel.as_ref().is_some_and(|channel| channel.mirror.is_to_be_watched());
         let limit = match () {
             () if is_watched => self.watch,
             () if self.part.is_asking() => ASKS,
-            () if self.trunk.is_none() => {
+            () if self.channel.is_none() => {
                 Duration::from_nanos(self.patience_left(clock::now()).min(SILENCE)) + WATCH.0
             }
             () => Duration::from_nanos(SILENCE),
@@ -323,9 +327,9 @@ impl Crossing {
 }
 
 /// Takes what has rung. `false`: the process is gone, or rings without end.
-fn is_there(trunk: &Trunk) -> bool {
+fn is_there(channel: &Channel) -> bool {
     let mut bytes = [0; RINGS];
-    match recv(&trunk.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
+    match recv(&channel.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
         Ok((0 | RINGS, _)) => false,
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
         Err(_) => false,

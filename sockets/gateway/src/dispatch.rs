@@ -1,4 +1,4 @@
-//! Who begins trunks to other hosts: the broker, for processes of this host, and other gateways.
+//! Who begins channels to other hosts: the broker, for processes of this host, and other gateways.
 
 use crate::broker::Broker;
 use crate::crossing::Crossing;

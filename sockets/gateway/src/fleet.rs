@@ -1,11 +1,11 @@
-//! All trunks to other hosts: how many there are of whom, and who hears that one is in vain.
+//! All channels to other hosts: how many there are of whom, and who hears that one is in vain.
 
 use crate::broker::Broker;
 use crate::limits::IN_VAIN;
 use crate::strangers::Strangers;
+use omniverb_formats::channel::Names;
 use omniverb_formats::message::{Failure, Request, Wanted};
 use omniverb_formats::range::Range;
-use omniverb_formats::trunk::Names;
 use omniverb_sys::{EventFd, clock, lock};
 use std::collections::BTreeMap;
 use std::io;
@@ -52,7 +52,7 @@ pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
 /// Who wants to go where: a process, between these addresses, to that port.
 pub(crate) type Journey = (u64, [IpAddr; 2], u16);
 
-/// What is said of each trunk, on standard error.
+/// What is said of each channel, on standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
     /// Only what goes wrong for all.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Where gateways listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
 pub(crate) const PORT: u16 = 7473;
-/// Budget: trunks to other hosts at a time for processes of this one: a thread, a connection to the
-/// broker and a QP each. And as many for those who come from there.
+/// Budget: channels to other hosts at a time for processes of this one: a thread, a connection to
+/// the broker and a QP each. And as many for those who come from there.
 pub(crate) const CROSSINGS: usize = 64;
 /// Budget: of these, of one process here, and with one address there.
 pub(crate) const CROSSINGS_OF: usize = 16;
@@ -34,7 +34,7 @@ pub(crate) const READ: u32 = 16;
 /// has two at most.
 pub(crate) const REQUESTS: usize = 512;
 /// As many may come with a letter.
-pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::trunk::LANES) + 1;
+pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::channel::LANES) + 1;
 
 /// How long is looked before it is slept, in nanoseconds.
 pub(crate) const LOOKS: u64 = 60_000;
@@ -46,7 +46,7 @@ pub(crate) const WATCH: (Duration, Duration) =
     (Duration::from_micros(500), Duration::from_millis(16));
 /// How long the network is waited for.
 pub(crate) const NETWORK_MS: i32 = 2000;
-/// How long a process may take to ask for a trunk that it has wanted, in nanoseconds.
+/// How long a process may take to ask for a channel that it has wanted, in nanoseconds.
 pub(crate) const PATIENCE: u64 = 20_000_000_000;
 /// Budget: how long the other gateway may take to say what it wants, and what it was asked, in
 /// nanoseconds; for who has proved nothing so far, all in all.

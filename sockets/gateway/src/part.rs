@@ -1,4 +1,4 @@
-//! How the two ends of a trunk begin, and learn anew that more connections may come.
+//! How the two ends of a channel begin, and learn anew that more connections may come.
 //!
 //! The one that *goes* has heard of the broker that somebody wants to go to another host, and asks
 //! the gateway there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
@@ -8,9 +8,9 @@ use crate::fleet::{Counted, Fleet, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
 use crate::said::{End, Said};
 use crate::strangers::{Stranger, holder};
+use omniverb_formats::channel::{Names, WAY_KEPT};
 use omniverb_formats::letter::Letter;
 use omniverb_formats::message::{Failure, Request, Wanted};
-use omniverb_formats::trunk::{Names, WAY_KEPT};
 use omniverb_sys::clock;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -81,7 +81,7 @@ impl Goes {
         self.fleet.fails(wanted, Failure::NotThere);
         self.is_refused = true;
         if self.has_left {
-            // Another process may listen there now, which has another trunk.
+            // Another process may listen there now, which has another channel.
             self.fleet.leaves(&self.mailbox);
         }
     }

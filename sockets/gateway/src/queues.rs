@@ -131,7 +131,8 @@ impl Queues {
             let mut all = Made { pd, comp_channel: null_mut(), cq: null_mut() };
             all.comp_channel = made((below().ibv_create_comp_channel)(device))?;
             let entries = (REQUESTS + RECEIVES) as c_int;
-            all.cq = made((below().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
+            all.cq =
+                made((below().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
             all
         };
         let window = Window::private((SENDS + RECEIVES) * PLACE);

@@ -1,11 +1,11 @@
-//! Names the messages of a trunk besides news, and the reasons why a trunk ends.
+//! Names the messages of a channel besides news, and the reasons why a channel ends.
 
 use crate::broker::Broker;
 use omniverb_formats::letter::Letter;
 use std::collections::VecDeque;
 use std::io;
 
-/// Why a trunk has ended.
+/// Why a channel has ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The process here has ended, or its part was taken back.

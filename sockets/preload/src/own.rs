@@ -12,7 +12,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, getrlimit};
 
-/// The most there are: of light connections' trunks each has one, and so has each thread that
+/// The most there are: of light connections' channels each has one, and so has each thread that
 /// sleeps.
 const MOST: usize = 256;
 /// How far below the limit they begin; and in light mode, but no more than a quarter of it.

@@ -1,4 +1,4 @@
-//! Memory that this process has in common with another one: of a link, or of a trunk.
+//! Memory that this process has in common with another one: of a link, or of a channel.
 
 use core::sync::atomic::AtomicU64;
 use std::io::{IoSlice, IoSliceMut};
@@ -8,7 +8,7 @@ use omniverb_ring::{UserMemory, WordMemory, copy_many};
 use crate::past::copy_over;
 
 /// So many bytes, where this process has them mapped. A link's are there as long as it is held
-/// (`carry::links::enter`), a trunk's as long as it is in its list.
+/// (`carry::links::enter`), a channel's as long as it is in its list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory<const LENGTH: usize>(usize);
 

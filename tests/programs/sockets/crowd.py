@@ -24,8 +24,8 @@ import struct
 import sys
 import time
 
-from liar import _ACCEPTED, _CLOSE, _HEAD, _OPEN, _PAGE, _RING, _SIDE, Trunk, reached
-from trunks import Broker
+from liar import _ACCEPTED, _CLOSE, _HEAD, _OPEN, _PAGE, _RING, _SIDE, Channel, reached
+from channels import Broker
 
 # How long anything may take.
 _LIMIT = 60
@@ -113,65 +113,65 @@ def asks(port, folder, count):
     print(f"{count} answers")
 
 
-def taken(trunk, limit=_LIMIT):
+def taken(channel, limit=_LIMIT):
     """The server has taken out all that was put."""
     until = time.monotonic() + limit
     while time.monotonic() < until:
-        if trunk.is_taken(0.2):
+        if channel.is_taken(0.2):
             return True
-        if trunk.ring() < 0:
+        if channel.ring() < 0:
             return False
     return False
 
 
-def opens(trunk, folder):
+def opens(channel, folder):
     """Until the server takes no more: the answers are not read."""
     done = 0
     while done < _OPENS:
         for _ in range(1000):
-            trunk.open(2 * done, trunk.port)
+            channel.open(2 * done, channel.port)
             done += 1
-        trunk.say()
-        if not taken(trunk, 3):
+        channel.say()
+        if not taken(channel, 3):
             break
     print(f"{done} opened", flush=True)
     (folder / "full").touch()
     # Then it does so again and again.
     while True:
-        trunk.ring()
+        channel.ring()
         time.sleep(0.05)
 
 
-def fills(trunk, folder):
+def fills(channel, folder):
     """As many bytes as a connection could have."""
     for number in range(0, 2 * _FILLED, 2):
-        trunk.open(number, trunk.port)
-        trunk.say()
+        channel.open(number, channel.port)
+        channel.say()
         for part in range(_BYTES // _PART):
-            trunk.data(number, _PART)
-            trunk.say()
+            channel.data(number, _PART)
+            channel.say()
             if part % 8 == 7:
-                assert taken(trunk), "the trunk is gone"
-        taken(trunk)
-        trunk.read()
+                assert taken(channel), "the channel is gone"
+        taken(channel)
+        channel.read()
     print("filled", flush=True)
     (folder / "full").touch()
     time.sleep(10 * _LIMIT)
 
 
-def heard(trunk, number, accepted):
+def heard(channel, number, accepted):
     """What the server says of a connection: whether it was refused. `accepted`: the next one
     waits to be accepted, so all before it were heard of."""
-    head = struct.unpack_from("Q", trunk.memory, _SIDE + _HEAD)[0]
+    head = struct.unpack_from("Q", channel.memory, _SIDE + _HEAD)[0]
     said = {}
     for at in range(0, min(head, _RING), 8):
-        word = struct.unpack_from("Q", trunk.memory, _PAGE + _RING + at)[0]
+        word = struct.unpack_from("Q", channel.memory, _PAGE + _RING + at)[0]
         said[word >> 32] = word & 0xff
     assert accepted in said, said
     return said.get(number) == _CLOSE
 
 
-def names(trunk, folder):
+def names(channel, folder):
     """Of the connections that it opens only the last may come."""
     del folder
     mapped = lambda address: bytes(10) + b"\xff\xff" + socket.inet_aton(address)
@@ -182,17 +182,17 @@ def names(trunk, folder):
              (mapped("8.8.8.8"), mapped("127.0.0.1")), (six("::1"), mapped("127.0.0.1"))]
     right = (mapped("127.0.0.9"), mapped("127.0.0.1"))
     for number, (source, to) in enumerate([*wrong, right]):
-        ports = struct.pack("HHI", 40009, trunk.port, 0)
-        trunk.put(_OPEN, 2 * number, 40, source + to + ports)
-    trunk.say()
+        ports = struct.pack("HHI", 40009, channel.port, 0)
+        channel.put(_OPEN, 2 * number, 40, source + to + ports)
+    channel.say()
     until = time.monotonic() + _LIMIT
     last = 2 * len(wrong)
     while time.monotonic() < until:
         try:
-            came = [number for number in range(len(wrong)) if not heard(trunk, 2 * number, last)]
+            came = [number for number in range(len(wrong)) if not heard(channel, 2 * number, last)]
             break
         except AssertionError:
-            trunk.ring()
+            channel.ring()
             time.sleep(0.05)
     else:
         raise AssertionError("the last one was not accepted")
@@ -206,5 +206,5 @@ if __name__ == "__main__":
         {"serves": serves, "asks": asks}[what](int(port), *rest)
     else:
         broker, folder = rest
-        attack = Trunk(int(port), random.Random(1), *reached(Broker(broker), int(port)))
+        attack = Channel(int(port), random.Random(1), *reached(Broker(broker), int(port)))
         {"opens": opens, "fills": fills, "names": names}[what](attack, pathlib.Path(folder))

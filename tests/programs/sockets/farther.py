@@ -1,4 +1,4 @@
-"""Who comes to another network namespace by a trunk, without the library: he speaks to the broker
+"""Who comes to another network namespace by a channel, without the library: he speaks to the broker
 by hand.
 
     farther.py ADDRESS PORT OTHER_PORT OWN BROKER FILTERED
@@ -15,13 +15,13 @@ import struct
 import sys
 import time
 
-from liar import Trunk
-from trunks import Broker
+from liar import Channel
+from channels import Broker
 
 _PAGE, _RING, _SIDE, _TAIL = 4096, 256 << 10, 1024, 128
 _OPEN, _DATA, _CREDIT, _END, _CLOSE = range(1, 6)
-_OFFER, _REACH, _TRUNK_ENDED, _STILL = 2, 7, 8, 10
-_TRUNK, _KNOWN, _NOBODY, _SEEN = 23, 24, 25, 29
+_OFFER, _REACH, _CHANNEL_ENDED, _STILL = 2, 7, 8, 10
+_CHANNEL, _KNOWN, _NOBODY, _SEEN = 23, 24, 25, 29
 # As long as the network is believed, in seconds.
 _KEPT = 10
 
@@ -36,18 +36,18 @@ def _words(address):
 
 
 class Far:
-    """A trunk, with what goes through it."""
+    """A channel, with what goes through it."""
 
     def __init__(self, words, files):
-        self.trunk, self.read, self.id = Trunk(0, random.Random(1), words, files), 0, 0
+        self.channel, self.read, self.id = Channel(0, random.Random(1), words, files), 0, 0
 
     def open(self, own, address, port):
         """A connection; whether it was refused, as far as that is seen soon."""
         self.id += 2
         names = mapped(own) + mapped(address) + struct.pack("HHI", 40000, port, 0)
-        self.trunk.put(_OPEN, self.id, 40, names)
-        self.trunk.put(_DATA, self.id, 5, b"hello")
-        self.trunk.say()
+        self.channel.put(_OPEN, self.id, 40, names)
+        self.channel.put(_DATA, self.id, 5, b"hello")
+        self.channel.say()
         until = time.monotonic() + 5
         while time.monotonic() < until:
             for kind, number, body in self.frames():
@@ -61,7 +61,7 @@ class Far:
 
     def frames(self):
         """What has come."""
-        memory = self.trunk.memory
+        memory = self.channel.memory
         head = struct.unpack_from("Q", memory, _SIDE)[0]
         while self.read < head:
             word = self._bytes(self.read, 8)
@@ -69,11 +69,11 @@ class Far:
             length = count if kind in (_OPEN, _DATA) else 0
             yield kind, int.from_bytes(number, "little"), self._bytes(self.read + 8, length)
             self.read += 8 + (length + 7 & ~7)
-        self.trunk.word(_TAIL, self.read)
+        self.channel.word(_TAIL, self.read)
 
     def _bytes(self, at, length):
         place = _PAGE + _RING
-        whole = [self.trunk.memory[place + (at + step) % _RING] for step in range(length)]
+        whole = [self.channel.memory[place + (at + step) % _RING] for step in range(length)]
         return bytes(whole)
 
 
@@ -82,11 +82,11 @@ def reach(broker, tag, address, port, own):
     broker.say([_REACH | port << 32, tag, *_words(address), *_words(own)])
     words, files = broker.hear()
     # What was offered may be answered as well.
-    while words[0] not in (_TRUNK, _KNOWN, _NOBODY):
+    while words[0] not in (_CHANNEL, _KNOWN, _NOBODY):
         for file in files:
             os.close(file)
         words, files = broker.hear()
-    if words[0] == _TRUNK:
+    if words[0] == _CHANNEL:
         known, _ = broker.hear()
         assert known[:3] == (_KNOWN, tag, words[2]), known
         return words[0], words[2], known[3], (words, files)
@@ -127,7 +127,7 @@ def main(address, port, other, own, path, filtered):
                               (address, port, address), ("10.0.0.78", port, own)):
         assert reach(broker, 2, to, where, source)[0] == _NOBODY, (to, where, source)
     kind, name, until, given = reach(broker, 3, address, port, own)
-    assert kind == _TRUNK, kind
+    assert kind == _CHANNEL, kind
     left = until / 1e9 - time.monotonic()
     assert 0 < left <= _KEPT, left
     far = Far(*given)
@@ -138,11 +138,11 @@ def main(address, port, other, own, path, filtered):
                               ("127.0.0.1", "127.0.0.1", port)):
         assert far.open(source, to, where) == "refused", (source, to, where)
     assert far.open(own, address, port) == "answered"
-    # What one says of a trunk that nobody gave harms who says it.
+    # What one says of a channel that nobody gave harms who says it.
     stranger = Broker(path)
     stranger.say([_STILL, name, 0, 0, *_words(own), *_words(address)])
     stranger.say([_STILL, name ^ 1, 0, 0, *_words(own), *_words(address)])
-    stranger.say([_TRUNK_ENDED, name, 0, 0])
+    stranger.say([_CHANNEL_ENDED, name, 0, 0])
     # When that has been heard.
     assert reach(stranger, 6, address, port, "10.0.0.77")[0] == _NOBODY
     assert far.open(own, address, port) == "answered"

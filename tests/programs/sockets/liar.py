@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""A liar at a trunk to a light server (`honest.py`), without the library.
+"""A liar at a channel to a light server (`honest.py`), without the library.
 
-`liar.py PORT BROKER FIRST COUNT` speaks to the broker by hand, is given trunks, and does in each
+`liar.py PORT BROKER FIRST COUNT` speaks to the broker by hand, is given channels, and does in each
 what no correct process would, as the seeds FIRST.. say; then it leaves one full of what cannot be
 answered, says "rests", and stays until it is killed.
 """
@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from trunks import BYTES, Broker, share
+from channels import BYTES, Broker, share
 
 _PAGE, _RING, _SIDE = 4096, 256 << 10, 1024
 _HEAD, _TAIL, _SLEEPS = 0, 128, 256
@@ -21,11 +21,11 @@ _OPEN, _DATA, _CREDIT, _END, _CLOSE, _ACCEPTED, _LANE, _HOME = range(1, 9)
 # Words of the lanes by which this side sends, and those by which the server does; rings.
 _LANES, _LANE_WORDS, _LANE_LINES, _LANE_RING = 16, 0x85000, 512, 64 << 10
 _LANE_TAIL, _LANE_AWAITED, _LANE_LEFT = 128, 256, 384
-_TRUNK, _KNOWN, _NOBODY, _TRUNK_ENDED = 23, 24, 25, 8
+_CHANNEL, _KNOWN, _NOBODY, _CHANNEL_ENDED = 23, 24, 25, 8
 _WINDOW, _IDS = 64 << 10, 1 << 21
 
 
-class Trunk:
+class Channel:
     """One to the server, of which this is side 0."""
 
     def __init__(self, port, pick, words, files):
@@ -110,273 +110,273 @@ def reached(broker, port):
     until = time.monotonic() + 20
     while time.monotonic() < until:
         words, files = broker.reach(1, "127.0.0.1", port)
-        if words[0] == _TRUNK:
+        if words[0] == _CHANNEL:
             return words, files
         if words[0] == _KNOWN:
-            broker.say([_TRUNK_ENDED, words[2], 0, 0])
+            broker.say([_CHANNEL_ENDED, words[2], 0, 0])
         time.sleep(0.01)
-    raise AssertionError(f"no trunk: {words}")
+    raise AssertionError(f"no channel: {words}")
 
 
-def noise(trunk):
+def noise(channel):
     """Random bytes, and a random head."""
-    pick = trunk.pick
+    pick = channel.pick
     start, length = pick.randrange(_RING - 4096), pick.randrange(1, 4096)
-    trunk.memory[_PAGE + start:_PAGE + start + length] = pick.randbytes(length)
-    trunk.word(_HEAD, pick.choice([pick.getrandbits(64), pick.randrange(_RING),
+    channel.memory[_PAGE + start:_PAGE + start + length] = pick.randbytes(length)
+    channel.word(_HEAD, pick.choice([pick.getrandbits(64), pick.randrange(_RING),
                                    pick.randrange(_RING) & ~7]))
 
 
-def words(trunk):
+def words(channel):
     """Heads and tails that run away, go back, or are none."""
-    pick = trunk.pick
-    trunk.open(0)
-    trunk.say()
+    pick = channel.pick
+    channel.open(0)
+    channel.say()
     for _ in range(pick.randrange(1, 20)):
         at = pick.choice([_HEAD, _TAIL, _SIDE + _HEAD, _SIDE + _TAIL, pick.randrange(512) * 8])
-        value = trunk.head + pick.choice([0, 8, -8, 3, _RING, _RING + 8, -_RING, 1 << 63,
+        value = channel.head + pick.choice([0, 8, -8, 3, _RING, _RING + 8, -_RING, 1 << 63,
                                           pick.getrandbits(64), pick.randrange(_RING)])
-        trunk.word(at, value)
-        trunk.ring()
+        channel.word(at, value)
+        channel.ring()
 
 
-def crossing(trunk):
+def crossing(channel):
     """A frame that is longer than what is there."""
-    trunk.open(0)
-    trunk.put(_DATA, 0, 16384)
-    trunk.say()
+    channel.open(0)
+    channel.put(_DATA, 0, 16384)
+    channel.say()
 
 
-def any_frames(trunk):
+def any_frames(channel):
     """All kinds, with any ids and counts; mostly some that could be."""
-    pick = trunk.pick
+    pick = channel.pick
     is_wild = pick.random() < 0.3
     for _ in range(pick.randrange(1, 300)):
         kind = pick.choice([_OPEN, _OPEN, _DATA, _DATA, _CREDIT, _END, _CLOSE])
         if pick.random() < 0.01:
             kind = _ACCEPTED
-        number = pick.getrandbits(32) if is_wild else trunk.some()
+        number = pick.getrandbits(32) if is_wild else channel.some()
         if kind == _OPEN:
-            trunk.open(len(trunk.opened) * 2 if pick.random() < 0.95 else number,
+            channel.open(len(channel.opened) * 2 if pick.random() < 0.95 else number,
                        None if pick.random() < 0.8 else pick.getrandbits(16))
         elif kind == _DATA:
-            trunk.data(number, pick.choice([1, 7, 100, pick.randrange(1, 5000)]))
+            channel.data(number, pick.choice([1, 7, 100, pick.randrange(1, 5000)]))
         else:
             count = {_CREDIT: pick.choice([1, 4096]), _CLOSE: pick.randrange(2)}.get(kind, 0)
-            trunk.put(kind, number, pick.getrandbits(24) if pick.random() < 0.02 else count)
-        if pick.random() < 0.1 and trunk.head > _RING // 2:
+            channel.put(kind, number, pick.getrandbits(24) if pick.random() < 0.02 else count)
+        if pick.random() < 0.1 and channel.head > _RING // 2:
             break
-    trunk.say()
+    channel.say()
 
 
-def greedy(trunk):
+def greedy(channel):
     """Data without credit."""
-    trunk.open(0)
+    channel.open(0)
     for _ in range(5):
-        trunk.data(0, 16384)
-    trunk.say()
+        channel.data(0, 16384)
+    channel.say()
     for _ in range(20):
-        if not trunk.is_taken(0.01):
+        if not channel.is_taken(0.01):
             break
-        trunk.data(0, 16384)
-        trunk.say()
+        channel.data(0, 16384)
+        channel.say()
 
 
-def credits(trunk):
+def credits(channel):
     """More credit than there can be."""
-    trunk.open(0)
-    for _ in range(trunk.pick.choice([1, 1000, 20_000])):
-        trunk.put(_CREDIT, 0, trunk.pick.choice([1, _WINDOW, 0xffffff]))
-    trunk.say()
+    channel.open(0)
+    for _ in range(channel.pick.choice([1, 1000, 20_000])):
+        channel.put(_CREDIT, 0, channel.pick.choice([1, _WINDOW, 0xffffff]))
+    channel.say()
 
 
-def closes(trunk):
+def closes(channel):
     """Close, and again, also of what waits or was never there; nonsense behind what is well."""
-    pick = trunk.pick
+    pick = channel.pick
     for number in range(0, 2 * pick.randrange(1, 400), 2):
-        trunk.open(number)
+        channel.open(number)
         if pick.random() < 0.3:
-            trunk.data(number, pick.randrange(1, 200))
+            channel.data(number, pick.randrange(1, 200))
         if pick.random() < 0.2:
-            trunk.put(_END, number)
-    trunk.say()
+            channel.put(_END, number)
+    channel.say()
     if pick.random() < 0.7:
-        trunk.is_taken()
+        channel.is_taken()
         time.sleep(0.002)
-    for number in trunk.opened:
-        trunk.put(_CLOSE, number, pick.randrange(2))
+    for number in channel.opened:
+        channel.put(_CLOSE, number, pick.randrange(2))
     if pick.random() < 0.5:
-        trunk.put(_CLOSE, trunk.some(), 0)
-    trunk.say()
+        channel.put(_CLOSE, channel.some(), 0)
+    channel.say()
 
 
-def opens(trunk):
+def opens(channel):
     """Ids that are in use, are the other side's, or are too high."""
-    trunk.open(0)
-    trunk.say()
-    trunk.is_taken()
-    number = trunk.pick.choice([0, 1, _IDS - 2, _IDS, (1 << 32) - 2, _IDS - 1])
-    trunk.open(number)
-    trunk.say()
+    channel.open(0)
+    channel.say()
+    channel.is_taken()
+    number = channel.pick.choice([0, 1, _IDS - 2, _IDS, (1 << 32) - 2, _IDS - 1])
+    channel.open(number)
+    channel.say()
 
 
-def again(trunk):
+def again(channel):
     """Ids that are used again at once."""
-    for _ in range(trunk.pick.randrange(50)):
-        trunk.open(4)
-        trunk.data(4, 5)
-        trunk.put(_CLOSE, 4, 1)
-        trunk.say()
-        if not trunk.is_taken():
+    for _ in range(channel.pick.randrange(50)):
+        channel.open(4)
+        channel.data(4, 5)
+        channel.put(_CLOSE, 4, 1)
+        channel.say()
+        if not channel.is_taken():
             break
-        trunk.read()
-        if trunk.pick.random() < 0.5:
+        channel.read()
+        if channel.pick.random() < 0.5:
             time.sleep(0.001)
 
 
-def lanes(trunk):
+def lanes(channel):
     """Lanes that connections have and have no more, in any order, with words that make sense or
     none."""
-    pick = trunk.pick
+    pick = channel.pick
     for number in range(0, 2 * pick.randrange(1, 40), 2):
-        trunk.open(number)
-        trunk.data(number, 3)
-    trunk.say()
-    trunk.is_taken()
+        channel.open(number)
+        channel.data(number, 3)
+    channel.say()
+    channel.is_taken()
     heads = [0] * _LANES
     for _ in range(pick.randrange(1, 60)):
         lane = pick.randrange(_LANES)
         kind = pick.choice([_LANE, _LANE, _HOME, _DATA, _END, _CLOSE])
         if kind == _DATA:
-            trunk.data(trunk.some(), pick.randrange(1, 500))
+            channel.data(channel.some(), pick.randrange(1, 500))
         else:
             count = {_LANE: lane, _HOME: pick.choice([0, 1, 100, _LANE_RING])}.get(kind, 0)
-            trunk.put(kind, trunk.some(), count)
+            channel.put(kind, channel.some(), count)
         if pick.random() < 0.5:
-            trunk.say()
+            channel.say()
         words = _LANE_WORDS + lane * _LANE_LINES
         heads[lane] += pick.choice([1, 8, 100, _LANE_RING])
         if pick.random() < 0.05:
             heads[lane] = pick.choice([_LANE_RING + 1, pick.getrandbits(64)])
-        trunk.word(words, heads[lane])
+        channel.word(words, heads[lane])
         theirs = words + _LANES * _LANE_LINES
         word = pick.choice([_LANE_TAIL, _LANE_AWAITED, _LANE_LEFT])
         if pick.random() < 0.2:
-            trunk.word(theirs + word, pick.choice([0, 1, pick.getrandbits(64)]))
+            channel.word(theirs + word, pick.choice([0, 1, pick.getrandbits(64)]))
         if pick.random() < 0.3:
-            trunk.ring()
+            channel.ring()
             time.sleep(0.0005)
-    trunk.say()
-    trunk.is_taken()
+    channel.say()
+    channel.is_taken()
 
 
-def nonsense_at_the_end(trunk):
+def nonsense_at_the_end(channel):
     """A lane with more than it can have, of one that ends."""
-    trunk.open(0)
-    trunk.data(0, 3)
-    trunk.put(_LANE, 0, 5)
-    trunk.say()
-    trunk.is_taken()
-    trunk.word(_LANE_WORDS + 5 * _LANE_LINES, trunk.pick.choice([_LANE_RING + 1, 1 << 63]))
-    trunk.put(*trunk.pick.choice([(_END, 0), (_CLOSE, 0), (_CLOSE, 0, 1), (_HOME, 0)]))
-    trunk.say()
-    trunk.is_taken()
+    channel.open(0)
+    channel.data(0, 3)
+    channel.put(_LANE, 0, 5)
+    channel.say()
+    channel.is_taken()
+    channel.word(_LANE_WORDS + 5 * _LANE_LINES, channel.pick.choice([_LANE_RING + 1, 1 << 63]))
+    channel.put(*channel.pick.choice([(_END, 0), (_CLOSE, 0), (_CLOSE, 0, 1), (_HOME, 0)]))
+    channel.say()
+    channel.is_taken()
 
 
-def backlog(trunk):
+def backlog(channel):
     """More than may wait, faster than anybody accepts."""
-    for number in range(0, 2 * trunk.pick.choice([100, 1500, 3000]), 2):
-        trunk.open(number)
-    trunk.say()
-    trunk.is_taken(0.02)
+    for number in range(0, 2 * channel.pick.choice([100, 1500, 3000]), 2):
+        channel.open(number)
+    channel.say()
+    channel.is_taken(0.02)
 
 
-def flood(trunk):
+def flood(channel):
     """Opens that are refused, whose answers are never read."""
     number = 0
     for _ in range(12):
         for _ in range(4000):
-            trunk.open(number, 1)
+            channel.open(number, 1)
             number += 2
-        trunk.say()
-        if not trunk.is_taken(0.02):
+        channel.say()
+        if not channel.is_taken(0.02):
             return
 
 
-def full(trunk):
+def full(channel):
     """Answers that find no room: what was sent is to come back, and is not read."""
     for number in range(0, 40, 2):
-        trunk.open(number)
+        channel.open(number)
     for _ in range(4):
         for number in range(0, 40, 2):
-            trunk.data(number, trunk.pick.choice([1, 3000, 6000]))
-        trunk.say()
-        if not trunk.is_taken(0.01):
+            channel.data(number, channel.pick.choice([1, 3000, 6000]))
+        channel.say()
+        if not channel.is_taken(0.01):
             break
     for number in range(0, 40, 2):
-        trunk.put(_CREDIT, number, 1)
-        trunk.put(trunk.pick.choice([_END, _CREDIT, _CLOSE]), number, 0)
-    trunk.say()
+        channel.put(_CREDIT, number, 1)
+        channel.put(channel.pick.choice([_END, _CREDIT, _CLOSE]), number, 0)
+    channel.say()
 
 
-def flags(trunk):
+def flags(channel):
     """Wants to be woken, all the time."""
-    trunk.open(0)
-    trunk.say()
+    channel.open(0)
+    channel.say()
     until = time.monotonic() + 0.03
     while time.monotonic() < until:
-        trunk.word(_SLEEPS, trunk.pick.choice([0, 1, 2, 3, trunk.pick.getrandbits(64)]))
-        trunk.word(_SIDE + _SLEEPS, trunk.pick.choice([0, 1, 2, 3]))
-        trunk.data(0, 3)
-        trunk.say()
-        trunk.read()
+        channel.word(_SLEEPS, channel.pick.choice([0, 1, 2, 3, channel.pick.getrandbits(64)]))
+        channel.word(_SIDE + _SLEEPS, channel.pick.choice([0, 1, 2, 3]))
+        channel.data(0, 3)
+        channel.say()
+        channel.read()
 
 
-def stuffs(trunk):
+def stuffs(channel):
     """All that the bell takes."""
     until = time.monotonic() + 0.03
     while time.monotonic() < until:
-        trunk.ring(bytes(trunk.pick.choice([1, 65, 4096])))
+        channel.ring(bytes(channel.pick.choice([1, 65, 4096])))
 
 
-def half(trunk):
+def half(channel):
     """Half of the bell is closed, and things go on."""
-    trunk.open(0)
-    trunk.data(0, 100)
-    trunk.say()
-    how = trunk.pick.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR])
+    channel.open(0)
+    channel.data(0, 100)
+    channel.say()
+    how = channel.pick.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR])
     try:
-        trunk.bell.shutdown(how)
+        channel.bell.shutdown(how)
     except OSError:  # The server's end is closed already.
         return
     time.sleep(0.001)
-    trunk.data(0, 100)
-    trunk.say()
+    channel.data(0, 100)
+    channel.say()
 
 
-def gone(trunk):
+def gone(channel):
     """The bell is closed in the middle of it."""
-    any_frames(trunk)
-    trunk.bell.close()
+    any_frames(channel)
+    channel.bell.close()
     for _ in range(20):
-        trunk.data(0, 100)
-        trunk.word(_HEAD, trunk.head)
+        channel.data(0, 100)
+        channel.word(_HEAD, channel.head)
 
 
-def ones(trunk):
+def ones(channel):
     """All of it is 0xff, at once or behind something."""
-    if trunk.pick.random() < 0.5:
-        trunk.open(0)
-        trunk.say()
-    trunk.memory[:] = b"\xff" * BYTES
-    trunk.ring()
+    if channel.pick.random() < 0.5:
+        channel.open(0)
+        channel.say()
+    channel.memory[:] = b"\xff" * BYTES
+    channel.ring()
 
 
-def less(trunk):
+def less(channel):
     """The memory is made shorter, or longer: it cannot be."""
     for length in (4096, 2 * BYTES):
         try:
-            os.ftruncate(trunk.file, length)
+            os.ftruncate(channel.file, length)
         except PermissionError:
             continue
         raise AssertionError("it can be")
@@ -388,24 +388,24 @@ WAYS = [noise, words, crossing, any_frames, any_frames, any_frames, greedy, cred
 
 
 def lies(port, path, first, count):
-    """So many trunks, and one that is left full."""
+    """So many channels, and one that is left full."""
     broker, begun = Broker(path), time.monotonic()
     done = {}
     for seed in range(int(first), int(first) + int(count)):
         pick = random.Random(seed)
-        trunk = Trunk(port, pick, *reached(broker, port))
+        channel = Channel(port, pick, *reached(broker, port))
         for way in pick.sample(WAYS, pick.choice([1, 1, 2, 3])):
-            way(trunk)
+            way(channel)
             done[way.__name__] = done.get(way.__name__, 0) + 1
         if pick.random() < 0.5:
-            trunk.ring()
+            channel.ring()
             time.sleep(pick.choice([0, 0.001, 0.005]))
-        broker.say([_TRUNK_ENDED, trunk.name, 0, 0])
-        trunk.close()
-    print(f"{count} trunks in {time.monotonic() - begun:.1f} s: {done}")
-    trunk = Trunk(port, random.Random(0), *reached(broker, port))
-    full(trunk)
-    flood(trunk)
+        broker.say([_CHANNEL_ENDED, channel.name, 0, 0])
+        channel.close()
+    print(f"{count} channels in {time.monotonic() - begun:.1f} s: {done}")
+    channel = Channel(port, random.Random(0), *reached(broker, port))
+    full(channel)
+    flood(channel)
     print("rests", flush=True)
     time.sleep(600)
 

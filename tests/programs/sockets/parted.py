@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Who goes on by a trunk to another network namespace when it is over, without the library.
+"""Who goes on by a channel to another network namespace when it is over, without the library.
 
     parted.py ADDRESS PORT OWN BROKER FLAGS HOW
 
 A server (`owing.py serves`) does commands there, one a line. Some come `early`, by a connection of
-a trunk: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file FLAGS
+a channel: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file FLAGS
 says, the server is rung for nothing (1), or is sent `late` commands from then on (2); HOW `opens`:
 by new connections, too.
 """
@@ -15,22 +15,22 @@ import sys
 import time
 
 import farther
-from liar import Trunk
-from trunks import Broker
+from liar import Channel
+from channels import Broker
 
 _DATA, _LANE = 2, 7
 _LANE_WORDS, _LANES, _LANE_LINES, _LANE_RING = 0x85000, 16, 512, 64 << 10
-_TRUNK, _SECONDS = 23, 60
+_CHANNEL, _SECONDS = 23, 60
 # How far the server has written frames.
 _THEIRS = 1024
 _EARLY, _LATE = 20, 40
 
 
 class Sender:
-    """A connection of a trunk, and commands by it."""
+    """A connection of a channel, and commands by it."""
 
-    def __init__(self, trunk, own, address, port):
-        self.trunk, self.names, self.count = trunk, (own, address, port), 0
+    def __init__(self, channel, own, address, port):
+        self.channel, self.names, self.count = channel, (own, address, port), 0
         self.open()
         self.at, self.head = None, 0
 
@@ -39,23 +39,23 @@ class Sender:
         own, address, port = self.names
         self.number, self.count = 2 * self.count, self.count + 1
         names = farther.mapped(own) + farther.mapped(address)
-        self.trunk.put(1, self.number, 40, names + struct.pack("HHI", 40000 + self.count, port, 0))
+        self.channel.put(1, self.number, 40, names + struct.pack("HHI", 40000 + self.count, port, 0))
 
     def has_lane(self):
         """What comes next goes by the first lane."""
-        self.trunk.put(_LANE, self.number, 0)
+        self.channel.put(_LANE, self.number, 0)
         self.at = _LANE_WORDS + 2 * _LANES * _LANE_LINES
 
     def send(self, text):
         """A command; the other end is woken in any case."""
         if self.at is None:
-            self.trunk.put(_DATA, self.number, len(text), text)
+            self.channel.put(_DATA, self.number, len(text), text)
         else:
             start = self.at + self.head
-            self.trunk.memory[start:start + len(text)] = text
+            self.channel.memory[start:start + len(text)] = text
             self.head += len(text)
-            self.trunk.word(_LANE_WORDS, self.head)
-        self.trunk.say()
+            self.channel.word(_LANE_WORDS, self.head)
+        self.channel.say()
 
 
 def _until(flags, value):
@@ -83,14 +83,14 @@ def main(address, port, own, path, flags, how):
     broker = Broker(path)
     farther.seen(broker, address, port, own, b"tick\n", b"+")
     kind, _, _, given = farther.reach(broker, 3, address, port, own)
-    assert kind == _TRUNK, kind
-    trunk = Trunk(0, random.Random(1), *given)
-    sender = Sender(trunk, own, address, port)
+    assert kind == _CHANNEL, kind
+    channel = Channel(0, random.Random(1), *given)
+    sender = Sender(channel, own, address, port)
     for number in range(_EARLY):
         if number == _EARLY // 2 and how == "lane":
             # Once it was accepted, and answered.
             until = time.monotonic() + _SECONDS
-            while struct.unpack_from("Q", trunk.memory, _THEIRS)[0] < 24:
+            while struct.unpack_from("Q", channel.memory, _THEIRS)[0] < 24:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             sender.has_lane()
@@ -98,7 +98,7 @@ def main(address, port, own, path, flags, how):
         time.sleep(0.01)
     print("going", flush=True)
     _until(flags, 1)
-    trunk.ring()
+    channel.ring()
     print("rung", flush=True)
     _until(flags, 2)
     for number in range(_LATE):

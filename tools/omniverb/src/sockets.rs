@@ -7,10 +7,10 @@
 use crate::client::PATIENCE;
 use crate::table::{Table, amount};
 use anyhow::bail;
+use omniverb_formats::channel;
 use omniverb_formats::layout::RING;
 use omniverb_formats::message::{Request, SUFFIX};
-use omniverb_formats::show::{BYTES, Listener, Process, Row, Socket, State, Trunk};
-use omniverb_formats::trunk;
+use omniverb_formats::show::{BYTES, Channel, Listener, Process, Row, Socket, State};
 use omniverb_sys::{event, socket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ struct Shown {
     process: Process,
     sockets: Vec<Socket>,
     listeners: Vec<Listener>,
-    trunks: Vec<Trunk>,
+    channels: Vec<Channel>,
 }
 
 type Rows = Vec<Shown>;
@@ -95,15 +95,15 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
 
 impl Shown {
     fn of(process: Process) -> Shown {
-        let (sockets, listeners, trunks) = (Vec::new(), Vec::new(), Vec::new());
-        Shown { process, sockets, listeners, trunks }
+        let (sockets, listeners, channels) = (Vec::new(), Vec::new(), Vec::new());
+        Shown { process, sockets, listeners, channels }
     }
 
     fn add(&mut self, row: Row) {
         match row {
             Row::Socket(socket) => self.sockets.push(socket),
             Row::Listener(listener) => self.listeners.push(listener),
-            Row::Trunk(trunk) => self.trunks.push(trunk),
+            Row::Channel(channel) => self.channels.push(channel),
             Row::Process(_) | Row::End => {}
         }
     }
@@ -120,15 +120,15 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
     // One that has come or gone meanwhile may not be among them.
     let peers: HashMap<u64, i32> =
         rows.iter().map(|shown| (shown.process.number, shown.process.pid)).collect();
-    let trunk = |trunk: &Trunk| {
+    let channel = |channel: &Channel| {
         json!({
-            "name": trunk.name,
-            "peer_pid": peers.get(&trunk.peer),
-            "asked": trunk.has_asked,
-            "across": trunk.is_across,
+            "name": channel.name,
+            "peer_pid": peers.get(&channel.peer),
+            "asked": channel.has_asked,
+            "across": channel.is_across,
         })
     };
-    let process = |Shown { process, sockets, listeners, trunks }: &Shown| {
+    let process = |Shown { process, sockets, listeners, channels }: &Shown| {
         let all: Vec<Value> = sockets
             .iter()
             .map(|socket| one(socket, earlier.get(&key(socket)).copied(), time))
@@ -143,13 +143,13 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
             "vnic": vnic(process.namespace),
             "sockets": all,
             "light_listeners": listeners,
-            "trunks": trunks.iter().map(trunk).collect::<Vec<_>>(),
+            "channels": channels.iter().map(channel).collect::<Vec<_>>(),
         })
     };
     rows.iter().map(process).collect()
 }
 
-/// What tells an end of a link, or of a connection of a trunk, from others.
+/// What tells an end of a link, or of a connection of a channel, from others.
 fn key(socket: &Socket) -> (u64, [SocketAddr; 2]) {
     (socket.link, [socket.local, socket.remote])
 }
@@ -165,7 +165,7 @@ fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
         (time > Duration::ZERO).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
     };
     let before = before.filter(|_| socket.link != 0);
-    let ring = if socket.state == State::Light { trunk::RING } else { RING };
+    let ring = if socket.state == State::Light { channel::RING } else { RING };
     let full = |bytes: u32| (f64::from(bytes) * 100.0 / ring as f64).round() as u64;
     json!({
         "local": socket.local.to_string(),
@@ -254,7 +254,7 @@ pub(crate) fn people(status: &Value) -> String {
     out
 }
 
-/// Where a process listens for trunks, and to whom it has some.
+/// Where a process listens for channels, and to whom it has some.
 fn light(process: &Value) -> String {
     let all = |key: &str| process[key].as_array().map_or(&[][..], Vec::as_slice);
     let line = |of: &str, each: Vec<String>| match each.is_empty() {
@@ -262,7 +262,7 @@ fn light(process: &Value) -> String {
         false => format!("    {of} {}\n", each.join(", ")),
     };
     let at = all("light_listeners").iter().filter_map(Value::as_str).map(str::to_owned);
-    let peer = |trunk: &Value| match (trunk["peer_pid"].as_i64(), trunk["across"] == true) {
+    let peer = |channel: &Value| match (channel["peer_pid"].as_i64(), channel["across"] == true) {
         (Some(pid), false) => pid.to_string(),
         (Some(pid), true) => format!("{pid} (across)"),
         (None, false) => "unknown".into(),
@@ -270,7 +270,7 @@ fn light(process: &Value) -> String {
         (None, true) => "elsewhere".into(),
     };
     line("reached without TCP at", at.collect())
-        + &line("trunks to processes", all("trunks").iter().map(peer).collect())
+        + &line("channels to processes", all("channels").iter().map(peer).collect())
 }
 
 #[cfg(test)]
@@ -295,21 +295,21 @@ mod tests {
             unread: [RING as u32 / 2, 0],
         };
         let shared = Socket { state: State::Shadow, reason: Reason::Shared, link: 0, ..carried };
-        let unread = [trunk::RING as u32 / 4, 0];
+        let unread = [channel::RING as u32 / 4, 0];
         let light = Socket { state: State::Light, is_across: false, link: 4, unread, ..carried };
         let listener = Listener { process: 1, local: ([0, 0, 0, 0], 6379).into() };
-        let trunk = |peer, is_across| {
-            Row::Trunk(Trunk { process: 1, name: 8, peer, has_asked: false, is_across })
+        let channel = |peer, is_across| {
+            Row::Channel(Channel { process: 1, name: 8, peer, has_asked: false, is_across })
         };
         let rows = [
             Row::Socket(carried),
             Row::Socket(Socket { sent: 0, received: 0, ..shared }),
             Row::Socket(light),
             Row::Listener(listener),
-            trunk(2, false),
-            trunk(2, true),
-            trunk(3, false),
-            trunk(3, true),
+            channel(2, false),
+            channel(2, true),
+            channel(3, false),
+            channel(3, true),
         ];
         let [mut shown, peer] = [process, Process { number: 2, pid: 78, ..process }].map(Shown::of);
         rows.into_iter().for_each(|row| shown.add(row));
@@ -328,18 +328,18 @@ mod tests {
         assert_eq!(process["sockets"][0]["ring_full_percent"], json!([50, 0]));
         assert_eq!(process["sockets"][2]["ring_full_percent"], json!([25, 0]));
         assert_eq!(process["light_listeners"], json!(["0.0.0.0:6379"]));
-        let trunks = [78.into(), Value::Null].into_iter().flat_map(|pid: Value| {
-            let trunk = |is_across: bool| {
+        let channels = [78.into(), Value::Null].into_iter().flat_map(|pid: Value| {
+            let channel = |is_across: bool| {
                 json!({ "name": 8, "peer_pid": pid, "asked": false, "across": is_across })
             };
-            [false, true].map(trunk)
+            [false, true].map(channel)
         });
-        let trunks: Vec<Value> = trunks.collect();
-        assert_eq!(process["trunks"], json!(trunks));
+        let channels: Vec<Value> = channels.collect();
+        assert_eq!(process["channels"], json!(channels));
         let text = people(&status);
         for part in [
             "reached without TCP at 0.0.0.0:6379\n",
-            "trunks to processes 78, 78 (across), unknown, elsewhere\n",
+            "channels to processes 78, 78 (across), unknown, elsewhere\n",
             "process 77 re?dis  user 5  vnic-5  3 sockets, 1 carried, 1 light",
             "through memory, across",
             "through memory, light  ",

@@ -2,8 +2,8 @@
 //!
 //! `connect` does not wait for that, and a listener that closes has not accepted those that wait at
 //! it: then the kernel gives them to whoever else has the socket. So who has connected keeps what
-//! it has sent until it hears that it was accepted. Before that it may *move*: it leaves its trunk,
-//! is nowhere for a while, and opens again by another one, with what it has kept.
+//! it has sent until it hears that it was accepted. Before that it may *move*: it leaves its
+//! channel, is nowhere for a while, and opens again by another one, with what it has kept.
 //!
 //! What is kept is in the queue, where nothing can have come yet.
 
@@ -41,14 +41,14 @@ impl Row {
         self.stage == Stage::default()
     }
 
-    /// It leaves its trunk, or has done so.
+    /// It leaves its channel, or has done so.
     #[must_use]
     #[inline(always)]
     pub fn moves(&self) -> bool {
         self.stage.has(PARTS | STRAY)
     }
 
-    /// It goes by no trunk.
+    /// It goes by no channel.
     #[must_use]
     #[inline(always)]
     pub fn is_stray(&self) -> bool {
@@ -137,7 +137,7 @@ impl Row {
         self.moves() && self.stage.count() == 0
     }
 
-    /// The same for one whose trunk is no more: it has parted.
+    /// The same for one whose channel is no more: it has parted.
     pub fn is_left(&mut self) -> bool {
         let may = self.stage.has(PARTS) || self.is_refused();
         if may {
@@ -159,9 +159,9 @@ impl Row {
         count < TRIES
     }
 
-    /// It opens again, by another trunk, with what it has kept.
-    pub fn opens_again(&mut self, trunk: u16, id: u32) {
-        (self.trunk, self.id) = (trunk, id);
+    /// It opens again, by another channel, with what it has kept.
+    pub fn opens_again(&mut self, channel: u16, id: u32) {
+        (self.channel, self.id) = (channel, id);
         for note in [Note::HadClose, Note::SaidClose, Note::OwesClose, Note::OwesEnd] {
             self.unnote(note);
         }
@@ -179,7 +179,7 @@ impl Row {
     pub fn is_given_up(&mut self, pool: &mut Pool<'_>) {
         self.is_settled(pool);
         self.unnote(Note::HadClose);
-        self.lost_trunk(Closing::Reset);
+        self.lost_channel(Closing::Reset);
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
         row.strays();
         assert_eq!((row.is_at_end(), row.may_send()), (Ok(false), Err(32)));
         row.opens_again(3, 8);
-        assert_eq!((row.trunk, row.id, row.credit), (3, 8, FIRST_WINDOW - 10));
+        assert_eq!((row.channel, row.id, row.credit), (3, 8, FIRST_WINDOW - 10));
         assert_eq!((row.owes(), row.has_moved()), (Some(Frame::End), true));
         assert!(!row.is_apart());
     }

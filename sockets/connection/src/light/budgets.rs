@@ -17,4 +17,4 @@ pub const SPARE: usize = 1024;
 /// taken when they are used.
 pub const ROWS: usize = 1 << 21;
 /// Budget: other processes that one has connections with.
-pub const TRUNKS: usize = 64;
+pub const CHANNELS: usize = 64;

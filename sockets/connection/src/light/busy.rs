@@ -1,12 +1,12 @@
 //! Which connections are busy, and have a lane to themselves.
 //!
-//! Connections of a trunk share its ring. One that sends much gets a *lane* for what it sends: a
+//! Connections of a channel share its ring. One that sends much gets a *lane* for what it sends: a
 //! ring of bytes of its own, which its ends fill and empty without frames, and without what all
-//! connections of a process have in common. There are few, and the trunk says whose they are:
+//! connections of a process have in common. There are few, and the channel says whose they are:
 //! `Lane` gives one to a connection, `Home`, `End` and `Close` take it away. What was in it then
-//! comes behind what is in the queue, and before all that comes by the trunk.
+//! comes behind what is in the queue, and before all that comes by the channel.
 //!
-//! Who has one has credit left for all that is in it: so it can always come home to the trunk.
+//! Who has one has credit left for all that is in it: so it can always come home to the channel.
 
 pub use super::heat::Way;
 
@@ -14,7 +14,7 @@ use super::frame::LANE_MAX;
 use super::row::{Note, Row};
 
 impl Row {
-    /// It has sent something by the trunk, which has seen so many of that. Whether it is busy.
+    /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
     #[inline]
     pub fn sends_at(&mut self, clock: u16) -> bool {
         self.busy.sends_at(clock)
@@ -50,7 +50,7 @@ impl Row {
     }
 
     /// It has none any more. So many bytes are to come by it yet, which count as if they went by
-    /// the trunk.
+    /// the channel.
     pub fn comes_home(&mut self, bytes: u32) {
         self.busy.has(Way::Out, None);
         self.credit = self.credit.saturating_sub(bytes);
@@ -67,13 +67,13 @@ impl Row {
         may
     }
 
-    /// The other end may say that it comes by the trunk again, and counts so much.
+    /// The other end may say that it comes by the channel again, and counts so much.
     #[must_use]
     pub fn may_come_home(&self, counted: u32) -> bool {
         self.lane(Way::In).is_some() && (!self.is_heard() || self.may_come(counted))
     }
 
-    /// It sends by the trunk again. Of what it counts (`counted`) so much was in the lane still
+    /// It sends by the channel again. Of what it counts (`counted`) so much was in the lane still
     /// (`there`), which is in the queue now. `false`: that cannot be.
     pub fn had_home(&mut self, (counted, there): (u32, u32)) -> bool {
         let read = counted.checked_sub(there);

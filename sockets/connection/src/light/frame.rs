@@ -1,4 +1,4 @@
-//! What goes through a trunk: a word, and behind it the bytes of the frame, up to a multiple of
+//! What goes through a channel: a word, and behind it the bytes of the frame, up to a multiple of
 //! eight.
 
 /// Bytes of the word that comes first.
@@ -7,7 +7,7 @@ pub const HEADER: usize = 8;
 pub const DATA_MAX: usize = 16 << 10;
 /// Bytes of [`Names`].
 pub const NAMES: usize = 40;
-/// Lanes of a side of a trunk.
+/// Lanes of a side of a channel.
 pub const LANES: u32 = 16;
 /// Bytes that are in a lane at most.
 pub const LANE_MAX: u32 = 64 << 10;
@@ -40,8 +40,8 @@ pub enum Frame {
     Accepted,
     /// What it sends goes by this lane from now on, of those of who says so.
     Lane(u32),
-    /// It comes by the trunk again. So many bytes, or fewer, are in its lane: they come before, and
-    /// count as if they had come by the trunk.
+    /// It comes by the channel again. So many bytes, or fewer, are in its lane: they come before,
+    /// and count as if they had come by the channel.
     Home(u32),
 }
 
@@ -90,7 +90,7 @@ impl Frame {
         }
     }
 
-    /// Bytes of a trunk that it takes.
+    /// Bytes of a channel that it takes.
     #[must_use]
     pub fn takes(self) -> usize {
         HEADER + self.follow().next_multiple_of(HEADER)

@@ -1,10 +1,10 @@
 //! How busy a connection is, and which lanes it has ([`super::busy`]): four bytes.
 
-/// Sends by a trunk between two of a connection that is busy.
+/// Sends by a channel between two of a connection that is busy.
 const NEAR: u16 = 32;
 /// So many of those in a row make it busy.
 const HOT: u16 = 7;
-/// The clock of a trunk goes up to here, and begins anew.
+/// The clock of a channel goes up to here, and begins anew.
 const CLOCK: u16 = 0x1fff;
 const HEAT: u32 = CLOCK.trailing_ones();
 
@@ -12,7 +12,7 @@ const HEAT: u32 = CLOCK.trailing_ones();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Busy {
-    /// When it sent last, by the trunk's clock, and behind that how often it has in near
+    /// When it sent last, by the channel's clock, and behind that how often it has in near
     /// succession.
     sends: u16,
     /// One more than the lane of what comes, and of what goes; 0: none.
@@ -29,7 +29,7 @@ pub enum Way {
 }
 
 impl Busy {
-    /// It has sent something by the trunk, which has seen so many of that. Whether it is busy.
+    /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
     #[inline]
     pub(super) fn sends_at(&mut self, clock: u16) -> bool {
         let (last, heat) = (self.sends & CLOCK, self.sends >> HEAT);

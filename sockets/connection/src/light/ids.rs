@@ -1,8 +1,8 @@
-//! By what the two ends of a trunk call their connections. Who opens one chooses: even numbers are
-//! of one side, odd ones of the other. A number is used again when both have said that they have
-//! closed: nothing of the old connection comes then any more.
+//! By what the two ends of a channel call their connections. Who opens one chooses: even numbers
+//! are of one side, odd ones of the other. A number is used again when both have said that they
+//! have closed: nothing of the old connection comes then any more.
 
-/// Of a trunk, by id: the row of each connection, or what to use next.
+/// Of a channel, by id: the row of each connection, or what to use next.
 pub struct Ids<'a> {
     rows: &'a mut [u32],
     side: u32,

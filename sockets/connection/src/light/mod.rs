@@ -1,9 +1,9 @@
 //! Light connections: those that have no socket of the kernel's (docs/decisions/0053).
 //!
-//! All connections of two processes share a *trunk*, through which frames go both ways. Here is
+//! All connections of two processes share a *channel*, through which frames go both ways. Here is
 //! what frames mean, and what a process keeps of each connection.
 //!
-//! * [`frame`]: what goes through a trunk.
+//! * [`frame`]: what goes through a channel.
 //! * [`budgets`]: how much of all that there may be.
 //! * [`queue`]: bytes that have come and were not received.
 //! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.

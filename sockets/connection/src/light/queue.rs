@@ -1,6 +1,6 @@
 //! Bytes of a connection that somebody is to have yet: blocks, in a list.
 
-use super::budgets::{SPARE, TRUNKS, UNACCEPTED_BLOCKS};
+use super::budgets::{CHANNELS, SPARE, UNACCEPTED_BLOCKS};
 
 /// Bytes of a block that are bytes of a connection.
 pub const PAYLOAD: usize = 4088;
@@ -33,22 +33,22 @@ pub struct Owner(u32);
 
 impl Owner {
     /// This process: what it has sent and keeps a copy of.
-    pub const OWN: Owner = Owner(2 * TRUNKS as u32);
+    pub const OWN: Owner = Owner(2 * CHANNELS as u32);
 
-    /// The peer of a trunk, for a connection that was accepted.
+    /// The peer of a channel, for a connection that was accepted.
     #[must_use]
-    pub fn accepted(trunk: u16) -> Self {
-        Self(u32::from(trunk) % TRUNKS as u32)
+    pub fn accepted(channel: u16) -> Self {
+        Self(u32::from(channel) % CHANNELS as u32)
     }
 
     /// The same for one that was not accepted so far.
     #[must_use]
-    pub fn unaccepted(trunk: u16) -> Self {
-        Self(TRUNKS as u32 + u32::from(trunk) % TRUNKS as u32)
+    pub fn unaccepted(channel: u16) -> Self {
+        Self(CHANNELS as u32 + u32::from(channel) % CHANNELS as u32)
     }
 
     fn is_unaccepted(self) -> bool {
-        (TRUNKS as u32..2 * TRUNKS as u32).contains(&self.0)
+        (CHANNELS as u32..2 * CHANNELS as u32).contains(&self.0)
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Pool<'a> {
     /// Those from here on were never used, so the kernel has given no memory for them.
     end: u32,
     used: usize,
-    used_by: [u32; 2 * TRUNKS + 1],
+    used_by: [u32; 2 * CHANNELS + 1],
     unaccepted: usize,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Pool<'a> {
     /// Of memory that is all zeros, with a place for each block's number.
     pub fn new(blocks: &'a mut [Block], free: &'a mut [u32], release: Release) -> Self {
         let (count, cold, end, used, unaccepted) = (0, 0, 1, 0, 0);
-        let used_by = [0; 2 * TRUNKS + 1];
+        let used_by = [0; 2 * CHANNELS + 1];
         Self { blocks, free, count, cold, release, end, used, used_by, unaccepted }
     }
 
@@ -87,11 +87,11 @@ impl<'a> Pool<'a> {
         self.used < self.blocks.len() / 2
     }
 
-    /// How many blocks the peer of a trunk has.
+    /// How many blocks the peer of a channel has.
     #[must_use]
-    pub fn used_by(&self, trunk: u16) -> u32 {
+    pub fn used_by(&self, channel: u16) -> u32 {
         let of = |owner: Owner| self.used_by[owner.0 as usize];
-        of(Owner::accepted(trunk)) + of(Owner::unaccepted(trunk))
+        of(Owner::accepted(channel)) + of(Owner::unaccepted(channel))
     }
 
     fn may_take(&self, owner: Owner) -> bool {
@@ -365,7 +365,7 @@ mod tests {
     fn a_peer_leaves_as_much_as_it_has() {
         let (mut memory, mut free) = (blocks(1025), [0; 1025]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let greedy = [0, 1, 2].map(|trunk| take_all(&mut pool, Owner::accepted(trunk)));
+        let greedy = [0, 1, 2].map(|channel| take_all(&mut pool, Owner::accepted(channel)));
         assert_eq!(greedy.each_ref().map(Vec::len), [512, 256, 128]);
         // Those that were there before have had their share, and another one has some, too.
         assert_eq!(pool.take(Owner::accepted(0)), None);

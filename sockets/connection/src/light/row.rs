@@ -1,7 +1,7 @@
 //! One light connection, as one of its ends has it.
 //!
 //! A row is some hundred bytes, and all that an idle connection costs but for a number of the
-//! process and two ids of its trunk. What it answers is what TCP's socket would.
+//! process and two ids of its channel. What it answers is what TCP's socket would.
 
 use super::budgets::FIRST_WINDOW;
 use super::frame::{Frame, Names};
@@ -41,7 +41,7 @@ pub enum Note {
     HadClose = 4,
     /// This end sends no more.
     Ended = 8,
-    /// That is to be said, as soon as there is room in the trunk.
+    /// That is to be said, as soon as there is room in the channel.
     OwesEnd = 16,
     /// No descriptor names it any more.
     Closed = 32,
@@ -51,7 +51,7 @@ pub enum Note {
     Reset = 128,
     /// It has said that it has closed: it has an id no more if both have.
     SaidClose = 256,
-    /// There was no room in the trunk for what it had to send.
+    /// There was no room in the channel for what it had to send.
     NoRoom = 512,
     /// It does not wait.
     NonBlocking = 1024,
@@ -59,7 +59,7 @@ pub enum Note {
     Deaf = 2048,
     /// It waits to be accepted.
     Pending = 4096,
-    /// It is in the list of those of its trunk that have something to say.
+    /// It is in the list of those of its channel that have something to say.
     InDebt = 8192,
     /// The other end has reset, or what was sent after it had closed has shown that.
     WasReset = 16384,
@@ -85,8 +85,8 @@ pub struct Row {
     error: u8,
     /// The combination of its options; 0: none was set.
     pub profile: u8,
-    /// Which trunk it goes by.
-    pub trunk: u16,
+    /// Which channel it goes by.
+    pub channel: u16,
     /// Its names are shown as those of IPv6, whatever they are.
     pub is_six: bool,
     /// The program has not heard yet that it is connected.
@@ -97,7 +97,7 @@ pub struct Row {
     pub(super) stage: Stage,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
-    /// By what the trunk's ends call it.
+    /// By what the channel's ends call it.
     pub id: u32,
     /// How many descriptors name it.
     pub fd_count: u32,
@@ -115,7 +115,7 @@ pub struct Row {
     pub turn: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
-    /// The next in a list of its trunk's, of a listener's, of strays, or of free rows.
+    /// The next in a list of its channel's, of a listener's, of strays, or of free rows.
     pub(super) other: u32,
     /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: milliseconds, 0 for none.
     pub times: [u32; 2],
@@ -150,9 +150,9 @@ impl Row {
     }
 
     /// A new connection.
-    pub(super) fn begin(&mut self, trunk: u16, names: Names) {
+    pub(super) fn begin(&mut self, channel: u16, names: Names) {
         let turn = self.turn;
-        *self = Self { trunk, names, credit: WINDOW, turn, ..Self::default() };
+        *self = Self { channel, names, credit: WINDOW, turn, ..Self::default() };
         self.note(Note::Used);
     }
 
@@ -342,8 +342,8 @@ impl Row {
     #[must_use]
     pub fn owner(&self) -> Owner {
         match self.has(Note::Pending) {
-            true => Owner::unaccepted(self.trunk),
-            false => Owner::accepted(self.trunk),
+            true => Owner::unaccepted(self.channel),
+            false => Owner::accepted(self.channel),
         }
     }
 
@@ -398,7 +398,7 @@ impl Row {
 
     /// Nothing comes from the other end any more: its process is gone, whose socket the kernel
     /// would have closed; or the two were parted, which no program may take for an end.
-    pub fn lost_trunk(&mut self, how: Closing) {
+    pub fn lost_channel(&mut self, how: Closing) {
         if !self.has(Note::HadClose) {
             self.had_close(how);
         }

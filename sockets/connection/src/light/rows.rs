@@ -65,8 +65,8 @@ impl<'a> Rows<'a> {
         &mut self.rows[index as usize]
     }
 
-    /// A new connection by a trunk.
-    pub fn make(&mut self, trunk: u16, names: Names) -> Option<u32> {
+    /// A new connection by a channel.
+    pub fn make(&mut self, channel: u16, names: Names) -> Option<u32> {
         let index = match self.free {
             0 if (self.end as usize) < self.rows.len() => {
                 self.end += 1;
@@ -78,7 +78,7 @@ impl<'a> Rows<'a> {
                 index
             }
         };
-        self.at(index).begin(trunk, names);
+        self.at(index).begin(channel, names);
         self.used += 1;
         Some(index)
     }
@@ -142,7 +142,7 @@ impl<'a> Rows<'a> {
         list.count -= 1;
     }
 
-    /// Puts one behind those of a list that is of a trunk's, or of a listener's.
+    /// Puts one behind those of a list that is of a channel's, or of a listener's.
     pub fn append(&mut self, list: &mut List, index: u32) {
         self.at(index).other = 0;
         match list.last {
@@ -168,7 +168,7 @@ impl<'a> Rows<'a> {
         Some(index)
     }
 
-    /// It has something to say: puts it into its trunk's list, unless it is there.
+    /// It has something to say: puts it into its channel's list, unless it is there.
     pub fn owes(&mut self, list: &mut List, index: u32) {
         if !self.at(index).has(Note::InDebt) && !self.at(index).has(Note::Pending) {
             self.at(index).note(Note::InDebt);

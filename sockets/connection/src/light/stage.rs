@@ -9,7 +9,7 @@ pub(super) const FIXED: u8 = 15;
 pub(super) const ASKED: u8 = 0x10;
 /// It was refused, and the two have not parted yet.
 pub(super) const PARTS: u8 = 0x20;
-/// It goes by no trunk.
+/// It goes by no channel.
 pub(super) const STRAY: u8 = 0x40;
 /// It was accepted by this end, which is to be said.
 pub(super) const OWES: u8 = 0x80;

@@ -351,7 +351,7 @@ fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
 fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) {
     match (reply, file) {
         (
-            Reply::Trunk { .. }
+            Reply::Channel { .. }
             | Reply::Known { .. }
             | Reply::Way { .. }
             | Reply::Seen { .. }
@@ -396,7 +396,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         }
         (Reply::Over { link: name }, None) => {
             part(|link| link.get(Word::Name) == name);
-            // Or it is a trunk.
+            // Or it is a channel.
             with(reply, [None, None]);
         }
         (Reply::Ledger, Some(file)) => {

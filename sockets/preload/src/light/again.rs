@@ -15,8 +15,8 @@ const FULL: u64 = 1_100_000_000;
 
 /// How an address is reached by a connection that was refused there.
 pub(super) enum Again {
-    /// By a trunk.
-    Trunk(Through),
+    /// By a channel.
+    Channel(Through),
     /// The kernel has this socket there, or one that is not known (0), and nobody has said that he
     /// listens by it.
     Unsaid(u64),
@@ -37,12 +37,12 @@ pub(super) fn reach_again(
     let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = known.copied() {
         match route.way {
-            Way::Trunk(name)
+            Way::Channel(name)
                 if state.left_by(name) == Some(route.left)
                     && (route.until == 0 || now < route.until) =>
             {
                 let Route { from, socket, left, .. } = route;
-                return Again::Trunk(Through { name, from, socket, left });
+                return Again::Channel(Through { name, from, socket, left });
             }
             Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
             // The broker is late.

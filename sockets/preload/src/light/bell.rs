@@ -7,7 +7,7 @@ use rustix::net::{SendFlags, send};
 use crate::own;
 
 /// The descriptor of a place, for who knows that it stays there meanwhile: for good, or for as long
-/// as its trunk.
+/// as its channel.
 #[inline]
 pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
     let fd = own::fd(place)?;

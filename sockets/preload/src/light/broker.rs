@@ -5,19 +5,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::frame::Name;
 use omniverb_connection::light::row::Closing;
+use omniverb_formats::channel::{BYTES, WAY_KEPT};
 use omniverb_formats::message::{Reply, Request};
-use omniverb_formats::trunk::{BYTES, WAY_KEPT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::thread::nanosleep;
 
+use super::channel::{Across, Channel};
 use super::local::source;
 use super::proving::OFTEN;
-use super::room::TRUNKS;
+use super::room::CHANNELS;
 use super::sleepers;
 use super::state::{State, has_mapped, with};
-use super::trunk::{Across, Trunk};
 pub(super) use crate::carry::broker::connection;
 use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 
@@ -52,8 +52,8 @@ pub(super) enum Way {
     Free,
     /// The broker was asked.
     Asked,
-    /// To the trunk of this name.
-    Trunk(u64),
+    /// To the channel of this name.
+    Channel(u64),
     /// To no light listener, as it was at some time.
     Nobody(u64),
 }
@@ -78,7 +78,7 @@ pub(super) struct Route {
     pub full: u64,
     /// When that was answered last.
     answered: u64,
-    /// When it was asked last, and how often the trunk's other end had left sockets when that was
+    /// When it was asked last, and how often the channel's other end had left sockets when that was
     /// answered: if that is not so any more, it is asked anew.
     pub asked: u64,
     pub left: u64,
@@ -161,35 +161,35 @@ pub(super) fn take_all(state: &mut State) -> bool {
 
 fn came(state: &mut State, reply: Reply, files: Files) {
     let is_for_strays =
-        matches!(reply, Reply::Trunk { .. } | Reply::Known { .. } | Reply::Nobody { .. });
+        matches!(reply, Reply::Channel { .. } | Reply::Known { .. } | Reply::Nobody { .. });
     if is_for_strays {
         state.strays.are_due();
     }
     match (reply, files) {
-        (Reply::Trunk { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
+        (Reply::Channel { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
             let across = ends.map(|ends| Across::new(ends, connection()));
             let is_across = across.is_some();
             let is_made = make(state, &memory, &bell, (name, side), across).is_some();
             if !is_made {
-                Trunk::cut_unused(&memory, side);
+                Channel::cut_unused(&memory, side);
             }
             // Until when comes behind it.
             if side == 0 && !is_across {
-                answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
+                answer(state, tag, if is_made { Way::Channel(name) } else { nobody() });
             }
             if !is_made {
                 has_gone(state, name);
             }
         }
         // There was no room for its descriptors.
-        (Reply::Trunk { tag, name, side, .. }, _) => {
+        (Reply::Channel { tag, name, side, .. }, _) => {
             if side == 0 {
                 answer(state, tag, nobody());
             }
             has_gone(state, name);
         }
         (Reply::Known { tag, name, until }, _) => {
-            let is_there = state.trunk_named(name).is_some();
+            let is_there = state.channel_named(name).is_some();
             if !is_there {
                 // The broker takes it for one that is.
                 has_gone(state, name);
@@ -198,20 +198,21 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             // The clocks of two time namespaces may differ.
             let is_well = is_there && (until == 0 || until > sleepers::now());
             let or_else = if state.strays.are_any() && !is_there { Way::Free } else { nobody() };
-            answer(state, tag, if is_well { Way::Trunk(name) } else { or_else });
+            answer(state, tag, if is_well { Way::Channel(name) } else { or_else });
             if let Some(route) = tagged(state, tag) {
                 (route.until, route.answered) = (until, sleepers::now());
             }
         }
         (Reply::Way { name, port, until }, _) => {
-            let trunk = state.trunk_named(name).and_then(|index| state.trunks[index].as_mut());
-            if let Some(across) = trunk.and_then(|trunk| trunk.across.as_mut()) {
+            let channel =
+                state.channel_named(name).and_then(|index| state.channels[index].as_mut());
+            if let Some(across) = channel.and_then(|channel| channel.across.as_mut()) {
                 across.has_way(port, believed(until));
             }
         }
         (Reply::Seen { address, port }, _) => has_seen(state, &Name { address, port }),
         (Reply::Over { link: name }, _) => {
-            if let Some(index) = state.trunk_named(name) {
+            if let Some(index) = state.channel_named(name) {
                 state.lose(index, Closing::Reset);
             }
         }
@@ -240,7 +241,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let unheard = &mut state.unheard;
             unheard.heard = (unheard.heard + 1).min(unheard.said);
         }
-        // Nobody is to come there, by whatever trunk.
+        // Nobody is to come there, by whatever channel.
         (Reply::Listens { tag, .. }, _) => state.refuses(tag as u32),
         _ => {}
     }
@@ -253,18 +254,20 @@ fn believed(until: u64) -> u64 {
 }
 
 impl State {
-    /// The place of a trunk.
-    pub(super) fn trunk_named(&self, name: u64) -> Option<usize> {
-        self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
+    /// The place of a channel.
+    pub(super) fn channel_named(&self, name: u64) -> Option<usize> {
+        self.channels
+            .iter()
+            .position(|channel| channel.as_ref().is_some_and(|one| one.name == name))
     }
 
-    fn trunk_at(&self, name: u64) -> Option<&Trunk> {
-        self.trunks[self.trunk_named(name)?].as_ref()
+    fn channel_at(&self, name: u64) -> Option<&Channel> {
+        self.channels[self.channel_named(name)?].as_ref()
     }
 
-    /// How often the other end of a trunk has left sockets that listen.
+    /// How often the other end of a channel has left sockets that listen.
     pub(super) fn left_by(&self, name: u64) -> Option<u64> {
-        self.trunk_at(name).map(Trunk::left)
+        self.channel_at(name).map(Channel::left)
     }
 }
 
@@ -275,11 +278,11 @@ pub(super) fn nobody() -> Way {
 pub(super) fn answer(state: &State, tag: u64, way: Way) {
     let Some(route) = tagged(state, tag) else { return };
     route.way = way;
-    if let Way::Trunk(name) = way {
-        let trunk = state.trunk_at(name);
-        route.left = trunk.map_or(0, Trunk::left);
+    if let Way::Channel(name) = way {
+        let channel = state.channel_at(name);
+        route.left = channel.map_or(0, Channel::left);
         // Perhaps there.
-        if trunk.is_none_or(|trunk| trunk.has_left_since(route.asked)) {
+        if channel.is_none_or(|channel| channel.has_left_since(route.asked)) {
             route.way = Way::Free;
         }
     }
@@ -293,31 +296,31 @@ fn make(
     across: Option<Across>,
 ) -> Option<()> {
     // Of one that is gone there may be connections and bytes yet, on the account of a place.
-    let free = (0..TRUNKS).filter(|index| state.trunks[*index].is_none());
+    let free = (0..CHANNELS).filter(|index| state.channels[*index].is_none());
     let index = free.min_by_key(|index| {
         (state.listeners.waiting_of(*index), state.pool.used_by(*index as u16))
     })?;
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
-    let Some(mut trunk) = Trunk::new(base as usize, as_named, bell, across) else {
+    let Some(mut channel) = Channel::new(base as usize, as_named, bell, across) else {
         // SAFETY: nobody has seen it.
         unsafe { super::room::give_back(base, BYTES) };
         return None;
     };
-    let is_heard = trunk.bell().is_some_and(|bell| sleepers::hears(index, bell));
+    let is_heard = channel.bell().is_some_and(|bell| sleepers::hears(index, bell));
     if !is_heard {
-        trunk.end();
+        channel.end();
         return None;
     }
     // Whoever sleeps now does not say so in this one.
-    trunk.sleeps();
-    has_mapped(index, trunk.mapped());
-    state.trunks[index] = Some(trunk);
-    state.trunks_end = state.trunks_end.max(index + 1);
+    channel.sleeps();
+    has_mapped(index, channel.mapped());
+    state.channels[index] = Some(channel);
+    state.channels_end = state.channels_end.max(index + 1);
     state.has_news = true;
     Some(())
 }
 
-/// A trunk is of no use any more. The broker is told when nobody is in the middle of its mail.
+/// A channel is of no use any more. The broker is told when nobody is in the middle of its mail.
 pub(super) fn has_gone(state: &mut State, name: u64) {
     let (names, count) = &mut state.gone;
     if *count < names.len() {
@@ -326,11 +329,11 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
     }
 }
 
-/// A trunk is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who was
-/// refused there is about to ask.
+/// A channel is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who
+/// was refused there is about to ask.
 pub(super) fn loses(state: &mut State, name: u64) {
     let way = if state.strays.are_any() { Way::Free } else { nobody() };
-    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
+    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Channel(name)) {
         route.way = way;
     }
     has_gone(state, name);
@@ -341,7 +344,7 @@ fn has_seen(state: &State, to: &Name) {
     let now = sleepers::now();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
-        let is_sure = matches!(route.way, Way::Trunk(_)) && !route.is_old(now);
+        let is_sure = matches!(route.way, Way::Channel(_)) && !route.is_old(now);
         let is_put_off = matches!(route.way, Way::Nobody(since) if since > now);
         if !is_sure && !is_put_off && route.way != Way::Asked {
             route.way = Way::Free;
@@ -365,12 +368,12 @@ pub(super) fn leaves_alone(state: &State, to: &Name) {
     }
 }
 
-/// The broker hears that a trunk is of no use. `false`: it does not hear that now.
+/// The broker hears that a channel is of no use. `false`: it does not hear that now.
 pub(super) fn ended(name: u64) -> bool {
-    say(Request::TrunkEnded { name }, &[]) || connection() == 0
+    say(Request::ChannelEnded { name }, &[]) || connection() == 0
 }
 
-/// The broker hears of a trunk that another one has given: by which connection; `None`: there is
+/// The broker hears of a channel that another one has given: by which connection; `None`: there is
 /// none now.
 pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
     mailbox_for(Request::Still { name, ends }, &[]).then(connection)
@@ -394,7 +397,7 @@ pub(super) fn wait(until: u64) -> bool {
     matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
 }
 
-/// By which trunk, and to what.
+/// By which channel, and to what.
 #[derive(Clone, Copy)]
 pub(super) struct Through {
     pub name: u64,
@@ -409,8 +412,8 @@ pub(super) struct Through {
 /// How an address is reached.
 #[derive(Clone, Copy)]
 pub(super) enum Reached {
-    /// By a trunk.
-    Trunk(Through),
+    /// By a channel.
+    Channel(Through),
     /// By the kernel.
     Kernel,
     /// The same; and the broker is to see it.
@@ -486,7 +489,7 @@ impl Route {
             return Reached::Kernel;
         }
         let is_sure = match self.way {
-            Way::Trunk(_) => !self.is_old(now),
+            Way::Channel(_) => !self.is_old(now),
             _ => !self.is_far,
         };
         if !is_sure && now.saturating_sub(self.tried) > self.pause {
@@ -495,9 +498,9 @@ impl Route {
             return Reached::Seen;
         }
         match self.way {
-            Way::Trunk(name) if self.until == 0 || now < self.until => {
+            Way::Channel(name) if self.until == 0 || now < self.until => {
                 let Route { from, socket, left, .. } = *self;
-                Reached::Trunk(Through { name, from, socket, left })
+                Reached::Channel(Through { name, from, socket, left })
             }
             _ => Reached::Kernel,
         }
@@ -536,7 +539,7 @@ fn known(state: &mut State, to: Name) -> Known {
     let found = routes(state).0.iter_mut().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = found {
         match route.way {
-            Way::Trunk(name) => {
+            Way::Channel(name) => {
                 let is_there = state.left_by(name) == Some(route.left);
                 // Another process may have been there meanwhile: that is asked first.
                 let is_asked = route.tried != 0 || now < route.answered + OFTEN;
@@ -561,8 +564,8 @@ fn known(state: &mut State, to: Name) -> Known {
 
 /// A question is about to be asked: its tag.
 pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
-    let end = state.trunks_end;
-    state.trunks[..end].iter_mut().flatten().for_each(|trunk| trunk.looks(now));
+    let end = state.channels_end;
+    state.channels[..end].iter_mut().flatten().for_each(|channel| channel.looks(now));
     let (all, latest) = routes(state);
     *latest += 1;
     let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);

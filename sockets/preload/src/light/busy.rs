@@ -1,8 +1,8 @@
 //! Which connections have lanes, for who has the lock of all: who sends gives them, and takes them
-//! away; who receives hears of it by the trunk. ([`super::lanes`]: what goes by them.)
+//! away; who receives hears of it by the channel. ([`super::lanes`]: what goes by them.)
 //!
 //! Nobody waits for room in a lane. Who finds his full looks for a while, and then takes the
-//! connection home to the trunk, where what was said of credit and room holds: then there is as
+//! connection home to the channel, where what was said of credit and room holds: then there is as
 //! much room for what is not read as there would be without lanes.
 
 use omniverb_connection::light::Frame;
@@ -10,19 +10,19 @@ use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
 use omniverb_connection::light::row::{Closing, Note};
 use omniverb_formats::Lane;
-use omniverb_formats::trunk::{BYTES, LANES};
+use omniverb_formats::channel::{BYTES, LANES};
 
 use super::descriptors::{self, Token};
 use super::lanes::{Before, Takes, handle};
 use super::sets;
 use super::state::State;
-use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use super::channel::{FOR_ANSWERS, Nonsense, Channel};
 use crate::carry::parts::Parts;
 use crate::shared::Memory;
 use crate::table;
 
 const _: () = assert!(LANES as u32 == omniverb_connection::light::frame::LANES);
-const _: () = assert!(LANE_MAX as usize == omniverb_formats::trunk::LANE);
+const _: () = assert!(LANE_MAX as usize == omniverb_formats::channel::LANE);
 
 /// For what a thread is about to sleep.
 #[derive(Clone, Copy)]
@@ -38,14 +38,14 @@ pub(super) enum Awaits<'a> {
 }
 
 impl State {
-    /// One has sent by the trunk: if it is busy it gets a lane.
+    /// One has sent by the channel: if it is busy it gets a lane.
     #[inline]
     pub(super) fn has_sent(&mut self, at: u32) {
         let row = self.rows.at(at);
-        let index = usize::from(row.trunk);
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        trunk.lanes.clock = trunk.lanes.clock.wrapping_add(1);
-        if row.sends_at(trunk.lanes.clock) {
+        let index = usize::from(row.channel);
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        channel.lanes.clock = channel.lanes.clock.wrapping_add(1);
+        if row.sends_at(channel.lanes.clock) {
             row.cools();
             if row.may_have_lane() {
                 self.gives_lane(at, index);
@@ -56,19 +56,19 @@ impl State {
     #[cold]
     fn gives_lane(&mut self, at: u32, index: usize) {
         let least = FOR_ANSWERS + 2 * HEADER;
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        if trunk.room(least) < least {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        if channel.room(least) < least {
             return;
         }
-        let Some(lane) = trunk.free_lane() else { return self.takes_one_away(index) };
+        let Some(lane) = channel.free_lane() else { return self.takes_one_away(index) };
         let token = self.token(at);
         let row = self.rows.at(at);
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        trunk.put(Frame::Lane(lane as u32), row.id);
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        channel.put(Frame::Lane(lane as u32), row.id);
         row.gets_lane(lane);
-        trunk.lanes.rows[Way::Out as usize][lane] = at;
-        trunk.shown().goes_by(trunk.side, row.id, Some(lane));
-        let whose = trunk.whose((token, row), Way::Out);
+        channel.lanes.rows[Way::Out as usize][lane] = at;
+        channel.shown().goes_by(channel.side, row.id, Some(lane));
+        let whose = channel.whose((token, row), Way::Out);
         let place = (index, Way::Out, lane);
         handle(index, Way::Out, lane).begins(&whose, place, Before::Nothing);
     }
@@ -76,10 +76,10 @@ impl State {
     /// If nobody has sent by one since it was looked at last it is free when the other end has
     /// heard that.
     fn takes_one_away(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        let lane = trunk.lanes.hand;
-        trunk.lanes.hand = (lane + 1) % LANES;
-        let at = trunk.lanes.rows[Way::Out as usize][lane];
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let lane = channel.lanes.hand;
+        channel.lanes.hand = (lane + 1) % LANES;
+        let at = channel.lanes.rows[Way::Out as usize][lane];
         if at == 0 || handle(index, Way::Out, lane).was_used() {
             return;
         }
@@ -90,21 +90,21 @@ impl State {
         }
     }
 
-    /// What is sent next goes by the trunk. `false`: there is no room there to say so.
+    /// What is sent next goes by the channel. `false`: there is no room there to say so.
     #[cold]
     pub(super) fn comes_home(&mut self, at: u32) -> bool {
-        let index = usize::from(self.rows.at(at).trunk);
+        let index = usize::from(self.rows.at(at).channel);
         let least = FOR_ANSWERS + HEADER;
-        let Some(trunk) = self.trunks[index].as_mut() else { return false };
-        if trunk.room(least) < least {
+        let Some(channel) = self.channels[index].as_mut() else { return false };
+        if channel.room(least) < least {
             return false;
         }
         self.leaves_lane(at);
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::Out) else { return true };
-        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        let Some(channel) = self.channels[index].as_mut() else { return false };
         let unread = handle(index, Way::Out, lane).hold().map_or(0, |held| held.unread());
-        trunk.put(Frame::Home(unread), row.id);
+        channel.put(Frame::Home(unread), row.id);
         row.comes_home(unread);
         self.has_left_lane(at, index, lane);
         true
@@ -114,7 +114,7 @@ impl State {
     pub(super) fn has_ended(&mut self, at: u32) {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::Out) else { return };
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         row.comes_home(0);
         self.has_left_lane(at, index, lane);
     }
@@ -122,10 +122,10 @@ impl State {
     fn has_left_lane(&mut self, at: u32, index: usize, lane: usize) {
         let id = self.rows.at(at).id;
         self.carried.1 += handle(index, Way::Out, lane).hold().map_or(0, |held| held.sent());
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.lanes.rows[Way::Out as usize][lane] = 0;
-            trunk.lanes.left[Way::Out as usize][lane] += 1;
-            trunk.shown().goes_by(trunk.side, id, None);
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.lanes.rows[Way::Out as usize][lane] = 0;
+            channel.lanes.left[Way::Out as usize][lane] += 1;
+            channel.shown().goes_by(channel.side, id, None);
         }
     }
 
@@ -134,7 +134,7 @@ impl State {
     pub(super) fn leaves_lane(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(lane) = row.lane(Way::Out) {
-            handle(usize::from(row.trunk), Way::Out, lane).is_left(at, Way::Out);
+            handle(usize::from(row.channel), Way::Out, lane).is_left(at, Way::Out);
         }
     }
 
@@ -143,7 +143,7 @@ impl State {
         self.leaves_lane(at);
         let row = self.rows.at(at);
         if let Some(lane) = row.lane(Way::In) {
-            handle(usize::from(row.trunk), Way::In, lane).is_left(at, Way::In);
+            handle(usize::from(row.channel), Way::In, lane).is_left(at, Way::In);
         }
     }
 
@@ -151,7 +151,7 @@ impl State {
     pub(super) fn tells_lane(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(lane) = row.lane(Way::In) {
-            handle(usize::from(row.trunk), Way::In, lane).calls((&*row).into());
+            handle(usize::from(row.channel), Way::In, lane).calls((&*row).into());
         }
     }
 
@@ -163,7 +163,7 @@ impl State {
         parts: &Parts<'_>,
         from: usize,
     ) -> usize {
-        let index = usize::from(self.rows.at(at).trunk);
+        let index = usize::from(self.rows.at(at).channel);
         handle(index, Way::Out, lane).hold().map_or(0, |held| held.send(parts, from))
     }
 
@@ -171,16 +171,16 @@ impl State {
     pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
         let token = self.token(at);
         let row = self.rows.at(at);
-        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
-        let is_free = trunk.lanes.rows[Way::In as usize][lane] == 0;
+        let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
+        let is_free = channel.lanes.rows[Way::In as usize][lane] == 0;
         if !is_free || !row.had_lane(lane) {
             return Err(Nonsense);
         }
-        trunk.lanes.rows[Way::In as usize][lane] = at;
-        trunk.lanes.inward |= 1 << lane;
-        let whose = trunk.whose((token, row), Way::In);
+        channel.lanes.rows[Way::In as usize][lane] = at;
+        channel.lanes.inward |= 1 << lane;
+        let whose = channel.whose((token, row), Way::In);
         let handle = handle(index, Way::In, lane);
-        trunk.lanes.noted[lane] = handle.position();
+        channel.lanes.noted[lane] = handle.position();
         let before = if row.received() == 0 { Before::Nothing } else { Before::Queued };
         let is_lost = !row.is_heard();
         handle.begins(&whose, (index, Way::In, lane), before);
@@ -191,7 +191,7 @@ impl State {
         Ok(())
     }
 
-    /// The other end comes by the trunk again; so much of what is in its lane it counts.
+    /// The other end comes by the channel again; so much of what is in its lane it counts.
     pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
         if !self.rows.at(at).may_come_home(counted) {
             return Err(Nonsense);
@@ -218,11 +218,11 @@ impl State {
                 .push((&mut self.pool, row.owner()), there, |done, place| held.read(done, place));
         held.takes(there);
         drop(held);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            let times = &mut trunk.lanes.left[Way::In as usize][lane];
+        if let Some(channel) = self.channels[index].as_mut() {
+            let times = &mut channel.lanes.left[Way::In as usize][lane];
             *times += 1;
             let times = *times;
-            trunk.lane(Way::In, lane).was_left(times);
+            channel.lane(Way::In, lane).was_left(times);
         }
         if !has_memory {
             self.lacks_memory(at);
@@ -236,19 +236,19 @@ impl State {
         let lane = row.lane(Way::In)?;
         row.had_last_of_lane();
         handle(index, Way::In, lane).is_left(at, Way::In);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.lanes.rows[Way::In as usize][lane] = 0;
-            trunk.lanes.inward &= !(1 << lane);
-            trunk.lanes.awaited &= !(1 << lane);
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.lanes.rows[Way::In as usize][lane] = 0;
+            channel.lanes.inward &= !(1 << lane);
+            channel.lanes.awaited &= !(1 << lane);
         }
         Some(lane)
     }
 
-    /// A trunk is about to be no more: what has come by lanes stays, unless the two are parted.
+    /// A channel is about to be no more: what has come by lanes stays, unless the two are parted.
     /// Then it may have come afterwards.
     pub(super) fn lose_lanes(&mut self, index: usize, how: Closing) {
-        let Some(trunk) = self.trunks[index].as_ref() else { return };
-        let [inward, outward] = trunk.lanes.rows;
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        let [inward, outward] = channel.lanes.rows;
         for at in inward.into_iter().filter(|at| *at != 0) {
             match how {
                 Closing::Orderly => _ = self.takes_rest_of_lane(index, at),
@@ -269,11 +269,11 @@ impl State {
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::In).filter(|_| !row.has(Note::WasReset)) else { return 0 };
-        let index = usize::from(row.trunk);
-        let Some(trunk) = self.trunks[index].as_ref() else { return 0 };
+        let index = usize::from(row.channel);
+        let Some(channel) = self.channels[index].as_ref() else { return 0 };
         let position = handle(index, Way::In, lane).position();
         // Another thread may just be taking some.
-        trunk.lane(Way::In, lane).head().wrapping_sub(position).min(u64::from(LANE_MAX)) as usize
+        channel.lane(Way::In, lane).head().wrapping_sub(position).min(u64::from(LANE_MAX)) as usize
     }
 
     /// What can be done with a connection, in events of `epoll`.
@@ -293,7 +293,7 @@ impl State {
         let row = self.rows.at(at);
         let lane = row.lane(Way::In).filter(|_| !row.has(Note::WasReset));
         let Some(lane) = lane else { return Ok(0) };
-        let Some(held) = handle(usize::from(row.trunk), Way::In, lane).hold() else { return Ok(0) };
+        let Some(held) = handle(usize::from(row.channel), Way::In, lane).hold() else { return Ok(0) };
         if row.received() == 0 {
             held.is_next();
         }
@@ -303,17 +303,17 @@ impl State {
     /// What has come by lanes since that was looked at.
     #[inline]
     pub(super) fn look_at_lanes(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_ref() else { return };
-        for lane in trunk.lanes.inward() {
-            let Some(trunk) = self.trunks[index].as_mut() else { return };
-            let head = trunk.lane(Way::In, lane).head();
-            if head == trunk.lanes.noted[lane] {
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        for lane in channel.lanes.inward() {
+            let Some(channel) = self.channels[index].as_mut() else { return };
+            let head = channel.lane(Way::In, lane).head();
+            if head == channel.lanes.noted[lane] {
                 continue;
             }
-            trunk.lanes.noted[lane] = head;
-            let is_awaited = trunk.lanes.awaited & 1 << lane != 0;
-            trunk.lanes.awaited &= !(1 << lane);
-            let at = trunk.lanes.rows[Way::In as usize][lane];
+            channel.lanes.noted[lane] = head;
+            let is_awaited = channel.lanes.awaited & 1 << lane != 0;
+            channel.lanes.awaited &= !(1 << lane);
+            let at = channel.lanes.rows[Way::In as usize][lane];
             // What nobody sleeps for wakes nobody.
             self.is_ready(at);
             self.has_news |= is_awaited;
@@ -342,12 +342,12 @@ impl State {
             Awaits::Members(set) => {
                 let Some(place) = self.sets.find(set) else { return };
                 let are_nested = self.sets.nestings > 0;
-                for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
-                    for lane in trunk.lanes.inward() {
-                        let at = trunk.lanes.rows[Way::In as usize][lane];
+                for channel in self.channels[..self.channels_end].iter_mut().flatten() {
+                    for lane in channel.lanes.inward() {
+                        let at = channel.lanes.rows[Way::In as usize][lane];
                         let set = usize::from(self.rows.at(at).set);
                         if set == place + 1 || are_nested && set != 0 {
-                            trunk.awaits(lane);
+                            channel.awaits(lane);
                         }
                     }
                 }
@@ -357,29 +357,29 @@ impl State {
 
     /// Nobody sleeps: nobody is to be rung for.
     pub(super) fn awaits_nothing(&mut self) {
-        for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
-            for lane in trunk.lanes.inward() {
-                if trunk.lanes.awaited & 1 << lane != 0 {
-                    trunk.lane(Way::In, lane).rings();
+        for channel in self.channels[..self.channels_end].iter_mut().flatten() {
+            for lane in channel.lanes.inward() {
+                if channel.lanes.awaited & 1 << lane != 0 {
+                    channel.lane(Way::In, lane).rings();
                 }
             }
-            trunk.lanes.awaited = 0;
+            channel.lanes.awaited = 0;
         }
     }
 
     fn awaits_one(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(lane) = row.lane(Way::In)
-            && let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut()
+            && let Some(channel) = self.channels[usize::from(row.channel)].as_mut()
         {
-            trunk.awaits(lane);
+            channel.awaits(lane);
         }
     }
 
     /// Bytes that were sent by lanes and not counted yet.
     pub(super) fn counts_lanes(&mut self) {
-        for index in 0..self.trunks_end {
-            if self.trunks[index].is_some() {
+        for index in 0..self.channels_end {
+            if self.channels[index].is_some() {
                 for lane in 0..LANES {
                     let held = handle(index, Way::Out, lane).hold();
                     self.carried.1 += held.map_or(0, |held| held.sent());
@@ -389,7 +389,7 @@ impl State {
     }
 }
 
-impl Trunk {
+impl Channel {
     /// One that nobody has to send by.
     fn free_lane(&self) -> Option<usize> {
         let (rows, left) =

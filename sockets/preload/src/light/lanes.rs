@@ -3,8 +3,8 @@
 //! that; who gets a lane, and when it comes home, is in [`super::busy`].
 //!
 //! A lane is of use to a thread as long as it says so: whoever has the lock of all takes that away
-//! before anything is said of its connection by the trunk that ends it, and before the memory goes.
-//! So a thread here looks at nothing but the lane, and whether the trunk has frames, which may be
+//! before anything is said of its connection by the channel that ends it, and before the memory goes.
+//! So a thread here looks at nothing but the lane, and whether the channel has frames, which may be
 //! about this connection: with those, without bytes, or without room it goes the other way.
 //!
 //! The order of locks: that of all, then one of a lane. Who has one of a lane takes no other.
@@ -17,11 +17,11 @@ use omniverb_connection::light::Row;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::row::Note;
 use omniverb_formats::Lane;
-use omniverb_formats::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
+use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
-use super::room::{ROWS, TRUNKS};
+use super::room::{ROWS, CHANNELS};
 use super::{bell, lock};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
@@ -33,15 +33,15 @@ use crate::shared::Memory;
 /// it goes.
 static OF_ROWS: Pieces<{ ROWS / ROWS_IN_PIECE }> = Pieces::new();
 const PER_WAY: u32 = 16;
-const _: () = assert!(TRUNKS * 2 * LANES < 1 << PER_WAY);
+const _: () = assert!(CHANNELS * 2 * LANES < 1 << PER_WAY);
 
-/// A lane of a trunk, as this process has it.
+/// A lane of a channel, as this process has it.
 #[repr(align(128))]
 pub(super) struct Handle {
     lock: lock::Lock,
     /// Whose it is, for who has not the lock of all; 0: nobody's.
     token: AtomicU64,
-    /// What a trunk's memory is, as long as it is somebody's.
+    /// What a channel's memory is, as long as it is somebody's.
     base: AtomicUsize,
     /// Of who sends, and which of his lanes.
     side: AtomicU32,
@@ -67,11 +67,11 @@ pub(super) struct Handle {
     waited: AtomicU64,
     last: AtomicU32,
     pauses: AtomicU32,
-    /// The place of the trunk's bell among our own descriptors.
+    /// The place of the channel's bell among our own descriptors.
     bell: AtomicUsize,
 }
 
-static HANDLES: [Handle; TRUNKS * 2 * LANES] = [const {
+static HANDLES: [Handle; CHANNELS * 2 * LANES] = [const {
     Handle {
         lock: lock::Lock::new(),
         token: AtomicU64::new(0),
@@ -92,9 +92,9 @@ static HANDLES: [Handle; TRUNKS * 2 * LANES] = [const {
         pauses: AtomicU32::new(0),
         bell: AtomicUsize::new(0),
     }
-}; TRUNKS * 2 * LANES];
+}; CHANNELS * 2 * LANES];
 
-/// What a lane needs to know of its trunk and its connection.
+/// What a lane needs to know of its channel and its connection.
 pub(super) struct Whose {
     pub token: Token,
     pub id: u32,
@@ -129,13 +129,13 @@ pub(super) enum Before {
     Queued,
 }
 
-fn place_of(trunk: usize, way: Way, number: usize) -> usize {
-    (trunk * 2 + way as usize) * LANES + number
+fn place_of(channel: usize, way: Way, number: usize) -> usize {
+    (channel * 2 + way as usize) * LANES + number
 }
 
-/// A lane of a trunk's.
-pub(super) fn handle(trunk: usize, way: Way, number: usize) -> &'static Handle {
-    &HANDLES[place_of(trunk, way, number)]
+/// A lane of a channel's.
+pub(super) fn handle(channel: usize, way: Way, number: usize) -> &'static Handle {
+    &HANDLES[place_of(channel, way, number)]
 }
 
 fn word(row: u32) -> Option<&'static AtomicU64> {
@@ -198,7 +198,7 @@ impl Handle {
         }
     }
 
-    /// Alone with it, if it is that of a trunk that is there. Who has not the lock of all has to
+    /// Alone with it, if it is that of a channel that is there. Who has not the lock of all has to
     /// look whose it is.
     #[inline(always)]
     pub(super) fn hold(&self) -> Option<Held<'_>> {
@@ -220,7 +220,7 @@ impl Handle {
     pub(super) fn begins(
         &self,
         whose: &Whose,
-        (trunk, way, number): (usize, Way, usize),
+        (channel, way, number): (usize, Way, usize),
         before: Before,
     ) {
         let held = self.hold_any();
@@ -235,7 +235,7 @@ impl Handle {
         self.bell.store(whose.bell, Ordering::Relaxed);
         self.token.store(whose.token.word(), Ordering::Relaxed);
         drop(held);
-        puts(whose.token.row(), way, Some(place_of(trunk, way, number)));
+        puts(whose.token.row(), way, Some(place_of(channel, way, number)));
     }
 
     /// Calls that receive there do this from now on.
@@ -251,7 +251,7 @@ impl Handle {
         drop(held);
     }
 
-    /// The trunk is gone: the next one's lanes begin at their beginnings.
+    /// The channel is gone: the next one's lanes begin at their beginnings.
     pub(super) fn ends(&self) {
         let held = self.hold_any();
         self.reset();
@@ -398,7 +398,7 @@ impl Held<'_> {
         self.handle.side.load(Ordering::Relaxed) as usize
     }
 
-    /// There are frames in the trunk that this process has not taken out.
+    /// There are frames in the channel that this process has not taken out.
     #[inline(always)]
     fn has_frames(&self, way: Way) -> bool {
         let other = match way {
@@ -490,7 +490,7 @@ impl Held<'_> {
     #[cold]
     fn wakes(&self) {
         self.lane.rings();
-        // The trunk's end waits for who has a lane.
+        // The channel's end waits for who has a lane.
         bell::ring(self.handle.bell.load(Ordering::Relaxed));
     }
 

@@ -85,7 +85,7 @@ const NOBODY: Told = Told { listener: 0, set: 0, arrived: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     There,
-    /// If one of this trunk does not, which has the most.
+    /// If one of this channel does not, which has the most.
     InsteadOf(usize),
     Full,
 }
@@ -96,14 +96,14 @@ impl Listener {
         self.id != 0 && self.pending.count() > 0
     }
 
-    /// Whether there is room for one more of a trunk. The largest holder yields, so nobody is kept
-    /// out by others.
-    pub(super) fn admission(&self, trunk: usize) -> Admission {
+    /// Whether there is room for one more of a channel. The largest holder yields, so nobody is
+    /// kept out by others.
+    pub(super) fn admission(&self, channel: usize) -> Admission {
         if self.pending.count() <= self.backlog {
             return Admission::There;
         }
         let largest = self.pending.largest();
-        match self.pending.of(largest) > self.pending.of(trunk) + 1 {
+        match self.pending.of(largest) > self.pending.of(channel) + 1 {
             true => Admission::InsteadOf(largest),
             false => Admission::Full,
         }
@@ -182,9 +182,9 @@ impl Listeners {
         all.for_each(|one| with(one.inherited.profile));
     }
 
-    /// How many wait of a trunk, or of one that was in its place.
-    pub(super) fn waiting_of(&self, trunk: usize) -> u32 {
-        self.all.iter().map(|one| one.pending.of(trunk)).sum()
+    /// How many wait of a channel, or of one that was in its place.
+    pub(super) fn waiting_of(&self, channel: usize) -> u32 {
+        self.all.iter().map(|one| one.pending.of(channel)).sum()
     }
 
     /// Places that there may be something at.

@@ -1,4 +1,4 @@
-//! Which addresses are this host's: the peer of a trunk says to which one a connection comes, and
+//! Which addresses are this host's: the peer of a channel says to which one a connection comes, and
 //! from which, and the program believes `accept`.
 
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::names;
 
-/// Budget: nanoseconds that this process asks the kernel for a trunk whether addresses are this
+/// Budget: nanoseconds that this process asks the kernel for a channel whether addresses are this
 /// host's that nobody has named before.
 const ADDRESSES_NS: u64 = 5_000_000;
 /// Budget: of so many that pass there is one more for that.

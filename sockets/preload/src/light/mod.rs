@@ -11,11 +11,11 @@
 //!   that are only counted. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
 //!   [`members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
 //!   until they are accepted.
-//! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
+//! * [`channel`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
 //!   who else does.
-//! * [`local`]: whose addresses a peer may name. [`rights`]: which trunks may be read.
+//! * [`local`]: whose addresses a peer may name. [`rights`]: which channels may be read.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`descriptors`]: of which descriptor. [`options`],
 //!   [`names`]: what is asked of a socket; [`profiles`], [`row_options`], [`known_options`]: which
@@ -59,7 +59,7 @@ mod sleepers;
 mod state;
 mod strays;
 mod told;
-mod trunk;
+mod channel;
 mod waiting;
 pub(crate) mod whole;
 
@@ -300,7 +300,7 @@ impl state::State {
     pub(in crate::light) fn leave_listener(&mut self, fd: c_int) {
         let Some(pending) = self.listeners.remove(fd) else { return };
         // Nor do those who know of another time. Whoever waits asks anew.
-        self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
+        self.channels.iter().flatten().for_each(channel::Channel::has_left);
         self.waits_for_openers();
         self.drop_pending(pending);
         // Those that are on their way hear of it now: there may be no other call for long.
@@ -311,7 +311,7 @@ impl state::State {
     /// something left of what this process may wait for that. Who says later what he was about to
     /// say is refused by the next call.
     fn waits_for_openers(&mut self) {
-        let is_any = |state: &Self| state.trunks.iter().flatten().any(trunk::Trunk::is_opened);
+        let is_any = |state: &Self| state.channels.iter().flatten().any(channel::Channel::is_opened);
         if !is_any(self) {
             return;
         }

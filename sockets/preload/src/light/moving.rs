@@ -14,13 +14,13 @@ use super::full::{Waited, send_when_read};
 use super::known_options::is_any_least;
 use super::lanes::{self, Takes};
 use super::state::{State, with};
-use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use super::channel::{FOR_ANSWERS, Nonsense, Channel};
 use super::waiting::{Waits, until};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
 use crate::errno;
 
-/// The least room in a trunk that bytes are put into.
+/// The least room in a channel that bytes are put into.
 const LEAST: usize = FOR_ANSWERS + 1024;
 /// Flags that cannot be honoured here. What else there is changes nothing, or is ignored by TCP.
 const SENDS_NEVER: c_int = libc::MSG_OOB | libc::MSG_FASTOPEN;
@@ -32,7 +32,7 @@ const RECEIVES_NEVER: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 enum IfFull {
     /// There may soon be room.
     Stays,
-    /// It goes by the trunk again.
+    /// It goes by the channel again.
     ComesHome,
 }
 
@@ -188,19 +188,19 @@ impl State {
         }
         let row = self.rows.at(at);
         let credit = row.credit as usize;
-        let index = usize::from(row.trunk);
-        let trunk = self.trunks[index].as_mut()?;
+        let index = usize::from(row.channel);
+        let channel = self.channels[index].as_mut()?;
         let (mut done, id) = (0, row.id);
         let most = (total - from).min(credit);
         while done < most {
-            let room = trunk.room(LEAST);
+            let room = channel.room(LEAST);
             if room < LEAST {
                 break;
             }
             let bytes = (most - done).min(DATA_MAX).min(room - FOR_ANSWERS - HEADER);
-            let place = trunk.put(Frame::Data(bytes as u32), id);
+            let place = channel.put(Frame::Data(bytes as u32), id);
             parts.each(from + done, bytes, |before, piece| {
-                trunk.fill(place + before as u64, piece);
+                channel.fill(place + before as u64, piece);
             });
             done += bytes;
         }
@@ -212,15 +212,15 @@ impl State {
             });
         });
         if done > 0 && row.waits_for_accept() {
-            trunk.awaits_accept();
+            channel.awaits_accept();
         }
         self.carried.1 += done as u64;
-        trunk.sends(id, done);
+        channel.sends(id, done);
         if done > 0 {
             self.has_sent(at);
         }
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.publish();
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.publish();
         }
         if done == 0 && most > 0 {
             return self.lacks_room_to_send(at);
@@ -233,7 +233,7 @@ impl State {
         self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
     }
 
-    /// There is no room in the trunk, which it is to hear of when there is.
+    /// There is no room in the channel, which it is to hear of when there is.
     fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
         self.rows.at(at).note(Note::NoRoom);
         self.owe(at);
@@ -249,7 +249,7 @@ impl State {
         (from, takes): (usize, Takes),
     ) -> Option<Result<usize, c_int>> {
         let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
-        let trunk = usize::from(self.rows.at(at).trunk);
+        let channel = usize::from(self.rows.at(at).channel);
         if parts.total() - from > self.rows.at(at).received() {
             self.look_by(at);
         }
@@ -264,7 +264,7 @@ impl State {
             Ok(more) if got + more > 0 => return Some(Ok(got + more)),
             Ok(_) => {}
             Err(Nonsense) => {
-                self.lose(trunk, Closing::Orderly);
+                self.lose(channel, Closing::Orderly);
                 if got > 0 {
                     return Some(Ok(got));
                 }
@@ -277,7 +277,7 @@ impl State {
         }
     }
 
-    /// Receives what has come by the trunk.
+    /// Receives what has come by the channel.
     #[inline]
     fn receive_queued(
         &mut self,
@@ -287,7 +287,7 @@ impl State {
     ) -> usize {
         let most = parts.total() - from;
         let row = self.rows.at(at);
-        let trunk = usize::from(row.trunk);
+        let channel = usize::from(row.channel);
         let got = row.queue.look(&self.pool, most, |done, bytes| {
             parts.each(from + done, bytes.len(), |before, piece| {
                 piece.write(&bytes[before..before + piece.len()]);
@@ -297,25 +297,25 @@ impl State {
             row.queue.drop(&mut self.pool, got);
             if row.consume(got as u32).is_some() {
                 self.owe(at);
-                self.pay(trunk);
-                if let Some(trunk) = self.trunks[trunk].as_mut() {
-                    trunk.publish();
+                self.pay(channel);
+                if let Some(channel) = self.channels[channel].as_mut() {
+                    channel.publish();
                 }
             }
         }
         got
     }
 
-    /// Takes out what has come by the trunk of a connection.
+    /// Takes out what has come by the channel of a connection.
     #[inline]
     fn look_by(&mut self, at: u32) {
-        let index = usize::from(self.rows.at(at).trunk);
-        let Some(trunk) = self.trunks[index].as_ref() else { return };
-        if trunk.across.is_some() && mail::has_mail() {
+        let index = usize::from(self.rows.at(at).channel);
+        let Some(channel) = self.channels[index].as_ref() else { return };
+        if channel.across.is_some() && mail::has_mail() {
             // It may be over.
             broker::take(self);
         }
-        if self.trunks[index].as_ref().is_some_and(Trunk::has_next) {
+        if self.channels[index].as_ref().is_some_and(Channel::has_next) {
             self.pump_one(index);
         }
     }
@@ -439,7 +439,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
         if how != libc::SHUT_RD {
             row.end();
         }
-        let index = usize::from(row.trunk);
+        let index = usize::from(row.channel);
         state.owe(at);
         state.news(at);
         state.pump_one(index);

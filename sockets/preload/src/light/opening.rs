@@ -29,7 +29,7 @@ use super::ranges;
 use super::row_options::{self, SocketOptions};
 use super::state::{State, with};
 use super::told;
-use super::trunk::FOR_ANSWERS;
+use super::channel::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::carry::clock;
@@ -226,7 +226,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     let way = match keeping_errno(|| broker::reach(to)) {
-        Reached::Trunk(way) => way,
+        Reached::Channel(way) => way,
         Reached::Kernel => return None,
         Reached::Seen => {
             wanted::wants(fd);
@@ -325,17 +325,17 @@ fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
 }
 
 impl State {
-    /// A new connection by a trunk. `None`: there is no room, or nobody listens by it any more.
+    /// A new connection by a channel. `None`: there is no room, or nobody listens by it any more.
     fn open(&mut self, way: &Through, to: Name, bound: Option<Name>) -> Option<u32> {
-        let (from, index) = (way.from, self.trunk_named(way.name)?);
+        let (from, index) = (way.from, self.channel_named(way.name)?);
         self.pump_one(index);
-        let trunk = self.trunks[index].as_mut()?;
+        let channel = self.channels[index].as_mut()?;
         let takes = Frame::Open.takes() + FOR_ANSWERS;
-        if trunk.room(takes) < takes {
+        if channel.room(takes) < takes {
             return None;
         }
         let at = self.rows.make(index as u16, Names::default())?;
-        let Some(id) = trunk.ids.take(at) else {
+        let Some(id) = channel.ids.take(at) else {
             self.rows.free(at);
             return None;
         };
@@ -350,14 +350,14 @@ impl State {
         let row = self.rows.at(at);
         (row.id, row.names, row.socket) = (id, names, way.socket as u32);
         row.asks();
-        if !trunk.may_open(way.left) {
-            trunk.ids.give(id);
+        if !channel.may_open(way.left) {
+            channel.ids.give(id);
             self.rows.free(at);
             return None;
         }
-        trunk.open(id, &names);
-        trunk.publish();
-        trunk.has_opened();
+        channel.open(id, &names);
+        channel.publish();
+        channel.has_opened();
         self.carried.0 += 1;
         Some(at)
     }
@@ -381,8 +381,8 @@ impl State {
 
     fn has_room_to_accept(&mut self, at: u32) -> bool {
         let row = self.rows.at(at);
-        let (is_apart, index) = (row.is_apart(), usize::from(row.trunk));
-        is_apart || self.trunks[index].as_mut().is_some_and(|trunk| trunk.room(HEADER) >= HEADER)
+        let (is_apart, index) = (row.is_apart(), usize::from(row.channel));
+        is_apart || self.channels[index].as_mut().is_some_and(|channel| channel.room(HEADER) >= HEADER)
     }
 
     /// The first of those that wait at a listening socket waits no more.
@@ -425,12 +425,12 @@ impl State {
         DESCRIPTORS.put(new, Kind::Other);
         row.is_accepted();
         let owes = row.owes();
-        let index = usize::from(row.trunk);
-        if let Some(trunk) = self.trunks[index].as_mut()
+        let index = usize::from(row.channel);
+        if let Some(channel) = self.channels[index].as_mut()
             && owes == Some(Frame::Accepted)
         {
             let row = self.rows.at(at);
-            trunk.put_quietly(Frame::Accepted, row.id);
+            channel.put_quietly(Frame::Accepted, row.id);
             row.has_said(Frame::Accepted);
         }
         // What could not be said while it waited.
@@ -439,8 +439,8 @@ impl State {
             self.pay(index);
         }
         self.settle(at);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.publish();
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.publish();
         }
         Some(Ok((new, at)))
     }

@@ -1,8 +1,8 @@
-//! What a trunk's lanes are ([`super::busy`]), as this process knows of them.
+//! What a channel's lanes are ([`super::busy`]), as this process knows of them.
 
-use omniverb_formats::trunk::LANES;
+use omniverb_formats::channel::LANES;
 
-/// Which lanes of a trunk are whose.
+/// Which lanes of a channel are whose.
 pub(super) struct Lanes {
     /// The rows that have them, by ways; 0: nobody.
     pub rows: [[u32; LANES]; 2],
@@ -17,7 +17,7 @@ pub(super) struct Lanes {
     pub left: [[u64; LANES]; 2],
     /// Whose is looked at next when all are somebody's.
     pub hand: usize,
-    /// How many calls have sent by the trunk.
+    /// How many calls have sent by the channel.
     pub clock: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Frames that have come are taken out of trunks, and what is owed goes in. Whoever makes a call
+//! Frames that have come are taken out of channels, and what is owed goes in. Whoever makes a call
 //! with a light connection does so; nobody else does.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use omniverb_connection::light::row::{Closing, Note};
 use omniverb_connection::light::{Frame, Names};
 use rustix::thread::sched_yield;
 
+use super::channel::{Channel, FOR_ANSWERS, FRAMES, Nonsense};
 use super::listeners::Admission;
 use super::local::ADDRESSES;
 use super::refused::{Left, Loss};
 use super::room::ROWS;
 use super::state::{State, has_mapped};
-use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense, Trunk};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
@@ -35,7 +35,7 @@ enum Opened {
 static HEARD: AtomicU64 = AtomicU64::new(0);
 
 impl State {
-    /// Takes out what has come by all trunks, and says what is owed.
+    /// Takes out what has come by all channels, and says what is owed.
     pub(super) fn pump(&mut self) {
         let now = clock::now();
         if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
@@ -45,21 +45,22 @@ impl State {
         broker::look(self);
         self.say_still();
         self.say_gone();
-        for index in 0..self.trunks_end {
+        for index in 0..self.channels_end {
             self.pump_one(index);
         }
     }
 
     /// When somebody who sleeps is to look, though nobody wakes him; `None`: never.
     pub(super) fn wakes_at(&self) -> Option<u64> {
-        let mut across = self.trunks.iter().flatten().filter_map(|trunk| trunk.across.as_ref());
+        let mut across =
+            self.channels.iter().flatten().filter_map(|channel| channel.across.as_ref());
         // A broker that comes anew wakes nobody, and no broker has heard of some of these yet.
         let is_left_alone = across.any(|across| across.broker != broker::connection());
         let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
         self.strays.wake().or(later)
     }
 
-    /// Tells the broker of trunks that have ended.
+    /// Tells the broker of channels that have ended.
     pub(super) fn say_gone(&mut self) {
         if self.gone.1 == 0 {
             return;
@@ -75,33 +76,36 @@ impl State {
 
     /// There is something in a ring that can be taken out.
     pub(super) fn has_frames(&mut self) -> bool {
-        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.is_short_of_room)
+        self.channels
+            .iter()
+            .flatten()
+            .any(|channel| channel.has_next() && !channel.is_short_of_room)
     }
 
-    /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
-    /// it has said.
+    /// Takes what has rung. Channels whose other process is gone are lost, when all is taken out
+    /// that it has said.
     pub(super) fn hear(&mut self) {
         sleepers::rung(|place| {
             let Some(index) = place else {
                 broker::take(self);
                 return;
             };
-            let Some(trunk) = self.trunks[index].as_mut() else { return };
-            if trunk.has_strays {
+            let Some(channel) = self.channels[index].as_mut() else { return };
+            if channel.has_strays {
                 self.strays.are_due();
             }
-            let is_there = trunk.hear();
-            let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
-            let name = trunk.name;
+            let is_there = channel.hear();
+            let how = if channel.is_cut() { Closing::Reset } else { Closing::Orderly };
+            let name = channel.name;
             if sleepers::are_any() {
                 // What has rung was for them, too.
-                trunk.sleeps();
-                trunk.awaits_still();
+                channel.sleeps();
+                channel.awaits_still();
             }
             self.pump_one(index);
             if !is_there {
                 self.pump_one(index);
-                if self.trunk_of(index, name).is_some() {
+                if self.channel_of(index, name).is_some() {
                     self.lose(index, how);
                 }
             }
@@ -115,14 +119,14 @@ impl State {
         }
     }
 
-    /// The same of one trunk.
+    /// The same of one channel.
     pub(super) fn pump_one(&mut self, index: usize) {
         // Whoever takes frames out may come here again, by what the mail says.
         if self.takes_frames == Some(index) || !self.may_go_on(index) {
             return;
         }
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        if trunk.has_next() || trunk.debts.count() > 0 {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        if channel.has_next() || channel.debts.count() > 0 {
             let before = self.takes_frames.replace(index);
             let outcome = self.take_frames(index);
             self.takes_frames = before;
@@ -132,29 +136,31 @@ impl State {
             self.pay(index);
         }
         self.look_at_lanes(index);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.publish();
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.publish();
         }
     }
 
     /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
     /// woken for what came before. Then others have their turn.
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
-        let Some(name) = self.trunks[index].as_ref().map(|trunk| trunk.name) else { return Ok(()) };
+        let Some(name) = self.channels[index].as_ref().map(|channel| channel.name) else {
+            return Ok(());
+        };
         for _ in 0..FRAMES {
-            if self.trunk_of(index, name).is_none() || !self.may_go_on(index) {
+            if self.channel_of(index, name).is_none() || !self.may_go_on(index) {
                 return Ok(());
             }
-            let Some(trunk) = self.trunk_of(index, name) else { return Ok(()) };
-            let Some((frame, id)) = trunk.next()? else { return Ok(()) };
+            let Some(channel) = self.channel_of(index, name) else { return Ok(()) };
+            let Some((frame, id)) = channel.next()? else { return Ok(()) };
             match frame {
                 Frame::Open => {
-                    let is_over = trunk.is_over;
+                    let is_over = channel.is_over;
                     // There is to be room for the answer that nobody listens.
                     let is_short =
-                        self.lacks_room(index, HEADER, |trunk| &mut trunk.is_short_of_room);
-                    if let Some(trunk) = self.trunk_of(index, name) {
-                        trunk.is_short_of_room = is_short;
+                        self.lacks_room(index, HEADER, |channel| &mut channel.is_short_of_room);
+                    if let Some(channel) = self.channel_of(index, name) {
+                        channel.is_short_of_room = is_short;
                     }
                     // Of who is gone nothing is put off: what is behind it may be for others.
                     if is_short && !is_over {
@@ -169,63 +175,63 @@ impl State {
                 }
                 _ => {
                     // What is under way to a connection that was refused is nobody's.
-                    if let Some(row) = trunk.ids.row(id) {
+                    if let Some(row) = channel.ids.row(id) {
                         self.came(index, row, frame)?;
                     }
                 }
             }
-            if let Some(trunk) = self.trunk_of(index, name) {
-                trunk.take(frame);
+            if let Some(channel) = self.channel_of(index, name) {
+                channel.take(frame);
             }
         }
         Ok(())
     }
 
-    /// There is less room in a trunk than that, which is noted where the trunk has `wanted`: then
-    /// the other side is to say when there is more.
+    /// There is less room in a channel than that, which is noted where the channel has `wanted`:
+    /// then the other side is to say when there is more.
     pub(super) fn lacks_room(
         &mut self,
         index: usize,
         least: usize,
-        wanted: fn(&mut Trunk) -> &mut bool,
+        wanted: fn(&mut Channel) -> &mut bool,
     ) -> bool {
-        let Some(trunk) = self.trunks[index].as_mut() else { return false };
-        if trunk.room(least) >= least {
+        let Some(channel) = self.channels[index].as_mut() else { return false };
+        if channel.room(least) >= least {
             return false;
         }
-        *wanted(trunk) = true;
+        *wanted(channel) = true;
         if sleepers::are_any() {
             // Who sleeps has not said that room is wanted: that is looked for once more.
-            trunk.sleeps();
+            channel.sleeps();
         }
-        trunk.room(least) < least
+        channel.room(least) < least
     }
 
-    /// The trunk of a place, if it is that one still.
-    pub(super) fn trunk_of(&mut self, index: usize, name: u64) -> Option<&mut Trunk> {
-        self.trunks[index].as_mut().filter(|trunk| trunk.name == name)
+    /// The channel of a place, if it is that one still.
+    pub(super) fn channel_of(&mut self, index: usize, name: u64) -> Option<&mut Channel> {
+        self.channels[index].as_mut().filter(|channel| channel.name == name)
     }
 
     /// Somebody connects: to a listener of ours, or to nobody.
     fn opened(&mut self, index: usize, id: u32) -> Result<Opened, Nonsense> {
-        let Some(trunk) = self.trunks[index].as_ref() else { return Ok(Opened::Done) };
-        if !trunk.ids.may_be_opened(id) {
+        let Some(channel) = self.channels[index].as_ref() else { return Ok(Opened::Done) };
+        if !channel.ids.may_be_opened(id) {
             return Err(Nonsense);
         }
-        let (names, name) = (trunk.names(), trunk.name);
+        let (names, name) = (channel.names(), channel.name);
         let may = |state: &mut State| {
-            let Some(trunk) = state.trunk_of(index, name) else { return false };
-            let is_within = trunk.across.is_none();
-            let may = trunk.may_come(&names, sleepers::now);
+            let Some(channel) = state.channel_of(index, name) else { return false };
+            let is_within = channel.across.is_none();
+            let may = channel.may_come(&names, sleepers::now);
             may && (!is_within || state.is_own(index, &names.to))
         };
-        let is_across = trunk.across.is_some();
+        let is_across = channel.across.is_some();
         let mut may_come = may(self);
         if !may_come && is_across {
             // That they may was said before they came.
             let is_all = broker::take_all(self);
             may_come = may(self);
-            if let Some(across) = self.trunk_of(index, name).and_then(|one| one.across.as_mut()) {
+            if let Some(across) = self.channel_of(index, name).and_then(|one| one.across.as_mut()) {
                 if may_come || is_all {
                     across.has_read();
                 } else if across.may_put_off(sleepers::now()) {
@@ -236,8 +242,8 @@ impl State {
         }
         let listener = self.listeners.hearing(&names).filter(|_| may_come);
         let Some(admission) = listener.map(|listener| listener.admission(index)) else {
-            if let Some(trunk) = self.trunk_of(index, name) {
-                trunk.put(Frame::Close(true), id);
+            if let Some(channel) = self.channel_of(index, name) {
+                channel.put(Frame::Close(true), id);
             }
             return Ok(Opened::Done);
         };
@@ -245,11 +251,11 @@ impl State {
             self.drops_one(&names, largest);
         }
         let rows = self.rows.used();
-        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
-        let has_room = trunk.ids.used() < ROWS as u32 - rows && admission != Admission::Full;
+        let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
+        let has_room = channel.ids.used() < ROWS as u32 - rows && admission != Admission::Full;
         let Some(row) = has_room.then(|| self.rows.make(index as u16, names)).flatten() else {
-            if let Some(trunk) = self.trunk_of(index, name) {
-                trunk.puts_off(id);
+            if let Some(channel) = self.channel_of(index, name) {
+                channel.puts_off(id);
             }
             return Ok(Opened::Done);
         };
@@ -262,8 +268,8 @@ impl State {
             self.listeners.waiting += 1;
         }
         self.has_news = true;
-        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
-        if trunk.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
+        let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
+        if channel.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
     }
 
     /// An address that is this host's, as far as who listens there is asked.
@@ -277,21 +283,21 @@ impl State {
             return true;
         }
         // The kernel is asked, with the lock in hand: on the account of who names such addresses.
-        let Some(trunk) = self.trunks[index].as_mut() else { return false };
-        if ADDRESSES.left(trunk.asked, now) == 0 {
+        let Some(channel) = self.channels[index].as_mut() else { return false };
+        if ADDRESSES.left(channel.asked, now) == 0 {
             return false;
         }
         let is_own = self.local.asks(to, now);
         let then = sleepers::now();
-        trunk.asked = ADDRESSES.spend(trunk.asked, then, then.saturating_sub(now));
+        channel.asked = ADDRESSES.spend(channel.asked, then, then.saturating_sub(now));
         is_own
     }
 
-    /// The oldest that waits with those of such names, of a trunk that has the most, makes way.
+    /// The oldest that waits with those of such names, of a channel that has the most, makes way.
     #[cold]
-    fn drops_one(&mut self, names: &Names, trunk: usize) {
+    fn drops_one(&mut self, names: &Names, channel: usize) {
         let Some(listener) = self.listeners.hearing(names) else { return };
-        let at = listener.pending.first_of(trunk);
+        let at = listener.pending.first_of(channel);
         if at == 0 {
             return;
         }
@@ -304,19 +310,19 @@ impl State {
     pub(super) fn puts_off(&mut self, at: u32) {
         let row = self.rows.at(at);
         row.unnote(Note::Pending);
-        let (id, index) = (row.id, usize::from(row.trunk));
+        let (id, index) = (row.id, usize::from(row.channel));
         row.queue.clear(&mut self.pool);
-        let own = self.trunks[index].as_mut().filter(|trunk| trunk.ids.row(id) == Some(at));
-        if let Some(trunk) = own {
-            if trunk.room(HEADER) >= HEADER {
+        let own = self.channels[index].as_mut().filter(|channel| channel.ids.row(id) == Some(at));
+        if let Some(channel) = own {
+            if channel.room(HEADER) >= HEADER {
                 // It owes nothing else, and what is under way to it is nobody's.
-                trunk.puts_off(id);
-                trunk.publish();
-                trunk.gives(id);
+                channel.puts_off(id);
+                channel.publish();
+                channel.gives(id);
                 self.rows.free(at);
                 return;
             }
-            trunk.counts_full();
+            channel.counts_full();
         }
         self.rows.at(at).close(0);
         self.owe(at);
@@ -350,11 +356,11 @@ impl State {
                     if !row.may_come(bytes) {
                         return Err(Nonsense);
                     }
-                    let Some(trunk) = self.trunks[index].as_ref() else { return Ok(()) };
+                    let Some(channel) = self.channels[index].as_ref() else { return Ok(()) };
                     let account = (&mut self.pool, row.owner());
                     let is_there = row.may_be_kept(bytes)
                         && row.queue.push(account, bytes as usize, |done, place| {
-                            trunk.bytes(done, place);
+                            channel.bytes(done, place);
                         });
                     if !is_there && row.may_be_kept(bytes) && row.has(Note::Pending) {
                         self.overflows(at);
@@ -381,7 +387,7 @@ impl State {
                 self.leaves_lane(at);
                 let was_asked = self.rows.at(at).is_asked();
                 let is_full = was_asked
-                    && self.trunks[index].as_mut().is_some_and(|trunk| trunk.was_put_off());
+                    && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
                 let why = if is_full { Left::Full } else { Left::Refused };
                 if self.leaves(at, why) {
                     self.owe(at);
@@ -410,8 +416,8 @@ impl State {
     /// was, or was refused.
     #[cold]
     fn waited_for_accept(&mut self, at: u32, index: usize) {
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.awaits_accept_no_more();
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.awaits_accept_no_more();
         }
         self.news(at);
     }
@@ -444,53 +450,53 @@ impl State {
         if self.rows.at(at).is_stray() {
             return;
         }
-        let trunk = usize::from(self.rows.at(at).trunk);
+        let channel = usize::from(self.rows.at(at).channel);
         let wants_room_only = self.rows.at(at).owes().is_none();
-        if let Some(trunk) = self.trunks[trunk].as_mut() {
-            trunk.is_only_short &= wants_room_only;
-            self.rows.owes(&mut trunk.debts, at);
+        if let Some(channel) = self.channels[channel].as_mut() {
+            channel.is_only_short &= wants_room_only;
+            self.rows.owes(&mut channel.debts, at);
             if wants_room_only && sleepers::are_any() {
                 // Who sleeps has not said that room is wanted.
-                trunk.sleeps();
+                channel.sleeps();
             }
         }
     }
 
     /// Says what is owed, as far as there is room.
     pub(super) fn pay(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
-        if trunk.is_only_short && !has_room {
+        let Some(channel) = self.channels[index].as_mut() else { return };
+        let has_room = channel.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+        if channel.is_only_short && !has_room {
             return;
         }
         // Unless one that is put back owes more.
-        trunk.is_only_short = true;
-        for _ in 0..trunk.debts.count() {
-            let Some(trunk) = self.trunks[index].as_mut() else { return };
-            if trunk.room(HEADER) < HEADER {
-                trunk.is_only_short = false;
+        channel.is_only_short = true;
+        for _ in 0..channel.debts.count() {
+            let Some(channel) = self.channels[index].as_mut() else { return };
+            if channel.room(HEADER) < HEADER {
+                channel.is_only_short = false;
                 if sleepers::are_any() {
                     // Who sleeps has not said that room is wanted: that is looked for once more.
-                    trunk.sleeps();
+                    channel.sleeps();
                 }
-                if trunk.room(HEADER) < HEADER {
+                if channel.room(HEADER) < HEADER {
                     return;
                 }
             }
-            let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
+            let Some(at) = self.rows.pop(&mut channel.debts) else { return };
             let row = self.rows.at(at);
             row.unnote(Note::InDebt);
             let (id, mut is_last) = (row.id, false);
             while let Some(frame) = row.owes() {
-                if trunk.room(HEADER) < HEADER {
+                if channel.room(HEADER) < HEADER {
                     break;
                 }
-                trunk.put(frame, id);
+                channel.put(frame, id);
                 row.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
             let wants_room = row.has(Note::NoRoom);
-            let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+            let has_room = channel.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
             let owes = row.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
                 row.unnote(Note::NoRoom);
@@ -512,11 +518,11 @@ impl State {
         if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
             return;
         }
-        let (id, index) = (row.id, usize::from(row.trunk));
-        if let Some(trunk) = self.trunks[index].as_mut()
-            && trunk.ids.row(id) == Some(at)
+        let (id, index) = (row.id, usize::from(row.channel));
+        if let Some(channel) = self.channels[index].as_mut()
+            && channel.ids.row(id) == Some(at)
         {
-            trunk.gives(id);
+            channel.gives(id);
         }
         let row = self.rows.at(at);
         let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
@@ -536,7 +542,7 @@ impl State {
     pub(super) fn close(&mut self, at: u32) {
         self.leave_set(at);
         // What has come and is not received makes it a reset.
-        let index = usize::from(self.rows.at(at).trunk);
+        let index = usize::from(self.rows.at(at).channel);
         self.pump_one(index);
         // A call that is under way must not go on with what comes behind what is forgotten here.
         self.leaves_lanes(at);
@@ -552,36 +558,36 @@ impl State {
         self.pump_one(index);
     }
 
-    /// A trunk is no more: the other process is gone, or has written what makes no sense; or the
+    /// A channel is no more: the other process is gone, or has written what makes no sense; or the
     /// two are parted, which is a reset of all connections.
     pub(super) fn lose(&mut self, index: usize, how: Closing) {
         self.lose_lanes(index, how);
-        let Some(mut trunk) = self.trunks[index].take() else { return };
+        let Some(mut channel) = self.channels[index].take() else { return };
         // Among them are some that have no id any more.
-        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+        while let Some(at) = self.rows.pop(&mut channel.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
         let loss = match how {
             Closing::Reset => Loss::Parted,
-            Closing::Orderly if trunk.is_over => Loss::Gone,
+            Closing::Orderly if channel.is_over => Loss::Gone,
             Closing::Orderly => Loss::Nonsense,
         };
-        for id in 0..trunk.ids.known() {
-            if let Some(at) = trunk.ids.row(id) {
+        for id in 0..channel.ids.known() {
+            if let Some(at) = channel.ids.row(id) {
                 self.loses(at, loss);
             }
         }
         // Nor does he who has lied go on elsewhere with what he may still get here.
         if loss != Loss::Gone {
-            trunk.cut();
+            channel.cut();
         }
-        broker::loses(self, trunk.name);
+        broker::loses(self, channel.name);
         has_mapped(index, [0; 2]);
-        if let Some(bell) = trunk.bell() {
+        if let Some(bell) = channel.bell() {
             sleepers::hears_no_more(bell);
         }
-        trunk.end();
+        channel.end();
         self.has_news = true;
     }
 

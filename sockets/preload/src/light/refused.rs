@@ -11,10 +11,10 @@ use omniverb_connection::light::row::{Closing, Note};
 
 use super::again::{Again, is_full, reach_again};
 use super::broker::{self, Through};
+use super::channel::FOR_ANSWERS;
 use super::sleepers;
 use super::state::State;
 use super::strays::Turn;
-use super::trunk::FOR_ANSWERS;
 
 /// Why a connection is not where it was.
 pub(super) enum Left {
@@ -22,11 +22,11 @@ pub(super) enum Left {
     Refused,
     /// The same, since there was no room for it.
     Full,
-    /// The trunk is no more.
+    /// The channel is no more.
     Lost,
 }
 
-/// What has become of a trunk.
+/// What has become of a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     /// Its other process is gone.
@@ -40,7 +40,7 @@ pub(super) enum Loss {
 /// What has become of an attempt to open again.
 enum Moved {
     Done,
-    /// There is no room in the trunk now.
+    /// There is no room in the channel now.
     Later,
     Never,
 }
@@ -89,9 +89,9 @@ impl State {
         broker::look(self);
         let now = sleepers::now();
         let Some(turn) = self.strays.turn(now) else { return };
-        // The broker is to know first of trunks that are no more.
+        // The broker is to know first of channels that are no more.
         self.say_gone();
-        self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
+        self.channels.iter_mut().flatten().for_each(|channel| channel.has_strays = false);
         // Not asked for each of many.
         let mut later = None;
         for _ in 0..self.strays.list.count() {
@@ -110,8 +110,8 @@ impl State {
             let is_other = |other: u64| other != 0 && other as u32 != socket;
             let moved = match outcome {
                 _ if is_reset || socket == 0 => Moved::Never,
-                Again::Trunk(way) if is_other(way.socket) => Moved::Never,
-                Again::Trunk(way) if may_open => self.opens_again(at, &way),
+                Again::Channel(way) if is_other(way.socket) => Moved::Never,
+                Again::Channel(way) if may_open => self.opens_again(at, &way),
                 Again::Unsaid(other) if is_other(other) => Moved::Never,
                 Again::Unsaid(_) | Again::Later
                     if turn == Turn::All && !self.rows.at(at).waits() =>
@@ -122,7 +122,7 @@ impl State {
                     later = Some((to, socket));
                     Moved::Later
                 }
-                Again::Trunk(_) | Again::Later => Moved::Later,
+                Again::Channel(_) | Again::Later => Moved::Later,
                 Again::Nowhere => Moved::Never,
             };
             match moved {
@@ -136,44 +136,44 @@ impl State {
 
     fn opens_again(&mut self, at: u32, way: &Through) -> Moved {
         // It is asked for once more.
-        let Some(index) = self.trunk_named(way.name) else { return Moved::Later };
+        let Some(index) = self.channel_named(way.name) else { return Moved::Later };
         let kept = self.rows.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
-        if self.lacks_room(index, least, |trunk| &mut trunk.has_strays) {
+        if self.lacks_room(index, least, |channel| &mut channel.has_strays) {
             return Moved::Later;
         }
-        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Later };
-        if !trunk.may_open(way.left) {
+        let Some(channel) = self.channels[index].as_mut() else { return Moved::Later };
+        if !channel.may_open(way.left) {
             return Moved::Later;
         }
-        let Some(id) = trunk.ids.take(at) else {
-            trunk.has_opened();
+        let Some(id) = channel.ids.take(at) else {
+            channel.has_opened();
             return Moved::Never;
         };
         let row = self.rows.at(at);
         row.opens_again(index as u16, id);
         if row.waits_for_accept() {
-            trunk.awaits_accept();
+            channel.awaits_accept();
         }
-        trunk.open(id, &row.names);
+        channel.open(id, &row.names);
         let mut done = 0;
         while done < kept {
             let bytes = (kept - done).min(DATA_MAX);
-            let place = trunk.put(Frame::Data(bytes as u32), id);
+            let place = channel.put(Frame::Data(bytes as u32), id);
             row.queue.look_from(&self.pool, done, bytes, |before, piece| {
-                trunk.fill_from(place + before as u64, piece);
+                channel.fill_from(place + before as u64, piece);
             });
             done += bytes;
         }
-        trunk.sends(id, done);
+        channel.sends(id, done);
         if row.owes().is_some() {
             self.owe(at);
             self.pay(index);
         }
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.publish();
-            trunk.has_opened();
+        if let Some(channel) = self.channels[index].as_mut() {
+            channel.publish();
+            channel.has_opened();
         }
         self.news(at);
         Moved::Done
@@ -186,7 +186,7 @@ impl State {
         self.settle(at);
     }
 
-    /// A trunk is no more: so are its connections, but for those that go elsewhere.
+    /// A channel is no more: so are its connections, but for those that go elsewhere.
     pub(super) fn loses(&mut self, at: u32, loss: Loss) {
         let was_asked = self.rows.at(at).is_asked();
         // Unless the other end may still give it to its program.
@@ -197,7 +197,7 @@ impl State {
         let row = self.rows.at(at);
         row.is_settled(&mut self.pool);
         let is_reset = was_asked || loss == Loss::Parted;
-        row.lost_trunk(if is_reset { Closing::Reset } else { Closing::Orderly });
+        row.lost_channel(if is_reset { Closing::Reset } else { Closing::Orderly });
         row.unnote(Note::NoRoom);
         self.news(at);
         self.settle(at);

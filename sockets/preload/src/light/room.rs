@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-pub(super) use omniverb_connection::light::budgets::{ROWS, TRUNKS};
+pub(super) use omniverb_connection::light::budgets::{CHANNELS, ROWS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// So many entries are on the stack.

@@ -15,14 +15,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::bell;
 use super::busy::Awaits;
-use super::room::TRUNKS;
+use super::room::CHANNELS;
 use super::state::{State, with};
 use crate::own;
 use crate::slots::next_ppoll;
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
 const MOST: usize = 64;
-/// What rings in the set that is no trunk.
+/// What rings in the set that is no channel.
 const BROKER: u64 = u64::MAX;
 const NANOSECONDS: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -67,7 +67,7 @@ fn bells() -> Option<BorrowedFd<'static>> {
     borrow(BELLS.load(Ordering::Acquire))
 }
 
-/// From now on a trunk's bell is heard.
+/// From now on a channel's bell is heard.
 pub(super) fn hears(index: usize, bell: BorrowedFd<'_>) -> bool {
     let data = epoll::EventData::new_u64(index as u64);
     bells().is_some_and(|bells| epoll::add(bells, bell, data, epoll::EventFlags::IN).is_ok())
@@ -92,15 +92,15 @@ pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
     }
 }
 
-/// What has rung: calls with each trunk's place, and with `None` for the broker.
+/// What has rung: calls with each channel's place, and with `None` for the broker.
 pub(super) fn rung(mut with: impl FnMut(Option<usize>)) {
     let Some(bells) = borrow(BELLS.load(Ordering::Acquire)) else { return };
-    let mut space = [MaybeUninit::<epoll::Event>::uninit(); TRUNKS];
+    let mut space = [MaybeUninit::<epoll::Event>::uninit(); CHANNELS];
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let Ok((all, _)) = epoll::wait(bells, &mut space[..], Some(&zero)) else { return };
     for one in all {
         let data = one.data.u64();
-        with((data != BROKER).then_some(data as usize % TRUNKS));
+        with((data != BROKER).then_some(data as usize % CHANNELS));
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) fn enter(awaits: Awaits<'_>) -> Sleeper {
 
 impl State {
     fn say_asleep(&mut self) {
-        self.trunks.iter().flatten().for_each(super::trunk::Trunk::sleeps);
+        self.channels.iter().flatten().for_each(super::channel::Channel::sleeps);
     }
 }
 

@@ -23,10 +23,10 @@ use super::listeners::Listeners;
 use super::local::Addresses;
 use super::lock::Lock;
 use super::profiles::Profiles;
-use super::room::{ROWS, TRUNKS, give_back, zeros};
+use super::room::{ROWS, CHANNELS, give_back, zeros};
 use super::sets::Sets;
 use super::strays::Strays;
-use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
+use super::channel::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Channel};
 use crate::place;
 
 /// How often the broker was told that this process listens somewhere no more.
@@ -43,11 +43,11 @@ pub(super) struct Unheard {
 pub(super) struct State {
     pub rows: Rows<'static>,
     pub pool: Pool<'static>,
-    pub trunks: [Option<Trunk>; TRUNKS],
+    pub channels: [Option<Channel>; CHANNELS],
     /// Frames are being taken out of this one.
     pub takes_frames: Option<usize>,
     /// No place from here on ever had one.
-    pub trunks_end: usize,
+    pub channels_end: usize,
     pub listeners: Listeners,
     /// Addresses of this host.
     pub local: Addresses,
@@ -56,12 +56,12 @@ pub(super) struct State {
     pub profiles: Profiles,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
-    /// Connections that were refused and go by no trunk: who else has the socket is asked for.
+    /// Connections that were refused and go by no channel: who else has the socket is asked for.
     pub strays: Strays,
     /// Of sockets that listen no more.
     pub unheard: Unheard,
-    /// Trunks of which the broker is to be told that they have ended, and how many.
-    pub gone: ([u64; TRUNKS], usize),
+    /// Channels of which the broker is to be told that they have ended, and how many.
+    pub gone: ([u64; CHANNELS], usize),
     /// What calls have waited for those who open connections, in microseconds.
     pub waited: Spent,
     /// Connections that there were, and bytes that were sent by them: for reports.
@@ -107,9 +107,9 @@ fn fill() {
     let state = State {
         rows: Rows::new(rows),
         pool: Pool::new(blocks, free, release),
-        trunks: [const { None }; TRUNKS],
+        channels: [const { None }; CHANNELS],
         takes_frames: None,
-        trunks_end: 0,
+        channels_end: 0,
         listeners: Listeners::new(),
         local: Addresses::new(),
         sets: Sets::new(),
@@ -117,7 +117,7 @@ fn fill() {
         has_news: false,
         strays: Strays::new(),
         unheard: Unheard::default(),
-        gone: ([0; TRUNKS], 0),
+        gone: ([0; CHANNELS], 0),
         waited: Spent::default(),
         carried: (0, 0),
     };
@@ -132,11 +132,11 @@ fn release(blocks: &mut [Block]) {
     _ = unsafe { madvise(base, bytes, Advice::LinuxDontNeed) };
 }
 
-/// What trunks have mapped, by their places: for children, which may find a state that another
+/// What channels have mapped, by their places: for children, which may find a state that another
 /// thread of the parent was in the middle of.
-static MAPPED: [[AtomicUsize; 2]; TRUNKS] = [const { [const { AtomicUsize::new(0) }; 2] }; TRUNKS];
+static MAPPED: [[AtomicUsize; 2]; CHANNELS] = [const { [const { AtomicUsize::new(0) }; 2] }; CHANNELS];
 
-/// A trunk has mapped this, or nothing any more.
+/// A channel has mapped this, or nothing any more.
 pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
     for (word, base) in MAPPED[place].iter().zip(bases) {
         word.store(base, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Connections that go by no trunk, and when somebody is to look after them
+//! Connections that go by no channel, and when somebody is to look after them
 //! ([`super::refused`]).
 
 use omniverb_connection::light::List;
@@ -6,7 +6,7 @@ use omniverb_connection::light::List;
 /// How long nobody is asked again, at first and at last, in nanoseconds.
 const PAUSES: (u64, u64) = (2_000_000, 1_000_000_000);
 
-/// Those that go by no trunk.
+/// Those that go by no channel.
 pub(super) struct Strays {
     pub list: List,
     /// When the broker may be asked once more, and how long it is not asked then.

@@ -127,7 +127,7 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
 }
 
 /// Sleeps until one of these is ready, something has come, or the time is over; not at all if there
-/// is more in a trunk than was taken out in a row. The last two of the list are the sleeper's.
+/// is more in a channel than was taken out in a row. The last two of the list are the sleeper's.
 ///
 /// # Errors
 /// errno: as of `poll`.

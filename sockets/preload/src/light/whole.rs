@@ -33,7 +33,7 @@ fn asked(
 }
 
 /// The lane of a connection; but now and then the call goes the long way, behind a look at all that
-/// has come by all trunks, and that this process owes by them.
+/// has come by all channels, and that this process owes by them.
 #[inline(always)]
 fn held_for_one(token: Token, way: Way) -> Option<Held<'static>> {
     let held = lanes::held(token, way)?;

@@ -1,5 +1,5 @@
-//! The memory of a trunk: what two processes have in common by which their connections go without a
-//! socket of the kernel's. The broker gives it, and looks only at what is there to be shown.
+//! The memory of a channel: what two processes have in common by which their connections go without
+//! a socket of the kernel's. The broker gives it, and looks only at what is there to be shown.
 //!
 //! ```text
 //! 0x00000   words: of side 0, and of side 1 behind [`SIDE`]
@@ -69,13 +69,13 @@ const THERE: u64 = 1 << 32;
 const SENT: u64 = (1 << LANE_OF) - 1;
 const LANE_OF: u32 = 56;
 
-/// Connections of a trunk that are shown: those with smaller ids than this. Of others nothing is
+/// Connections of a channel that are shown: those with smaller ids than this. Of others nothing is
 /// written down.
 pub const SHOWN: u32 = 256;
 /// For how long the network is believed to bring more connections where it was seen to bring one,
-/// in nanoseconds: those of a trunk between two network namespaces.
+/// in nanoseconds: those of a channel between two network namespaces.
 pub const WAY_KEPT: u64 = 10_000_000_000;
-/// Ports of a process to which the other one may come by such a trunk, at a time.
+/// Ports of a process to which the other one may come by such a channel, at a time.
 pub const WAYS: usize = 16;
 
 /// Where the ring of what a side sends begins.
@@ -126,14 +126,14 @@ impl Names {
     }
 }
 
-/// What is written down of the connections of a trunk, for who shows them: by one side who opens
+/// What is written down of the connections of a channel, for who shows them: by one side who opens
 /// each, by both how many bytes they have sent. Nobody else looks at that: what is wrong there is
 /// shown wrongly.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<M>(M);
 
 impl<M: WordMemory> Shown<M> {
-    /// That of a trunk's memory.
+    /// That of a channel's memory.
     pub fn new(memory: M) -> Self {
         Self(memory)
     }
@@ -171,7 +171,7 @@ impl<M: WordMemory> Shown<M> {
         self.counts(side, id, |word| word & !SENT | word.wrapping_add(bytes) & SENT);
     }
 
-    /// What a side sends goes by a lane from now on, or by the trunk.
+    /// What a side sends goes by a lane from now on, or by the channel.
     pub fn goes_by(&self, side: usize, id: u32, lane: Option<usize>) {
         let lane = lane.map_or(0, |lane| lane as u64 + 1);
         self.counts(side, id, |word| word & SENT | lane << LANE_OF);
@@ -213,7 +213,7 @@ impl<M: WordMemory> Shown<M> {
     }
 
     /// Bytes that a side has put into the ring by which a connection goes, all connections of the
-    /// trunk's or its own, and the other one has not taken out. All words may be anything.
+    /// channel's or its own, and the other one has not taken out. All words may be anything.
     #[must_use]
     pub fn unread(&self, side: usize, id: u32) -> u32 {
         let lane = Self::count(side, id).map_or(0, |at| self.0.load(at, Ordering::Relaxed));

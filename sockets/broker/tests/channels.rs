@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
+use omniverb_formats::channel;
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::show::{self, Row};
-use omniverb_formats::trunk;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 use omniverb_sys::{Access, Extent, memfd, socket};
@@ -45,10 +45,10 @@ fn to(listener: &TcpListener) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// The trunk that a process is given next: as it is called, the side, and what comes with it.
+/// The channel that a process is given next: as it is called, the side, and what comes with it.
 fn given(process: &Process, tag: u64) -> (u64, u64, [OwnedFd; 2]) {
     match process.hear_all().unwrap() {
-        (Reply::Trunk { tag: said, name, side, ends: None }, files) if said == tag => {
+        (Reply::Channel { tag: said, name, side, ends: None }, files) if said == tag => {
             (name, side, files.try_into().unwrap())
         }
         other => panic!("{other:?}"),
@@ -62,33 +62,33 @@ fn is_closed(end: &OwnedFd) -> bool {
 }
 
 /// Processes with where they listen, and processes with their peers, and whether they have asked;
-/// all by one trunk.
-/// Cookies and names of listeners; names of trunks, and of who is at their other end.
+/// all by one channel.
+/// Cookies and names of listeners; names of channels, and of who is at their other end.
 type Shown = (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>);
 
 fn shown(broker: &Broker, name: u64) -> Shown {
     let asks = broker.call();
     asks.say(Request::Show, &[]);
-    let (mut listeners, mut trunks) = (Vec::new(), Vec::new());
+    let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
         let mut bytes = [0; show::BYTES];
         let got = socket::receive(asks.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
         match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
             Row::Listener(one) => listeners.push((one.process, one.local)),
-            Row::Trunk(one) => {
+            Row::Channel(one) => {
                 assert_eq!(one.name, name);
-                trunks.push((one.process, one.peer, one.has_asked));
+                channels.push((one.process, one.peer, one.has_asked));
             }
             Row::End => break,
             _ => {}
         }
     }
-    (listeners, trunks)
+    (listeners, channels)
 }
 
 #[test]
 fn both_are_given_the_same_memory_and_ends_that_are_joined() {
-    let broker = Broker::start("trunk");
+    let broker = Broker::start("channel");
     let [one, two] = [(); 2].map(|()| broker.connect());
     let listener = listen(&two, 6, "0.0.0.0");
     say_reaches(&one, 5, to(&listener));
@@ -96,15 +96,15 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     let (same, far_side, [far_memory, far_end]) = given(&two, 6);
     assert_eq!((name, side, far_side), (same, 0, 1));
     let map = |file: OwnedFd| {
-        assert_eq!(memfd::size(file.as_fd()).unwrap(), trunk::BYTES as u64);
-        let extent = Extent::new(file, 0, trunk::BYTES as u64);
-        extent.map_exactly(trunk::BYTES, Access::ReadWrite).unwrap()
+        assert_eq!(memfd::size(file.as_fd()).unwrap(), channel::BYTES as u64);
+        let extent = Extent::new(file, 0, channel::BYTES as u64);
+        extent.map_exactly(channel::BYTES, Access::ReadWrite).unwrap()
     };
     assert!(memfd::seal_future_write(memory.as_fd()).is_err(), "its seals are not final");
     let (ours, theirs) = (map(memory), map(far_memory));
-    assert!((0..trunk::BYTES / 8).all(|word| ours.load(word * 8, Ordering::Relaxed) == 0));
-    ours.store(trunk::BYTES - 8, 7, Ordering::Relaxed);
-    assert_eq!(theirs.load(trunk::BYTES - 8, Ordering::Relaxed), 7);
+    assert!((0..channel::BYTES / 8).all(|word| ours.load(word * 8, Ordering::Relaxed) == 0));
+    ours.store(channel::BYTES - 8, 7, Ordering::Relaxed);
+    assert_eq!(theirs.load(channel::BYTES - 8, Ordering::Relaxed), 7);
     let mut bytes = [0; 8];
     assert!(rustix::io::read(&far_end, &mut bytes).is_err(), "it waits");
     for (from, at) in [(&end, &far_end), (&far_end, &end)] {
@@ -116,16 +116,16 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     let back = listen(&one, 8, "127.0.0.1");
     assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name, until: 0 });
     for ends in [&one, &two] {
-        ends.say(Request::TrunkEnded { name }, &[]);
+        ends.say(Request::ChannelEnded { name }, &[]);
         ends.settle();
         say_reaches(&two, 9, to(&back));
         let (next, 0, _) = given(&two, 9) else { panic!("it has not asked") };
         let (same, 1, _) = given(&one, 8) else { panic!("it has asked") };
         assert!(next == same && next != name);
         // What one had before is another one.
-        two.say(Request::TrunkEnded { name }, &[]);
+        two.say(Request::ChannelEnded { name }, &[]);
         assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name: next, until: 0 });
-        two.say(Request::TrunkEnded { name: next }, &[]);
+        two.say(Request::ChannelEnded { name: next }, &[]);
         two.settle();
     }
     drop((end, far_end));
@@ -151,7 +151,7 @@ fn who_goes_is_closed_and_forgotten() {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
     assert_eq!(shown(&broker, name).1.len(), 1, "the other one has it still");
-    one.say(Request::TrunkEnded { name }, &[]);
+    one.say(Request::ChannelEnded { name }, &[]);
     one.settle();
     assert_eq!(shown(&broker, name).1, []);
     say_listens(&three, 7, &listener);
@@ -230,7 +230,7 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
         let refused = Reply::Listens { tag: 1, why: Some(Refusal::NotConnected) };
         assert_eq!(one.hear().unwrap().0, refused);
     }
-    one.say(Request::TrunkEnded { name: 77 }, &[]);
+    one.say(Request::ChannelEnded { name: 77 }, &[]);
     one.settle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let file = listener.as_fd();
@@ -240,7 +240,7 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
         (Request::Listen { tag: 1 }, &[file, file]),
         (Request::Unlisten { tag: 1 }, &[file]),
         (reach, &[file]),
-        (Request::TrunkEnded { name: 1 }, &[file]),
+        (Request::ChannelEnded { name: 1 }, &[file]),
     ] {
         let one = broker.connect();
         one.say(request, files);
@@ -249,7 +249,7 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
 }
 
 #[test]
-fn who_asks_is_shown_listeners_and_trunks() {
+fn who_asks_is_shown_listeners_and_channels() {
     let broker = Broker::start("shown");
     let [one, two] = [(); 2].map(|()| broker.connect());
     let listener = listen(&two, 6, "127.0.0.1");
@@ -257,10 +257,10 @@ fn who_asks_is_shown_listeners_and_trunks() {
     drop(closed);
     say_reaches(&one, 5, to(&listener));
     let (name, ..) = given(&one, 5);
-    let (listeners, trunks) = shown(&broker, name);
+    let (listeners, channels) = shown(&broker, name);
     let [(at, local)] = listeners[..] else { panic!("{listeners:?}") };
     assert_eq!(local, to(&listener));
-    let [first, second] = trunks[..] else { panic!("{trunks:?}") };
+    let [first, second] = channels[..] else { panic!("{channels:?}") };
     assert!([first, second].contains(&(at, if first.0 == at { first.1 } else { second.1 }, false)));
     assert_eq!((first.0, first.1, first.2), (second.1, second.0, !second.2));
 }
@@ -290,7 +290,7 @@ fn who_does_not_read_is_not_reached() {
         let one = broker.connect();
         say_reaches(&one, 1, to(&listener));
         match one.hear_all().unwrap() {
-            (Reply::Trunk { .. }, files) => all.push((one, files)),
+            (Reply::Channel { .. }, files) => all.push((one, files)),
             (reply, _) => break (one, reply),
         }
         told += 1;
@@ -306,16 +306,16 @@ fn who_does_not_read_is_not_reached() {
     );
     // Who reads again is reached again.
     let names: Vec<u64> = (0..told).map(|_| given(&idle, 6).0).collect();
-    // And by others, if it has not as many trunks as it may have: it says which have ended.
+    // And by others, if it has not as many channels as it may have: it says which have ended.
     all.truncate(told / 2);
     for name in names.into_iter().skip(told / 2) {
-        idle.say(Request::TrunkEnded { name }, &[]);
+        idle.say(Request::ChannelEnded { name }, &[]);
     }
     let begun = Instant::now();
     loop {
         say_reaches(&last.0, 3, to(&listener));
         match last.0.hear_all().unwrap() {
-            (Reply::Trunk { name, .. }, _) => break assert_eq!(name, given(&idle, 6).0),
+            (Reply::Channel { name, .. }, _) => break assert_eq!(name, given(&idle, 6).0),
             (reply, _) => {
                 assert_eq!(reply, Reply::Nobody { tag: 3, is_heard: true, is_coming: false })
             }

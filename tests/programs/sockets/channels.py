@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Processes that are brought together by a trunk, without the library: they talk to the broker
+"""Processes that are brought together by a channel, without the library: they talk to the broker
 by hand.
 
-`trunks.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket of
-its trunk goes back, and what is in the trunk's memory is changed. It closes its listener when it
-is told to. `trunks.py reaches PORT BROKER` is at the other end, and kills it at last. `trunks.py
+`channels.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket of
+its channel goes back, and what is in the channel's memory is changed. It closes its listener when it
+is told to. `channels.py reaches PORT BROKER` is at the other end, and kills it at last. `channels.py
 elsewhere PORT BROKER PROCESS` is in another network namespace than these, PROCESS being one of
 theirs.
 """
@@ -21,7 +21,7 @@ import time
 
 BYTES = 4096 + 2 * (256 << 10) + (16 << 10) + 2 * 16 * (512 + (64 << 10))
 _HELLO, _LISTEN, _UNLISTEN, _REACH = 1, 5, 6, 7
-_TRUNK, _KNOWN, _NOBODY, _LISTENS, _UNHEARD, _BY = 23, 24, 25, 26, 30, 31
+_CHANNEL, _KNOWN, _NOBODY, _LISTENS, _UNHEARD, _BY = 23, 24, 25, 26, 30, 31
 _ELSEWHERE = 2
 _CLONE_NEWNET = 0x40000000
 
@@ -72,7 +72,7 @@ class Broker:
 
 
 def share(files):
-    """A trunk's memory, and its socket."""
+    """A channel's memory, and its socket."""
     memory, end = files
     assert os.fstat(memory).st_size == BYTES
     return mmap.mmap(memory, BYTES), socket.socket(fileno=end)
@@ -84,7 +84,7 @@ def listens(port, path):
     assert broker.listens(6, listener) == 0
     broker.calls.settimeout(None)
     (kind, tag, _, side), files = broker.hear()
-    assert (kind, tag, side) == (_TRUNK, 6, 1)
+    assert (kind, tag, side) == (_CHANNEL, 6, 1)
     memory, end = share(files)
     end.setblocking(True)
     while True:
@@ -103,7 +103,7 @@ def reaches(port, path):
     while words[0] == _NOBODY and time.monotonic() < until:
         time.sleep(0.01)
         words, files = broker.reach(1, "127.0.0.1", port)
-    assert words[0] == _TRUNK and words[3] == 0, words
+    assert words[0] == _CHANNEL and words[3] == 0, words
     name = words[2]
     memory, end = share(files)
     try:

@@ -1,5 +1,5 @@
-//! A trunk: memory that this process shares with another one, with a ring of frames each way, and a
-//! pair of sockets by which each wakes the other and hears of its end.
+//! A channel: memory that this process shares with another one, with a ring of frames each way, and
+//! a pair of sockets by which each wakes the other and hears of its end.
 //!
 //! Order: a writer writes frames, then its head (release); a reader reads the head (acquire), the
 //! frames, then moves its tail (release), which the writer reads (acquire) before it writes there
@@ -19,7 +19,7 @@ use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::{Frame, Ids, List, Names, Row};
 use omniverb_formats::bytes;
-use omniverb_formats::trunk::{
+use omniverb_formats::channel::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
     WANTS_ROOM, WAY_KEPT, WAYS, ring,
 };
@@ -40,9 +40,9 @@ use crate::shared::Memory;
 /// The most frames that are in one.
 pub(super) const FRAMES: usize = RING / HEADER;
 
-/// Connections of a trunk, of both sides together.
+/// Connections of a channel, of both sides together.
 const IDS: usize = 1 << 21;
-/// Bytes that a trunk has mapped.
+/// Bytes that a channel has mapped.
 pub(super) const IDS_BYTES: usize = IDS * 4;
 pub(super) const MEMORY_BYTES: usize = BYTES;
 /// What only answers may take of a ring: then both sides can always answer.
@@ -57,12 +57,12 @@ const QUIET: usize = 512;
 /// How long somebody who has come waits for the mail to be read, in nanoseconds.
 const PUT_OFF: u64 = 200_000_000;
 
-/// Budget: how long a trunk between two network namespaces goes on without a broker, in
+/// Budget: how long a channel between two network namespaces goes on without a broker, in
 /// nanoseconds: as long as the network is believed. A daemon that is started again is there before
 /// that.
 const ALONE: u64 = WAY_KEPT;
 
-/// What is told of a trunk between two network namespaces.
+/// What is told of a channel between two network namespaces.
 pub(super) struct Across {
     /// This side's address, and the other one's.
     pub ends: [[u8; 16]; 2],
@@ -99,7 +99,7 @@ impl Across {
     }
 
     /// The mail cannot be read now: whether that may be waited for, with all that comes by the
-    /// trunk.
+    /// channel.
     pub(super) fn may_put_off(&mut self, now: u64) -> bool {
         if self.put_off == 0 {
             self.put_off = now;
@@ -132,8 +132,8 @@ impl Across {
     }
 }
 
-/// A trunk, as this side has it.
-pub(super) struct Trunk {
+/// A channel, as this side has it.
+pub(super) struct Channel {
     pub memory: Memory<BYTES>,
     base: usize,
     pub side: usize,
@@ -180,14 +180,14 @@ pub(super) struct Trunk {
 #[derive(Debug)]
 pub(super) struct Nonsense;
 
-impl Trunk {
+impl Channel {
     /// Of memory that is mapped, and of our end of the pair of sockets.
     pub(super) fn new(
         base: usize,
         (name, side): (u64, u64),
         bell: &OwnedFd,
         across: Option<Across>,
-    ) -> Option<Trunk> {
+    ) -> Option<Channel> {
         let ids = zeros::<u32>(IDS)?;
         let ids_base = ids.as_ptr() as usize;
         let Some(bell) = own::keep(bell.as_raw_fd()) else {
@@ -196,7 +196,7 @@ impl Trunk {
             return None;
         };
         let side = side as usize & 1;
-        Some(Trunk {
+        Some(Channel {
             memory: Memory::new(base),
             base,
             side,
@@ -357,7 +357,7 @@ impl Trunk {
     pub(super) fn open(&mut self, id: u32, names: &Names) {
         let Names { from, to } = names;
         let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
-        self.shown().opens(id, &trunk::Names { addresses, ports });
+        self.shown().opens(id, &channel::Names { addresses, ports });
         let place = self.put(Frame::Open, id);
         self.fill_from(place, &names.encode());
     }
@@ -469,7 +469,7 @@ impl Trunk {
     }
 
     /// This side has left a socket that listens: who has not seen that may be about to open
-    /// connections to it ([`Trunk::is_opened`]).
+    /// connections to it ([`Channel::is_opened`]).
     pub(super) fn has_left(&self) {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);

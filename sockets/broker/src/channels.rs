@@ -1,4 +1,4 @@
-//! Trunks that were given: between whom there is one.
+//! Channels that were given: between whom there is one.
 //!
 //! Two processes have one at most, until one of them says that it has ended, or goes; those of two
 //! network namespaces one for each pair of their addresses, which lives by what the daemon says of
@@ -6,9 +6,9 @@
 //! ended: that may not be true. So it counts for who has not said so.
 
 use crate::daemon::Place;
-use crate::limits::{TRUNKS, TRUNKS_OF_NAMESPACE, TRUNKS_WITH_NAMESPACE};
+use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
 use crate::listeners::Process;
-use omniverb_formats::trunk::WAYS;
+use omniverb_formats::channel::WAYS;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) struct Between {
     pub(crate) ends: Ends,
 }
 
-/// Between which ends a trunk is.
+/// Between which ends a channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ends {
     /// Of one network namespace, at any address of that.
@@ -107,7 +107,7 @@ impl Given {
 
 /// All of them, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Trunks {
+pub(crate) struct Channels {
     all: BTreeMap<u64, Given>,
     /// Those that both have.
     between: HashMap<Between, u64>,
@@ -117,7 +117,7 @@ pub(crate) struct Trunks {
     here: HashMap<u64, usize>,
 }
 
-impl Trunks {
+impl Channels {
     /// Between who asks and another process.
     pub(crate) fn room(&self, two: Between) -> Room {
         if let Some(name) = self.between.get(&two.either_way()) {
@@ -128,7 +128,7 @@ impl Trunks {
 
     /// Both may have one more, that they have had before.
     pub(crate) fn has_places(&self, two: Between) -> bool {
-        two.processes.iter().all(|process| self.of(*process).count() < TRUNKS)
+        two.processes.iter().all(|process| self.of(*process).count() < CHANNELS)
     }
 
     /// Both may have one more.
@@ -142,8 +142,8 @@ impl Trunks {
         [(one, other), (other, one)].into_iter().all(|(process, other)| {
             let own = self.of.get(&process);
             let here = self.here.get(&process.0).copied().unwrap_or(0);
-            own.is_none_or(|own| own.len() < TRUNKS && self.has_room_for(own, process, other.0))
-                && here < TRUNKS_OF_NAMESPACE
+            own.is_none_or(|own| own.len() < CHANNELS && self.has_room_for(own, process, other.0))
+                && here < CHANNELS_OF_NAMESPACE
         })
     }
 
@@ -154,7 +154,7 @@ impl Trunks {
             let given = self.all.get(*name);
             given.is_some_and(|given| given.two.processes[1 - given.side(process)].0 == namespace)
         };
-        process.0 == namespace || own.iter().filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+        process.0 == namespace || own.iter().filter(is_with).count() < CHANNELS_WITH_NAMESPACE
     }
 
     /// A process may have one more with an address of another host, which does not take its places
@@ -165,7 +165,7 @@ impl Trunks {
             matches!(ends, Some(Ends::Far(ends)) if ends.contains(&others))
         };
         let own = self.of.get(&process).into_iter().flatten();
-        own.filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+        own.filter(is_with).count() < CHANNELS_WITH_NAMESPACE
     }
 
     /// A process has one of this name; `None`: there is none.
@@ -304,7 +304,7 @@ impl Trunks {
 mod tests {
     use super::*;
 
-    fn is_empty(all: &Trunks) -> bool {
+    fn is_empty(all: &Channels) -> bool {
         all.all.is_empty() && all.between.is_empty() && all.of.is_empty() && all.here.is_empty()
     }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn two_processes_have_one_until_one_of_them_ends_it() {
-        let mut all = Trunks::default();
+        let mut all = Channels::default();
         assert_eq!(all.room(two(5, 1, 2)), Room::Free);
         all.add(70, two(5, 1, 2), None);
         assert_eq!(all.room(two(5, 1, 2)), Room::Known(70));
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn those_of_two_namespaces_have_one_for_each_pair_of_addresses() {
-        let mut all = Trunks::default();
+        let mut all = Channels::default();
         let [one, other] = [(5, 1, 1), (6, 2, 2)];
         all.add(70, across([one, other]), None);
         assert_eq!(all.room(across([one, other])), Room::Known(70));
@@ -384,11 +384,11 @@ mod tests {
 
     #[test]
     fn who_listens_is_told_of_a_way_once_and_of_so_many() {
-        let mut all = Trunks::default();
+        let mut all = Channels::default();
         let [one, other] = [(5, 1, 1), (6, 2, 2)];
         all.add(70, across([one, other]), None);
         let mut told = Vec::new();
-        let mut come = |all: &mut Trunks, way: (Process, u16, u64), now, is_told| {
+        let mut come = |all: &mut Channels, way: (Process, u16, u64), now, is_told| {
             all.may_come(70, way, now, || {
                 told.push(way.1);
                 is_told
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn another_host_takes_a_few_of_a_process_s_places() {
-        let mut all = Trunks::default();
+        let mut all = Channels::default();
         let far = |worker: u64, host: u8| {
             let ends = [[10, 0, 0, host], [10, 0, 0, 1]].map(IpAddr::from);
             Between { processes: [(5, worker), (5, 1)], ends: Ends::Far(ends) }
@@ -427,13 +427,13 @@ mod tests {
             });
             taken.count()
         };
-        assert_eq!([2, 3].map(&mut fill), [TRUNKS_WITH_NAMESPACE; 2]);
+        assert_eq!([2, 3].map(&mut fill), [CHANNELS_WITH_NAMESPACE; 2]);
         // The same of who goes there.
         let goes = |worker: u64, to: u8| {
             let ends = [[10, 0, 0, 1], [10, 0, 0, to]].map(IpAddr::from);
             Between { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
         };
-        for worker in 1000..1000 + TRUNKS_WITH_NAMESPACE as u64 {
+        for worker in 1000..1000 + CHANNELS_WITH_NAMESPACE as u64 {
             assert_eq!(all.room(goes(worker, 2)), Room::Free);
             all.add(worker, goes(worker, 2), None);
         }
@@ -442,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_process_and_a_namespace_have_so_many() {
-        let mut all = Trunks::default();
-        let fill = |all: &mut Trunks, asks: u64, from: u64| {
+        let mut all = Channels::default();
+        let fill = |all: &mut Channels, asks: u64, from: u64| {
             let many = (from..).take_while(|listens| {
                 let is_free = all.room(two(5, asks, *listens)) == Room::Free;
                 if is_free {
@@ -453,24 +453,24 @@ mod tests {
             });
             many.count()
         };
-        assert_eq!(fill(&mut all, 1, 1000), TRUNKS);
+        assert_eq!(fill(&mut all, 1, 1000), CHANNELS);
         assert_eq!(all.room(two(5, 2, 1)), Room::None, "nor with who has too many");
-        let more = (2..).take_while(|asks| fill(&mut all, *asks, asks * 1000) == TRUNKS).count();
-        assert_eq!(more, TRUNKS_OF_NAMESPACE / TRUNKS - 1);
+        let more = (2..).take_while(|asks| fill(&mut all, *asks, asks * 1000) == CHANNELS).count();
+        assert_eq!(more, CHANNELS_OF_NAMESPACE / CHANNELS - 1);
         assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
         assert_eq!(all.room(two(6, 500_001, 500_002)), Room::Free, "another one has its own");
         assert_eq!(all.room(across([(6, 500_001, 1), (5, 500_002, 2)])), Room::None);
         // Those whose other ends these were have them still.
         all.gone((5, 1));
         assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
-        (1000..1000 + TRUNKS as u64).for_each(|one| _ = all.gone((5, one)));
+        (1000..1000 + CHANNELS as u64).for_each(|one| _ = all.gone((5, one)));
         assert_eq!(all.room(two(5, 500_001, 500_002)), Room::Free);
     }
 
     #[test]
     fn another_namespace_takes_a_few_of_a_process_s_places() {
-        let mut all = Trunks::default();
-        let (listens, few) = ((6, 2, 2), TRUNKS_WITH_NAMESPACE as u64);
+        let mut all = Channels::default();
+        let (listens, few) = ((6, 2, 2), CHANNELS_WITH_NAMESPACE as u64);
         for asks in 0..few {
             assert_eq!(all.room(across([(5, asks, 1), listens])), Room::Free);
             all.add(70 + asks, across([(5, asks, 1), listens]), None);
