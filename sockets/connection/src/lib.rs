@@ -1,6 +1,6 @@
 //! Decides what sockets in user memory answer, without I/O, clocks or unsafe code.
 //!
-//! * [`allowance`]: bounds the time that a process waits for other processes, in all.
+//! * [`time_budget`]: bounds the time that a process waits for other processes, in all.
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
 //! * [`holders`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
@@ -10,7 +10,7 @@
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other
 //! processes has its layout in `sockets/formats`.
 
-pub mod allowance;
+pub mod time_budget;
 pub mod descriptors;
 pub mod holders;
 pub mod light;

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::allowance::{Allowance, Spent};
+use omniverb_connection::time_budget::{TimeBudget, Spent};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
@@ -18,7 +18,7 @@ const PASSING: u64 = 1 << 20;
 const PASSING_MOST: u64 = 1 << 26;
 /// Budget: of so many counts that pass there is one more for that.
 const PASSING_ONE_OF: u64 = 50;
-const PASSINGS: Allowance = Allowance { most: PASSING_MOST, one_of: PASSING_ONE_OF };
+const PASSINGS: TimeBudget = TimeBudget { capacity: PASSING_MOST, refill_divisor: PASSING_ONE_OF };
 const GLANCE: u64 = 1 << 16;
 /// Budget: milliseconds that calls of this process wait, in all, for bytes of which it has told and
 /// that other ends have taken away again. An end that is giving them
@@ -27,7 +27,7 @@ const GLANCE: u64 = 1 << 16;
 const MISSING_MS: u64 = 200;
 /// Budget: of so many milliseconds that pass there is one more for that.
 const MISSING_ONE_OF: u64 = 20;
-const MISSING: Allowance = Allowance { most: MISSING_MS, one_of: MISSING_ONE_OF };
+const MISSING: TimeBudget = TimeBudget { capacity: MISSING_MS, refill_divisor: MISSING_ONE_OF };
 
 /// What of that was spent, by when.
 static SPENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -88,7 +88,7 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
     if !is_passing(link) {
         return false;
     }
-    let most = PASSINGS.left(spent(&LOOKED), began).clamp(GLANCE, PASSING);
+    let most = PASSINGS.remaining(spent(&LOOKED), began).clamp(GLANCE, PASSING);
     let mut is_over = false;
     while is_passing(link) && !is_over {
         core::hint::spin_loop();
@@ -96,7 +96,7 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
     }
     let now = clock::now();
     let looked = now.wrapping_sub(began).min(most);
-    spends(&LOOKED, PASSINGS.spend(spent(&LOOKED), now, looked));
+    spends(&LOOKED, PASSINGS.charge(spent(&LOOKED), now, looked));
     !is_over
 }
 
@@ -113,11 +113,11 @@ pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
     }
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);
     let began = clock::milliseconds();
-    let left = MISSING.left(spent(&SPENT), began);
+    let left = MISSING.remaining(spent(&SPENT), began);
     let is_there = !shadow::events(fd, wanted, left as u32).is_empty();
     let now = clock::milliseconds();
     if left > 0 {
-        spends(&SPENT, MISSING.spend(spent(&SPENT), now, (now - began).min(left)));
+        spends(&SPENT, MISSING.charge(spent(&SPENT), now, (now - began).min(left)));
     }
     // It may have been interrupted: then this call sleeps, and the next one finds it so.
     if is_there || !is_shown() || now - began < left / 2 {

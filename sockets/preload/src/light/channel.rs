@@ -14,7 +14,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_connection::allowance::Spent;
+use omniverb_connection::time_budget::Spent;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::{Frame, Ids, List, Names, Row};

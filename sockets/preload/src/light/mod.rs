@@ -65,7 +65,7 @@ pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 
-use omniverb_connection::allowance::Allowance;
+use omniverb_connection::time_budget::TimeBudget;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::row::Note;
 use rustix::thread::sched_yield;
@@ -88,7 +88,7 @@ use crate::table::{self, DESCRIPTORS};
 const OPENERS_US: u64 = 20_000;
 /// Budget: of so many microseconds that pass there is one more for that.
 const OPENERS_ONE_OF: u64 = 50;
-const OPENERS: Allowance = Allowance { most: OPENERS_US, one_of: OPENERS_ONE_OF };
+const OPENERS: TimeBudget = TimeBudget { capacity: OPENERS_US, refill_divisor: OPENERS_ONE_OF };
 const MICROSECOND: u64 = 1000;
 
 /// Bytes of a file that are sent at a time.
@@ -316,12 +316,12 @@ impl state::State {
             return;
         }
         let began = sleepers::now() / MICROSECOND;
-        let (left, mut now) = (OPENERS.left(self.waited, began), began);
+        let (left, mut now) = (OPENERS.remaining(self.waited, began), began);
         while now - began < left && is_any(self) {
             sched_yield();
             now = sleepers::now() / MICROSECOND;
         }
-        self.waited = OPENERS.spend(self.waited, now, now - began);
+        self.waited = OPENERS.charge(self.waited, now, now - began);
     }
 
     /// The broker says that nobody is to come there.

@@ -284,12 +284,12 @@ impl State {
         }
         // The kernel is asked, with the lock in hand: on the account of who names such addresses.
         let Some(channel) = self.channels[index].as_mut() else { return false };
-        if ADDRESSES.left(channel.asked, now) == 0 {
+        if ADDRESSES.remaining(channel.asked, now) == 0 {
             return false;
         }
         let is_own = self.local.asks(to, now);
         let then = sleepers::now();
-        channel.asked = ADDRESSES.spend(channel.asked, then, then.saturating_sub(now));
+        channel.asked = ADDRESSES.charge(channel.asked, then, then.saturating_sub(now));
         is_own
     }
 
