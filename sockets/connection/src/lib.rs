@@ -5,7 +5,7 @@
 //! * [`holders`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
 //! * [`pace`]: spaces out attempts that may fail, and learns how long something takes.
-//! * [`under_way`]: waits for threads inside a critical section, which may be cancelled there.
+//! * \[`active_threads`\]: waits for threads inside a critical section, which may be cancelled there.
 //!
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other
 //! processes has its layout in `sockets/formats`.
@@ -15,4 +15,4 @@ pub mod descriptors;
 pub mod holders;
 pub mod light;
 pub mod pace;
-pub mod under_way;
+pub mod active_threads;

@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 
-use omniverb_connection::under_way::UnderWay;
+use omniverb_connection::active_threads::ActiveThreads;
 use omniverb_formats::direction::Inherits;
 use omniverb_formats::{Direction, Place, layout};
 use omniverb_ring::WordMemory;
@@ -32,7 +32,7 @@ pub(super) enum Why {
 }
 
 /// Threads that are at it. What they have claimed is nowhere for a moment.
-static UNDER_WAY: UnderWay = UnderWay::new();
+static ACTIVE_THREADS: ActiveThreads = ActiveThreads::new();
 
 /// How often they are waited for by giving the processor away, and how long otherwise, in
 /// nanoseconds.
@@ -53,7 +53,7 @@ pub(super) fn settle() {
         }
         is_long
     };
-    UNDER_WAY.settle(pause, is_over);
+    ACTIVE_THREADS.wait_for_all(pause, is_over);
 }
 
 /// There is no such thread of this process any more.
@@ -72,7 +72,7 @@ fn own_id() -> u64 {
 
 /// In a child: threads that were at it are not there.
 pub(super) fn begin_anew() {
-    UNDER_WAY.begin_anew();
+    ACTIVE_THREADS.clear();
 }
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
@@ -84,7 +84,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
         let pump = link.word(Word::Pump);
         let has_pump = residue::take_pump(pump);
         let under_way = loop {
-            if let Some(thread) = UNDER_WAY.begin(own_id()) {
+            if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
                 break thread;
             }
             // As many as there can be: they wait for nobody.
