@@ -4,7 +4,7 @@
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
 //! * [`holders`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
-//! * [`pace`]: spaces out attempts that may fail, and learns how long something takes.
+//! * [`backoff`]: spaces out attempts that may fail, and learns how long something takes.
 //! * \[`active_threads`\]: waits for threads inside a critical section, which may be cancelled there.
 //!
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other
@@ -14,5 +14,5 @@ pub mod time_budget;
 pub mod descriptors;
 pub mod holders;
 pub mod light;
-pub mod pace;
+pub mod backoff;
 pub mod active_threads;

@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::pace;
+use omniverb_connection::backoff;
 use rustix::thread::sched_yield;
 
 use super::{clock, crowd};
@@ -80,7 +80,7 @@ fn is_time(now: u64) -> bool {
     if since < pause {
         return false;
     }
-    PAUSE.store(pace::pause(since, pause, PAUSE_MIN, PAUSE_MAX), Ordering::Relaxed);
+    PAUSE.store(backoff::next_pause(since, pause, PAUSE_MIN, PAUSE_MAX), Ordering::Relaxed);
     SLEPT.store(now, Ordering::Relaxed);
     true
 }

@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::pace;
+use omniverb_connection::backoff;
 
 use super::clock;
 
@@ -38,7 +38,7 @@ pub(super) fn took(time: u64) {
         let now = clock::now();
         let since = now.wrapping_sub(FOUND.load(Ordering::Relaxed));
         let pause = PAUSE.load(Ordering::Relaxed);
-        let pause = pace::pause(since, pause, PAUSE_MIN, PAUSE_MAX).max(PAUSE_MIN);
+        let pause = backoff::next_pause(since, pause, PAUSE_MIN, PAUSE_MAX).max(PAUSE_MIN);
         FOUND.store(now, Ordering::Relaxed);
         PAUSE.store(pause, Ordering::Relaxed);
         UNTIL.store(next_time(now, pause), Ordering::Relaxed);

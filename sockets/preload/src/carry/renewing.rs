@@ -10,7 +10,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_connection::pace::{Pace, Was};
+use omniverb_connection::backoff::{Backoff, Outcome};
 use omniverb_formats::Direction;
 
 use super::links::{self, Link, Memory, Note, Word};
@@ -27,7 +27,7 @@ const FORKED: u64 = clock::SECOND >> 2;
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
-/// row it was offered anew for little, or came to rest; and when that was last ([`Pace`]). Who is
+/// row it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who is
 /// at the other end says when a link is over, and may say so for ever; it may write how much was
 /// carried as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
@@ -36,24 +36,24 @@ fn words(fd: c_int) -> &'static [AtomicU64; 2] {
     &RENEWED[fd as usize % RENEWED.len()]
 }
 
-fn pace(fd: c_int) -> Pace {
+fn backoff(fd: c_int) -> Backoff {
     let [times, last] = words(fd).each_ref().map(|word| word.load(Ordering::Relaxed));
     if times >> 32 != u64::from(DESCRIPTORS.look(fd).id()) {
         // Another socket's.
-        return Pace::default();
+        return Backoff::default();
     }
-    Pace { times: u64::from(times as u32), last }
+    Backoff { times: u64::from(times as u32), last }
 }
 
 /// Nothing was offered anew at a descriptor of late.
 pub(super) fn is_first(fd: c_int) -> bool {
-    pace(fd).is_forgotten(clock::now(), FORKED)
+    backoff(fd).is_forgotten(clock::now(), FORKED)
 }
 
 /// What is at a descriptor is offered anew, or rests, after it has carried so many bytes.
 pub(super) fn ends_one(fd: c_int, bytes: u64, now: u64) {
-    let was = if bytes >= WORTH { Was::Well } else { Was::InVain };
-    let next = pace(fd).next(now, FORKED, was);
+    let outcome = if bytes >= WORTH { Outcome::Succeeded } else { Outcome::Failed };
+    let next = backoff(fd).next(now, FORKED, outcome);
     let [times, last] = words(fd);
     let id = u64::from(DESCRIPTORS.look(fd).id());
     times.store(id << 32 | next.times, Ordering::Relaxed);
@@ -91,7 +91,7 @@ pub(super) fn next(link: Link, fd: c_int) -> Next {
 fn forgets(link: Link, fd: c_int) -> bool {
     // Without memory there was none: it is not the other end that has ended it.
     let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
-    if has_memory && !pace(fd).is_due(now, FORKED) {
+    if has_memory && !backoff(fd).is_due(now, FORKED) {
         return false;
     }
     // Who is in a call by it may have to say something by it still, and nothing could be offered

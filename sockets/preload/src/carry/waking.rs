@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::pace::{self, learned};
+use omniverb_connection::backoff::{self, moving_average};
 use omniverb_formats::layout::{self, RANG};
 use omniverb_ring::WordMemory;
 
@@ -39,7 +39,7 @@ pub(super) fn looking() -> u64 {
 /// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
 /// look then.
 pub(super) fn in_vain(vain: u64) -> (u64, u64) {
-    pace::in_vain(vain, VAIN_MAX)
+    backoff::skip_after_failure(vain, VAIN_MAX)
 }
 
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
@@ -79,7 +79,7 @@ pub(super) fn heard(link: Link) -> bool {
     let took = woke.wrapping_sub(rang);
     // More is no wake, but somebody else's turn.
     if took < MOST {
-        TAKES.store(learned(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
+        TAKES.store(moving_average(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
     woke.wrapping_sub(asleep) < looking()
 }
