@@ -78,11 +78,7 @@ pub fn next_pause(since: u64, pause: u64, least: u64, most: u64) -> u64 {
 /// threads may have had no processor for a moment.
 #[must_use]
 pub fn moving_average(average: u64, took: u64) -> u64 {
-    if took < average {
-        average - (average - took) / 4
-    } else {
-        average + (took - average) / 8
-    }
+    if took < average { average - (average - took) / 4 } else { average + (took - average) / 8 }
 }
 
 #[cfg(test)]
@@ -107,12 +103,13 @@ mod tests {
     fn a_success_resets_the_pause() {
         let last = Backoff { times: 3, last: 100 };
         assert!(!last.is_due(99, 10) && !last.is_forgotten(99, 10));
-        let failures = (0..20).fold(Backoff::default(), |backoff, now| backoff.next(now, 10, Outcome::Failed));
-        assert!(!failures.is_due(19 + 640, 10) && failures.is_due(20 + 640, 10));
-        let well = failures.next(700, 10, Outcome::Succeeded);
-        assert!(!well.is_due(710, 10) && well.is_due(711, 10));
-        // And so is what was not in failures for long.
-        let long = failures.next(19 + 16 * 640 + 1, 10, Outcome::Failed);
+        let failed =
+            (0..20).fold(Backoff::default(), |backoff, now| backoff.next(now, 10, Outcome::Failed));
+        assert!(!failed.is_due(19 + 640, 10) && failed.is_due(20 + 640, 10));
+        let succeeded = failed.next(700, 10, Outcome::Succeeded);
+        assert!(!succeeded.is_due(710, 10) && succeeded.is_due(711, 10));
+        // And so does a long time without a failure.
+        let long = failed.next(19 + 16 * 640 + 1, 10, Outcome::Failed);
         assert_eq!(long.times, 1);
     }
 

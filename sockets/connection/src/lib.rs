@@ -2,7 +2,7 @@
 //!
 //! * [`time_budget`]: bounds the time that a process waits for other processes, in all.
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
-//! * [`holders`]: counts the processes that have a socket.
+//! * [`process_counts`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
 //! * [`backoff`]: spaces out attempts that may fail, and learns how long something takes.
 //! * \[`active_threads`\]: waits for threads inside a critical section, which may be cancelled there.
@@ -10,9 +10,9 @@
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other
 //! processes has its layout in `sockets/formats`.
 
-pub mod time_budget;
-pub mod descriptors;
-pub mod holders;
-pub mod light;
-pub mod backoff;
 pub mod active_threads;
+pub mod backoff;
+pub mod descriptors;
+pub mod light;
+pub mod process_counts;
+pub mod time_budget;

@@ -1,4 +1,4 @@
-//! Where it is kept which row of the family's count (`omniverb_connection::holders`) is whose.
+//! Where it is kept which row of the family's count (`omniverb_connection::process_counts`) is whose.
 //!
 //! A descriptor's row is of the socket of an id (`table`), which is gone as soon as the descriptor
 //! is about to be closed: so it is seen that one is being closed. It is *tied* by whoever forks
@@ -9,7 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_connection::descriptors::{PIECE, Room};
-use omniverb_connection::holders::{Holders, Name, WORDS};
+use omniverb_connection::process_counts::{CountKey, ProcessCounts, WORDS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::room::Pieces;
@@ -37,13 +37,13 @@ pub(crate) fn are_any() -> bool {
     PLACE.load(Ordering::Relaxed) != 0
 }
 
-pub(crate) fn holders() -> Holders<'static> {
+pub(crate) fn process_counts() -> ProcessCounts<'static> {
     let place = PLACE.load(Ordering::Acquire) as *const AtomicU64;
     if place.is_null() {
-        return Holders::new(&[]);
+        return ProcessCounts::new(&[]);
     }
     // SAFETY: a mapping of this size, which stays, of atomics only.
-    Holders::new(unsafe { core::slice::from_raw_parts(place, SOCKETS * WORDS) })
+    ProcessCounts::new(unsafe { core::slice::from_raw_parts(place, SOCKETS * WORDS) })
 }
 
 /// The memory is there.
@@ -75,7 +75,7 @@ pub(crate) enum Gone {
 #[derive(Clone, Copy)]
 pub(crate) struct Tie {
     word: u64,
-    pub(crate) name: Name,
+    pub(crate) name: CountKey,
 }
 
 impl Tie {
@@ -132,14 +132,14 @@ impl Row {
             let word = self.get(TIED);
             let (cookie, generation) = (self.get(COOKIE), self.get(GENERATION) as u32);
             if self.get(TIED) == word {
-                return Tie { word, name: Name { index: word as u32, generation, cookie } };
+                return Tie { word, name: CountKey { index: word as u32, generation, cookie } };
             }
         }
     }
 
     /// Ties it to a socket for which `claim` finds a row of the family's, for a fork. `false` if
     /// there is none, or somebody else is at it.
-    pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<Name>) -> bool {
+    pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<CountKey>) -> bool {
         let mine = u64::from(id) << 32;
         // From here on nobody else writes the name: a tie without an index is left alone.
         if !self.change(0, mine) {
@@ -166,7 +166,7 @@ impl Row {
 
     /// Whoever may have it is not counted.
     pub(crate) fn spread(self) {
-        holders().spread(self.tie().name);
+        process_counts().mark_unknown(self.tie().name);
     }
 
     /// This process is counted no more. Once for each that was counted: whoever finds the word
@@ -174,8 +174,8 @@ impl Row {
     pub(crate) fn retire(self, tie: Tie, gone: Gone) {
         if tie.name.index != 0 && self.change(tie.word, 0) {
             match gone {
-                Gone::Surely => holders().less(tie.name),
-                Gone::Perhaps => holders().leave(tie.name),
+                Gone::Surely => process_counts().decrement(tie.name),
+                Gone::Perhaps => process_counts().abandon(tie.name),
             }
         }
     }

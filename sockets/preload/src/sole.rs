@@ -2,7 +2,7 @@
 //!
 //! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
 //! whether nobody else has a socket, for sure. How many have one is counted in memory that the
-//! processes share (`omniverb_connection::holders`), and this process keeps for each descriptor
+//! processes share (`omniverb_connection::process_counts`), and this process keeps for each descriptor
 //! which row is its socket's there ([`rows`](crate::rows)).
 //!
 //! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
@@ -28,7 +28,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use rustix::net::sockopt;
 use rustix::process::getpid;
 
-use crate::rows::{self, Gone, Row, holders};
+use crate::rows::{self, Gone, Row, process_counts};
 use crate::table::{self, DESCRIPTORS};
 use crate::{place, uncounted};
 
@@ -93,12 +93,12 @@ impl Fork {
         let is_counted = if tie.id() == entry.id() {
             // Without a row of the family's somebody else is at it at this moment, and will see
             // that it is kept.
-            holders().more(tie.name)
+            process_counts().increment(tie.name)
         } else {
             // What this process was counted for once, and is no more, it is not counted for anew:
             // others may have it.
             row.retire(tie, Gone::Perhaps);
-            let claim = || holders().claim(name(fd, entry)?, 2);
+            let claim = || process_counts().allocate(name(fd, entry)?, 2);
             is_first && row.ties(entry.id(), self.name, claim)
         };
         if !is_counted {
@@ -143,7 +143,7 @@ impl Fork {
             let tie = row.tie();
             if row.fork() == self.name {
                 row.set_fork(0);
-                holders().less(tie.name);
+                process_counts().decrement(tie.name);
             }
         });
     }
@@ -181,7 +181,7 @@ pub(crate) fn has(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
         let tie = row.tie();
         tie.id() == entry.id()
             && cookie.is_none_or(|cookie| cookie == tie.name.cookie)
-            && holders().is_one(tie.name)
+            && process_counts().is_exclusive(tie.name)
     })
 }
 
@@ -246,7 +246,7 @@ fn uses_closing(fd: c_int) {
     if let Some(row) = Row::of(fd) {
         let tie = row.tie();
         if tie.is_any() && tie.id() != DESCRIPTORS.look(fd).id() {
-            holders().spread(tie.name);
+            process_counts().mark_unknown(tie.name);
         }
     }
 }

@@ -187,7 +187,7 @@ impl Entry {
     }
 
     /// Processes that were forked had it, too: how many have it is counted elsewhere
-    /// ([`crate::holders`]).
+    /// ([`crate::process_counts`]).
     #[must_use]
     pub fn is_shared(self) -> bool {
         self.0 & SHARED != 0

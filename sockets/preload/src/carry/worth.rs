@@ -35,7 +35,7 @@ static HERE: AtomicU64 = AtomicU64::new(0);
 const SEEN: u64 = 1 << 32;
 
 fn counts() -> &'static AtomicU64 {
-    rows::holders().besides().unwrap_or(&HERE)
+    rows::process_counts().family_word().unwrap_or(&HERE)
 }
 
 fn short(counts: u64) -> u64 {

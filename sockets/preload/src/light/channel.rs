@@ -14,10 +14,10 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_connection::time_budget::Spent;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::{Frame, Ids, List, Names, Row};
+use omniverb_connection::time_budget::Spent;
 use omniverb_formats::bytes;
 use omniverb_formats::channel::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,

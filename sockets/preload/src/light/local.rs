@@ -4,8 +4,8 @@
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
-use omniverb_connection::time_budget::TimeBudget;
 use omniverb_connection::light::frame::Name;
+use omniverb_connection::time_budget::TimeBudget;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
@@ -17,7 +17,8 @@ const ADDRESSES_NS: u64 = 5_000_000;
 /// Budget: of so many that pass there is one more for that.
 const ADDRESSES_ONE_OF: u64 = 100;
 /// What that may cost.
-pub(super) const ADDRESSES: TimeBudget = TimeBudget { capacity: ADDRESSES_NS, refill_divisor: ADDRESSES_ONE_OF };
+pub(super) const ADDRESSES: TimeBudget =
+    TimeBudget { capacity: ADDRESSES_NS, refill_divisor: ADDRESSES_ONE_OF };
 
 /// Addresses that are remembered.
 const KNOWN: usize = 8;

@@ -65,9 +65,9 @@ pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 
-use omniverb_connection::time_budget::TimeBudget;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::row::Note;
+use omniverb_connection::time_budget::TimeBudget;
 use rustix::thread::sched_yield;
 
 use accept_queue::Pending;

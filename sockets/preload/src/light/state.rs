@@ -11,10 +11,10 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use omniverb_connection::time_budget::Spent;
 use omniverb_connection::light::budgets::BLOCKS;
 use omniverb_connection::light::row::Note;
 use omniverb_connection::light::{Block, Pool, Row, Rows};
+use omniverb_connection::time_budget::Spent;
 use rustix::mm::{Advice, madvise};
 
 use super::descriptors::Token;
