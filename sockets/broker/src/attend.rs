@@ -32,7 +32,7 @@ pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
     reach::gone(broker, &client);
     client.links().into_iter().for_each(|link| ended(broker, &client, link));
     empty(&client.socket);
-    lock(&broker.seats).leave(client.number);
+    lock(&broker.admissions).release(client.number);
 }
 
 /// Ends a connection and lets go of what waits in its socket, which may take for ever.
@@ -63,7 +63,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
         }
         _ => return None,
     }
-    lock(&broker.seats).welcome(client.number);
+    lock(&broker.admissions).mark_greeted(client.number);
     socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {

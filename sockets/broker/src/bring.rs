@@ -82,7 +82,7 @@ pub(crate) fn who_listens(
 
 /// Both are told, or there is nobody, and nobody is told.
 pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
-    let other = lock(&broker.seats).client(there.process.1)?;
+    let other = lock(&broker.admissions).client(there.process.1)?;
     let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
     // Before there is something to give: that costs more.
     let mut channels = lock(&broker.channels);

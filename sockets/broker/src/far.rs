@@ -102,7 +102,7 @@ pub(crate) fn fails(
 
 /// Who wanted that of a gateway, if it is one and serves him.
 fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Option<Arc<Client>> {
-    let client = lock(&broker.seats).client(wanted.client)?;
+    let client = lock(&broker.admissions).client(wanted.client)?;
     let gateway = lock(&broker.gateways).of(worker, token)?;
     let may = client.namespace == worker.namespace && gateway.serves(&client);
     may.then_some(client)
@@ -144,7 +144,7 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &channel::Name
         Some(number) => ((here, number), lock(&broker.listeners).hears((here, number), to)?),
         None => who_listens(broker, asks, (&by, here), to).ok()?,
     };
-    let client = lock(&broker.seats).client(process.1)?;
+    let client = lock(&broker.admissions).client(process.1)?;
     if !gateway.serves(&client) {
         return None;
     }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod across;
+mod admission;
 mod arrivals;
 mod asking;
 mod attend;
@@ -34,7 +35,6 @@ mod order;
 mod proofs;
 mod reach;
 mod relations;
-mod seats;
 mod shared;
 mod show;
 mod stills;
@@ -42,9 +42,9 @@ mod stills;
 pub use omniverb_formats::range::Range;
 pub use order::Order;
 
+use crate::admission::Admission;
 use crate::client::Client;
 use crate::daemon::{FromDaemon, ToDaemon};
-use crate::seats::Admission;
 use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
@@ -89,7 +89,7 @@ pub fn serve(order: OwnedFd) {
     });
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
-    let clients = lock(&broker.seats).clients();
+    let clients = lock(&broker.admissions).clients();
     clients.iter().for_each(|client| socket::shut(client.socket.as_fd()));
 }
 
@@ -194,7 +194,7 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                     }
                 }
                 Some(FromDaemon::IsAnybody) => {
-                    let time = lock(&broker.seats).alone(clock::now());
+                    let time = lock(&broker.admissions).idle_time(clock::now());
                     // If there is no room it asks again.
                     _ = socket::try_send(order.as_fd(), &ToDaemon::Alone { time }.encode(), &[]);
                 }
@@ -232,11 +232,12 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
         return Err(calls);
     }
     let cgroup = cgroup(&calls);
-    let holder = seats::holder(&cgroup, peer.uid, namespace);
+    let holder = admission::holder(&cgroup, peer.uid, namespace);
     let client = Arc::new(Client::new(calls, peer, namespace)?);
     let number = client.number;
-    let admission = lock(&broker.seats).take(number, (&holder, namespace), Arc::downgrade(&client));
-    if let Admission::InsteadOf(other) = &admission
+    let admission =
+        lock(&broker.admissions).admit(number, (&holder, namespace), Arc::downgrade(&client));
+    if let Admission::Replaces(other) = &admission
         && let Some(other) = other.upgrade()
     {
         // Its thread lets go of what it was sent before it leaves.
@@ -251,6 +252,6 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
         }
     }
     // Nobody else has it.
-    lock(&broker.seats).leave(number);
+    lock(&broker.admissions).release(number);
     Arc::into_inner(client).map_or(Ok(()), |client| Err(client.socket))
 }

@@ -121,7 +121,7 @@ pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
     for name in names {
         let holders = lock(&broker.channels).remove(*name);
         for (_, number) in holders.into_iter().flatten() {
-            let client = lock(&broker.seats).client(number);
+            let client = lock(&broker.admissions).client(number);
             if let Some(client) = client {
                 lock(&broker.links).part_with_channel(&client, *name);
             }
@@ -154,7 +154,7 @@ pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8
 
 /// Both have said so: it is one of theirs from now on, and the daemon is asked.
 fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
-    let clients = two.processes.map(|(_, number)| lock(&broker.seats).client(number));
+    let clients = two.processes.map(|(_, number)| lock(&broker.admissions).client(number));
     let is_adopted = {
         let mut channels = lock(&broker.channels);
         // Who has gone has been taken out of what is kept.
@@ -203,7 +203,7 @@ fn seek_still(broker: &Broker, name: u64) {
         return lock(&broker.stills).is_known(name);
     }
     if let [Some(first), Some(second)] =
-        two.processes.map(|(_, number)| lock(&broker.seats).client(number))
+        two.processes.map(|(_, number)| lock(&broker.admissions).client(number))
     {
         let known = lock(&broker.relations).of(one, other, now);
         if let Known::Ask(number) = known {

@@ -1,5 +1,6 @@
 //! What all threads have.
 
+use crate::admission::AdmissionTable;
 use crate::channels::Channels;
 use crate::gateways::Gateways;
 use crate::links::Links;
@@ -7,7 +8,6 @@ use crate::listeners::Listeners;
 use crate::offers::Offers;
 use crate::proofs::Proofs;
 use crate::relations::Relations;
-use crate::seats::Seats;
 use crate::stills::Stills;
 use omniverb_formats::range::Range;
 use omniverb_sys::EventFd;
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct Broker {
     pub(crate) offers: Mutex<Offers>,
-    pub(crate) seats: Mutex<Seats>,
+    pub(crate) admissions: Mutex<AdmissionTable>,
     pub(crate) links: Mutex<Links>,
     pub(crate) relations: Mutex<Relations>,
     pub(crate) proofs: Mutex<Proofs>,

@@ -60,7 +60,7 @@ fn show_until(
         socket::limit_sending_time(to, left)?;
         socket::send(to, &row.encode(), &[])
     };
-    let clients = lock(&broker.seats).seen(namespace);
+    let clients = lock(&broker.admissions).clients_in(namespace);
     for client in clients {
         let Some(client) = client.upgrade() else { continue };
         let (process, sockets) = (client.row(), sockets(broker, &client));
@@ -249,7 +249,7 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seats::holder;
+    use crate::admission::holder;
     use omniverb_formats::show::BYTES;
     use std::time::Duration;
 
@@ -263,7 +263,7 @@ mod tests {
             let peer = socket::peer(ours.as_fd()).unwrap();
             let client = Arc::new(Client::new(ours, peer, 5).unwrap());
             let (number, holder) = (client.number, holder("/", number_of(&gone), 5));
-            _ = lock(&broker.seats).take(number, (&holder, 5), Arc::downgrade(&client));
+            _ = lock(&broker.admissions).admit(number, (&holder, 5), Arc::downgrade(&client));
             gone.push((client, theirs));
         }
         let (ours, theirs) = socket::pair().unwrap();

@@ -1,8 +1,8 @@
 //! Whose turn it is: how many are attended to, and that nobody takes the places of others.
 //!
-//! A seat is taken before there is a thread, and given back when that is about to end. When all are
+//! A entry is taken before there is a thread, and given back when that is about to end. When all are
 //! taken the largest holder yields its oldest, as in the daemon (docs/decisions/0025): its
-//! connection is shut, and its thread goes on until it has let go of what it was sent. What a seat
+//! connection is shut, and its thread goes on until it has let go of what it was sent. What a entry
 //! is counted by stands here, beside the way to its process: nobody has to hold that to count.
 
 use crate::client::Client;
@@ -12,82 +12,82 @@ use omniverb_sys::clock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// For whom a seat is counted: a user in a cgroup, and the network namespace of the socket that was
+/// For whom a entry is counted: a user in a cgroup, and the network namespace of the socket that was
 /// connected, which is to be the one of all that it offers.
 pub(crate) fn holder(cgroup: &str, user: u32, namespace: u64) -> Holder {
     Holder::new(cgroup, user).in_vnic(namespace)
 }
 
 #[derive(Debug)]
-struct Seat {
+struct Entry {
     holder: Holder,
     namespace: u64,
     /// It has said hello.
-    is_welcome: bool,
+    has_greeted: bool,
     client: Weak<Client>,
 }
 
 /// All of them, by the numbers of processes.
 #[derive(Debug)]
-pub(crate) struct Seats {
-    all: BTreeMap<u64, Seat>,
+pub(crate) struct AdmissionTable {
+    all: BTreeMap<u64, Entry>,
     holders: Holders<u64>,
     /// Those that have yielded, and whose threads have not ended.
     leaving: BTreeMap<u64, Holder>,
     /// When the last one was given back, or this began.
-    left: u64,
+    last_release: u64,
 }
 
-impl Default for Seats {
-    fn default() -> Seats {
+impl Default for AdmissionTable {
+    fn default() -> AdmissionTable {
         let (all, holders, leaving) = (BTreeMap::new(), Holders::default(), BTreeMap::new());
-        Seats { all, holders, leaving, left: clock::now() }
+        AdmissionTable { all, holders, leaving, last_release: clock::now() }
     }
 }
 
-/// Whether somebody has a seat now.
+/// Whether somebody has a entry now.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    Seated,
+    Granted,
     /// This one has yielded his: his connection is to be shut.
-    InsteadOf(Weak<Client>),
+    Replaces(Weak<Client>),
     Refused,
 }
 
-impl Seats {
+impl AdmissionTable {
     /// Takes one, if there is one for that holder.
-    pub(crate) fn take(
+    pub(crate) fn admit(
         &mut self,
         number: u64,
         (holder, namespace): (&Holder, u64),
         client: Weak<Client>,
     ) -> Admission {
-        let is_silent = |seat: &&Seat| seat.holder == *holder && !seat.is_welcome;
+        let is_silent = |entry: &&Entry| entry.holder == *holder && !entry.has_greeted;
         if self.all.values().filter(is_silent).count() >= limits::SILENT {
             return Admission::Refused;
         }
-        let mut admission = Admission::Seated;
+        let mut admission = Admission::Granted;
         if self.all.len() >= limits::PROCESSES {
             let yields = self.holders.yields_to(holder).copied();
             let yields = yields.filter(|number| {
-                self.all.get(number).is_some_and(|seat| self.may_leave(&seat.holder, holder))
+                self.all.get(number).is_some_and(|entry| self.may_yield(&entry.holder, holder))
             });
             let Some(yields) = yields else { return Admission::Refused };
-            let Some(seat) = self.all.remove(&yields) else { return Admission::Refused };
+            let Some(entry) = self.all.remove(&yields) else { return Admission::Refused };
             self.holders.remove(&yields);
-            self.leaving.insert(yields, seat.holder);
-            admission = Admission::InsteadOf(seat.client);
+            self.leaving.insert(yields, entry.holder);
+            admission = Admission::Replaces(entry.client);
         }
         self.holders.add(holder, number);
         let holder = holder.clone();
-        self.all.insert(number, Seat { holder, namespace, is_welcome: false, client });
+        self.all.insert(number, Entry { holder, namespace, has_greeted: false, client });
         admission
     }
 
     /// There is room for one more thread that may not end. Of that, relatives who take places from
     /// each other have half for each step of the way that they share: who fills a container's part
     /// has all others' left.
-    fn may_leave(&self, yields: &Holder, newcomer: &Holder) -> bool {
+    fn may_yield(&self, yields: &Holder, newcomer: &Holder) -> bool {
         let (way, newcomer) = (yields.path(), newcomer.path());
         let shared = way.iter().zip(&newcomer).take_while(|(one, other)| one == other).count();
         let leaving: Vec<_> = self.leaving.values().map(Holder::path).collect();
@@ -98,23 +98,23 @@ impl Seats {
     }
 
     /// Who has this one has said hello.
-    pub(crate) fn welcome(&mut self, number: u64) {
-        if let Some(seat) = self.all.get_mut(&number) {
-            seat.is_welcome = true;
+    pub(crate) fn mark_greeted(&mut self, number: u64) {
+        if let Some(entry) = self.all.get_mut(&number) {
+            entry.has_greeted = true;
         }
     }
 
     /// Gives one back.
-    pub(crate) fn leave(&mut self, number: u64) {
+    pub(crate) fn release(&mut self, number: u64) {
         self.all.remove(&number);
         self.holders.remove(&number);
         self.leaving.remove(&number);
-        self.left = clock::now();
+        self.last_release = clock::now();
     }
 
     /// For how many nanoseconds nobody has one; `None`: somebody has.
-    pub(crate) fn alone(&self, now: u64) -> Option<u64> {
-        self.all.is_empty().then_some(now.saturating_sub(self.left))
+    pub(crate) fn idle_time(&self, now: u64) -> Option<u64> {
+        self.all.is_empty().then_some(now.saturating_sub(self.last_release))
     }
 
     /// Who has this one.
@@ -123,14 +123,14 @@ impl Seats {
     }
 
     /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
-    pub(crate) fn seen(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
-        let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.namespace == here);
-        self.all.values().filter(is_here).map(|seat| seat.client.clone()).collect()
+    pub(crate) fn clients_in(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
+        let is_here = |entry: &&Entry| namespace.is_none_or(|here| entry.namespace == here);
+        self.all.values().filter(is_here).map(|entry| entry.client.clone()).collect()
     }
 
     /// Who has one.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
-        self.all.values().filter_map(|seat| seat.client.upgrade()).collect()
+        self.all.values().filter_map(|entry| entry.client.upgrade()).collect()
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::limits::{PROCESSES, SILENT};
 
-    impl Seats {
+    impl AdmissionTable {
         /// As many as can be had, up to two thousand; they say hello if they are polite.
         fn fill(
             &mut self,
@@ -149,9 +149,9 @@ mod tests {
         ) -> usize {
             let takes = |number: &u64| {
                 let (holder, namespace) = holder(*number);
-                let admission = self.take(*number, (&holder, namespace), Weak::new());
+                let admission = self.admit(*number, (&holder, namespace), Weak::new());
                 if is_polite {
-                    self.welcome(*number);
+                    self.mark_greeted(*number);
                 }
                 // Whose connection was shut ends.
                 self.leaving.clear();
@@ -163,7 +163,7 @@ mod tests {
         fn of(&self, cgroup: &str) -> usize {
             let part = format!("{:?}", Holder::new(cgroup, 0));
             let part = part.split("User").next().unwrap_or_default();
-            let is_its = |seat: &&Seat| format!("{:?}", seat.holder).starts_with(part);
+            let is_its = |entry: &&Entry| format!("{:?}", entry.holder).starts_with(part);
             self.all.values().filter(is_its).count()
         }
     }
@@ -174,81 +174,81 @@ mod tests {
 
     #[test]
     fn a_container_shuts_nobody_out() {
-        let mut seats = Seats::default();
+        let mut table = AdmissionTable::default();
         // Root in its own cgroup, as in most containers, with as many namespaces as it likes.
         let greedy = |number: u64| (holder("/box/greedy", number as u32 % 7, number), number);
-        assert_eq!(seats.fill(0, true, greedy), PROCESSES);
+        assert_eq!(table.fill(0, true, greedy), PROCESSES);
         // Another one, of the same user, gets as many, and no more.
-        seats.fill(10_000, true, of("/box/second", 0, 1_000_000));
-        let counts = [seats.of("/box/greedy"), seats.of("/box/second")];
+        table.fill(10_000, true, of("/box/second", 0, 1_000_000));
+        let counts = [table.of("/box/greedy"), table.of("/box/second")];
         assert!(counts.iter().sum::<usize>() == PROCESSES, "{counts:?}");
         assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?}");
         // And so on, also where only the namespace is another one.
-        assert!(seats.fill(20_000, true, of("/other", 0, 1_000_001)) >= PROCESSES / 2 - 1);
-        seats.fill(30_000, true, of("/other", 0, 1_000_002));
-        assert!(seats.all.values().filter(|seat| seat.namespace == 1_000_002).count() > 200);
-        assert_eq!(seats.all.len(), PROCESSES);
-        assert!(seats.of("/box/second") > 200, "{}", seats.of("/box/second"));
+        assert!(table.fill(20_000, true, of("/other", 0, 1_000_001)) >= PROCESSES / 2 - 1);
+        table.fill(30_000, true, of("/other", 0, 1_000_002));
+        assert!(table.all.values().filter(|entry| entry.namespace == 1_000_002).count() > 200);
+        assert_eq!(table.all.len(), PROCESSES);
+        assert!(table.of("/box/second") > 200, "{}", table.of("/box/second"));
     }
 
     #[test]
     fn who_says_nothing_has_few() {
-        let mut seats = Seats::default();
-        assert_eq!(seats.fill(0, false, of("/a", 0, 1)), SILENT);
-        assert_eq!(seats.fill(1000, false, of("/b", 0, 1)), SILENT);
-        assert_eq!(seats.fill(2000, false, of("/a", 0, 2)), SILENT);
-        seats.leave(5);
-        assert_eq!(seats.fill(3000, false, of("/a", 0, 1)), 1);
+        let mut table = AdmissionTable::default();
+        assert_eq!(table.fill(0, false, of("/a", 0, 1)), SILENT);
+        assert_eq!(table.fill(1000, false, of("/b", 0, 1)), SILENT);
+        assert_eq!(table.fill(2000, false, of("/a", 0, 2)), SILENT);
+        table.release(5);
+        assert_eq!(table.fill(3000, false, of("/a", 0, 1)), 1);
     }
 
     #[test]
     fn threads_that_do_not_end_are_few() {
-        let mut seats = Seats::default();
-        assert_eq!(seats.fill(0, true, of("/a", 0, 1)), 2000.min(PROCESSES));
+        let mut table = AdmissionTable::default();
+        assert_eq!(table.fill(0, true, of("/a", 0, 1)), 2000.min(PROCESSES));
         let second = holder("/b", 0, 2);
         let (mut count, mut number) = (0, 10_000);
-        while let Admission::InsteadOf(_) = seats.take(number, (&second, 2), Weak::new()) {
-            seats.welcome(number);
+        while let Admission::Replaces(_) = table.admit(number, (&second, 2), Weak::new()) {
+            table.mark_greeted(number);
             (count, number) = (count + 1, number + 1);
         }
         assert_eq!(count, limits::LEAVING);
-        let first = *seats.leaving.keys().next().unwrap();
-        seats.leave(first);
-        let admission = seats.take(20_000, (&second, 2), Weak::new());
-        assert!(matches!(admission, Admission::InsteadOf(_)));
+        let first = *table.leaving.keys().next().unwrap();
+        table.release(first);
+        let admission = table.admit(20_000, (&second, 2), Weak::new());
+        assert!(matches!(admission, Admission::Replaces(_)));
     }
 
     #[test]
     fn who_takes_his_own_places_leaves_others_theirs() {
-        let mut seats = Seats::default();
-        assert_eq!(seats.fill(0, true, of("/boxes/a", 0, 1)), PROCESSES);
+        let mut table = AdmissionTable::default();
+        assert_eq!(table.fill(0, true, of("/boxes/a", 0, 1)), PROCESSES);
         // From many other namespaces of the same container; threads of those that yield hang.
-        let hang = |seats: &mut Seats, first: u64, cgroup: &str, namespaces: u64| {
+        let hang = |table: &mut AdmissionTable, first: u64, cgroup: &str, namespaces: u64| {
             let takes = |number: &u64| {
                 let namespace = 1000 + number % namespaces;
                 let holder = holder(cgroup, 0, namespace);
-                let admission = seats.take(*number, (&holder, namespace), Weak::new());
-                seats.welcome(*number);
-                matches!(admission, Admission::InsteadOf(_))
+                let admission = table.admit(*number, (&holder, namespace), Weak::new());
+                table.mark_greeted(*number);
+                matches!(admission, Admission::Replaces(_))
             };
             (first..first + 2000).take_while(takes).count()
         };
-        let own = hang(&mut seats, 10_000, "/boxes/a", 50);
+        let own = hang(&mut table, 10_000, "/boxes/a", 50);
         assert!(own > 0 && own <= limits::LEAVING / 4, "{own}");
-        let second = hang(&mut seats, 20_000, "/boxes/b", 1);
+        let second = hang(&mut table, 20_000, "/boxes/b", 1);
         assert!(second >= limits::LEAVING / 4, "{second}");
-        let elsewhere = hang(&mut seats, 30_000, "/system", 1);
+        let elsewhere = hang(&mut table, 30_000, "/system", 1);
         assert_eq!((second + own, elsewhere), (limits::LEAVING / 2, limits::LEAVING / 2));
     }
 
     #[test]
     fn it_is_known_since_when_nobody_is_there() {
-        let mut seats = Seats::default();
-        assert_eq!(seats.fill(7, true, of("/a", 0, 1)), PROCESSES);
-        assert_eq!(seats.alone(clock::now()), None);
-        (0..3000).for_each(|number| seats.leave(number));
+        let mut table = AdmissionTable::default();
+        assert_eq!(table.fill(7, true, of("/a", 0, 1)), PROCESSES);
+        assert_eq!(table.idle_time(clock::now()), None);
+        (0..3000).for_each(|number| table.release(number));
         let before = clock::now();
-        seats.leave(7);
-        assert_eq!(seats.alone(u64::MAX).map(|time| u64::MAX - time >= before), Some(true));
+        table.release(7);
+        assert_eq!(table.idle_time(u64::MAX).map(|time| u64::MAX - time >= before), Some(true));
     }
 }
