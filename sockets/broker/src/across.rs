@@ -8,7 +8,7 @@
 use crate::asking::ask;
 use crate::daemon::Place;
 use crate::evidence;
-use crate::introduce::introduce;
+use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::reach;
@@ -41,7 +41,7 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
         let places = [ours.address(), other.address()];
         let known = lock(&broker.relations).of(places[0], places[1], clock::now());
         match known {
-            Known::Together => bring_together(broker, names, places),
+            Known::Together => introduce_pair(broker, names, places),
             Known::Wait => {}
             Known::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
         }
@@ -80,12 +80,12 @@ pub(crate) fn together(broker: &Broker, number: u64) {
     let Some(places) = lock(&broker.relations).together(number) else { return };
     let waiting = lock(&broker.offers).between(places);
     for names in waiting {
-        bring_together(broker, names, places);
+        introduce_pair(broker, names, places);
     }
 }
 
 /// Gives a link to who waits at both ends of a connection, if it is one.
-fn bring_together(broker: &Broker, names: Names, places: [Place; 2]) {
+fn introduce_pair(broker: &Broker, names: Names, places: [Place; 2]) {
     let namespaces = places.map(|place| place.namespace);
     let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
     let [one, other] = &both;
@@ -106,7 +106,7 @@ fn bring_together(broker: &Broker, names: Names, places: [Place; 2]) {
         return;
     }
     reach::seen(broker, &both);
-    if introduce(broker, one, other, Some(places)).is_err() {
+    if introduce_link(broker, one, other, Some(places)).is_err() {
         other.client.refuse(other.tag, Refusal::TooMany);
     }
 }

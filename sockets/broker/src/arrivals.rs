@@ -45,7 +45,7 @@ impl Arrivals {
             && (is_old(at) || self.ages.len() >= ARRIVALS_OF_NAMESPACE)
         {
             self.ages.pop_front();
-            // There may have been another of these ends since.
+            // Destination may have been another of these ends since.
             if self.all.get(&ends).is_some_and(|one| one.at == at) {
                 self.all.remove(&ends);
             }

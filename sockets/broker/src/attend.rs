@@ -7,7 +7,7 @@
 use crate::across;
 use crate::client::Client;
 use crate::far;
-use crate::introduce::{ended, introduce};
+use crate::introduce_link::{end_link, introduce_link};
 use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
 use crate::reach;
@@ -30,7 +30,7 @@ pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
     _ = converse(broker, &client);
     lock(&broker.offers).gone(&client);
     reach::gone(broker, &client);
-    client.links().into_iter().for_each(|link| ended(broker, &client, link));
+    client.links().into_iter().for_each(|link| end_link(broker, &client, link));
     empty(&client.socket);
     lock(&broker.admissions).release(client.number);
 }
@@ -77,7 +77,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
                     client.refuse(tag, why);
                 }
             }
-            (Request::Ended { link }, None) => ended(broker, client, link),
+            (Request::Ended { link }, None) => end_link(broker, client, link),
             (Request::Listen { tag }, Some(socket)) => reach::listens(broker, client, tag, socket),
             (Request::Unlisten { tag }, None) => reach::unlistens(broker, client, tag),
             (Request::Reach { tag, address, port, from }, None) => {
@@ -145,7 +145,7 @@ fn offered(
     }
     match other? {
         Found::Both(other, ours) => {
-            introduce(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
+            introduce_link(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
         }
         Found::Waits(ours) => {
             client.wait(tag);

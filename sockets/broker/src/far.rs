@@ -1,10 +1,12 @@
 //! A process is brought to one of another host, by gateways ([`crate::gateways`]).
 
 use crate::arrivals::IsIt;
-use crate::bring::{By, Nowhere, There, answer, bring, who_listens};
 use crate::channels::Ends;
 use crate::client::Client;
 use crate::gateways::{Answer, Lead, Serves, Way, way};
+use crate::introduce_channel::{
+    Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
+};
 use crate::offers::Offer;
 use crate::shared::Broker;
 use omniverb_formats::channel::{self, WAY_KEPT};
@@ -32,29 +34,33 @@ pub(crate) fn is_gateway(
 }
 
 /// Where a gateway leads a process that wants to go to another host. It may be told so later.
-pub(crate) fn from_here(broker: &Broker, asks: (&Client, u64), way: Way) -> Result<There, Nowhere> {
+pub(crate) fn from_here(
+    broker: &Broker,
+    asks: (&Client, u64),
+    way: Way,
+) -> Result<Destination, NotIntroduced> {
     let found = lock(&broker.gateways).ask(asks, way, clock::now());
     let (client, tag) = asks;
     match found {
         Answer::Lead(lead) => Ok(there(way, lead)),
         Answer::Tell(gateway, wanted) if gateway.is_wanted(wanted) => {
             client.waits(tag);
-            Err(Nowhere::Later)
+            Err(NotIntroduced::Pending)
         }
-        Answer::Tell(..) | Answer::Nobody => Err(Nowhere::Unheard),
+        Answer::Tell(..) | Answer::Nobody => Err(NotIntroduced::NoListener),
         Answer::Later => {
             client.waits(tag);
-            Err(Nowhere::Later)
+            Err(NotIntroduced::Pending)
         }
-        Answer::Soon => Err(Nowhere::Soon),
+        Answer::Soon => Err(NotIntroduced::ConnectFirst),
     }
 }
 
-fn there(way: Way, lead: Lead) -> There {
+fn there(way: Way, lead: Lead) -> Destination {
     let (from, to) = way;
-    There {
+    Destination {
         process: lead.process,
-        by: By::Gateway(way),
+        by: Via::Gateway(way),
         ends: Ends::Far([from, to.ip()]),
         way: Some((to.port(), lead.until)),
     }
@@ -142,13 +148,13 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &channel::Name
     let before = lock(&broker.channels).of(worker.process()).next().map(|(_, _, other, _)| other);
     let (process, listens) = match before {
         Some(number) => ((here, number), lock(&broker.listeners).hears((here, number), to)?),
-        None => who_listens(broker, asks, (&by, here), to).ok()?,
+        None => find_listener(broker, asks, (&by, here), to).ok()?,
     };
     let client = lock(&broker.admissions).client(process.1)?;
     if !gateway.serves(&client) {
         return None;
     }
-    let (by, ends) = (By::Listening(listens), Ends::Far([from.ip(), to.ip()]));
+    let (by, ends) = (Via::Listener(listens), Ends::Far([from.ip(), to.ip()]));
     let way = Some((to.port(), arrived.at.saturating_add(WAY_KEPT)));
-    bring(broker, asks, There { process, by, ends, way })
+    introduce_channel(broker, asks, Destination { process, by, ends, way })
 }

@@ -19,14 +19,14 @@ mod admission;
 mod arrivals;
 mod asking;
 mod attend;
-mod bring;
 mod channels;
 mod client;
 pub mod daemon;
 mod evidence;
 mod far;
 mod gateways;
-mod introduce;
+mod introduce_channel;
+mod introduce_link;
 mod limits;
 mod links;
 mod listeners;
@@ -79,7 +79,7 @@ pub fn serve(order: OwnedFd) {
         return;
     };
     let Ok(daemon) = order.try_clone() else { return };
-    introduce::begin();
+    introduce_link::begin();
     let light = said.light.clone();
     let broker = Arc::new(Broker {
         daemon: Some(daemon),

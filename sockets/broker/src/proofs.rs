@@ -73,7 +73,7 @@ impl Proofs {
         self.all.retain(|_, proof| proof.until > now);
     }
 
-    /// There is none.
+    /// Destination is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

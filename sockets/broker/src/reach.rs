@@ -9,11 +9,13 @@
 //! host by a gateway ([`crate::far`]).
 
 use crate::asking::ask;
-use crate::bring::{By, Nowhere, There, answer, leave, who_listens};
 use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
 use crate::far;
+use crate::introduce_channel::{
+    Destination, NotIntroduced, Via, answer, find_listener, release_channel,
+};
 use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
@@ -90,10 +92,14 @@ pub(crate) fn reaches(
     answer(broker, (client, tag), found);
 }
 
-fn within(broker: &Broker, asks: (&Client, u64), to: SocketAddr) -> Result<There, Nowhere> {
+fn within(
+    broker: &Broker,
+    asks: (&Client, u64),
+    to: SocketAddr,
+) -> Result<Destination, NotIntroduced> {
     let namespace = asks.0.namespace;
-    let (process, listens) = who_listens(broker, asks, (asks.0, namespace), to)?;
-    Ok(There { process, by: By::Listening(listens), ends: Ends::Within, way: None })
+    let (process, listens) = find_listener(broker, asks, (asks.0, namespace), to)?;
+    Ok(Destination { process, by: Via::Listener(listens), ends: Ends::Within, way: None })
 }
 
 fn across(
@@ -101,19 +107,19 @@ fn across(
     asks: (&Client, u64),
     from: IpAddr,
     to: SocketAddr,
-) -> Result<There, Nowhere> {
+) -> Result<Destination, NotIntroduced> {
     let place = Place { namespace: asks.0.namespace, address: from };
     let proof = lock(&broker.proofs).get(place, to, clock::now());
     let Some(proof) = proof else {
         return far::from_here(broker, asks, (from, to));
     };
     if !lock(&broker.relations).are_together(place, proof.to) {
-        return Err(Nowhere::Unheard);
+        return Err(NotIntroduced::NoListener);
     }
-    let by = proof.by().ok_or(Nowhere::Unheard)?;
-    let (process, listens) = who_listens(broker, asks, (&by, proof.to.namespace), to)?;
-    let (by, ends) = (By::Listening(listens), Ends::Across([place, proof.to]));
-    Ok(There { process, by, ends, way: Some((to.port(), proof.until)) })
+    let by = proof.by().ok_or(NotIntroduced::NoListener)?;
+    let (process, listens) = find_listener(broker, asks, (&by, proof.to.namespace), to)?;
+    let (by, ends) = (Via::Listener(listens), Ends::Across([place, proof.to]));
+    Ok(Destination { process, by, ends, way: Some((to.port(), proof.until)) })
 }
 
 /// The daemon says that these are over, links and channels: who has channels of them is told.
@@ -223,7 +229,7 @@ fn seek_still(broker: &Broker, name: u64) {
         over(broker, &BTreeSet::from([name]));
     } else if is_well && lock(&broker.channels).has(name, two.processes[0]).is_none() {
         // It has ended since.
-        leave(broker, name, two);
+        release_channel(broker, name, two);
     }
 }
 
@@ -231,7 +237,7 @@ fn seek_still(broker: &Broker, name: u64) {
 pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
     let two = lock(&broker.channels).end(name, client.process());
     if let Some(two) = two {
-        leave(broker, name, two);
+        release_channel(broker, name, two);
     }
     lock(&broker.stills).end(name, client.process());
 }
@@ -239,7 +245,7 @@ pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
 /// A process has gone, and has said so before.
 pub(crate) fn gone(broker: &Broker, client: &Client) {
     let gone = lock(&broker.channels).gone(client.process());
-    gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
+    gone.into_iter().for_each(|(name, two)| release_channel(broker, name, two));
     lock(&broker.stills).gone(client.process());
     lock(&broker.listeners).gone(client.process());
     lock(&broker.gateways).gone(client.process());

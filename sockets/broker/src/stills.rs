@@ -67,7 +67,7 @@ pub(crate) enum Said {
     Waits,
     /// Both have said it: who they are.
     Both(Between),
-    /// There can be no such channel.
+    /// Destination can be no such channel.
     Wrong,
 }
 
@@ -151,7 +151,7 @@ impl Stills {
         its.into_iter().for_each(|name| _ = self.forget(name));
     }
 
-    /// There is none.
+    /// Destination is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.said.is_empty() && self.both.is_empty()
     }

@@ -30,7 +30,7 @@ fn next_name() -> u64 {
 ///
 /// # Errors
 /// Then the second is to be told.
-pub(crate) fn introduce(
+pub(crate) fn introduce_link(
     broker: &Broker,
     first: &Offer,
     second: &Offer,
@@ -55,7 +55,7 @@ pub(crate) fn introduce(
     // Who has not read his messages for long gets no link, and then the other one needs none.
     if !may || !first.client.give(first.tag, (link, 0, reach), memory.as_fd()) {
         let given = lock(&broker.links).undo(link);
-        over(broker, link, given);
+        release_link(broker, link, given);
         if !may {
             first.client.refuse(first.tag, Refusal::NotProven);
         }
@@ -63,7 +63,7 @@ pub(crate) fn introduce(
     }
     // For the first it is a link on which nobody ever is, should the second not take it.
     if !second.client.give(second.tag, (link, 1, reach), memory.as_fd()) {
-        ended(broker, &second.client, link);
+        end_link(broker, &second.client, link);
     }
     // The daemon may have said meanwhile that it is over, and they have heard of that before they
     // had it.
@@ -75,14 +75,14 @@ pub(crate) fn introduce(
 }
 
 /// A process needs a link no more.
-pub(crate) fn ended(broker: &Broker, client: &Client, link: u64) {
+pub(crate) fn end_link(broker: &Broker, client: &Client, link: u64) {
     client.ended(link);
     let given = lock(&broker.links).end(link, client.number);
-    over(broker, link, given);
+    release_link(broker, link, given);
 }
 
 /// A link that nobody has any more.
-fn over(broker: &Broker, link: u64, given: Option<Given>) {
+fn release_link(broker: &Broker, link: u64, given: Option<Given>) {
     if let Some([one, other]) = given.and_then(|given| given.pair) {
         lock(&broker.relations).leave(one, other, link, clock::now());
     }

@@ -12,22 +12,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 
 /// Why somebody is brought nowhere.
-pub(crate) enum Nowhere {
+pub(crate) enum NotIntroduced {
     /// No socket listens there, or none that he may be brought to.
-    Unheard,
+    NoListener,
     /// One does, and no other process has said that it does so by it.
-    Unsaid,
+    NotAnnounced,
     /// It is on another host, to which he may be brought when he has connected once by TCP.
-    Soon,
+    ConnectFirst,
     /// The same, and he has: he is told.
-    Later,
+    Pending,
 }
 
 /// Where somebody is to be brought.
-pub(crate) struct There {
+pub(crate) struct Destination {
     pub(crate) process: (u64, u64),
     /// By what; a gateway's process leads there by itself.
-    pub(crate) by: By,
+    pub(crate) by: Via,
     pub(crate) ends: Ends,
     /// Unless that is always so: to which port one may go there, and until when.
     pub(crate) way: Option<(u16, u64)>,
@@ -35,9 +35,9 @@ pub(crate) struct There {
 
 /// Why somebody is brought to a process.
 #[derive(Clone, Copy)]
-pub(crate) enum By {
+pub(crate) enum Via {
     /// It listens, and calls it that.
-    Listening(u64),
+    Listener(u64),
     /// It is a gateway's, and leads this way.
     Gateway(Way),
 }
@@ -46,76 +46,81 @@ pub(crate) enum By {
 pub(crate) fn answer(
     broker: &Broker,
     (client, tag): (&Client, u64),
-    found: Result<There, Nowhere>,
+    found: Result<Destination, NotIntroduced>,
 ) {
     // Where he cannot be brought to one process others may have the socket.
-    let is_brought =
-        found.and_then(|there| bring(broker, (client, tag), there).ok_or(Nowhere::Unsaid));
-    match is_brought {
-        Ok(()) | Err(Nowhere::Later) => {}
-        Err(Nowhere::Unsaid) => client.nobody_yet(tag),
-        Err(Nowhere::Unheard) => client.nobody(tag),
-        Err(Nowhere::Soon) => client.nobody_so_far(tag),
+    let is_introduced = found.and_then(|there| {
+        introduce_channel(broker, (client, tag), there).ok_or(NotIntroduced::NotAnnounced)
+    });
+    match is_introduced {
+        Ok(()) | Err(NotIntroduced::Pending) => {}
+        Err(NotIntroduced::NotAnnounced) => client.nobody_yet(tag),
+        Err(NotIntroduced::NoListener) => client.nobody(tag),
+        Err(NotIntroduced::ConnectFirst) => client.nobody_so_far(tag),
     }
 }
 
 /// What a socket is called where nobody is to learn how many there are.
-fn name_of(cookie: u64) -> u64 {
+fn socket_name(cookie: u64) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(cookie).max(1)
 }
 
 /// Which process, and what it calls that, as the kernel says whom `by` asks; who wants to be
 /// brought there is told which socket it is.
-pub(crate) fn who_listens(
+pub(crate) fn find_listener(
     broker: &Broker,
     (client, tag): (&Client, u64),
     (by, namespace): (&Client, u64),
     to: SocketAddr,
-) -> Result<((u64, u64), u64), Nowhere> {
-    let cookie = by.listener(to).ok().flatten().ok_or(Nowhere::Unheard)?;
+) -> Result<((u64, u64), u64), NotIntroduced> {
+    let cookie = by.listener(to).ok().flatten().ok_or(NotIntroduced::NoListener)?;
     let port = lock(&broker.listeners).port((namespace, cookie));
-    client.by(tag, name_of(cookie), port);
+    client.by(tag, socket_name(cookie), port);
     let next = lock(&broker.listeners).next((namespace, cookie), client.number);
-    next.map(|(number, listens)| ((namespace, number), listens)).ok_or(Nowhere::Unsaid)
+    next.map(|(number, listens)| ((namespace, number), listens)).ok_or(NotIntroduced::NotAnnounced)
 }
 
 /// Both are told, or there is nobody, and nobody is told.
-pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
+pub(crate) fn introduce_channel(
+    broker: &Broker,
+    asks: (&Client, u64),
+    there: Destination,
+) -> Option<()> {
     let other = lock(&broker.admissions).client(there.process.1)?;
     let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
     // Before there is something to give: that costs more.
     let mut channels = lock(&broker.channels);
-    if !is_there_still(broker, asks.0, &there) {
+    if !is_still_reachable(broker, asks.0, &there) {
         return None;
     }
     match channels.room(two) {
-        Room::Known(name) => return known(&mut channels, asks, &other, &there, name),
+        Room::Known(name) => return reuse_channel(&mut channels, asks, &other, &there, name),
         Room::None => return None,
         Room::Free => drop(channels),
     }
-    let given = Given::new()?;
-    let is_brought = give(broker, asks, (&other, &there), two, &given);
+    let given = ChannelFiles::new()?;
+    let is_introduced = give_channel(broker, asks, (&other, &there), two, &given);
     // Last of all, and holding nothing: the two may have sent each other something by now.
     drop(given);
-    is_brought
+    is_introduced
 }
 
 /// Who has said that he listens there no more was told that nobody is brought there:
 /// [`unlistens`].
-fn is_there_still(broker: &Broker, asks: &Client, there: &There) -> bool {
+fn is_still_reachable(broker: &Broker, asks: &Client, there: &Destination) -> bool {
     match there.by {
-        By::Listening(tag) => lock(&broker.listeners).has(there.process, tag),
-        By::Gateway(way) => lock(&broker.gateways).leads(asks, way, there.process),
+        Via::Listener(tag) => lock(&broker.listeners).has(there.process, tag),
+        Via::Gateway(way) => lock(&broker.gateways).leads(asks, way, there.process),
     }
 }
 
 /// They have one. Who listens is told first that somebody may come.
-fn known(
+fn reuse_channel(
     channels: &mut Channels,
     (client, tag): (&Client, u64),
     other: &Client,
-    there: &There,
+    there: &Destination,
     name: u64,
 ) -> Option<()> {
     let Some((port, until)) = there.way else {
@@ -127,38 +132,38 @@ fn known(
 }
 
 /// What two processes get.
-struct Given {
+struct ChannelFiles {
     memory: OwnedFd,
     ends: (OwnedFd, OwnedFd),
 }
 
-impl Given {
-    fn new() -> Option<Given> {
+impl ChannelFiles {
+    fn new() -> Option<ChannelFiles> {
         let memory = memfd::create("omniverb channel", channel::BYTES as u64).ok()?;
-        Some(Given { memory, ends: socket::stream_pair().ok()? })
+        Some(ChannelFiles { memory, ends: socket::stream_pair().ok()? })
     }
 }
 
 /// Who listens is told first, so that he knows of a channel before anything comes by it. All of it
 /// with the lock of all channels: nobody hears of one as known before he is given it. Nothing of
 /// this waits.
-fn give(
+fn give_channel(
     broker: &Broker,
     asks: (&Client, u64),
-    (other, there): (&Arc<Client>, &There),
+    (other, there): (&Arc<Client>, &Destination),
     two: Between,
-    given: &Given,
+    given: &ChannelFiles,
 ) -> Option<()> {
     let (client, tag) = asks;
     let mut channels = lock(&broker.channels);
     match channels.room(two) {
         // Both have asked at a time.
-        Room::Known(name) => return known(&mut channels, asks, other, there, name),
+        Room::Known(name) => return reuse_channel(&mut channels, asks, other, there, name),
         Room::None => return None,
         Room::Free => {}
     }
     // Who has gone has been taken out of what is kept.
-    if other.is_gone() || !is_there_still(broker, client, there) {
+    if other.is_gone() || !is_still_reachable(broker, client, there) {
         return None;
     }
     // What a process says of one later proves nothing: nobody is to guess others'.
@@ -166,24 +171,24 @@ fn give(
     // From now on the daemon's word that it is over is heard of.
     let places = two.ends.places();
     let may = places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
-    let listens = if let By::Listening(tag) = there.by { tag } else { 0 };
+    let listens = if let Via::Listener(tag) = there.by { tag } else { 0 };
     let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
         && other.channel((listens, name, 1), others, [memory, given.ends.1.as_fd()])
         // If he does not take it who listens finds the other end closed.
         && client.channel((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
     if !is_told {
-        leave(broker, name, two);
+        release_channel(broker, name, two);
         return None;
     }
     let may_keep = lock(&broker.links).may_keep_file(channels.count());
     let memory = if may_keep { given.memory.try_clone().ok() } else { None };
     channels.add(name, two, memory);
-    there.way.map_or(Some(()), |_| known(&mut channels, asks, other, there, name))
+    there.way.map_or(Some(()), |_| reuse_channel(&mut channels, asks, other, there, name))
 }
 
 /// A channel does not live by what the daemon says any more.
-pub(crate) fn leave(broker: &Broker, name: u64, two: Between) {
+pub(crate) fn release_channel(broker: &Broker, name: u64, two: Between) {
     if let Some([one, other]) = two.ends.places() {
         lock(&broker.relations).leave(one, other, name, clock::now());
     }
