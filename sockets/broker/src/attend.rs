@@ -84,7 +84,9 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
                 reach::reaches(broker, client, tag, (address, port), from);
             }
             (Request::ChannelEnded { name }, None) => reach::ended(broker, client, name),
-            (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
+            (Request::Still { name, ends }, None) => {
+                reach::claim_inherited(broker, client, name, ends)
+            }
             (Request::Gateways, socket) => far::is_gateway(broker, client, socket)?,
             (Request::Leads { token, wanted }, None) => {
                 far::leads(broker, client, token, wanted);

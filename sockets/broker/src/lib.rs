@@ -25,6 +25,7 @@ pub mod daemon;
 mod evidence;
 mod far;
 mod gateways;
+mod inherited_channels;
 mod introduce_channel;
 mod introduce_link;
 mod limits;
@@ -37,7 +38,6 @@ mod reach;
 mod relations;
 mod shared;
 mod show;
-mod stills;
 
 pub use omniverb_formats::range::Range;
 pub use order::Order;
@@ -140,7 +140,7 @@ fn listen(
 /// again, if something is left.
 fn tidy(broker: &Broker) -> Option<Duration> {
     across::seek_again(broker);
-    let has_stills = reach::seek_stills(broker);
+    let has_inherited = reach::ask_about_inherited(broker);
     let mut relations = lock(&broker.relations);
     relations.sweep(clock::now());
     let is_said = relations.say_no_more(|number| {
@@ -148,7 +148,7 @@ fn tidy(broker: &Broker) -> Option<Duration> {
         let daemon = broker.daemon.as_ref();
         daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
     });
-    let mut is_empty = relations.is_empty() && !has_stills;
+    let mut is_empty = relations.is_empty() && !has_inherited;
     drop(relations);
     let mut proofs = lock(&broker.proofs);
     proofs.sweep(clock::now());

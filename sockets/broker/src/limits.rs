@@ -67,9 +67,9 @@ pub(crate) const PROOFS_OF_NAMESPACE: usize = 1024;
 /// Budget: how long the other process of a channel that an earlier broker gave is waited for, in
 /// nanoseconds: one that makes no call meanwhile has not found that there is another broker. Until
 /// then nobody has said that the two may have it.
-pub(crate) const STILL_KEPT: u64 = 10_000_000_000;
+pub(crate) const INHERITED_KEPT: u64 = 10_000_000_000;
 /// Budget: how long the daemon is asked whether it may be, in nanoseconds.
-pub(crate) const STILL_ASKED: u64 = 30_000_000_000;
+pub(crate) const INHERITED_ASKED: u64 = 30_000_000_000;
 /// Budget: other network namespaces that have offered the other end of one offer, of which the
 /// daemon is asked.
 pub(crate) const ELSEWHERE: usize = 8;

@@ -13,13 +13,13 @@ use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
 use crate::far;
+use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, release_channel,
 };
 use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
-use crate::stills::{Claim, Said};
 use omniverb_formats::message::Refusal;
 use omniverb_sys::listening::Listening;
 use omniverb_sys::{clock, lock};
@@ -136,20 +136,25 @@ pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
 }
 
 /// A process has a channel that a broker before this one has given.
-pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8; 16]; 2]) {
+pub(crate) fn claim_inherited(
+    broker: &Broker,
+    client: &Arc<Client>,
+    name: u64,
+    ends: [[u8; 16]; 2],
+) {
     let ends = ends.map(|end| Ipv6Addr::from(end).to_canonical());
     let claim = Claim::new(client, ends, clock::now());
     let has = lock(&broker.channels).has(name, client.process());
     let said = match has {
-        None => lock(&broker.stills).add(name, claim),
+        None => lock(&broker.inherited).add(name, claim),
         // Once more.
-        Some(true) => Said::Waits,
-        Some(false) => Said::Wrong,
+        Some(true) => ClaimOutcome::Waiting,
+        Some(false) => ClaimOutcome::Refused,
     };
     let is_one = match said {
-        Said::Waits => true,
-        Said::Both(two) => adopt(broker, name, two),
-        Said::Wrong => false,
+        ClaimOutcome::Waiting => true,
+        ClaimOutcome::Confirmed(two) => adopt(broker, name, two),
+        ClaimOutcome::Refused => false,
     };
     if !is_one {
         // Who does not read is told no more.
@@ -169,12 +174,12 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
         let may = is_new && channels.has_places(two);
         if may {
             channels.add(name, two, None);
-            lock(&broker.stills).asks(name, two, clock::now());
+            lock(&broker.inherited).queue_question(name, two, clock::now());
         }
         may
     };
     if is_adopted {
-        seek_still(broker, name);
+        ask_about_channel(broker, name);
     } else if let [Some(first), _] = &clients {
         first.part(name);
     }
@@ -183,30 +188,30 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
 
 /// The daemon is asked about channels of an earlier broker whose processes have both said so; what
 /// one has said alone for long is over. Whether there are any left.
-pub(crate) fn seek_stills(broker: &Broker) -> bool {
-    if lock(&broker.stills).is_empty() {
+pub(crate) fn ask_about_inherited(broker: &Broker) -> bool {
+    if lock(&broker.inherited).is_empty() {
         return false;
     }
-    let late = lock(&broker.stills).sweep(clock::now());
+    let late = lock(&broker.inherited).sweep(clock::now());
     for (name, claim) in late {
         if let Some(client) = claim.client.upgrade() {
             lock(&broker.links).part_with_channel(&client, name);
         }
     }
-    let some = lock(&broker.stills).next_ones();
-    some.into_iter().for_each(|name| seek_still(broker, name));
-    !lock(&broker.stills).is_empty()
+    let some = lock(&broker.inherited).next_batch();
+    some.into_iter().for_each(|name| ask_about_channel(broker, name));
+    !lock(&broker.inherited).is_empty()
 }
 
 /// Asks about one, until that is answered: a policy is at once, what else the daemon says may be
 /// for a moment only.
-fn seek_still(broker: &Broker, name: u64) {
+fn ask_about_channel(broker: &Broker, name: u64) {
     let now = clock::now();
-    let Some((two, until)) = lock(&broker.stills).asked(name) else { return };
+    let Some((two, until)) = lock(&broker.inherited).question(name) else { return };
     let Some([one, other]) = two.ends.places() else { return };
     if lock(&broker.channels).has(name, two.processes[0]).is_none() {
         // Both have ended it meanwhile.
-        return lock(&broker.stills).is_known(name);
+        return lock(&broker.inherited).resolve(name);
     }
     if let [Some(first), Some(second)] =
         two.processes.map(|(_, number)| lock(&broker.admissions).client(number))
@@ -223,7 +228,7 @@ fn seek_still(broker: &Broker, name: u64) {
         (is_well, is_late || relations.why(one, other) == Some(WhyApart::Policy))
     };
     if is_well || is_over {
-        lock(&broker.stills).is_known(name);
+        lock(&broker.inherited).resolve(name);
     }
     if is_over && !is_well {
         over(broker, &BTreeSet::from([name]));
@@ -239,14 +244,14 @@ pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
     if let Some(two) = two {
         release_channel(broker, name, two);
     }
-    lock(&broker.stills).end(name, client.process());
+    lock(&broker.inherited).withdraw(name, client.process());
 }
 
 /// A process has gone, and has said so before.
 pub(crate) fn gone(broker: &Broker, client: &Client) {
     let gone = lock(&broker.channels).gone(client.process());
     gone.into_iter().for_each(|(name, two)| release_channel(broker, name, two));
-    lock(&broker.stills).gone(client.process());
+    lock(&broker.inherited).forget_process(client.process());
     lock(&broker.listeners).gone(client.process());
     lock(&broker.gateways).gone(client.process());
 }

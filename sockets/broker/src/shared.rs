@@ -3,12 +3,12 @@
 use crate::admission::AdmissionTable;
 use crate::channels::Channels;
 use crate::gateways::Gateways;
+use crate::inherited_channels::InheritedChannels;
 use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::offers::Offers;
 use crate::proofs::Proofs;
 use crate::relations::Relations;
-use crate::stills::Stills;
 use omniverb_formats::range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ pub(crate) struct Broker {
     pub(crate) proofs: Mutex<Proofs>,
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) channels: Mutex<Channels>,
-    pub(crate) stills: Mutex<Stills>,
+    pub(crate) inherited: Mutex<InheritedChannels>,
     pub(crate) gateways: Mutex<Gateways>,
     /// To which addresses connections are light.
     pub(crate) light: Vec<Range>,

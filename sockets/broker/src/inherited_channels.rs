@@ -8,7 +8,7 @@
 use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::Place;
-use crate::limits::{CHANNELS, STILL_ASKED, STILL_KEPT};
+use crate::limits::{CHANNELS, INHERITED_ASKED, INHERITED_KEPT};
 use crate::listeners::Process;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 /// Those that the daemon is asked about in one go.
-const PER_TURN: usize = 64;
+const PER_PASS: usize = 64;
 
 /// What a process says of one.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Claim {
             process: client.process(),
             own: Place { namespace: client.namespace, address: own },
             others,
-            until: now.saturating_add(STILL_KEPT),
+            until: now.saturating_add(INHERITED_KEPT),
         }
     }
 
@@ -49,11 +49,11 @@ impl Claim {
 
 /// All of them, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Stills {
+pub(crate) struct InheritedChannels {
     /// What one has said.
-    said: HashMap<u64, Claim>,
+    claims: HashMap<u64, Claim>,
     /// What both have said: the daemon is to be asked, until then.
-    both: BTreeMap<u64, (Between, u64)>,
+    confirmed: BTreeMap<u64, (Between, u64)>,
     /// The last of these that was taken.
     last: u64,
     /// How many a process has said alone.
@@ -62,41 +62,42 @@ pub(crate) struct Stills {
 
 /// What becomes of a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ClaimOutcome {
     /// The other one is waited for.
-    Waits,
+    Waiting,
     /// Both have said it: who they are.
-    Both(Between),
+    Confirmed(Between),
     /// Destination can be no such channel.
-    Wrong,
+    Refused,
 }
 
-impl Stills {
-    /// A process says that it has one. What both have said is to be kept ([`Stills::asks`]).
-    pub(crate) fn add(&mut self, name: u64, claim: Claim) -> Said {
-        match self.said.get(&name) {
+impl InheritedChannels {
+    /// A process says that it has one. What both have said is to be kept ([`InheritedChannels::queue_question`]).
+    pub(crate) fn add(&mut self, name: u64, claim: Claim) -> ClaimOutcome {
+        match self.claims.get(&name) {
             None => {
                 let count = self.count.entry(claim.process).or_default();
                 if *count >= CHANNELS {
-                    return Said::Wrong;
+                    return ClaimOutcome::Refused;
                 }
                 *count += 1;
-                self.said.insert(name, claim);
-                Said::Waits
+                self.claims.insert(name, claim);
+                ClaimOutcome::Waiting
             }
             // Once more.
-            Some(said) if said.process == claim.process => Said::Waits,
-            Some(said) if said.fits(&claim) => {
-                let (processes, places) = ([said.process, claim.process], [said.own, claim.own]);
+            Some(claimed) if claimed.process == claim.process => ClaimOutcome::Waiting,
+            Some(claimed) if claimed.fits(&claim) => {
+                let (processes, places) =
+                    ([claimed.process, claim.process], [claimed.own, claim.own]);
                 self.forget(name);
-                Said::Both(Between { processes, ends: Ends::Across(places) })
+                ClaimOutcome::Confirmed(Between { processes, ends: Ends::Across(places) })
             }
-            Some(_) => Said::Wrong,
+            Some(_) => ClaimOutcome::Refused,
         }
     }
 
     fn forget(&mut self, name: u64) -> Option<Claim> {
-        let claim = self.said.remove(&name)?;
+        let claim = self.claims.remove(&name)?;
         if let Some(count) = self.count.get_mut(&claim.process) {
             *count -= 1;
             if *count == 0 {
@@ -107,53 +108,53 @@ impl Stills {
     }
 
     /// The daemon is to be asked about one, which counts as a channel of both already.
-    pub(crate) fn asks(&mut self, name: u64, two: Between, now: u64) {
-        self.both.insert(name, (two, now.saturating_add(STILL_ASKED)));
+    pub(crate) fn queue_question(&mut self, name: u64, two: Between, now: u64) {
+        self.confirmed.insert(name, (two, now.saturating_add(INHERITED_ASKED)));
     }
 
     /// One of which the daemon is to be asked, and until when.
-    pub(crate) fn asked(&self, name: u64) -> Option<(Between, u64)> {
-        self.both.get(&name).copied()
+    pub(crate) fn question(&self, name: u64) -> Option<(Between, u64)> {
+        self.confirmed.get(&name).copied()
     }
 
     /// Some of those, others each time.
-    pub(crate) fn next_ones(&mut self) -> Vec<u64> {
-        let behind = self.both.range((Bound::Excluded(self.last), Bound::Unbounded));
-        let all = behind.chain(self.both.range(..=self.last));
-        let some: Vec<u64> = all.map(|(name, _)| *name).take(PER_TURN).collect();
+    pub(crate) fn next_batch(&mut self) -> Vec<u64> {
+        let behind = self.confirmed.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let all = behind.chain(self.confirmed.range(..=self.last));
+        let some: Vec<u64> = all.map(|(name, _)| *name).take(PER_PASS).collect();
         self.last = some.last().copied().unwrap_or_default();
         some
     }
 
     /// What is to become of one is known.
-    pub(crate) fn is_known(&mut self, name: u64) {
-        self.both.remove(&name);
+    pub(crate) fn resolve(&mut self, name: u64) {
+        self.confirmed.remove(&name);
     }
 
     /// Those whose other end has not come.
     pub(crate) fn sweep(&mut self, now: u64) -> Vec<(u64, Claim)> {
-        let over = self.said.iter().filter(|(_, claim)| claim.until <= now);
+        let over = self.claims.iter().filter(|(_, claim)| claim.until <= now);
         let over: Vec<u64> = over.map(|(name, _)| *name).collect();
         over.into_iter().filter_map(|name| Some((name, self.forget(name)?))).collect()
     }
 
     /// A process has no use for one any more.
-    pub(crate) fn end(&mut self, name: u64, process: Process) {
-        if self.said.get(&name).is_some_and(|claim| claim.process == process) {
+    pub(crate) fn withdraw(&mut self, name: u64, process: Process) {
+        if self.claims.get(&name).is_some_and(|claim| claim.process == process) {
             self.forget(name);
         }
     }
 
     /// A process has gone.
-    pub(crate) fn gone(&mut self, process: Process) {
-        let its = self.said.iter().filter(|(_, claim)| claim.process == process);
+    pub(crate) fn forget_process(&mut self, process: Process) {
+        let its = self.claims.iter().filter(|(_, claim)| claim.process == process);
         let its: Vec<u64> = its.map(|(name, _)| *name).collect();
         its.into_iter().for_each(|name| _ = self.forget(name));
     }
 
     /// Destination is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.said.is_empty() && self.both.is_empty()
+        self.claims.is_empty() && self.confirmed.is_empty()
     }
 }
 
@@ -167,47 +168,54 @@ mod tests {
 
     #[test]
     fn what_both_say_is_one() {
-        let (mut all, one, other) = (Stills::default(), Client::alone(5), Client::alone(6));
-        assert_eq!(all.add(70, claim(&one, [1, 2])), Said::Waits);
-        assert_eq!(all.add(70, claim(&one, [1, 2])), Said::Waits, "once more");
+        let (mut all, one, other) =
+            (InheritedChannels::default(), Client::alone(5), Client::alone(6));
+        assert_eq!(all.add(70, claim(&one, [1, 2])), ClaimOutcome::Waiting);
+        assert_eq!(all.add(70, claim(&one, [1, 2])), ClaimOutcome::Waiting, "once more");
         let stranger = Client::alone(5);
         for (who, wrong) in [(&other, [3, 1]), (&other, [2, 3]), (&stranger, [2, 1])] {
-            assert_eq!(all.add(70, claim(who, wrong)), Said::Wrong);
+            assert_eq!(all.add(70, claim(who, wrong)), ClaimOutcome::Refused);
         }
-        all.end(70, other.process());
-        let Said::Both(two) = all.add(70, claim(&other, [2, 1])) else { panic!("not one") };
+        all.withdraw(70, other.process());
+        let ClaimOutcome::Confirmed(two) = all.add(70, claim(&other, [2, 1])) else {
+            panic!("not one")
+        };
         assert_eq!(two.processes, [one.process(), other.process()]);
         let places = two.ends.places().unwrap();
         assert_eq!(places.map(|place| place.namespace), [5, 6]);
         assert_eq!(places[1].address, IpAddr::from([10, 0, 0, 2]));
         assert!(all.is_empty() && all.count.is_empty());
-        all.asks(70, two, 7);
-        assert_eq!((all.next_ones(), all.asked(70)), (vec![70], Some((two, 7 + STILL_ASKED))));
-        (0..100).for_each(|name| all.asks(name, two, 7));
-        let mut seen: Vec<u64> = [all.next_ones(), all.next_ones()].concat();
+        all.queue_question(70, two, 7);
+        assert_eq!(
+            (all.next_batch(), all.question(70)),
+            (vec![70], Some((two, 7 + INHERITED_ASKED)))
+        );
+        (0..100).for_each(|name| all.queue_question(name, two, 7));
+        let mut seen: Vec<u64> = [all.next_batch(), all.next_batch()].concat();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 100, "all have their turn");
-        (0..100).for_each(|name| all.is_known(name));
+        (0..100).for_each(|name| all.resolve(name));
         assert!(all.is_empty());
     }
 
     #[test]
     fn who_does_not_come_is_waited_for_for_a_while_and_few_are_kept() {
-        let (mut all, one, other) = (Stills::default(), Client::alone(5), Client::alone(6));
+        let (mut all, one, other) =
+            (InheritedChannels::default(), Client::alone(5), Client::alone(6));
         for name in 0..CHANNELS as u64 {
-            assert_eq!(all.add(name, claim(&one, [1, 2])), Said::Waits);
+            assert_eq!(all.add(name, claim(&one, [1, 2])), ClaimOutcome::Waiting);
         }
-        assert_eq!(all.add(1000, claim(&one, [1, 2])), Said::Wrong);
-        assert_eq!(all.add(1000, claim(&other, [1, 2])), Said::Waits, "others have room");
-        assert!(all.sweep(4 + STILL_KEPT).is_empty());
-        all.gone(other.process());
-        assert!(matches!(all.add(7, claim(&other, [2, 1])), Said::Both(_)));
-        all.end(8, one.process());
-        let over = all.sweep(5 + STILL_KEPT);
+        assert_eq!(all.add(1000, claim(&one, [1, 2])), ClaimOutcome::Refused);
+        assert_eq!(all.add(1000, claim(&other, [1, 2])), ClaimOutcome::Waiting, "others have room");
+        assert!(all.sweep(4 + INHERITED_KEPT).is_empty());
+        all.forget_process(other.process());
+        assert!(matches!(all.add(7, claim(&other, [2, 1])), ClaimOutcome::Confirmed(_)));
+        all.withdraw(8, one.process());
+        let over = all.sweep(5 + INHERITED_KEPT);
         assert_eq!(over.len(), CHANNELS - 2);
         assert!(over.iter().all(|(_, claim)| claim.client.upgrade().is_some()));
-        all.gone(one.process());
+        all.forget_process(one.process());
         assert!(all.is_empty() && all.count.is_empty());
     }
 }
