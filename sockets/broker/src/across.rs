@@ -5,6 +5,7 @@
 //! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
 //! has counted at one fits the other ([`crate::evidence`]).
 
+use crate::address_pairs::PairDecision;
 use crate::asking::ask;
 use crate::daemon::Place;
 use crate::evidence;
@@ -12,7 +13,6 @@ use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::reach;
-use crate::relations::Known;
 use crate::shared::Broker;
 use omniverb_formats::message::Refusal;
 use omniverb_sys::connection::Names;
@@ -26,11 +26,11 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
         return;
     }
     let others = {
-        let (offers, relations) = (lock(&broker.offers), lock(&broker.relations));
+        let (offers, pairs) = (lock(&broker.offers), lock(&broker.pairs));
         // Who was denied does not stand before others.
         let is_denied = |namespace| {
             let other = Place { namespace, address: names.remote.ip() };
-            relations.why(ours.address(), other).is_some()
+            pairs.denial(ours.address(), other).is_some()
         };
         let mut others = offers.elsewhere_where(&ours.connection, |one| !is_denied(one));
         others.extend(offers.elsewhere_where(&ours.connection, is_denied));
@@ -39,11 +39,11 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
     };
     for other in others {
         let places = [ours.address(), other.address()];
-        let known = lock(&broker.relations).of(places[0], places[1], clock::now());
+        let known = lock(&broker.pairs).decide(places[0], places[1], clock::now());
         match known {
-            Known::Together => introduce_pair(broker, names, places),
-            Known::Wait => {}
-            Known::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
+            PairDecision::Allowed => introduce_pair(broker, names, places),
+            PairDecision::Wait => {}
+            PairDecision::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
         }
     }
 }
@@ -51,15 +51,15 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
 /// What was denied is asked again where somebody waits still: it may have been for a moment only.
 pub(crate) fn seek_again(broker: &Broker) {
     let now = clock::now();
-    let denied = lock(&broker.relations).denied(now);
+    let denied = lock(&broker.pairs).due_denials(now);
     for places in denied {
         let waiting = lock(&broker.offers).clients_between(places);
         let Some([one, other]) = waiting else {
-            lock(&broker.relations).forget(places);
+            lock(&broker.pairs).forget(places);
             continue;
         };
-        let known = lock(&broker.relations).again(places, now);
-        if let Known::Ask(number) = known {
+        let known = lock(&broker.pairs).ask_again(places, now);
+        if let PairDecision::Ask(number) = known {
             ask(broker, number, places, [&one, &other]);
         }
     }
@@ -77,7 +77,7 @@ fn is_own(address: IpAddr) -> bool {
 
 /// The daemon says that two places may be brought together: those who wait are.
 pub(crate) fn together(broker: &Broker, number: u64) {
-    let Some(places) = lock(&broker.relations).together(number) else { return };
+    let Some(places) = lock(&broker.pairs).allow(number) else { return };
     let waiting = lock(&broker.offers).between(places);
     for names in waiting {
         introduce_pair(broker, names, places);

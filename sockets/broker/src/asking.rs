@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 pub(crate) fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
     if try_ask(broker, number, places, clients).is_err() {
         // It was never told yes: there are no links.
-        lock(&broker.relations).apart(number, WhyApart::Busy, clock::now());
+        lock(&broker.pairs).deny(number, WhyApart::Busy, clock::now());
     }
 }
 

@@ -170,7 +170,7 @@ fn give_channel(
     let (name, memory) = (random::number(), given.memory.as_fd());
     // From now on the daemon's word that it is over is heard of.
     let places = two.ends.places();
-    let may = places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
+    let may = places.is_none_or(|[one, to]| lock(&broker.pairs).add_link(one, to, name));
     let listens = if let Via::Listener(tag) = there.by { tag } else { 0 };
     let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
@@ -190,6 +190,6 @@ fn give_channel(
 /// A channel does not live by what the daemon says any more.
 pub(crate) fn release_channel(broker: &Broker, name: u64, two: Between) {
     if let Some([one, other]) = two.ends.places() {
-        lock(&broker.relations).leave(one, other, name, clock::now());
+        lock(&broker.pairs).remove_link(one, other, name, clock::now());
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn introduce_link(
     let ours = if may_keep { memory.try_clone().ok() } else { None };
     let link = next_name();
     lock(&broker.links).add(link, [first, second], pair, ours);
-    let may = pair.is_none_or(|[one, other]| lock(&broker.relations).join(one, other, link));
+    let may = pair.is_none_or(|[one, other]| lock(&broker.pairs).add_link(one, other, link));
     let reach = if pair.is_some() { Reach::Across } else { Reach::Within };
     // Who has not read his messages for long gets no link, and then the other one needs none.
     if !may || !first.client.give(first.tag, (link, 0, reach), memory.as_fd()) {
@@ -67,7 +67,7 @@ pub(crate) fn introduce_link(
     }
     // The daemon may have said meanwhile that it is over, and they have heard of that before they
     // had it.
-    if pair.is_some_and(|[one, other]| !lock(&broker.relations).has(one, other, link)) {
+    if pair.is_some_and(|[one, other]| !lock(&broker.pairs).has_link(one, other, link)) {
         lock(&broker.links).part([link]);
         broker.wake();
     }
@@ -84,6 +84,6 @@ pub(crate) fn end_link(broker: &Broker, client: &Client, link: u64) {
 /// A link that nobody has any more.
 fn release_link(broker: &Broker, link: u64, given: Option<Given>) {
     if let Some([one, other]) = given.and_then(|given| given.pair) {
-        lock(&broker.relations).leave(one, other, link, clock::now());
+        lock(&broker.pairs).remove_link(one, other, link, clock::now());
     }
 }

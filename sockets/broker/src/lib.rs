@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod across;
+mod address_pairs;
 mod admission;
 mod arrivals;
 mod asking;
@@ -35,7 +36,6 @@ mod offers;
 mod order;
 mod proofs;
 mod reach;
-mod relations;
 mod shared;
 mod show;
 
@@ -141,15 +141,15 @@ fn listen(
 fn tidy(broker: &Broker) -> Option<Duration> {
     across::seek_again(broker);
     let has_inherited = reach::ask_about_inherited(broker);
-    let mut relations = lock(&broker.relations);
-    relations.sweep(clock::now());
-    let is_said = relations.say_no_more(|number| {
+    let mut pairs = lock(&broker.pairs);
+    pairs.sweep(clock::now());
+    let is_said = pairs.announce_unneeded(|number| {
         let message = ToDaemon::NoMore { number }.encode();
         let daemon = broker.daemon.as_ref();
         daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
     });
-    let mut is_empty = relations.is_empty() && !has_inherited;
-    drop(relations);
+    let mut is_empty = pairs.is_empty() && !has_inherited;
+    drop(pairs);
     let mut proofs = lock(&broker.proofs);
     proofs.sweep(clock::now());
     is_empty &= proofs.is_empty();
@@ -186,7 +186,7 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Together { number }) => across::together(broker, number),
                 Some(FromDaemon::Apart { number, why }) => {
-                    over.extend(lock(&broker.relations).apart(number, why, clock::now()));
+                    over.extend(lock(&broker.pairs).deny(number, why, clock::now()));
                 }
                 Some(FromDaemon::Operator) => {
                     if let Some(operator) = files.pop() {

@@ -54,13 +54,13 @@ pub(crate) const CHANNELS_WITH_NAMESPACE: usize = 16;
 /// namespaces.
 pub(crate) const CHANNELS_OF_NAMESPACE: usize = 4096;
 /// Budget: pairs of addresses in two network namespaces, of which the daemon has an entry each.
-pub(crate) const RELATIONS: usize = 4096;
+pub(crate) const ADDRESS_PAIRS: usize = 4096;
 /// Budget: of these, with one namespace.
-pub(crate) const RELATIONS_OF_NAMESPACE: usize = 512;
+pub(crate) const ADDRESS_PAIRS_OF_NAMESPACE: usize = 512;
 /// Budget: of these, that the daemon is being asked about.
 pub(crate) const ASKED_OF_NAMESPACE: usize = 16;
 /// Budget: how long one without links is kept, in nanoseconds.
-pub(crate) const RELATION_KEPT: u64 = 10_000_000_000;
+pub(crate) const ADDRESS_PAIR_KEPT: u64 = 10_000_000_000;
 /// Budget: ways from one network namespace to addresses and ports of others that connections were
 /// seen to go.
 pub(crate) const PROOFS_OF_NAMESPACE: usize = 1024;

@@ -8,6 +8,7 @@
 //! and only as long as the daemon says that the two addresses may be brought together. To another
 //! host by a gateway ([`crate::far`]).
 
+use crate::address_pairs::PairDecision;
 use crate::asking::ask;
 use crate::channels::{Between, Ends};
 use crate::client::Client;
@@ -18,7 +19,6 @@ use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, release_channel,
 };
 use crate::offers::Offer;
-use crate::relations::Known;
 use crate::shared::Broker;
 use omniverb_formats::message::Refusal;
 use omniverb_sys::listening::Listening;
@@ -113,7 +113,7 @@ fn across(
     let Some(proof) = proof else {
         return far::from_here(broker, asks, (from, to));
     };
-    if !lock(&broker.relations).are_together(place, proof.to) {
+    if !lock(&broker.pairs).is_allowed(place, proof.to) {
         return Err(NotIntroduced::NoListener);
     }
     let by = proof.by().ok_or(NotIntroduced::NoListener)?;
@@ -216,16 +216,16 @@ fn ask_about_channel(broker: &Broker, name: u64) {
     if let [Some(first), Some(second)] =
         two.processes.map(|(_, number)| lock(&broker.admissions).client(number))
     {
-        let known = lock(&broker.relations).of(one, other, now);
-        if let Known::Ask(number) = known {
+        let known = lock(&broker.pairs).decide(one, other, now);
+        if let PairDecision::Ask(number) = known {
             ask(broker, number, [one, other], [&first, &second]);
         }
     }
     let (is_well, is_over) = {
-        let mut relations = lock(&broker.relations);
-        let is_well = relations.has(one, other, name) || relations.join(one, other, name);
-        let is_late = until <= now && !relations.is_asked(one, other);
-        (is_well, is_late || relations.why(one, other) == Some(WhyApart::Policy))
+        let mut pairs = lock(&broker.pairs);
+        let is_well = pairs.has_link(one, other, name) || pairs.add_link(one, other, name);
+        let is_late = until <= now && !pairs.is_asked(one, other);
+        (is_well, is_late || pairs.denial(one, other) == Some(WhyApart::Policy))
     };
     if is_well || is_over {
         lock(&broker.inherited).resolve(name);

@@ -1,5 +1,6 @@
 //! What all threads have.
 
+use crate::address_pairs::AddressPairs;
 use crate::admission::AdmissionTable;
 use crate::channels::Channels;
 use crate::gateways::Gateways;
@@ -8,7 +9,6 @@ use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::offers::Offers;
 use crate::proofs::Proofs;
-use crate::relations::Relations;
 use omniverb_formats::range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ pub(crate) struct Broker {
     pub(crate) offers: Mutex<Offers>,
     pub(crate) admissions: Mutex<AdmissionTable>,
     pub(crate) links: Mutex<Links>,
-    pub(crate) relations: Mutex<Relations>,
+    pub(crate) pairs: Mutex<AddressPairs>,
     pub(crate) proofs: Mutex<Proofs>,
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) channels: Mutex<Channels>,

@@ -226,12 +226,12 @@ fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socke
 fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
     let names = offer.connection.names;
     let others = lock(&broker.offers).elsewhere(&offer.connection);
-    let relations = lock(&broker.relations);
+    let pairs = lock(&broker.pairs);
     let why = |other: &Offer| {
         let place =
             |offer: &Offer, address| Place { namespace: offer.connection.namespace, address };
         let (one, other) = (place(offer, names.local.ip()), place(other, names.remote.ip()));
-        relations.why(one, other)
+        pairs.denial(one, other)
     };
     match (others.is_empty(), others.iter().find_map(why)) {
         (true, _) => Reason::Alone,
