@@ -394,7 +394,7 @@ mod tests {
         all.gone(gateway.process());
         assert!(all.of(&worker, token).is_none());
         assert!(all.all.is_empty() && all.wants.is_empty() && all.leads.is_empty());
-        assert!(all.proofs.is_empty() && all.failed.is_empty() && all.arrivals.is_empty());
+        assert!(all.observed.is_empty() && all.failed.is_empty() && all.arrivals.is_empty());
     }
 
     #[test]

@@ -32,9 +32,9 @@ mod introduce_link;
 mod limits;
 mod links;
 mod listeners;
+mod observed_routes;
 mod offers;
 mod order;
-mod proofs;
 mod reach;
 mod shared;
 mod show;
@@ -150,10 +150,10 @@ fn tidy(broker: &Broker) -> Option<Duration> {
     });
     let mut is_empty = pairs.is_empty() && !has_inherited;
     drop(pairs);
-    let mut proofs = lock(&broker.proofs);
-    proofs.sweep(clock::now());
-    is_empty &= proofs.is_empty();
-    drop(proofs);
+    let mut observed = lock(&broker.observed);
+    observed.sweep(clock::now());
+    is_empty &= observed.is_empty();
+    drop(observed);
     let mut links = lock(&broker.links);
     links.tell_all(clock::now());
     match () {

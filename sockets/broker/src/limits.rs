@@ -63,7 +63,7 @@ pub(crate) const ASKED_OF_NAMESPACE: usize = 16;
 pub(crate) const ADDRESS_PAIR_KEPT: u64 = 10_000_000_000;
 /// Budget: ways from one network namespace to addresses and ports of others that connections were
 /// seen to go.
-pub(crate) const PROOFS_OF_NAMESPACE: usize = 1024;
+pub(crate) const OBSERVED_ROUTES_OF_NAMESPACE: usize = 1024;
 /// Budget: how long the other process of a channel that an earlier broker gave is waited for, in
 /// nanoseconds: one that makes no call meanwhile has not found that there is another broker. Until
 /// then nobody has said that the two may have it.

@@ -4,7 +4,7 @@
 //! for an address is brought to the process whose socket the kernel would have brought him to: it
 //! is asked at that moment. Within a network namespace by the socket of who asks, who has nothing
 //! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
-//! the same address to the same port ([`crate::proofs`]), by the socket of who has accepted that;
+//! the same address to the same port ([`crate::observed_routes`]), by the socket of who has accepted that;
 //! and only as long as the daemon says that the two addresses may be brought together. To another
 //! host by a gateway ([`crate::far`]).
 
@@ -61,7 +61,7 @@ pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
         let Ok(Some(cookie)) = to.client.listener(local) else { continue };
         if lock(&broker.listeners).have((to.connection.namespace, cookie)) {
             let there = (to.address(), local.port());
-            lock(&broker.proofs).add(from.address(), there, &to.client, at);
+            lock(&broker.observed).add(from.address(), there, &to.client, at);
             from.client.seen(local);
         }
     }
@@ -109,17 +109,17 @@ fn across(
     to: SocketAddr,
 ) -> Result<Destination, NotIntroduced> {
     let place = Place { namespace: asks.0.namespace, address: from };
-    let proof = lock(&broker.proofs).get(place, to, clock::now());
-    let Some(proof) = proof else {
+    let route = lock(&broker.observed).get(place, to, clock::now());
+    let Some(route) = route else {
         return far::from_here(broker, asks, (from, to));
     };
-    if !lock(&broker.pairs).is_allowed(place, proof.to) {
+    if !lock(&broker.pairs).is_allowed(place, route.to) {
         return Err(NotIntroduced::NoListener);
     }
-    let by = proof.by().ok_or(NotIntroduced::NoListener)?;
-    let (process, listens) = find_listener(broker, asks, (&by, proof.to.namespace), to)?;
-    let (by, ends) = (Via::Listener(listens), Ends::Across([place, proof.to]));
-    Ok(Destination { process, by, ends, way: Some((to.port(), proof.until)) })
+    let by = route.by().ok_or(NotIntroduced::NoListener)?;
+    let (process, listens) = find_listener(broker, asks, (&by, route.to.namespace), to)?;
+    let (by, ends) = (Via::Listener(listens), Ends::Across([place, route.to]));
+    Ok(Destination { process, by, ends, way: Some((to.port(), route.until)) })
 }
 
 /// The daemon says that these are over, links and channels: who has channels of them is told.

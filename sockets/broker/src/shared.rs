@@ -7,8 +7,8 @@ use crate::gateways::Gateways;
 use crate::inherited_channels::InheritedChannels;
 use crate::links::Links;
 use crate::listeners::Listeners;
+use crate::observed_routes::ObservedRoutes;
 use crate::offers::Offers;
-use crate::proofs::Proofs;
 use omniverb_formats::range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) struct Broker {
     pub(crate) admissions: Mutex<AdmissionTable>,
     pub(crate) links: Mutex<Links>,
     pub(crate) pairs: Mutex<AddressPairs>,
-    pub(crate) proofs: Mutex<Proofs>,
+    pub(crate) observed: Mutex<ObservedRoutes>,
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) channels: Mutex<Channels>,
     pub(crate) inherited: Mutex<InheritedChannels>,

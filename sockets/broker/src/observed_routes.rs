@@ -7,18 +7,18 @@
 
 use crate::client::Client;
 use crate::daemon::Place;
-use crate::limits::PROOFS_OF_NAMESPACE;
+use crate::limits::OBSERVED_ROUTES_OF_NAMESPACE;
 use omniverb_formats::channel::WAY_KEPT;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 
 /// From where, to which address and port of another namespace's.
-type Way = (Place, IpAddr, u16);
+type RouteKey = (Place, IpAddr, u16);
 
 /// A connection that was seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Proof {
+pub(crate) struct ObservedRoute {
     /// Where it went.
     pub(crate) to: Place,
     /// Who had that end: by his socket the kernel there is asked.
@@ -27,7 +27,7 @@ pub(crate) struct Proof {
     pub(crate) until: u64,
 }
 
-impl Proof {
+impl ObservedRoute {
     /// Who had that end, if he is there still.
     pub(crate) fn by(&self) -> Option<Arc<Client>> {
         self.by.upgrade()
@@ -36,11 +36,11 @@ impl Proof {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Proofs {
-    all: BTreeMap<Way, Proof>,
+pub(crate) struct ObservedRoutes {
+    all: BTreeMap<RouteKey, ObservedRoute>,
 }
 
-impl Proofs {
+impl ObservedRoutes {
     /// A connection was seen then, from one place to an address of another one, where this client
     /// had its end. What was seen there before does not count any more. Who goes to too many
     /// places is not helped with more.
@@ -51,26 +51,27 @@ impl Proofs {
         let of = self.all.range((first, first.address, 0)..);
         let count = of.take_while(|((place, ..), _)| place.namespace == from.namespace).count();
         // One that came earlier may have been found to be one later.
-        let is_newer = |one: &Proof| one.to != to || one.until < at.saturating_add(WAY_KEPT);
+        let is_newer =
+            |one: &ObservedRoute| one.to != to || one.until < at.saturating_add(WAY_KEPT);
         let may = match self.all.get(&way) {
             Some(one) => is_newer(one),
-            None => count < PROOFS_OF_NAMESPACE,
+            None => count < OBSERVED_ROUTES_OF_NAMESPACE,
         };
         if may {
             let (by, until) = (Arc::downgrade(by), at.saturating_add(WAY_KEPT));
-            self.all.insert(way, Proof { to, by, until });
+            self.all.insert(way, ObservedRoute { to, by, until });
         }
     }
 
     /// What was seen to go there.
-    pub(crate) fn get(&self, from: Place, to: SocketAddr, now: u64) -> Option<Proof> {
-        let proof = self.all.get(&(from, to.ip(), to.port()))?;
-        (proof.until > now).then(|| proof.clone())
+    pub(crate) fn get(&self, from: Place, to: SocketAddr, now: u64) -> Option<ObservedRoute> {
+        let route = self.all.get(&(from, to.ip(), to.port()))?;
+        (route.until > now).then(|| route.clone())
     }
 
     /// What was seen too long ago goes.
     pub(crate) fn sweep(&mut self, now: u64) {
-        self.all.retain(|_, proof| proof.until > now);
+        self.all.retain(|_, route| route.until > now);
     }
 
     /// Destination is none.
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_holds_for_this_way_alone_and_for_a_while() {
-        let (mut all, by) = (Proofs::default(), Client::alone(5));
+        let (mut all, by) = (ObservedRoutes::default(), Client::alone(5));
         let (one, other) = (place(1, 1), place(2, 2));
         all.add(one, (other, 80), &by, 5);
         let to = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
@@ -118,16 +119,16 @@ mod tests {
 
     #[test]
     fn who_goes_to_many_places_takes_no_room_of_others() {
-        let (mut all, by) = (Proofs::default(), Client::alone(5));
-        for port in 1..3 * PROOFS_OF_NAMESPACE as u16 {
+        let (mut all, by) = (ObservedRoutes::default(), Client::alone(5));
+        for port in 1..3 * OBSERVED_ROUTES_OF_NAMESPACE as u16 {
             all.add(place(1, 1), (place(2, 2), port), &by, 5);
             let six = Place { address: [port; 8].into(), ..place(1, 1) };
             all.add(six, (place(2, 2), port), &by, 5);
         }
-        assert_eq!(all.all.len(), PROOFS_OF_NAMESPACE);
+        assert_eq!(all.all.len(), OBSERVED_ROUTES_OF_NAMESPACE);
         all.add(place(0, 1), (place(2, 2), 80), &by, 5);
         all.add(place(3, 1), (place(2, 2), 80), &by, 5);
-        assert_eq!(all.all.len(), PROOFS_OF_NAMESPACE + 2);
+        assert_eq!(all.all.len(), OBSERVED_ROUTES_OF_NAMESPACE + 2);
         all.add(place(1, 1), (place(2, 2), 1), &by, 7);
         let again = all.get(place(1, 1), ([10, 0, 0, 2], 1).into(), 7).unwrap();
         assert_eq!(again.until, 7 + WAY_KEPT);
