@@ -1,9 +1,9 @@
 //! A process is brought to one of another host, by gateways ([`crate::gateways`]).
 
-use crate::arrivals::IsIt;
 use crate::channels::Ends;
 use crate::client::Client;
 use crate::gateways::{Answer, Lead, Serves, Way, way};
+use crate::incoming_connections::Match;
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
 };
@@ -133,16 +133,16 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &channel::Name
     let [from, to] = names.ends();
     // Who has accepted it has said so, not long ago.
     let (here, now) = (worker.namespace, clock::now());
-    let (arrived, is_it) = lock(&broker.gateways).arrived(here, [to, from], now)?;
+    let (arrived, matched) = lock(&broker.gateways).incoming(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
     // Of several at a time not each was offered; this one is here as well.
     let is_here = || by.has(Names { local: to, remote: from }).unwrap_or(false);
-    if is_it == IsIt::Like {
+    if matched == Match::SameRoute {
         if !is_here() {
             return None;
         }
         // Others may come by what it has proved when it has ended.
-        lock(&broker.gateways).is_as_well(here, [to, from], &arrived);
+        lock(&broker.gateways).add_incoming(here, [to, from], &arrived);
     }
     // To whom it was brought before, or not at all: what goes by that channel would end by another.
     let before = lock(&broker.channels).of(worker.process()).next().map(|(_, _, other, _)| other);

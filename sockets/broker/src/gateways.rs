@@ -11,8 +11,8 @@
 //! it may read what everybody in the network namespace sends anyway, and has shown so by a raw
 //! socket.
 
-use crate::arrivals::{Arrivals, Arrived, IsIt};
 use crate::client::Client;
+use crate::incoming_connections::{IncomingConnection, IncomingConnections, Match};
 use crate::limits::{
     GATEWAYS_FOR_ALL, GATEWAYS_OF_NAMESPACE, GATEWAYS_OF_USER, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
 };
@@ -108,7 +108,7 @@ pub(crate) struct Gateways {
     /// Ways that a gateway could not lead a process, and when that was.
     failed: BTreeMap<(Process, Way), u64>,
     /// Connections that were seen to come, to each network namespace.
-    arrivals: BTreeMap<u64, Arrivals>,
+    incoming: BTreeMap<u64, IncomingConnections>,
 }
 
 impl Gateways {
@@ -198,8 +198,8 @@ impl Gateways {
             && self.all.contains_key(&client.namespace)
         {
             let (by, ends) = (Arc::downgrade(client), [ends.local, ends.remote]);
-            let here = self.arrivals.entry(client.namespace).or_default();
-            here.add(ends, Arrived { at, by }, now);
+            let here = self.incoming.entry(client.namespace).or_default();
+            here.add(ends, IncomingConnection { at, by }, now);
         }
         let gateway = self.serving(client)?;
         let wants = self.wants.get_mut(&client.process())?;
@@ -214,18 +214,23 @@ impl Gateways {
 
     /// The connection of these ends, the local one first, that was accepted here not long ago. Or
     /// the last one like it, from another port: then it is to be asked whether there is this one.
-    pub(crate) fn arrived(
+    pub(crate) fn incoming(
         &self,
         namespace: u64,
         ends: [SocketAddr; 2],
         now: u64,
-    ) -> Option<(Arrived, IsIt)> {
-        self.arrivals.get(&namespace)?.get(ends, now)
+    ) -> Option<(IncomingConnection, Match)> {
+        self.incoming.get(&namespace)?.get(ends, now)
     }
 
     /// That one was like this, which was there, too.
-    pub(crate) fn is_as_well(&mut self, namespace: u64, ends: [SocketAddr; 2], one: &Arrived) {
-        if let Some(here) = self.arrivals.get_mut(&namespace) {
+    pub(crate) fn add_incoming(
+        &mut self,
+        namespace: u64,
+        ends: [SocketAddr; 2],
+        one: &IncomingConnection,
+    ) {
+        if let Some(here) = self.incoming.get_mut(&namespace) {
             here.add(ends, one.clone(), one.at);
         }
     }
@@ -299,7 +304,7 @@ impl Gateways {
         if here.is_empty() {
             self.all.remove(&process.0);
             self.proofs.retain(|(namespace, _), _| *namespace != process.0);
-            self.arrivals.remove(&process.0);
+            self.incoming.remove(&process.0);
         }
     }
 }
@@ -336,7 +341,7 @@ pub(crate) fn way(wanted: &Wanted) -> Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::ARRIVALS_OF_NAMESPACE;
+    use crate::limits::INCOMING_OF_NAMESPACE;
     use omniverb_sys::connection::{self, Connection};
 
     fn way_to(last: u8) -> Way {
@@ -445,23 +450,23 @@ mod tests {
         let names = came(&server).connection.names;
         let ends = [names.local, names.remote];
         all.offered(&came(&server), 9);
-        assert!(all.arrived(5, ends, 9).is_none(), "there was no gateway");
+        assert!(all.incoming(5, ends, 9).is_none(), "there was no gateway");
         all.add(&gateway, Serves::Own).unwrap();
         all.offered(&offer(&server, way_to(2)), 9);
-        assert!(all.arrived(5, ends, 9).is_none(), "it was not accepted");
+        assert!(all.incoming(5, ends, 9).is_none(), "it was not accepted");
         all.offered(&came(&server), 9);
         all.offered(&came(&elsewhere), 9);
-        let (found, is_it) = all.arrived(5, ends, 10).unwrap();
+        let (found, matched) = all.incoming(5, ends, 10).unwrap();
         assert!(found.at == 9 && Arc::ptr_eq(&found.by.upgrade().unwrap(), &server));
-        assert_eq!(is_it, IsIt::Same);
+        assert_eq!(matched, Match::Exact);
         let like = SocketAddr::new(ends[1].ip(), 7);
-        assert_eq!(all.arrived(5, [ends[0], like], 10).unwrap().1, IsIt::Like);
+        assert_eq!(all.incoming(5, [ends[0], like], 10).unwrap().1, Match::SameRoute);
         let elsewhere_from = SocketAddr::new([10, 0, 0, 9].into(), ends[1].port());
-        assert!(all.arrived(5, [ends[0], elsewhere_from], 10).is_none());
-        assert!(all.arrived(5, [like, ends[1]], 10).is_none());
-        assert!(all.arrived(6, ends, 10).is_none());
-        assert!(all.arrived(5, [ends[1], ends[0]], 10).is_none());
-        assert!(all.arrived(5, ends, 9 + WAY_KEPT).is_none());
+        assert!(all.incoming(5, [ends[0], elsewhere_from], 10).is_none());
+        assert!(all.incoming(5, [like, ends[1]], 10).is_none());
+        assert!(all.incoming(6, ends, 10).is_none());
+        assert!(all.incoming(5, [ends[1], ends[0]], 10).is_none());
+        assert!(all.incoming(5, ends, 9 + WAY_KEPT).is_none());
     }
 
     #[test]
@@ -543,21 +548,21 @@ mod tests {
         assert_eq!(all.failed.len(), LEADS_OF_NAMESPACE);
         all.fails(5, (&other(u16::MAX), Failure::NotThere), 6 + IN_VAIN);
         assert_eq!(all.failed.len(), 1, "those are over");
-        for port in 0..ARRIVALS_OF_NAMESPACE as u16 + 9 {
+        for port in 0..INCOMING_OF_NAMESPACE as u16 + 9 {
             let connection = offer(&asks, to(port.into()));
             all.offered(&Offer { accepted: Some(5), ..connection }, 6);
         }
         let arrived = |all: &Gateways, port: u16, now| {
             let names = offer(&asks, to(port.into())).connection.names;
-            let found = all.arrived(5, [names.local, names.remote], now);
-            found.is_some_and(|(_, is_it)| is_it == IsIt::Same)
+            let found = all.incoming(5, [names.local, names.remote], now);
+            found.is_some_and(|(_, matched)| matched == Match::Exact)
         };
-        assert_eq!(all.arrivals[&5].count().0, ARRIVALS_OF_NAMESPACE);
+        assert_eq!(all.arrivals[&5].count().0, INCOMING_OF_NAMESPACE);
         assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
         let as_well = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
-        let one = Arrived { at: 5, by: Arc::downgrade(&asks) };
-        all.is_as_well(5, as_well, &one);
-        assert_eq!(all.arrived(5, as_well, 6).map(|(_, is_it)| is_it), Some(IsIt::Same));
+        let one = IncomingConnection { at: 5, by: Arc::downgrade(&asks) };
+        all.add_incoming(5, as_well, &one);
+        assert_eq!(all.incoming(5, as_well, 6).map(|(_, matched)| matched), Some(Match::Exact));
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
         assert_eq!(all.arrivals[&5].count(), (1, 1), "those are old");
     }

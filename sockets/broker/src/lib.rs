@@ -17,7 +17,6 @@
 mod across;
 mod address_pairs;
 mod admission;
-mod arrivals;
 mod asking;
 mod attend;
 mod channels;
@@ -26,6 +25,7 @@ pub mod daemon;
 mod evidence;
 mod far;
 mod gateways;
+mod incoming_connections;
 mod inherited_channels;
 mod introduce_channel;
 mod introduce_link;

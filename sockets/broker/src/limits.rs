@@ -81,7 +81,7 @@ pub(crate) const GATEWAYS_OF_USER: usize = 2;
 /// Budget: those for all, in one network namespace.
 pub(crate) const GATEWAYS_FOR_ALL: usize = 4;
 /// Budget: connections that have come to a network namespace with a gateway: for ten seconds each.
-pub(crate) const ARRIVALS_OF_NAMESPACE: usize = 4096;
+pub(crate) const INCOMING_OF_NAMESPACE: usize = 4096;
 /// Budget: ways to other hosts that a process has asked for, of which no gateway has heard yet.
 pub(crate) const WANTS_OF_PROCESS: usize = 64;
 /// Budget: ways to other hosts, of one process each, that gateways lead in one network namespace.

@@ -2,7 +2,7 @@
 //! network brings others there.
 
 use crate::client::Client;
-use crate::limits::ARRIVALS_OF_NAMESPACE;
+use crate::limits::INCOMING_OF_NAMESPACE;
 use omniverb_formats::channel::WAY_KEPT;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use std::sync::Weak;
 
 /// A connection that has come from another host.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct IncomingConnection {
     /// When it was accepted.
     pub(crate) at: u64,
     /// Who has accepted it.
@@ -19,30 +19,30 @@ pub(crate) struct Arrived {
 
 /// Whether one that has arrived is the one that was looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IsIt {
+pub(crate) enum Match {
     /// It is that one.
-    Same,
+    Exact,
     /// It came the same way.
-    Like,
+    SameRoute,
 }
 
 /// Connections that were seen to come to a network namespace.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct IncomingConnections {
     /// By both ends, this one first.
-    all: HashMap<[SocketAddr; 2], Arrived>,
+    all: HashMap<[SocketAddr; 2], IncomingConnection>,
     /// The last to this end from each address: not all of these are offered.
-    last: HashMap<(SocketAddr, IpAddr), Arrived>,
+    last: HashMap<(SocketAddr, IpAddr), IncomingConnection>,
     /// When each came, the oldest first.
     ages: VecDeque<([SocketAddr; 2], u64)>,
 }
 
-impl Arrivals {
+impl IncomingConnections {
     /// One has. The oldest go, if there are too many or they came too long ago.
-    pub(crate) fn add(&mut self, ends: [SocketAddr; 2], arrived: Arrived, now: u64) {
+    pub(crate) fn add(&mut self, ends: [SocketAddr; 2], arrived: IncomingConnection, now: u64) {
         let is_old = |at: u64| now.saturating_sub(at) >= WAY_KEPT;
         while let Some((ends, at)) = self.ages.front().copied()
-            && (is_old(at) || self.ages.len() >= ARRIVALS_OF_NAMESPACE)
+            && (is_old(at) || self.ages.len() >= INCOMING_OF_NAMESPACE)
         {
             self.ages.pop_front();
             // Destination may have been another of these ends since.
@@ -64,11 +64,11 @@ impl Arrivals {
         &self,
         [local, remote]: [SocketAddr; 2],
         now: u64,
-    ) -> Option<(Arrived, IsIt)> {
-        let it = self.all.get(&[local, remote]).map(|one| (one, IsIt::Same));
-        let like = || self.last.get(&(local, remote.ip())).map(|one| (one, IsIt::Like));
-        let (arrived, is_it) = it.or_else(like)?;
-        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), is_it))
+    ) -> Option<(IncomingConnection, Match)> {
+        let it = self.all.get(&[local, remote]).map(|one| (one, Match::Exact));
+        let like = || self.last.get(&(local, remote.ip())).map(|one| (one, Match::SameRoute));
+        let (arrived, matched) = it.or_else(like)?;
+        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), matched))
     }
 
     /// How many there are, and from how many addresses.
