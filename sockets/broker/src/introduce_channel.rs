@@ -1,9 +1,9 @@
 //! A process is brought to another one that was found: both are given a channel.
 
+use crate::broker_state::Broker;
 use crate::channels::{Between, Channels, Ends, Room};
 use crate::client::Client;
 use crate::gateways::Way;
-use crate::shared::Broker;
 use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, socket};
 use std::hash::{BuildHasher, RandomState};
@@ -107,7 +107,7 @@ pub(crate) fn introduce_channel(
 }
 
 /// Who has said that he listens there no more was told that nobody is brought there:
-/// [`unlistens`].
+/// \[`crate::channel_requests::remove_listener`\].
 fn is_still_reachable(broker: &Broker, asks: &Client, there: &Destination) -> bool {
     match there.by {
         Via::Listener(tag) => lock(&broker.listeners).has(there.process, tag),

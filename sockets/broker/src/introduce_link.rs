@@ -1,10 +1,10 @@
 //! Two processes are given the memory of a link.
 
+use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon::Place;
 use crate::links::Given;
 use crate::offers::Offer;
-use crate::shared::Broker;
 use omniverb_formats::layout;
 use omniverb_formats::message::{Reach, Refusal};
 use omniverb_sys::{clock, lock, memfd};

@@ -5,7 +5,7 @@
 //!
 //! Or it sends one of a listening socket, and whoever of its network namespace reaches for that is
 //! given, as it is, the memory of a channel, by which their connections need no socket of the
-//! kernel's ([`reach`]).
+//! kernel's (\[`channel_requests`\]).
 //!
 //! What processes send are descriptors of any kind, and letting go of one can take as long as who
 //! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
@@ -14,16 +14,16 @@
 //! closes nothing in which descriptors wait: who is refused is left to a disposer.
 #![forbid(unsafe_code)]
 
-mod across;
 mod address_pairs;
 mod admission;
-mod asking;
-mod attend;
+mod broker_state;
+mod channel_requests;
 mod channels;
 mod client;
+mod client_thread;
+mod cross_namespace;
 pub mod daemon;
-mod evidence;
-mod far;
+mod daemon_queries;
 mod gateways;
 mod incoming_connections;
 mod inherited_channels;
@@ -35,17 +35,17 @@ mod listeners;
 mod observed_routes;
 mod offers;
 mod order;
-mod reach;
-mod shared;
-mod show;
+mod other_hosts;
+mod status;
+mod traffic_match;
 
 pub use omniverb_formats::range::Range;
 pub use order::Order;
 
 use crate::admission::Admission;
+use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon::{FromDaemon, ToDaemon};
-use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::{EventFd, Poller, clock, connection, lock, pidfd, socket};
@@ -139,8 +139,8 @@ fn listen(
 /// Forgets what is of no use any more, and says what is still to be said. When that is to be done
 /// again, if something is left.
 fn tidy(broker: &Broker) -> Option<Duration> {
-    across::seek_again(broker);
-    let has_inherited = reach::ask_about_inherited(broker);
+    cross_namespace::retry_denied(broker);
+    let has_inherited = channel_requests::ask_about_inherited(broker);
     let mut pairs = lock(&broker.pairs);
     pairs.sweep(clock::now());
     let is_said = pairs.announce_unneeded(|number| {
@@ -171,7 +171,7 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
     let mut over = BTreeSet::new();
     let heard = hear_all(order, broker, &mut over);
     if !over.is_empty() {
-        reach::over(broker, &over);
+        channel_requests::end_channels(broker, &over);
         lock(&broker.links).part(over);
     }
     heard
@@ -184,13 +184,15 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
         match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
-                Some(FromDaemon::Together { number }) => across::together(broker, number),
+                Some(FromDaemon::Together { number }) => {
+                    cross_namespace::pair_allowed(broker, number)
+                }
                 Some(FromDaemon::Apart { number, why }) => {
                     over.extend(lock(&broker.pairs).deny(number, why, clock::now()));
                 }
                 Some(FromDaemon::Operator) => {
                     if let Some(operator) = files.pop() {
-                        show::to_operator(broker, operator);
+                        status::to_operator(broker, operator);
                     }
                 }
                 Some(FromDaemon::IsAnybody) => {
@@ -246,8 +248,8 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
     if !matches!(admission, Admission::Refused) {
         let (broker, client) = (broker.clone(), client.clone());
         let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);
-        let attend = move || attend::attend(&broker, client);
-        if thread.spawn(attend).is_ok() {
+        let serve = move || client_thread::serve_client(&broker, client);
+        if thread.spawn(serve).is_ok() {
             return Ok(());
         }
     }

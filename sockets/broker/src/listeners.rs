@@ -1,7 +1,7 @@
 //! Who listens, and says that he can be reached by a channel.
 //!
 //! By the socket's cookie, and not by where it listens: which socket a connection would come to the
-//! kernel says ([`crate::reach`]). Several processes may have the same one, by `fork`: they are
+//! kernel says ([`crate::channel_requests`]). Several processes may have the same one, by `fork`: they are
 //! taken in turn. What is closed is never found again, whether that was said or not.
 
 use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};

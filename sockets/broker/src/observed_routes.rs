@@ -2,7 +2,7 @@
 //! namespace to a port of another one's.
 //!
 //! Whatever filters, translates or refuses between the two has been asked by that, as the kernel
-//! asks it for each connection: so what needs no connection of TCP ([`crate::reach`]) may go the
+//! asks it for each connection: so what needs no connection of TCP ([`crate::channel_requests`]) may go the
 //! same way for a while. Then the network is to be asked again, by the next connection of TCP.
 
 use crate::client::Client;

@@ -4,11 +4,11 @@
 //! processes have written down which sockets are the kernel's, and the kernel is asked whether
 //! these are there still. Who asks is told by a thread of his own, and waits for his own rows.
 
+use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
-use crate::shared::Broker;
 use omniverb_formats::show::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel, layout};
 use omniverb_sys::connection::{Connection, Names};
@@ -32,7 +32,7 @@ pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
     }
     let broker = broker.clone();
     let shows = move || {
-        show(&broker, operator.as_fd(), None);
+        show_status(&broker, operator.as_fd(), None);
         SHOWN.fetch_sub(1, Ordering::Relaxed);
     };
     if thread::Builder::new().name("show".into()).spawn(shows).is_err() {
@@ -41,7 +41,7 @@ pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
 }
 
 /// All sockets in a network namespace, or everywhere. Who does not read is shown no more.
-pub(crate) fn show(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
+pub(crate) fn show_status(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
     _ = show_until(broker, to, namespace, Instant::now() + PATIENCE);
 }
 

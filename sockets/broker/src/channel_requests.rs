@@ -6,20 +6,20 @@
 //! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
 //! the same address to the same port ([`crate::observed_routes`]), by the socket of who has accepted that;
 //! and only as long as the daemon says that the two addresses may be brought together. To another
-//! host by a gateway ([`crate::far`]).
+//! host by a gateway ([`crate::other_hosts`]).
 
 use crate::address_pairs::PairDecision;
-use crate::asking::ask;
+use crate::broker_state::Broker;
 use crate::channels::{Between, Ends};
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
-use crate::far;
+use crate::daemon_queries::ask_daemon;
 use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, release_channel,
 };
 use crate::offers::Offer;
-use crate::shared::Broker;
+use crate::other_hosts;
 use omniverb_formats::message::Refusal;
 use omniverb_sys::listening::Listening;
 use omniverb_sys::{clock, lock};
@@ -29,8 +29,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A process says that it listens.
-pub(crate) fn listens(broker: &Broker, client: &Client, tag: u64, socket: OwnedFd) {
-    let said = listening(client, &socket);
+pub(crate) fn add_listener(broker: &Broker, client: &Client, tag: u64, socket: OwnedFd) {
+    let said = inspect_listener(client, &socket);
     // At once.
     drop(socket);
     if let Ok(listening) = said {
@@ -39,7 +39,7 @@ pub(crate) fn listens(broker: &Broker, client: &Client, tag: u64, socket: OwnedF
     client.listens(tag, said.err());
 }
 
-fn listening(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
+fn inspect_listener(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
     let found = Listening::of(socket.as_fd()).ok().flatten();
     let listening = found.ok_or(Refusal::NotConnected)?;
     match () {
@@ -54,7 +54,7 @@ fn listening(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
 ///
 /// That it was just accepted its own process says, which nobody can come to but by what it says
 /// there; the connection may be old otherwise, from a time when the network brought more there.
-pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
+pub(crate) fn connection_observed(broker: &Broker, [one, other]: &[Offer; 2]) {
     for (from, to) in [(one, other), (other, one)] {
         let Some(at) = to.accepted else { continue };
         let local = to.connection.names.local;
@@ -69,7 +69,7 @@ pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
 
 /// A process listens somewhere no more. Whoever is being brought there just now has been, before it
 /// hears that nobody is.
-pub(crate) fn unlistens(broker: &Broker, client: &Client, tag: u64) {
+pub(crate) fn remove_listener(broker: &Broker, client: &Client, tag: u64) {
     lock(&broker.listeners).remove(client.process(), tag);
     drop(lock(&broker.channels));
     client.unheard(tag);
@@ -77,7 +77,7 @@ pub(crate) fn unlistens(broker: &Broker, client: &Client, tag: u64) {
 
 /// A process wants to be brought to who listens at an address; from one of its own, if that one is
 /// another network namespace's.
-pub(crate) fn reaches(
+pub(crate) fn request_channel(
     broker: &Broker,
     client: &Client,
     tag: u64,
@@ -86,13 +86,13 @@ pub(crate) fn reaches(
 ) {
     let to = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
     let found = match Ipv6Addr::from(from).to_canonical() {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
-        from => across(broker, (client, tag), from, to),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => find_within(broker, (client, tag), to),
+        from => find_across(broker, (client, tag), from, to),
     };
     answer(broker, (client, tag), found);
 }
 
-fn within(
+fn find_within(
     broker: &Broker,
     asks: (&Client, u64),
     to: SocketAddr,
@@ -102,7 +102,7 @@ fn within(
     Ok(Destination { process, by: Via::Listener(listens), ends: Ends::Within, way: None })
 }
 
-fn across(
+fn find_across(
     broker: &Broker,
     asks: (&Client, u64),
     from: IpAddr,
@@ -111,7 +111,7 @@ fn across(
     let place = Place { namespace: asks.0.namespace, address: from };
     let route = lock(&broker.observed).get(place, to, clock::now());
     let Some(route) = route else {
-        return far::from_here(broker, asks, (from, to));
+        return other_hosts::find_route(broker, asks, (from, to));
     };
     if !lock(&broker.pairs).is_allowed(place, route.to) {
         return Err(NotIntroduced::NoListener);
@@ -123,7 +123,7 @@ fn across(
 }
 
 /// The daemon says that these are over, links and channels: who has channels of them is told.
-pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
+pub(crate) fn end_channels(broker: &Broker, names: &BTreeSet<u64>) {
     for name in names {
         let holders = lock(&broker.channels).remove(*name);
         for (_, number) in holders.into_iter().flatten() {
@@ -218,7 +218,7 @@ fn ask_about_channel(broker: &Broker, name: u64) {
     {
         let known = lock(&broker.pairs).decide(one, other, now);
         if let PairDecision::Ask(number) = known {
-            ask(broker, number, [one, other], [&first, &second]);
+            ask_daemon(broker, number, [one, other], [&first, &second]);
         }
     }
     let (is_well, is_over) = {
@@ -231,7 +231,7 @@ fn ask_about_channel(broker: &Broker, name: u64) {
         lock(&broker.inherited).resolve(name);
     }
     if is_over && !is_well {
-        over(broker, &BTreeSet::from([name]));
+        end_channels(broker, &BTreeSet::from([name]));
     } else if is_well && lock(&broker.channels).has(name, two.processes[0]).is_none() {
         // It has ended since.
         release_channel(broker, name, two);
@@ -239,7 +239,7 @@ fn ask_about_channel(broker: &Broker, name: u64) {
 }
 
 /// A process has no use for a channel any more.
-pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
+pub(crate) fn end_channel(broker: &Broker, client: &Client, name: u64) {
     let two = lock(&broker.channels).end(name, client.process());
     if let Some(two) = two {
         release_channel(broker, name, two);
@@ -248,7 +248,7 @@ pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
 }
 
 /// A process has gone, and has said so before.
-pub(crate) fn gone(broker: &Broker, client: &Client) {
+pub(crate) fn forget_client(broker: &Broker, client: &Client) {
     let gone = lock(&broker.channels).gone(client.process());
     gone.into_iter().for_each(|(name, two)| release_channel(broker, name, two));
     lock(&broker.inherited).forget_process(client.process());

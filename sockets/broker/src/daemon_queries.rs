@@ -1,14 +1,14 @@
 //! The daemon is asked whether two places in two network namespaces may be brought together.
 
+use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon::{Place, ToDaemon, WhyApart};
-use crate::shared::Broker;
 use omniverb_sys::{clock, lock, pidfd, socket};
 use std::io;
 use std::os::fd::AsFd;
 
 /// Asks the daemon; if it does not listen now, a while later.
-pub(crate) fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
+pub(crate) fn ask_daemon(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
     if try_ask(broker, number, places, clients).is_err() {
         // It was never told yes: there are no links.
         lock(&broker.pairs).deny(number, WhyApart::Busy, clock::now());

@@ -12,12 +12,12 @@ use omniverb_sys::connection::Traffic;
 /// kernel counts in ticks, and may do other things first.
 const LATE: u32 = 100;
 /// `TCPI_OPT_TIMESTAMPS`, `_SACK`, `_WSCALE`, `_ECN`: what both ends have, or none.
-const AGREED: u8 = 15;
+const AGREED_OPTIONS: u8 = 15;
 
 /// Whether the ends of one connection can look so: one of them before and after the other.
-pub(crate) fn fits(one: [&Traffic; 2], other: &Traffic) -> bool {
+pub(crate) fn is_same_connection(one: [&Traffic; 2], other: &Traffic) -> bool {
     let [before, after] = one;
-    let is_agreed = before.options & AGREED == other.options & AGREED
+    let is_agreed = before.options & AGREED_OPTIONS == other.options & AGREED_OPTIONS
         && before.scales == [other.scales[1], other.scales[0]];
     // Of what the connecting end has had acknowledged one is no byte.
     let is_counted = other.received <= after.sent
@@ -62,11 +62,13 @@ mod tests {
     #[test]
     fn ends_of_one_connection_fit() {
         let (one, other) = ends();
-        assert!(fits([&one, &one], &other) && fits([&other, &other], &one));
+        assert!(
+            is_same_connection([&one, &one], &other) && is_same_connection([&other, &other], &one)
+        );
         // More was sent meanwhile.
         let after = Traffic { sent: 2000, sent_ago: 0, ..one };
         let between = Traffic { received: 1500, received_ago: 0, ..other };
-        assert!(fits([&one, &after], &between));
+        assert!(is_same_connection([&one, &after], &between));
     }
 
     #[test]
@@ -75,7 +77,7 @@ mod tests {
         let unlike = |change: fn(&mut Traffic)| {
             let mut changed = other;
             change(&mut changed);
-            assert!(!fits([&one, &one], &changed), "{changed:?}");
+            assert!(!is_same_connection([&one, &one], &changed), "{changed:?}");
         };
         unlike(|other| other.received += 1);
         unlike(|other| other.received = 999);

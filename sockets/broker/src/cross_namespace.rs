@@ -3,26 +3,26 @@
 //! Names prove nothing there: somebody may have given himself another's address, or stand between
 //! the two. So both ends are where the network brings what is sent to them, which the daemon finds
 //! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
-//! has counted at one fits the other ([`crate::evidence`]).
+//! has counted at one fits the other ([`crate::traffic_match`]).
 
 use crate::address_pairs::PairDecision;
-use crate::asking::ask;
+use crate::broker_state::Broker;
+use crate::channel_requests;
 use crate::daemon::Place;
-use crate::evidence;
+use crate::daemon_queries::ask_daemon;
 use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
-use crate::reach;
-use crate::shared::Broker;
+use crate::traffic_match;
 use omniverb_formats::message::Refusal;
 use omniverb_sys::connection::Names;
 use omniverb_sys::{clock, lock};
 use std::net::IpAddr;
 
 /// An offer waits: its other end may have been offered in another namespace.
-pub(crate) fn seek(broker: &Broker, ours: &Offer) {
+pub(crate) fn match_offer(broker: &Broker, ours: &Offer) {
     let names = ours.connection.names;
-    if is_own(names.local.ip()) || is_own(names.remote.ip()) {
+    if is_namespace_local(names.local.ip()) || is_namespace_local(names.remote.ip()) {
         return;
     }
     let others = {
@@ -43,13 +43,15 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
         match known {
             PairDecision::Allowed => introduce_pair(broker, names, places),
             PairDecision::Wait => {}
-            PairDecision::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
+            PairDecision::Ask(number) => {
+                ask_daemon(broker, number, places, [&ours.client, &other.client])
+            }
         }
     }
 }
 
 /// What was denied is asked again where somebody waits still: it may have been for a moment only.
-pub(crate) fn seek_again(broker: &Broker) {
+pub(crate) fn retry_denied(broker: &Broker) {
     let now = clock::now();
     let denied = lock(&broker.pairs).due_denials(now);
     for places in denied {
@@ -60,13 +62,13 @@ pub(crate) fn seek_again(broker: &Broker) {
         };
         let known = lock(&broker.pairs).ask_again(places, now);
         if let PairDecision::Ask(number) = known {
-            ask(broker, number, places, [&one, &other]);
+            ask_daemon(broker, number, places, [&one, &other]);
         }
     }
 }
 
 /// An address that each namespace has for itself.
-fn is_own(address: IpAddr) -> bool {
+fn is_namespace_local(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -76,7 +78,7 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 /// The daemon says that two places may be brought together: those who wait are.
-pub(crate) fn together(broker: &Broker, number: u64) {
+pub(crate) fn pair_allowed(broker: &Broker, number: u64) {
     let Some(places) = lock(&broker.pairs).allow(number) else { return };
     let waiting = lock(&broker.offers).between(places);
     for names in waiting {
@@ -101,11 +103,11 @@ fn introduce_pair(broker: &Broker, names: Names, places: [Place; 2]) {
         }
         return;
     };
-    if !evidence::fits([&before, &after], &between) {
+    if !traffic_match::is_same_connection([&before, &after], &between) {
         both.iter().for_each(|offer| offer.client.refuse(offer.tag, Refusal::NotOne));
         return;
     }
-    reach::seen(broker, &both);
+    channel_requests::connection_observed(broker, &both);
     if introduce_link(broker, one, other, Some(places)).is_err() {
         other.client.refuse(other.tag, Refusal::TooMany);
     }

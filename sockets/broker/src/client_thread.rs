@@ -4,15 +4,15 @@
 //! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
 //! connection is put off by a duplicate that is here.
 
-use crate::across;
+use crate::broker_state::Broker;
+use crate::channel_requests;
 use crate::client::Client;
-use crate::far;
+use crate::cross_namespace;
 use crate::introduce_link::{end_link, introduce_link};
 use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
-use crate::reach;
-use crate::shared::Broker;
-use crate::show;
+use crate::other_hosts;
+use crate::status;
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::connection::Connection;
 use omniverb_sys::{clock, descriptors, lock, socket};
@@ -26,17 +26,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Until it goes, or says something that is none. Others may find its offers meanwhile, and so may
 /// be the last to have its socket: nothing is in that any more when this thread lets go of it.
-pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
-    _ = converse(broker, &client);
+pub(crate) fn serve_client(broker: &Broker, client: Arc<Client>) {
+    _ = handle_requests(broker, &client);
     lock(&broker.offers).gone(&client);
-    reach::gone(broker, &client);
+    channel_requests::forget_client(broker, &client);
     client.links().into_iter().for_each(|link| end_link(broker, &client, link));
-    empty(&client.socket);
+    drain(&client.socket);
     lock(&broker.admissions).release(client.number);
 }
 
 /// Ends a connection and lets go of what waits in its socket, which may take for ever.
-fn empty(socket: &OwnedFd) {
+fn drain(socket: &OwnedFd) {
     while !descriptors::is_spent(socket) {
         let mode = socket::Mode::NonBlocking;
         if socket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
@@ -46,20 +46,20 @@ fn empty(socket: &OwnedFd) {
     }
 }
 
-fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
+fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     socket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
-    let (request, diagnosis) = next(client)?;
+    let (request, diagnosis) = next_request(client)?;
     match (request, diagnosis) {
         (Request::Hello { name }, Some(diagnosis)) => {
             client.take_diagnosis(diagnosis)?;
             client.set_name(name);
         }
         (Request::Show, None) => {
-            show::show(broker, client.socket.as_fd(), Some(client.namespace));
+            status::show_status(broker, client.socket.as_fd(), Some(client.namespace));
             return None;
         }
         (Request::Ranges, None) => {
-            return say_ranges(broker, client);
+            return send_ranges(broker, client);
         }
         _ => return None,
     }
@@ -67,35 +67,41 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
-        let said = next(client)?;
+        let said = next_request(client)?;
         // Who says something may have read before.
         lock(&broker.links).tell(client.number);
         match said {
             (Request::Offer { tag, is_new }, Some(socket)) => {
                 let accepted = is_new.then(clock::now);
-                if let Err(why) = offered(broker, client, (tag, accepted), socket) {
+                if let Err(why) = handle_offer(broker, client, (tag, accepted), socket) {
                     client.refuse(tag, why);
                 }
             }
             (Request::Ended { link }, None) => end_link(broker, client, link),
-            (Request::Listen { tag }, Some(socket)) => reach::listens(broker, client, tag, socket),
-            (Request::Unlisten { tag }, None) => reach::unlistens(broker, client, tag),
+            (Request::Listen { tag }, Some(socket)) => {
+                channel_requests::add_listener(broker, client, tag, socket)
+            }
+            (Request::Unlisten { tag }, None) => {
+                channel_requests::remove_listener(broker, client, tag)
+            }
             (Request::Reach { tag, address, port, from }, None) => {
-                reach::reaches(broker, client, tag, (address, port), from);
+                channel_requests::request_channel(broker, client, tag, (address, port), from);
             }
-            (Request::ChannelEnded { name }, None) => reach::ended(broker, client, name),
+            (Request::ChannelEnded { name }, None) => {
+                channel_requests::end_channel(broker, client, name)
+            }
             (Request::Still { name, ends }, None) => {
-                reach::claim_inherited(broker, client, name, ends)
+                channel_requests::claim_inherited(broker, client, name, ends)
             }
-            (Request::Gateways, socket) => far::is_gateway(broker, client, socket)?,
+            (Request::Gateways, socket) => other_hosts::register_gateway(broker, client, socket)?,
             (Request::Leads { token, wanted }, None) => {
-                far::leads(broker, client, token, wanted);
+                other_hosts::route_opened(broker, client, token, wanted);
             }
             (Request::Fails { token, wanted, why }, None) => {
-                far::fails(broker, client, token, (wanted, why));
+                other_hosts::route_failed(broker, client, token, (wanted, why));
             }
             (Request::Comes { tag, token, names }, None) => {
-                far::comes(broker, (client, tag), token, &names);
+                other_hosts::admit_incoming(broker, (client, tag), token, &names);
             }
             _ => return None,
         }
@@ -103,7 +109,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
 }
 
 /// Who does not read is told no more.
-fn say_ranges(broker: &Broker, client: &Client) -> Option<()> {
+fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
     socket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
     let all = broker.light.iter().map(|range| Reply::Range(*range).encode());
     for range in all {
@@ -113,7 +119,7 @@ fn say_ranges(broker: &Broker, client: &Client) -> Option<()> {
 }
 
 /// The next request, with the descriptor that came with it.
-fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
+fn next_request(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
     let mut bytes = [0; BYTES];
     let received = loop {
         match socket::receive_kept(client.socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
@@ -129,7 +135,7 @@ fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
 }
 
 /// A socket was offered.
-fn offered(
+fn handle_offer(
     broker: &Broker,
     client: &Arc<Client>,
     (tag, accepted): (u64, Option<u64>),
@@ -139,44 +145,44 @@ fn offered(
         return Err(Refusal::TooMany);
     }
     let mut gone = Vec::new();
-    let other = other_end(broker, client, (tag, accepted), &socket, &mut gone);
+    let other = find_other_end(broker, client, (tag, accepted), &socket, &mut gone);
     // At once.
     drop(socket);
     for (one, why) in gone {
         one.client.refuse(one.tag, why);
     }
     match other? {
-        Found::Both(other, ours) => {
+        Pairing::Complete(other, ours) => {
             introduce_link(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
         }
-        Found::Waits(ours) => {
+        Pairing::Waiting(ours) => {
             client.wait(tag);
-            across::seek(broker, &ours);
-            far::offered(broker, &ours);
+            cross_namespace::match_offer(broker, &ours);
+            other_hosts::connection_offered(broker, &ours);
             Ok(())
         }
     }
 }
 
 /// What an offer is.
-enum Found {
+enum Pairing {
     /// The second of two: here are both, the other one first.
-    Both(Offer, Offer),
+    Complete(Offer, Offer),
     /// It waits for the other end.
-    Waits(Offer),
+    Waiting(Offer),
 }
 
 /// Who has the other end of the socket in the same network namespace, if he has offered that and
 /// still has it; otherwise this offer waits for him. Both being there at one time with these names,
 /// while the socket is here, they are the ends of one connection. Those who offered what is no more
 /// are to be told.
-fn other_end(
+fn find_other_end(
     broker: &Broker,
     client: &Arc<Client>,
     (tag, accepted): (u64, Option<u64>),
     socket: &OwnedFd,
     gone: &mut Vec<(Offer, Refusal)>,
-) -> Result<Found, Refusal> {
+) -> Result<Pairing, Refusal> {
     let found = Connection::of(socket.as_fd()).ok().flatten();
     let connection = found.ok_or(Refusal::NotConnected)?;
     if connection.namespace != client.namespace {
@@ -194,10 +200,10 @@ fn other_end(
     let ours = Offer { client: client.clone(), tag, connection, accepted };
     loop {
         let other = lock(&broker.offers).other_or_add(&ours);
-        let Some(other) = other else { return Ok(Found::Waits(ours)) };
+        let Some(other) = other else { return Ok(Pairing::Waiting(ours)) };
         let is_another = other.connection.cookie != connection.cookie;
         match is_there(&other.connection) {
-            Ok(true) if is_another => return Ok(Found::Both(other, ours)),
+            Ok(true) if is_another => return Ok(Pairing::Complete(other, ours)),
             // It was offered by who had these names before.
             Ok(_) => gone.push((other, Refusal::NotProven)),
             Err(why) => {
@@ -239,7 +245,7 @@ mod tests {
         socket::send(theirs.as_fd(), b"text", &[slow.as_fd()]).unwrap();
         drop(slow);
         let others = client.clone();
-        thread::spawn(move || attend(&Broker::default(), client));
+        thread::spawn(move || serve_client(&Broker::default(), client));
         // Until it is shut.
         while socket::receive(theirs.as_fd(), &mut [0; BYTES], socket::Mode::Blocking)
             .is_ok_and(|(bytes, _)| bytes > 0)

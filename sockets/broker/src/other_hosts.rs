@@ -1,5 +1,6 @@
 //! A process is brought to one of another host, by gateways ([`crate::gateways`]).
 
+use crate::broker_state::Broker;
 use crate::channels::Ends;
 use crate::client::Client;
 use crate::gateways::{Answer, Lead, Serves, Way, way};
@@ -8,7 +9,6 @@ use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
 };
 use crate::offers::Offer;
-use crate::shared::Broker;
 use omniverb_formats::channel::{self, WAY_KEPT};
 use omniverb_formats::message::{Failure, Wanted};
 use omniverb_sys::connection::Names;
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A process says that it is a gateway; `None`: it is not taken for one.
-pub(crate) fn is_gateway(
+pub(crate) fn register_gateway(
     broker: &Broker,
     client: &Arc<Client>,
     socket: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) fn is_gateway(
 }
 
 /// Where a gateway leads a process that wants to go to another host. It may be told so later.
-pub(crate) fn from_here(
+pub(crate) fn find_route(
     broker: &Broker,
     asks: (&Client, u64),
     way: Way,
@@ -42,7 +42,7 @@ pub(crate) fn from_here(
     let found = lock(&broker.gateways).ask(asks, way, clock::now());
     let (client, tag) = asks;
     match found {
-        Answer::Lead(lead) => Ok(there(way, lead)),
+        Answer::Lead(lead) => Ok(destination(way, lead)),
         Answer::Tell(gateway, wanted) if gateway.is_wanted(wanted) => {
             client.waits(tag);
             Err(NotIntroduced::Pending)
@@ -56,7 +56,7 @@ pub(crate) fn from_here(
     }
 }
 
-fn there(way: Way, lead: Lead) -> Destination {
+fn destination(way: Way, lead: Lead) -> Destination {
     let (from, to) = way;
     Destination {
         process: lead.process,
@@ -68,7 +68,7 @@ fn there(way: Way, lead: Lead) -> Destination {
 
 /// A connection was offered whose other end is not here: a gateway hears of it, if its process has
 /// wanted to be brought there.
-pub(crate) fn offered(broker: &Broker, offer: &Offer) {
+pub(crate) fn connection_offered(broker: &Broker, offer: &Offer) {
     let heard = lock(&broker.gateways).offered(offer, clock::now());
     if let Some((gateway, wanted)) = heard {
         // Who does not read is told no more.
@@ -78,8 +78,13 @@ pub(crate) fn offered(broker: &Broker, offer: &Offer) {
 
 /// A gateway's connection leads to where somebody wanted to go. Those of his questions that have
 /// waited for that are answered.
-pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
-    let client = wants(broker, worker, token, &wanted)?;
+pub(crate) fn route_opened(
+    broker: &Broker,
+    worker: &Client,
+    token: u64,
+    wanted: Wanted,
+) -> Option<()> {
+    let client = requester_of(broker, worker, token, &wanted)?;
     let (way, now) = (way(&wanted), clock::now());
     let (tags, lead) = {
         let mut gateways = lock(&broker.gateways);
@@ -87,27 +92,32 @@ pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted
         (tags, gateways.lead(client.process(), way, now)?)
     };
     for tag in tags {
-        answer(broker, (&client, tag), Ok(there(way, lead)));
+        answer(broker, (&client, tag), Ok(destination(way, lead)));
     }
     client.seen(way.1);
     Some(())
 }
 
 /// A gateway can bring nobody to where that was wanted, or not any more.
-pub(crate) fn fails(
+pub(crate) fn route_failed(
     broker: &Broker,
     worker: &Client,
     token: u64,
     (wanted, why): (Wanted, Failure),
 ) -> Option<()> {
-    let client = wants(broker, worker, token, &wanted)?;
+    let client = requester_of(broker, worker, token, &wanted)?;
     let tags = lock(&broker.gateways).fails(worker.namespace, (&wanted, why), clock::now());
     tags.into_iter().for_each(|tag| client.nobody(tag));
     Some(())
 }
 
 /// Who wanted that of a gateway, if it is one and serves him.
-fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Option<Arc<Client>> {
+fn requester_of(
+    broker: &Broker,
+    worker: &Client,
+    token: u64,
+    wanted: &Wanted,
+) -> Option<Arc<Client>> {
     let client = lock(&broker.admissions).client(wanted.client)?;
     let gateway = lock(&broker.gateways).of(worker, token)?;
     let may = client.namespace == worker.namespace && gateway.serves(&client);
@@ -116,18 +126,23 @@ fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Optio
 
 /// A gateway's connection wants to be brought to who listens here, for somebody of another host,
 /// whose connection by TCP is said to have arrived.
-pub(crate) fn comes(
+pub(crate) fn admit_incoming(
     broker: &Broker,
     (worker, tag): (&Client, u64),
     token: u64,
     names: &channel::Names,
 ) {
-    if come(broker, (worker, tag), token, names).is_none() {
+    if try_admit_incoming(broker, (worker, tag), token, names).is_none() {
         worker.nobody(tag);
     }
 }
 
-fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &channel::Names) -> Option<()> {
+fn try_admit_incoming(
+    broker: &Broker,
+    asks: (&Client, u64),
+    token: u64,
+    names: &channel::Names,
+) -> Option<()> {
     let (worker, _) = asks;
     let gateway = lock(&broker.gateways).of(worker, token)?;
     let [from, to] = names.ends();
