@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::journal::Form;
     use crate::place::Audience;
-    use omniverb_broker::Order;
+    use omniverb_broker::StartupParameters;
     use omniverb_sys::pulse::Pulses;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
@@ -171,7 +171,8 @@ mod tests {
 
         fn open(&self) -> Broker {
             let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
-            let order = Order { helpers: Helpers::Threads, allowed: None, light: Vec::new() };
+            let order =
+                StartupParameters { helpers: Helpers::Threads, allowed: None, light: Vec::new() };
             let order = order.encode().unwrap();
             let mut broker = Broker::new(Helpers::Threads, place, order);
             broker.start(&self.reactor).unwrap();

@@ -34,13 +34,13 @@ mod links;
 mod listeners;
 mod observed_routes;
 mod offers;
-mod order;
 mod other_hosts;
+mod startup_parameters;
 mod status;
 mod traffic_match;
 
 pub use omniverb_formats::range::Range;
-pub use order::Order;
+pub use startup_parameters::StartupParameters;
 
 use crate::admission::Admission;
 use crate::broker_state::Broker;
@@ -69,13 +69,14 @@ const PER_TURN: usize = 1024;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The helper's own life: it is sent an [`Order`] and the socket to listen at, and ends with
+/// The helper's own life: it is sent an [`StartupParameters`] and the socket to listen at, and ends with
 /// `order`.
 pub fn serve(order: OwnedFd) {
-    let mut bytes = vec![0; order::BYTES];
+    let mut bytes = vec![0; startup_parameters::BYTES];
     let received = socket::receive(order.as_fd(), &mut bytes, socket::Mode::Blocking);
     let Ok((length, mut files)) = received else { return };
-    let (Some(listener), Some(said)) = (files.pop(), Order::decode(&bytes[..length])) else {
+    let (Some(listener), Some(said)) = (files.pop(), StartupParameters::decode(&bytes[..length]))
+    else {
         return;
     };
     let Ok(daemon) = order.try_clone() else { return };
@@ -96,7 +97,7 @@ pub fn serve(order: OwnedFd) {
 fn listen(
     order: &OwnedFd,
     listener: &OwnedFd,
-    said: Order,
+    said: StartupParameters,
     broker: &Arc<Broker>,
 ) -> io::Result<()> {
     const ORDER: u64 = 0;

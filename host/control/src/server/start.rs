@@ -34,7 +34,7 @@ use crate::settings::{Settings, Unwanted};
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
-use omniverb_broker::{Order, Range};
+use omniverb_broker::{Range, StartupParameters};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::disposal::Disposal;
@@ -170,7 +170,9 @@ impl Server {
             return Err(os(io::Error::new(io::ErrorKind::Unsupported, text)));
         }
         let allowed = allow.map(|allow| allow.people.clone());
-        let order = Order { helpers: self.helpers.clone(), allowed, light }.encode().map_err(os)?;
+        let order = StartupParameters { helpers: self.helpers.clone(), allowed, light }
+            .encode()
+            .map_err(os)?;
         let mut broker = Broker::new(self.helpers.clone(), take()?, order);
         if let Err(error) = broker.start(&self.reactor) {
             broker.close(&self.disposal);

@@ -1,7 +1,7 @@
 //! Processes that talk to a broker, by hand.
 #![allow(dead_code)] // Not every test needs all of it.
 
-use omniverb_broker::{Order, Range};
+use omniverb_broker::{Range, StartupParameters};
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
@@ -43,7 +43,9 @@ impl Broker {
         let listener = socket::listen(&path, 0o600).unwrap();
         let helper =
             Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        let order = Order { helpers: Helpers::Threads, allowed, light: light() }.encode().unwrap();
+        let order = StartupParameters { helpers: Helpers::Threads, allowed, light: light() }
+            .encode()
+            .unwrap();
         socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
         Broker { path, _helper: helper }
     }

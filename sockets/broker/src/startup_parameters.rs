@@ -11,7 +11,7 @@ pub(crate) const BYTES: usize = 64 << 10;
 
 /// How it is to serve, and whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct StartupParameters {
     /// How it starts its own helpers. Whatever the daemon's program is called, the broker's is the
     /// same: [`OWN_PROGRAM`].
     pub helpers: Helpers,
@@ -24,7 +24,7 @@ pub struct Order {
 /// Words of a range.
 const RANGE: usize = message::BYTES / size_of::<u32>();
 
-impl Order {
+impl StartupParameters {
     /// As a message: words, of which the first two say yes or no, the third how many ranges there
     /// are, and the fourth how many users; then those, and the groups.
     ///
@@ -51,7 +51,7 @@ impl Order {
     }
 
     /// From a message, if it is one.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Order> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<StartupParameters> {
         let (words, rest) = bytes.as_chunks();
         let words: Vec<u32> = words.iter().copied().map(u32::from_ne_bytes).collect();
         let [are_threads @ 0..=1, is_limited @ 0..=1, ranges, users, rest_of @ ..] = &words[..]
@@ -75,7 +75,7 @@ impl Order {
             1 => Helpers::Threads,
             _ => Helpers::Program(OWN_PROGRAM.into()),
         };
-        rest.is_empty().then_some(Order { helpers, allowed, light })
+        rest.is_empty().then_some(StartupParameters { helpers, allowed, light })
     }
 }
 
@@ -91,14 +91,14 @@ mod tests {
         for allowed in [None, Some(People::default()), Some(people)] {
             let light = if allowed.is_some() { ranges.to_vec() } else { Vec::new() };
             let helpers = if allowed.is_some() { Helpers::Threads } else { helpers.clone() };
-            let order = Order { helpers, allowed, light };
+            let order = StartupParameters { helpers, allowed, light };
             let bytes = order.encode().unwrap();
-            assert_eq!(Order::decode(&bytes), Some(order));
-            assert_eq!(Order::decode(&bytes[1..]), None);
+            assert_eq!(StartupParameters::decode(&bytes), Some(order));
+            assert_eq!(StartupParameters::decode(&bytes[1..]), None);
         }
         let many = People { users: vec![1; BYTES / 4], groups: Vec::new() };
         let light = Vec::new();
-        assert!(Order { helpers, allowed: Some(many), light }.encode().is_err());
-        assert_eq!(Order::decode(b"L"), None);
+        assert!(StartupParameters { helpers, allowed: Some(many), light }.encode().is_err());
+        assert_eq!(StartupParameters::decode(b"L"), None);
     }
 }
