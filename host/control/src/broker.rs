@@ -5,7 +5,7 @@ use crate::journal::{Journal, Level};
 use crate::place::Place;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
-use omniverb_broker::daemon::{BYTES, FromDaemon, ToDaemon};
+use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::disposal::Disposal;

@@ -6,7 +6,7 @@
 //! found by a process in it, opened, and has a session of its own in the tables.
 
 use crate::holds::Hold;
-use omniverb_broker::daemon::Place;
+use omniverb_broker::daemon_messages::Place;
 use omniverb_tenancy::{RelationEnd, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;

@@ -3,7 +3,7 @@
 //! Of what is asked little is under way for one namespace at a time, and little is kept for it:
 //! nobody stops others by asking. What is not answered stays as it is without us.
 
-use crate::daemon::{Place, WhyApart};
+use crate::daemon_messages::{Denial, Place};
 use crate::limits::{
     ADDRESS_PAIR_KEPT, ADDRESS_PAIRS, ADDRESS_PAIRS_OF_NAMESPACE, ASKED_OF_NAMESPACE,
 };
@@ -31,7 +31,7 @@ enum State {
     /// It has said yes. These links live by it.
     Allowed(BTreeSet<u64>),
     /// It has said no.
-    Denied(WhyApart),
+    Denied(Denial),
 }
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl AddressPairs {
         self.by_number.remove(&number);
         let mut next = PairRecord {
             number: 0,
-            state: State::Denied(WhyApart::Busy),
+            state: State::Denied(Denial::Busy),
             until: now.saturating_add(DENIED),
             since: now,
             denials,
@@ -173,7 +173,7 @@ impl AddressPairs {
     }
 
     /// The daemon says no: the links that lived by what it said before.
-    pub(crate) fn deny(&mut self, number: u64, why: WhyApart, now: u64) -> BTreeSet<u64> {
+    pub(crate) fn deny(&mut self, number: u64, why: Denial, now: u64) -> BTreeSet<u64> {
         let pair = self.by_number.get(&number);
         let Some(record) = pair.and_then(|pair| self.by_pair.get_mut(pair)) else {
             return BTreeSet::new();
@@ -228,7 +228,7 @@ impl AddressPairs {
     }
 
     /// Why two places have no links.
-    pub(crate) fn denial(&self, one: Place, other: Place) -> Option<WhyApart> {
+    pub(crate) fn denial(&self, one: Place, other: Place) -> Option<Denial> {
         match self.by_pair.get(&pair_key(one, other))?.state {
             State::Denied(why) => Some(why),
             _ => None,
@@ -274,7 +274,7 @@ impl AddressPairs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::{BYTES, ToDaemon};
+    use crate::daemon_messages::{BYTES, ToDaemon};
     use omniverb_sys::socket;
     use std::os::fd::AsFd;
 
@@ -302,11 +302,11 @@ mod tests {
         // The same addresses elsewhere are another pair.
         assert!(matches!(all.decide(place(3, 1), place(2, 2), 5), PairDecision::Ask(_)));
         assert!(!all.add_link(place(3, 1), place(2, 2), 71));
-        assert_eq!(all.deny(number, WhyApart::Policy, 5), BTreeSet::from([70]));
+        assert_eq!(all.deny(number, Denial::Policy, 5), BTreeSet::from([70]));
         assert!(!all.has_link(one, other, 70));
         assert_eq!(
             (all.denial(one, other), all.decide(one, other, 6)),
-            (Some(WhyApart::Policy), PairDecision::Wait)
+            (Some(Denial::Policy), PairDecision::Wait)
         );
         assert!(!all.is_allowed(one, other));
         assert!(matches!(all.decide(one, other, 2_000_000_000), PairDecision::Ask(_)));
@@ -356,14 +356,14 @@ mod tests {
         let PairDecision::Ask(mut number) = all.decide(one, other, 0) else { panic!("not asked") };
         let (mut now, mut waits) = (0, Vec::new());
         for _ in 0..9 {
-            all.deny(number, WhyApart::Busy, now);
+            all.deny(number, Denial::Busy, now);
             let since = now;
             while all.due_denials(now).is_empty() {
                 now += DENIED / 2;
                 all.sweep(now);
             }
             waits.push((now - since) / DENIED);
-            assert_eq!(all.denial(one, other), Some(WhyApart::Busy));
+            assert_eq!(all.denial(one, other), Some(Denial::Busy));
             let PairDecision::Ask(next) = all.ask_again([one, other], now) else {
                 panic!("not again")
             };
@@ -373,14 +373,14 @@ mod tests {
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
         // Whoever comes does not wait as long.
-        all.deny(number, WhyApart::Busy, now);
+        all.deny(number, Denial::Busy, now);
         let PairDecision::Ask(number) = all.decide(one, other, now + DENIED) else {
             panic!("not asked")
         };
         assert!(all.allow(number).is_some());
         all.forget([one, other]);
         assert_eq!(all.decide(one, other, now), PairDecision::Allowed);
-        all.deny(number, WhyApart::Policy, now);
+        all.deny(number, Denial::Policy, now);
         assert_eq!(all.due_denials(now + DENIED), [[one, other]], "from the beginning");
         all.forget([one, other]);
         assert!(all.is_empty() && all.by_number.is_empty());
@@ -397,7 +397,7 @@ mod tests {
         all.sweep(u64::MAX);
         let (ours, theirs) = socket::pair().unwrap();
         let say = |number: u64| {
-            socket::try_send(ours.as_fd(), &ToDaemon::NoMore { number }.encode(), &[]).is_ok()
+            socket::try_send(ours.as_fd(), &ToDaemon::Release { number }.encode(), &[]).is_ok()
         };
         assert!(!all.announce_unneeded(say) && !all.is_empty(), "it fits");
         let mut said = Vec::new();
@@ -409,10 +409,10 @@ mod tests {
             }
         }
         assert!(all.is_empty());
-        let numbers = (1..=700).map(|number| ToDaemon::NoMore { number });
+        let numbers = (1..=700).map(|number| ToDaemon::Release { number });
         said.sort_by_key(|one| match one {
-            ToDaemon::NoMore { number } | ToDaemon::Ask { number, .. } => *number,
-            ToDaemon::Alone { .. } => 0,
+            ToDaemon::Release { number } | ToDaemon::Ask { number, .. } => *number,
+            ToDaemon::Idle { .. } => 0,
         });
         assert!(said.into_iter().eq(numbers), "each once");
     }

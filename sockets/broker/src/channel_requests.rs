@@ -12,7 +12,7 @@ use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;
 use crate::channels::{Between, Ends};
 use crate::client::Client;
-use crate::daemon::{Place, WhyApart};
+use crate::daemon_messages::{Denial, Place};
 use crate::daemon_queries::ask_daemon;
 use crate::inherited_channels::{Claim, ClaimOutcome};
 use crate::introduce_channel::{
@@ -225,7 +225,7 @@ fn ask_about_channel(broker: &Broker, name: u64) {
         let mut pairs = lock(&broker.pairs);
         let is_well = pairs.has_link(one, other, name) || pairs.add_link(one, other, name);
         let is_late = until <= now && !pairs.is_asked(one, other);
-        (is_well, is_late || pairs.denial(one, other) == Some(WhyApart::Policy))
+        (is_well, is_late || pairs.denial(one, other) == Some(Denial::Policy))
     };
     if is_well || is_over {
         lock(&broker.inherited).resolve(name);

@@ -5,7 +5,7 @@
 //! that. It goes on by itself, and for one of them also where the other one has said that it has
 //! ended: that may not be true. So it counts for who has not said so.
 
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
 use crate::listeners::Process;
 use omniverb_formats::channel::WAYS;

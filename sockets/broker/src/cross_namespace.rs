@@ -8,7 +8,7 @@
 use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;
 use crate::channel_requests;
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::daemon_queries::ask_daemon;
 use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;

@@ -2,7 +2,7 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon::{Place, ToDaemon, WhyApart};
+use crate::daemon_messages::{Denial, Place, ToDaemon};
 use omniverb_sys::{clock, lock, pidfd, socket};
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 pub(crate) fn ask_daemon(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
     if try_ask(broker, number, places, clients).is_err() {
         // It was never told yes: there are no links.
-        lock(&broker.pairs).deny(number, WhyApart::Busy, clock::now());
+        lock(&broker.pairs).deny(number, Denial::Busy, clock::now());
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::channels::{Between, Ends};
 use crate::client::Client;
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::limits::{CHANNELS, INHERITED_ASKED, INHERITED_KEPT};
 use crate::listeners::Process;
 use std::collections::{BTreeMap, HashMap};

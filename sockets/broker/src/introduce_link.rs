@@ -2,7 +2,7 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::links::Given;
 use crate::offers::Offer;
 use omniverb_formats::layout;

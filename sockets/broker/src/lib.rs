@@ -22,7 +22,7 @@ mod channels;
 mod client;
 mod client_thread;
 mod cross_namespace;
-pub mod daemon;
+pub mod daemon_messages;
 mod daemon_queries;
 mod gateways;
 mod incoming_connections;
@@ -45,7 +45,7 @@ pub use startup_parameters::StartupParameters;
 use crate::admission::Admission;
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon::{FromDaemon, ToDaemon};
+use crate::daemon_messages::{FromDaemon, ToDaemon};
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::{EventFd, Poller, clock, connection, lock, pidfd, socket};
@@ -145,7 +145,7 @@ fn tidy(broker: &Broker) -> Option<Duration> {
     let mut pairs = lock(&broker.pairs);
     pairs.sweep(clock::now());
     let is_said = pairs.announce_unneeded(|number| {
-        let message = ToDaemon::NoMore { number }.encode();
+        let message = ToDaemon::Release { number }.encode();
         let daemon = broker.daemon.as_ref();
         daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
     });
@@ -181,14 +181,14 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
 /// The same; links that are `over` then.
 fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
     for _ in 0..PER_TURN {
-        let mut bytes = [0; daemon::BYTES];
+        let mut bytes = [0; daemon_messages::BYTES];
         match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
-                Some(FromDaemon::Together { number }) => {
+                Some(FromDaemon::Allowed { number }) => {
                     cross_namespace::pair_allowed(broker, number)
                 }
-                Some(FromDaemon::Apart { number, why }) => {
+                Some(FromDaemon::Denied { number, why }) => {
                     over.extend(lock(&broker.pairs).deny(number, why, clock::now()));
                 }
                 Some(FromDaemon::Operator) => {
@@ -196,10 +196,10 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                         status::to_operator(broker, operator);
                     }
                 }
-                Some(FromDaemon::IsAnybody) => {
+                Some(FromDaemon::AskIdle) => {
                     let time = lock(&broker.admissions).idle_time(clock::now());
                     // If there is no room it asks again.
-                    _ = socket::try_send(order.as_fd(), &ToDaemon::Alone { time }.encode(), &[]);
+                    _ = socket::try_send(order.as_fd(), &ToDaemon::Idle { time }.encode(), &[]);
                 }
                 None => {}
             },

@@ -1,7 +1,7 @@
 //! Links that were given: whose they are, and what they live by.
 
 use crate::client::Client;
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::offers::Offer;
 use omniverb_sys::connection::Connection;
 use omniverb_sys::process;

@@ -6,7 +6,7 @@
 //! same way for a while. Then the network is to be asked again, by the next connection of TCP.
 
 use crate::client::Client;
-use crate::daemon::Place;
+use crate::daemon_messages::Place;
 use crate::limits::OBSERVED_ROUTES_OF_NAMESPACE;
 use omniverb_formats::channel::WAY_KEPT;
 use std::collections::BTreeMap;

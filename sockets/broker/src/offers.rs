@@ -1,7 +1,7 @@
 //! Offers whose other end has not come yet.
 
 use crate::client::Client;
-use crate::daemon::Place as Address;
+use crate::daemon_messages::Place as Address;
 use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
 use omniverb_sys::connection::{Connection, Names};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -6,7 +6,7 @@
 
 use crate::broker_state::Broker;
 use crate::client::Client;
-use crate::daemon::{Place, WhyApart};
+use crate::daemon_messages::{Denial, Place};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
 use omniverb_formats::show::{Channel, Listener, Reason, Row, Socket, State};
@@ -237,11 +237,11 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
         (true, _) => Reason::Alone,
         (false, None) => Reason::Asking,
         (false, Some(why)) => match why {
-            WhyApart::NotServed => Reason::NotServed,
-            WhyApart::NotItsAddress => Reason::NotItsAddress,
-            WhyApart::NotThere => Reason::NotThere,
-            WhyApart::Busy => Reason::Busy,
-            WhyApart::Policy => Reason::Policy,
+            Denial::NotServed => Reason::NotServed,
+            Denial::NotItsAddress => Reason::NotItsAddress,
+            Denial::NotThere => Reason::NotThere,
+            Denial::Busy => Reason::Busy,
+            Denial::Policy => Reason::Policy,
         },
     }
 }

@@ -51,7 +51,7 @@ use crate::settings::Ended;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
-use omniverb_broker::daemon::FromDaemon;
+use omniverb_broker::daemon_messages::FromDaemon;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::clock;
 use omniverb_sys::disposal::Disposal;
@@ -261,7 +261,7 @@ impl Server {
         }
         match &mut self.broker {
             Some(broker) if broker.is_there() && self.idle.asks(now) => {
-                broker.tell(FromDaemon::IsAnybody, None, &mut self.reactor);
+                broker.tell(FromDaemon::AskIdle, None, &mut self.reactor);
                 false
             }
             _ => true,

@@ -8,7 +8,7 @@ use crate::related::ToSeek;
 use crate::server::Server;
 use crate::server::parts::SocketPairs;
 use crate::under_way::{Enclosed, Subject};
-use omniverb_broker::daemon::{FromDaemon, Place, ToDaemon, WhyApart};
+use omniverb_broker::daemon_messages::{FromDaemon, Place, ToDaemon, Denial};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
@@ -29,10 +29,10 @@ impl Server {
                 FromBroker::Said(ToDaemon::Ask { number, places, users }, files) => {
                     self.socket_pairs().sockets_ask(number, places, users, files);
                 }
-                FromBroker::Said(ToDaemon::NoMore { number }, _) => {
+                FromBroker::Said(ToDaemon::Release { number }, _) => {
                     self.socket_pairs().unrelate(number)
                 }
-                FromBroker::Said(ToDaemon::Alone { time }, _) => {
+                FromBroker::Said(ToDaemon::Idle { time }, _) => {
                     self.idle.answered(time, clock::now());
                 }
                 FromBroker::Died => {
@@ -91,7 +91,7 @@ impl SocketPairs<'_> {
         files: Vec<OwnedFd>,
     ) {
         if files.len() != 2 || !self.related.add(number, places) {
-            return self.tell_apart(number, WhyApart::Busy);
+            return self.tell_denied(number, Denial::Busy);
         }
         for ((place, user), file) in places.into_iter().zip(users).zip(files) {
             if let Some(sought) = self.related.join(number, place.namespace, user, file) {
@@ -114,7 +114,7 @@ impl SocketPairs<'_> {
         };
         self.seek(sought);
         self.unrelate(before);
-        self.tell_apart(before, WhyApart::NotServed);
+        self.tell_denied(before, Denial::NotServed);
     }
 
     /// Asks the tables, if they know both.
@@ -142,32 +142,32 @@ impl SocketPairs<'_> {
     pub(super) fn lose_namespace(&mut self, namespace: u64) {
         for number in self.related.pairs_of(namespace) {
             self.unrelate(number);
-            self.tell_apart(number, WhyApart::NotServed);
+            self.tell_denied(number, Denial::NotServed);
         }
     }
 
     /// What the tables say.
     pub(super) fn related(&mut self, number: u64, verdict: Result<(), Unrelated>) {
         match verdict {
-            Ok(()) => self.tell_broker(FromDaemon::Together { number }),
+            Ok(()) => self.tell_broker(FromDaemon::Allowed { number }),
             Err(why) => {
                 self.unrelate(number);
-                self.tell_apart(
+                self.tell_denied(
                     number,
                     match why {
-                        Unrelated::Gone | Unrelated::NoMemory => WhyApart::NotServed,
-                        Unrelated::NotItsAddress => WhyApart::NotItsAddress,
-                        Unrelated::NotThere => WhyApart::NotThere,
-                        Unrelated::Busy => WhyApart::Busy,
-                        Unrelated::Policy(_) => WhyApart::Policy,
+                        Unrelated::Gone | Unrelated::NoMemory => Denial::NotServed,
+                        Unrelated::NotItsAddress => Denial::NotItsAddress,
+                        Unrelated::NotThere => Denial::NotThere,
+                        Unrelated::Busy => Denial::Busy,
+                        Unrelated::Policy(_) => Denial::Policy,
                     },
                 );
             }
         }
     }
 
-    pub(super) fn tell_apart(&mut self, number: u64, why: WhyApart) {
-        self.tell_broker(FromDaemon::Apart { number, why });
+    pub(super) fn tell_denied(&mut self, number: u64, why: Denial) {
+        self.tell_broker(FromDaemon::Denied { number, why });
     }
 
     pub(super) fn tell_broker(&mut self, what: FromDaemon) {

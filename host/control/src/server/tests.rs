@@ -6,7 +6,7 @@ use crate::attached::Attached;
 use crate::journal::{Form, Level};
 use crate::place::{Audience, Place};
 use crate::settings::Settings;
-use omniverb_broker::daemon::Place as Address;
+use omniverb_broker::daemon_messages::Place as Address;
 use omniverb_fairness::Holder;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};

@@ -33,12 +33,12 @@ pub enum ToDaemon {
         users: [u32; 2],
     },
     /// Nobody needs to know any more.
-    NoMore {
+    Release {
         /// As it was asked.
         number: u64,
     },
     /// Whether processes are connected, since that was asked.
-    Alone {
+    Idle {
         /// For how many nanoseconds none is; `None`: one is.
         time: Option<u64>,
     },
@@ -48,27 +48,27 @@ pub enum ToDaemon {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromDaemon {
     /// They may, until it is said that they may not.
-    Together {
+    Allowed {
         /// As it was asked.
         number: u64,
     },
     /// They may not, or not any more.
-    Apart {
+    Denied {
         /// As it was asked.
         number: u64,
         /// What stands in the way.
-        why: WhyApart,
+        why: Denial,
     },
     /// The socket that comes along is an operator's: he is shown everything.
     Operator,
     /// Is any process connected?
-    IsAnybody,
+    AskIdle,
 }
 
 /// Why bytes must not go through memory between two network namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum WhyApart {
+pub enum Denial {
     /// One of them is not served: it cannot be entered, or is no more.
     NotServed = 1,
     /// An address is not one of its vNIC's, as far as is known.
@@ -81,13 +81,13 @@ pub enum WhyApart {
     Policy = 5,
 }
 
-impl WhyApart {
+impl Denial {
     const ALL: [Self; 5] =
         [Self::NotServed, Self::NotItsAddress, Self::NotThere, Self::Busy, Self::Policy];
 
     /// From its number.
     #[must_use]
-    pub fn of(number: u64) -> Option<WhyApart> {
+    pub fn of(number: u64) -> Option<Denial> {
         Self::ALL.into_iter().find(|one| *one as u64 == number)
     }
 }
@@ -131,8 +131,8 @@ impl ToDaemon {
                 let users = users.map(u64::from);
                 pack(&[1, number, one.namespace, other.namespace, a, b, c, d, users[0], users[1]])
             }
-            Self::NoMore { number } => pack(&[2, number]),
-            Self::Alone { time } => pack(&[3, time.is_some().into(), time.unwrap_or(0)]),
+            Self::Release { number } => pack(&[2, number]),
+            Self::Idle { time } => pack(&[3, time.is_some().into(), time.unwrap_or(0)]),
         }
     }
 
@@ -147,9 +147,9 @@ impl ToDaemon {
                 let places = [place(one, [a, b]), place(other, [c, d])];
                 Some(Self::Ask { number, places, users })
             }
-            [2, number, 0, ..] => Some(Self::NoMore { number }),
-            [3, 0, 0, ..] => Some(Self::Alone { time: None }),
-            [3, 1, time, 0, ..] => Some(Self::Alone { time: Some(time) }),
+            [2, number, 0, ..] => Some(Self::Release { number }),
+            [3, 0, 0, ..] => Some(Self::Idle { time: None }),
+            [3, 1, time, 0, ..] => Some(Self::Idle { time: Some(time) }),
             _ => None,
         }
     }
@@ -160,10 +160,10 @@ impl FromDaemon {
     #[must_use]
     pub fn encode(&self) -> [u8; BYTES] {
         match *self {
-            Self::Together { number } => pack(&[17, number]),
-            Self::Apart { number, why } => pack(&[18, number, why as u64]),
+            Self::Allowed { number } => pack(&[17, number]),
+            Self::Denied { number, why } => pack(&[18, number, why as u64]),
             Self::Operator => pack(&[19]),
-            Self::IsAnybody => pack(&[20]),
+            Self::AskIdle => pack(&[20]),
         }
     }
 
@@ -171,10 +171,10 @@ impl FromDaemon {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match unpack(bytes)? {
-            [17, number, 0, ..] => Some(Self::Together { number }),
-            [18, number, why, 0, ..] => Some(Self::Apart { number, why: WhyApart::of(why)? }),
+            [17, number, 0, ..] => Some(Self::Allowed { number }),
+            [18, number, why, 0, ..] => Some(Self::Denied { number, why: Denial::of(why)? }),
             [19, 0, ..] => Some(Self::Operator),
-            [20, 0, ..] => Some(Self::IsAnybody),
+            [20, 0, ..] => Some(Self::AskIdle),
             _ => None,
         }
     }
@@ -191,19 +191,18 @@ mod tests {
         let places = [place(u64::MAX, "10.0.0.1"), place(7, "2001:db8::1")];
         for said in [
             ToDaemon::Ask { number: 5, places, users: [0, u32::MAX] },
-            ToDaemon::NoMore { number: 6 },
-            ToDaemon::Alone { time: None },
-            ToDaemon::Alone { time: Some(u64::MAX) },
+            ToDaemon::Release { number: 6 },
+            ToDaemon::Idle { time: None },
+            ToDaemon::Idle { time: Some(u64::MAX) },
         ] {
             assert_eq!(ToDaemon::decode(&said.encode()), Some(said));
             assert_eq!(ToDaemon::decode(&said.encode()[1..]), None);
             assert_eq!(FromDaemon::decode(&said.encode()), None);
         }
-        let apart = WhyApart::ALL.map(|why| FromDaemon::Apart { number: 3, why });
-        for said in
-            [FromDaemon::Together { number: 1 }, FromDaemon::Operator, FromDaemon::IsAnybody]
-                .into_iter()
-                .chain(apart)
+        let apart = Denial::ALL.map(|why| FromDaemon::Denied { number: 3, why });
+        for said in [FromDaemon::Allowed { number: 1 }, FromDaemon::Operator, FromDaemon::AskIdle]
+            .into_iter()
+            .chain(apart)
         {
             assert_eq!(FromDaemon::decode(&said.encode()), Some(said));
         }
