@@ -1,7 +1,7 @@
-//! Pairs of addresses in two network namespaces: what the daemon was asked, and has said.
+//! Keeps what the daemon has said of pairs of addresses in two network namespaces.
 //!
-//! Of what is asked little is under way for one namespace at a time, and little is kept for it:
-//! nobody stops others by asking. What is not answered stays as it is without us.
+//! Few questions of one namespace are under way at a time, and few answers are kept for it: no
+//! process stops others by asking. A pair that is not answered stays undecided.
 
 use crate::daemon_messages::{Denial, Place};
 use crate::limits::{

@@ -1,9 +1,10 @@
-//! Whose turn it is: how many are attended to, and that nobody takes the places of others.
+//! Admits processes to the broker, and keeps each holder to its share.
 //!
-//! A entry is taken before there is a thread, and given back when that is about to end. When all are
-//! taken the largest holder yields its oldest, as in the daemon (docs/decisions/0025): its
-//! connection is shut, and its thread goes on until it has let go of what it was sent. What a entry
-//! is counted by stands here, beside the way to its process: nobody has to hold that to count.
+//! A process is admitted before there is a thread for it, and released when that is about to end.
+//! When the table is full the largest holder yields its oldest process, as in the daemon
+//! (docs/decisions/0025): that connection is shut, and its thread goes on until it has closed what
+//! it was sent. What an entry is counted by stands here, beside a weak reference to its process:
+//! counting holds no process.
 
 use crate::client::Client;
 use crate::limits;
@@ -12,8 +13,8 @@ use omniverb_sys::clock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// For whom a entry is counted: a user in a cgroup, and the network namespace of the socket that was
-/// connected, which is to be the one of all that it offers.
+/// For whom a entry is counted: a user in a cgroup, and the network namespace of the socket that
+/// was connected, which is to be the one of all that it offers.
 pub(crate) fn holder(cgroup: &str, user: u32, namespace: u64) -> Holder {
     Holder::new(cgroup, user).in_vnic(namespace)
 }
@@ -84,9 +85,9 @@ impl AdmissionTable {
         admission
     }
 
-    /// Destination is room for one more thread that may not end. Of that, relatives who take places from
-    /// each other have half for each step of the way that they share: who fills a container's part
-    /// has all others' left.
+    /// Destination is room for one more thread that may not end. Of that, relatives who take places
+    /// from each other have half for each step of the way that they share: who fills a container's
+    /// part has all others' left.
     fn may_yield(&self, yields: &Holder, newcomer: &Holder) -> bool {
         let (way, newcomer) = (yields.path(), newcomer.path());
         let shared = way.iter().zip(&newcomer).take_while(|(one, other)| one == other).count();

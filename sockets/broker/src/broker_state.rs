@@ -1,4 +1,4 @@
-//! What all threads have.
+//! Holds the tables that all threads of the broker share.
 
 use crate::address_pairs::AddressPairs;
 use crate::admission::AdmissionTable;

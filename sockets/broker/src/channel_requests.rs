@@ -1,12 +1,13 @@
-//! A process is brought to another one, by a channel.
+//! Answers processes that listen, and processes that ask for a channel to a listening socket.
 //!
-//! Who listens has shown a listening socket, as proof; its duplicate is closed at once. Who reaches
-//! for an address is brought to the process whose socket the kernel would have brought him to: it
-//! is asked at that moment. Within a network namespace by the socket of who asks, who has nothing
-//! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
-//! the same address to the same port ([`crate::observed_routes`]), by the socket of who has accepted that;
-//! and only as long as the daemon says that the two addresses may be brought together. To another
-//! host by a gateway ([`crate::other_hosts`]).
+//! A process that listens shows its socket as proof; the duplicate is closed at once. A process
+//! that asks for an address is introduced to the process whose socket the kernel would choose: the
+//! kernel is asked at that moment. Within a network namespace this goes by the diagnosis socket of
+//! the asking process, which gains nothing if it meddles. To another namespace it goes where the
+//! network was seen to bring a connection of TCP from the same address to the same port
+//! ([`crate::observed_routes`]), by the diagnosis socket of the process that accepted that; and
+//! only as long as the daemon allows the two addresses. To another host it goes by a gateway
+//! ([`crate::other_hosts`]).
 
 use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;

@@ -1,9 +1,10 @@
-//! Channels that were given: between whom there is one.
+//! Keeps the channels that were given: between which processes, and at which addresses.
 //!
-//! Two processes have one at most, until one of them says that it has ended, or goes; those of two
-//! network namespaces one for each pair of their addresses, which lives by what the daemon says of
-//! that. It goes on by itself, and for one of them also where the other one has said that it has
-//! ended: that may not be true. So it counts for who has not said so.
+//! Two processes of one namespace have one channel at most, until one of them says that it has
+//! ended, or goes. Processes of two network namespaces have one for each pair of their addresses,
+//! which lives by what the daemon says of that pair. A channel goes on by itself, and for one of
+//! the two also where the other one has said that it has ended: that may not be true. So it counts
+//! for the process that has not said so.
 
 use crate::daemon_messages::Place;
 use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
@@ -174,8 +175,8 @@ impl Channels {
         Some(self.of.get(&process).is_some_and(|own| own.contains(&name)))
     }
 
-    /// Destination is one now, for whom there was room. Of several between the same two the first is
-    /// known.
+    /// Destination is one now, for whom there was room. Of several between the same two the first
+    /// is known.
     pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
         self.between.entry(two.either_way()).or_insert(name);
         for process in two.processes {

@@ -1,4 +1,4 @@
-//! A process that has connected.
+//! Represents one connected process: its socket, its mailbox, its diagnosis socket, its links.
 
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Port;

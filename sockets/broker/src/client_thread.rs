@@ -1,8 +1,8 @@
-//! One process is attended to, by a thread of its own.
+//! Serves one process, on a thread of its own.
 //!
 //! In: its requests, with descriptors. Out: links and channels, for it and for those at the other
-//! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
-//! connection is put off by a duplicate that is here.
+//! ends. A descriptor that came is closed before any process is told anything: so no duplicate that
+//! is here delays the end of a connection.
 
 use crate::broker_state::Broker;
 use crate::channel_requests;

@@ -1,9 +1,9 @@
-//! Connections between two network namespaces: matched when the daemon says that they may be.
+//! Matches the ends of connections between two network namespaces, if the daemon allows it.
 //!
-//! Names prove nothing there: somebody may have given himself another's address, or stand between
-//! the two. So both ends are where the network brings what is sent to them, which the daemon finds
-//! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
-//! has counted at one fits the other ([`crate::traffic_match`]).
+//! Names prove nothing there: a process may have given itself another's address, or stand between
+//! the two. So three things have to agree: the network brings what is sent to each end there, which
+//! the daemon finds out as for verbs; both sockets exist at this moment, by their cookies; and what
+//! the kernel has counted at one fits the other ([`crate::traffic_match`]).
 
 use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;

@@ -1,9 +1,9 @@
-//! What the broker and the daemon say to each other about pairs of network namespaces: messages of
-//! sixteen words.
+//! Encodes messages between the broker and the daemon about pairs of network namespaces.
 //!
 //! The broker knows which sockets say that they are the ends of a connection between two network
-//! namespaces; the daemon knows which addresses are whose, and who may talk to whom. So it is
-//! asked, once for each pair of addresses, and says later when that holds no longer.
+//! namespaces. The daemon knows which vNIC has which address, and which vNICs may talk. So it is
+//! asked once for each pair of addresses, and says later when that holds no longer. A message has
+//! sixteen words.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The daemon is asked whether two places in two network namespaces may be brought together.
+//! Asks the daemon whether two addresses in two network namespaces may be joined.
 
 use crate::broker_state::Broker;
 use crate::client::Client;

@@ -1,15 +1,14 @@
-//! Gateways: processes that bring those of their network namespace to other hosts
+//! Keeps gateways, which serve processes of their network namespace to other hosts
 //! (docs/decisions/0063).
 //!
-//! A gateway is the other side of a channel for a process of its own host, and keeps that alike
-//! with the channel of a gateway on another one. Who wants to be brought somewhere by a channel,
-//! and is not found to be brought within this host, connects by TCP; that connection he offers, as
-//! any; and the gateway hears of it. If the gateway over there finds that the connection has
-//! arrived, this one leads there for a while.
+//! A gateway is the other side of a channel for a process of its own host, and keeps that channel
+//! alike with the one of a gateway on another host. A process that wants a channel to an address
+//! that is not found within this host connects by TCP, and offers that connection as any other; so
+//! the gateway hears of it. If the other host's gateway finds that the connection has arrived, this
+//! one has a route there for a while.
 //!
-//! A gateway reads and writes what those who go by it send. So it serves its own user only, unless
-//! it may read what everybody in the network namespace sends anyway, and has shown so by a raw
-//! socket.
+//! A gateway reads and writes what its clients send. So it serves its own user only, unless it may
+//! read what all in the network namespace send anyway, and has shown so by a raw socket.
 
 use crate::client::Client;
 use crate::incoming_connections::{IncomingConnection, IncomingConnections, Match};

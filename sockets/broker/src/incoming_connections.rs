@@ -1,5 +1,6 @@
-//! Connections of TCP that have come to a network namespace, by which gateways find that the
-//! network brings others there.
+//! Keeps TCP connections that have come to a network namespace, for gateways to look up.
+//!
+//! A gateway finds by them that the network brings connections of another host there.
 
 use crate::client::Client;
 use crate::limits::INCOMING_OF_NAMESPACE;

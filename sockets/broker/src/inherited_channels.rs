@@ -1,9 +1,9 @@
-//! Channels between two network namespaces that a broker before this one has given.
+//! Keeps claims of channels between network namespaces that an earlier broker has given.
 //!
-//! They go on without it, and their processes say so to the next one, which the daemon can tell
-//! then that they are over. Who says that he has one proves nothing by it, and is given nothing:
-//! what may become of it is that his own channel ends, or that it counts as one of his. It is
-//! called by what nobody guesses, so that nobody is taken for the other end of somebody else's.
+//! These go on without a broker, and their processes tell the next one, which the daemon can tell
+//! then that they are over. A claim proves nothing, and is given nothing: what may become of it is
+//! that one's own channel ends, or that it counts as one of one's own. A channel is named by a
+//! number that cannot be guessed, so no process is taken for the other end of another's.
 
 use crate::channels::{Between, Ends};
 use crate::client::Client;
@@ -72,7 +72,8 @@ pub(crate) enum ClaimOutcome {
 }
 
 impl InheritedChannels {
-    /// A process says that it has one. What both have said is to be kept ([`InheritedChannels::queue_question`]).
+    /// A process says that it has one. What both have said is to be kept
+    /// ([`InheritedChannels::queue_question`]).
     pub(crate) fn add(&mut self, name: u64, claim: Claim) -> ClaimOutcome {
         match self.claims.get(&name) {
             None => {

@@ -1,4 +1,4 @@
-//! A process is brought to another one that was found: both are given a channel.
+//! Introduces two processes by a channel: both are given its memory and an end of two sockets.
 
 use crate::broker_state::Broker;
 use crate::channels::{Between, Channels, Ends, Room};

@@ -1,4 +1,4 @@
-//! Two processes are given the memory of a link.
+//! Introduces two processes by a link: both are given its memory.
 
 use crate::broker_state::Broker;
 use crate::client::Client;

@@ -1,17 +1,19 @@
-//! The broker of carried sockets (docs/decisions/0046): a helper process of the daemon.
+//! Introduces the two ends of a connection to each other: a helper process of the daemon
+//! (docs/decisions/0046).
 //!
 //! A process that has a connected socket of TCP sends a duplicate of it, as proof. If the process
-//! at the other end does so, too, both are given the memory of a link, and go on without us.
+//! at the other end does so, too, both are given the memory of a link, and go on without the
+//! broker.
 //!
-//! Or it sends one of a listening socket, and whoever of its network namespace reaches for that is
-//! given, as it is, the memory of a channel, by which their connections need no socket of the
-//! kernel's (\[`channel_requests`\]).
+//! Or a process sends a duplicate of a listening socket. A process that asks for that address is
+//! given, as the listening one is, the memory of a channel, by which their connections need no
+//! socket of the kernel's ([`channel_requests`]).
 //!
-//! What processes send are descriptors of any kind, and letting go of one can take as long as who
-//! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
-//! and each process that connects has a thread here: it can keep that waiting, and nobody else.
-//! Nothing waits for a process: what one does not take is not sent. The thread that lets them in
-//! closes nothing in which descriptors wait: who is refused is left to a disposer.
+//! Processes send descriptors of any kind, and closing one can take as long as its sender likes
+//! (docs/decisions/0019). So the broker is a process of its own, which holds nothing else, and each
+//! process that connects has a thread here: it can delay that thread, and no other. Nothing waits
+//! for a process: a message that it does not take is not sent. The thread that admits processes
+//! closes nothing in which descriptors wait: a refused socket is left to a disposer.
 #![forbid(unsafe_code)]
 
 mod address_pairs;
@@ -69,8 +71,8 @@ const PER_TURN: usize = 1024;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The helper's own life: it is sent an [`StartupParameters`] and the socket to listen at, and ends with
-/// `order`.
+/// The helper's own life: it is sent an [`StartupParameters`] and the socket to listen at, and ends
+/// with `order`.
 pub fn serve(order: OwnedFd) {
     let mut bytes = vec![0; startup_parameters::BYTES];
     let received = socket::receive(order.as_fd(), &mut bytes, socket::Mode::Blocking);

@@ -1,4 +1,4 @@
-//! How much anybody can make the broker keep.
+//! Bounds what processes can make the broker keep.
 
 use std::time::Duration;
 

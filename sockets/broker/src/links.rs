@@ -1,4 +1,4 @@
-//! Links that were given: whose they are, and what they live by.
+//! Keeps the links that were given: their two processes, and the address pair they live by.
 
 use crate::client::Client;
 use crate::daemon_messages::Place;

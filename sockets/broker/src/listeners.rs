@@ -1,8 +1,8 @@
-//! Who listens, and says that he can be reached by a channel.
+//! Keeps the listening sockets of processes that can be reached by a channel.
 //!
-//! By the socket's cookie, and not by where it listens: which socket a connection would come to the
-//! kernel says ([`crate::channel_requests`]). Several processes may have the same one, by `fork`: they are
-//! taken in turn. What is closed is never found again, whether that was said or not.
+//! By the socket's cookie, not by its address: the kernel says to which socket a connection would
+//! come ([`crate::channel_requests`]). Several processes may have the same one, by `fork`: they are
+//! taken in turn. A closed socket is never found again, whether its process said so or not.
 
 use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};
 use omniverb_sys::listening::Listening;

@@ -1,9 +1,8 @@
-//! What the network was seen to do: it brought a connection of TCP from an address of one network
-//! namespace to a port of another one's.
+//! Keeps routes on which the network was seen to bring a TCP connection to another namespace.
 //!
-//! Whatever filters, translates or refuses between the two has been asked by that, as the kernel
-//! asks it for each connection: so what needs no connection of TCP ([`crate::channel_requests`]) may go the
-//! same way for a while. Then the network is to be asked again, by the next connection of TCP.
+//! Whatever filters, translates or refuses between the two has been asked by that connection, as
+//! the kernel asks it for each: so channels ([`crate::channel_requests`]) may go the same way for a
+//! while. Then the network is asked again, by the next connection of TCP.
 
 use crate::client::Client;
 use crate::daemon_messages::Place;

@@ -1,4 +1,4 @@
-//! Offers whose other end has not come yet.
+//! Keeps offered sockets whose other end has not been offered yet.
 
 use crate::client::Client;
 use crate::daemon_messages::Place as Address;

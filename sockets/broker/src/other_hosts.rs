@@ -1,4 +1,4 @@
-//! A process is brought to one of another host, by gateways ([`crate::gateways`]).
+//! Answers processes that want a channel to another host, by gateways ([`crate::gateways`]).
 
 use crate::broker_state::Broker;
 use crate::channels::Ends;

@@ -1,4 +1,4 @@
-//! What the daemon tells the broker with the socket to listen at.
+//! Encodes what the daemon tells the broker at its start, with the socket to listen at.
 
 use omniverb_formats::message::{self, Reply};
 use omniverb_formats::range::Range;

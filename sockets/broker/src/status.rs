@@ -1,8 +1,9 @@
-//! What there is to see: each process with its sockets, and why those are not carried that are not.
+//! Sends rows of `omniverb status`: each process with its sockets, and why some are not carried.
 //!
 //! Nothing is kept for this but what there is anyway: links have their positions in their memory,
 //! processes have written down which sockets are the kernel's, and the kernel is asked whether
-//! these are there still. Who asks is told by a thread of his own, and waits for his own rows.
+//! these are there still. Each reader is served by a thread of its own, and waits for its own rows
+//! only.
 
 use crate::broker_state::Broker;
 use crate::client::Client;

@@ -1,10 +1,10 @@
-//! Whether two sockets of swapped names are the ends of one connection, by what the kernel counts.
+//! Decides whether two sockets are the ends of one connection, by what the kernel counts.
 //!
 //! Within a network namespace names and cookies say so: the kernel gives no names twice there. In
-//! two of them both may have such names by chance, or since somebody stands between them who has
-//! their names. No number of a connection's own is shown at both ends (the sequences are not,
-//! unless one may administrate the network). But what one end has sent the other one has received,
-//! the same number of bytes and at the same time, and windows are scaled as both have agreed.
+//! two namespaces both sockets may have such names by chance, or because a process between them has
+//! their names. No number of a connection's own is shown at both ends (the sequences need the right
+//! to administrate the network). But what one end has sent the other one has received, the same
+//! number of bytes and at the same time, and windows are scaled as both have agreed.
 
 use omniverb_sys::connection::Traffic;
 

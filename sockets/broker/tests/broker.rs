@@ -138,7 +138,7 @@ fn who_reads_nothing_is_told_no_more() {
     assert!((10..150).contains(&told), "{told}");
 }
 
-/// Whoever else comes then has a place, too (`src/seats.rs`).
+/// Whoever else comes then has a place, too (`src/admission.rs`).
 #[test]
 fn one_network_namespace_may_have_what_nobody_else_wants() {
     have_many_descriptors();
