@@ -6,12 +6,12 @@
 //! [`crate::part`].
 
 use crate::broker::Broker;
-use crate::id::Id;
+use crate::cm_id::CmId;
 use crate::limits::{
     ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
 };
 use crate::part::Part;
-use crate::queues::{Queues, Region};
+use crate::queue_pair::{MemoryRegion, QueuePair};
 use crate::said::{End, Said};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
@@ -32,12 +32,12 @@ use std::time::Duration;
 /// The channel, as it is here.
 struct Channel {
     mirror: Mirror<Window>,
-    region: Region,
+    region: MemoryRegion,
     /// By which the process is woken, and wakes.
     bell: OwnedFd,
 }
 
-/// See the file's head. The channel goes before the queues.
+/// See the file's head. The channel goes before the queue_pair.
 pub(crate) struct Crossing {
     part: Part,
     channel: Option<Channel>,
@@ -51,7 +51,7 @@ pub(crate) struct Crossing {
     watch: Duration,
     letters: Vec<Letter>,
     pieces: Vec<Range<usize>>,
-    queues: Queues,
+    queue_pair: QueuePair,
 }
 
 impl Crossing {
@@ -59,12 +59,12 @@ impl Crossing {
     ///
     /// # Errors
     /// There is no room, or no gateway.
-    pub(crate) fn new(part: Part, id: Id) -> io::Result<Self> {
+    pub(crate) fn new(part: Part, id: CmId) -> io::Result<Self> {
         let began = clock::now();
-        let queues = Queues::new(id)?;
+        let queue_pair = QueuePair::new(id)?;
         match part {
-            Part::Goes(_) => queues.id().connect()?,
-            Part::Comes(_) => queues.id().accept(part.file())?,
+            Part::Goes(_) => queue_pair.id().connect()?,
+            Part::Comes(_) => queue_pair.id().accept(part.file())?,
         }
         Ok(Self {
             part,
@@ -77,7 +77,7 @@ impl Crossing {
             watch: WATCH.0,
             letters: Vec::new(),
             pieces: Vec::new(),
-            queues,
+            queue_pair,
         })
     }
 
@@ -98,7 +98,7 @@ impl Crossing {
         if let (Some(channel), End::There { is_cut: false }) = (&self.channel, end) {
             channel.mirror.ends_well();
         }
-        self.queues.id().disconnect();
+        self.queue_pair.id().disconnect();
     }
 
     /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
@@ -122,7 +122,7 @@ impl Crossing {
                 Some(_) => thread::yield_now(),
             }
         }
-        self.queues.notify();
+        self.queue_pair.request_notification();
         if let Some(channel) = &self.channel {
             channel.mirror.sleeps();
         }
@@ -150,7 +150,7 @@ impl Crossing {
 
     /// What has come. Whether there was anything.
     fn take(&mut self) -> Result<bool, End> {
-        let is_any = self.queues.poll(&mut self.letters)?;
+        let is_any = self.queue_pair.poll(&mut self.letters)?;
         let mut letters = core::mem::take(&mut self.letters);
         let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
         self.letters = letters;
@@ -163,8 +163,8 @@ impl Crossing {
         if self.said.letters.len() > OUTBOX {
             return Err(End::Lost);
         }
-        while !self.said.letters.is_empty() && self.queues.has_room() {
-            self.said.letters.pop_front().map_or(Ok(()), |letter| self.queues.send(letter))?;
+        while !self.said.letters.is_empty() && self.queue_pair.has_room() {
+            self.said.letters.pop_front().map_or(Ok(()), |letter| self.queue_pair.send(letter))?;
             is_any = true;
         }
         Ok(self.tell(what)? || is_any)
@@ -175,15 +175,15 @@ impl Crossing {
         let (Some(channel), Some(theirs)) = (&mut self.channel, self.theirs) else {
             return Ok(false);
         };
-        if !self.queues.has_room() {
+        if !self.queue_pair.has_room() {
             return Ok(false);
         }
         let news = channel.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
         let Some(news) = news else { return Ok(false) };
         for piece in self.pieces.drain(..) {
-            self.queues.write(piece, &channel.region, theirs)?;
+            self.queue_pair.write(piece, &channel.region, theirs)?;
         }
-        self.queues.send(Letter::News(news))?;
+        self.queue_pair.send(Letter::News(news))?;
         Ok(true)
     }
 
@@ -205,7 +205,7 @@ impl Crossing {
             }
             Letter::Over { is_cut } => Err(End::There { is_cut }),
             letter => {
-                let addresses = self.queues.id().addresses();
+                let addresses = self.queue_pair.id().addresses();
                 self.part.read(letter, addresses, &mut self.said)?;
                 // What goes by a channel goes on, whoever else may not come.
                 let is_of_use = self.channel.is_some() || !self.part.is_refused();
@@ -230,7 +230,7 @@ impl Crossing {
         if !is_there(channel) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
-            while self.move_some(What::All)? || !self.queues.has_room() {
+            while self.move_some(What::All)? || !self.queue_pair.has_room() {
                 if clock::now() > until {
                     return Err(End::Lost);
                 }
@@ -243,9 +243,9 @@ impl Crossing {
             // Whoever is about to come is to ask anew.
             return Err(End::Here { is_cut: false });
         }
-        if now.saturating_sub(self.spoke) > SILENCE && self.queues.has_room() {
+        if now.saturating_sub(self.spoke) > SILENCE && self.queue_pair.has_room() {
             self.spoke = now;
-            self.queues.send(Letter::Read)?;
+            self.queue_pair.send(Letter::Read)?;
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Crossing {
             Reply::Channel { side, .. } if self.channel.is_none() => {
                 let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| End::Lost)?;
                 let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
-                let region = self.queues.register(window.clone())?;
+                let region = self.queue_pair.register(window.clone())?;
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
                 self.channel = Some(Channel { mirror, region, bell });
@@ -282,7 +282,7 @@ impl Crossing {
 
     /// Until something has happened.
     fn sleep(&mut self) -> Result<(), End> {
-        let mut files = vec![self.queues.news(), self.queues.id().ends()];
+        let mut files = vec![self.queue_pair.completion_fd(), self.queue_pair.id().event_fd()];
         files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
         files.extend(self.channel.as_ref().map(|channel| channel.bell.as_fd()));
         files.extend(self.part.file());
@@ -314,10 +314,10 @@ impl Crossing {
         let until = clock::now() + ARRIVAL;
         let mut letters = Vec::new();
         let mut is_said = false;
-        while clock::now() < until && self.queues.poll(&mut letters).is_ok() {
-            if !is_said && self.queues.has_room() {
-                is_said = self.queues.send(Letter::Over { is_cut }).is_ok();
-            } else if is_said && self.queues.is_done() {
+        while clock::now() < until && self.queue_pair.poll(&mut letters).is_ok() {
+            if !is_said && self.queue_pair.has_room() {
+                is_said = self.queue_pair.send(Letter::Over { is_cut }).is_ok();
+            } else if is_said && self.queue_pair.is_done() {
                 return;
             }
             letters.clear();

@@ -1,9 +1,9 @@
 //! Who begins channels to other hosts: the broker, for processes of this host, and other gateways.
 
 use crate::broker::Broker;
+use crate::cm_id::{CmId, Listener};
 use crate::crossing::Crossing;
 use crate::fleet::{Counted, Fleet, Journey, Mailbox, ends};
-use crate::id::{Id, Listener};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
 use crate::part::{Comes, Goes, Part};
 use crate::strangers::Stranger;
@@ -44,7 +44,7 @@ pub(crate) fn receive(fleet: &Arc<Fleet>, listener: &Listener) -> io::Result<()>
     }
 }
 
-fn comes(fleet: &Arc<Fleet>, id: Id) -> Option<()> {
+fn comes(fleet: &Arc<Fleet>, id: CmId) -> Option<()> {
     let [_, other] = id.addresses()?;
     let stranger = Stranger::new(&fleet.strangers, other)?;
     let fleet = fleet.clone();
@@ -119,7 +119,7 @@ fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
         let Going { fleet, mailbox, .. } = &going;
         let to = SocketAddr::new(other, fleet.port);
         let part = Part::Goes(Goes::new(fleet.clone(), mailbox.clone()));
-        match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
+        match CmId::resolve(from, to).and_then(|id| Crossing::new(part, id)) {
             Ok(crossing) => crossing.run(),
             Err(why) => {
                 fleet.tells(&names, &format!("no gateway takes him: {why}"));

@@ -3,20 +3,20 @@
 //! It is started by `omniverb gateway`, beside the programs whose connections it brings. It is a
 //! client of the daemon twice: by verbs and rdma_cm, as any program, and by the broker of sockets.
 
-mod below;
 mod broker;
+mod cm_id;
 mod crossing;
 mod dispatch;
 mod fleet;
-mod id;
 mod limits;
 mod part;
-mod queues;
+mod queue_pair;
+mod rdma_libraries;
 mod said;
 mod strangers;
 
+use crate::cm_id::Listener;
 use crate::fleet::{Fleet, Voice};
-use crate::id::Listener;
 use crate::limits::PORT;
 use clap::Parser;
 use omniverb_formats::range::Range;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn run(fleet: Fleet) -> Result<(), String> {
-    below::load()?;
+    rdma_libraries::load()?;
     let port = fleet.port;
     let listener = Listener::new(port)
         .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;

@@ -1,9 +1,9 @@
 //! The queue pair of a connection of two gateways: WRITEs into the other's memory, and letters.
 #![allow(unsafe_code, reason = "functions of C")]
 
-use crate::below::below;
-use crate::id::{Id, call};
+use crate::cm_id::{CmId, call};
 use crate::limits::{READ, RECEIVES, REQUESTS, REQUESTS_OF_LETTER, SENDS, UNREAD};
+use crate::rdma_libraries::rdma;
 use core::ffi::c_int;
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -24,16 +24,16 @@ const PLACE: usize = LONGEST.next_multiple_of(64);
 const RECEIVE: u64 = 1 << 32;
 
 /// Memory that the device may read and write.
-pub(crate) struct Region {
+pub(crate) struct MemoryRegion {
     mr: *mut ibv_mr,
     window: Window,
 }
 
-impl Region {
+impl MemoryRegion {
     fn new(pd: *mut ibv_pd, window: Window, access: u32) -> io::Result<Self> {
         let (start, access) = (window.address() as *mut core::ffi::c_void, access as c_int);
         // SAFETY: an open domain, and memory that is there as long as the window.
-        let mr = unsafe { (below().ibv_reg_mr)(pd, start, window.len(), access) };
+        let mr = unsafe { (rdma().ibv_reg_mr)(pd, start, window.len(), access) };
         if mr.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self { mr, window }) }
     }
 
@@ -52,40 +52,40 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: once; nothing is under way any more.
-        unsafe { (below().ibv_dereg_mr)(self.mr) };
+        unsafe { (rdma().ibv_dereg_mr)(self.mr) };
     }
 }
 
-/// What goes when a connection's queues do, in this order.
-struct Made {
+/// What goes when a connection's queue_pair do, in this order.
+struct Resources {
     pd: *mut ibv_pd,
     comp_channel: *mut ibv_comp_channel,
     cq: *mut ibv_cq,
 }
 
-impl Drop for Made {
+impl Drop for Resources {
     fn drop(&mut self) {
-        // SAFETY: made below; the queue pair and all regions are gone, events are acknowledged.
+        // SAFETY: made in this file; the queue pair and all regions are gone, events are acknowledged.
         unsafe {
             if !self.cq.is_null() {
-                (below().ibv_destroy_cq)(self.cq);
+                (rdma().ibv_destroy_cq)(self.cq);
             }
             if !self.comp_channel.is_null() {
-                (below().ibv_destroy_comp_channel)(self.comp_channel);
+                (rdma().ibv_destroy_comp_channel)(self.comp_channel);
             }
-            (below().ibv_dealloc_pd)(self.pd);
+            (rdma().ibv_dealloc_pd)(self.pd);
         }
     }
 }
 
 /// See the file's head.
-pub(crate) struct Queues {
+pub(crate) struct QueuePair {
     qp: Qp,
-    letters: Region,
-    made: Made,
+    letters: MemoryRegion,
+    resources: Resources,
     /// Places of letters that may be sent, with how many requests are done when each is.
     free: Vec<usize>,
     covers: [usize; SENDS],
@@ -99,18 +99,18 @@ pub(crate) struct Queues {
 }
 
 // SAFETY: verbs are for any thread.
-unsafe impl Send for Queues {}
+unsafe impl Send for QueuePair {}
 
 /// The queue pair: it goes first.
 struct Qp {
-    id: Id,
+    id: CmId,
     qp: *mut ibv_qp,
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: once; the identifier goes after it.
-        unsafe { (below().rdma_destroy_qp)(self.id.raw()) };
+        unsafe { (rdma().rdma_destroy_qp)(self.id.raw()) };
     }
 }
 
@@ -118,25 +118,25 @@ fn made<T>(it: *mut T) -> io::Result<*mut T> {
     if it.is_null() { Err(io::Error::last_os_error()) } else { Ok(it) }
 }
 
-impl Queues {
+impl QueuePair {
     /// Those of an identifier that has a device, with all receives posted.
     ///
     /// # Errors
     /// There is no room.
-    pub(crate) fn new(id: Id) -> io::Result<Self> {
+    pub(crate) fn new(id: CmId) -> io::Result<Self> {
         let device = id.device();
         // SAFETY: an open device; each is taken apart if the next cannot be made.
         let made = unsafe {
-            let pd = made((below().ibv_alloc_pd)(device))?;
-            let mut all = Made { pd, comp_channel: null_mut(), cq: null_mut() };
-            all.comp_channel = made((below().ibv_create_comp_channel)(device))?;
+            let pd = made((rdma().ibv_alloc_pd)(device))?;
+            let mut all = Resources { pd, comp_channel: null_mut(), cq: null_mut() };
+            all.comp_channel = made((rdma().ibv_create_comp_channel)(device))?;
             let entries = (REQUESTS + RECEIVES) as c_int;
             all.cq =
-                made((below().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
+                made((rdma().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
             all
         };
         let window = Window::private((SENDS + RECEIVES) * PLACE);
-        let letters = Region::new(made.pd, window, IBV_ACCESS_LOCAL_WRITE)?;
+        let letters = MemoryRegion::new(made.pd, window, IBV_ACCESS_LOCAL_WRITE)?;
         let mut attr = ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: made.cq,
@@ -153,37 +153,51 @@ impl Queues {
             sq_sig_all: 0,
         };
         // SAFETY: live, and of that device.
-        call(unsafe { (below().rdma_create_qp)(id.raw(), made.pd, &mut attr) })?;
+        call(unsafe { (rdma().rdma_create_qp)(id.raw(), made.pd, &mut attr) })?;
         // SAFETY: it has one now.
         let qp = unsafe { (*id.raw()).qp };
         let qp = Qp { id, qp };
         let (free, covers) = ((0..SENDS).collect(), [0; SENDS]);
         let (since, posted, unread, read) = (0, 0, 0, 0);
         let is_broken = false;
-        let queues =
-            Self { qp, letters, made, free, covers, since, posted, unread, read, is_broken };
-        (0..RECEIVES).try_for_each(|place| queues.post_receive(place))?;
-        rustix::io::ioctl_fionbio(queues.news(), true)?;
-        Ok(queues)
+        let queue_pair = Self {
+            qp,
+            letters,
+            resources: made,
+            free,
+            covers,
+            since,
+            posted,
+            unread,
+            read,
+            is_broken,
+        };
+        (0..RECEIVES).try_for_each(|place| queue_pair.post_receive(place))?;
+        rustix::io::ioctl_fionbio(queue_pair.completion_fd(), true)?;
+        Ok(queue_pair)
     }
 
     /// The connection that it is a queue pair of.
-    pub(crate) fn id(&self) -> &Id {
+    pub(crate) fn id(&self) -> &CmId {
         &self.qp.id
     }
 
     /// Readable when there is something to be polled, if that was asked for.
-    pub(crate) fn news(&self) -> BorrowedFd<'_> {
+    pub(crate) fn completion_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as this.
-        unsafe { BorrowedFd::borrow_raw((*self.made.comp_channel).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.resources.comp_channel).fd) }
     }
 
     /// Has the other host write memory.
     ///
     /// # Errors
     /// There is no room.
-    pub(crate) fn register(&self, window: Window) -> io::Result<Region> {
-        Region::new(self.made.pd, window, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+    pub(crate) fn register(&self, window: Window) -> io::Result<MemoryRegion> {
+        MemoryRegion::new(
+            self.resources.pd,
+            window,
+            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+        )
     }
 
     fn ops(&self) -> &ibv_context_ops {
@@ -225,7 +239,7 @@ impl Queues {
     pub(crate) fn write(
         &mut self,
         piece: Range<usize>,
-        ours: &Region,
+        ours: &MemoryRegion,
         mut theirs: ibv_send_wr_rdma,
     ) -> io::Result<()> {
         theirs.remote_addr = theirs.remote_addr.wrapping_add(piece.start as u64);
@@ -266,7 +280,7 @@ impl Queues {
         let mut done = [ibv_wc::default(); 16];
         let poll = self.ops().poll_cq.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: live; room for so many.
-        let count = unsafe { poll(self.made.cq, done.len() as c_int, done.as_mut_ptr()) };
+        let count = unsafe { poll(self.resources.cq, done.len() as c_int, done.as_mut_ptr()) };
         let done = &done[..usize::try_from(count).unwrap_or(0)];
         let outcome = done.iter().try_for_each(|one| self.take(one, into));
         let owes = self.read >= READ && !self.free.is_empty();
@@ -300,16 +314,17 @@ impl Queues {
     }
 
     /// The next thing that comes is told. It is looked once more after this.
-    pub(crate) fn notify(&self) {
+    pub(crate) fn request_notification(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: open, and places for two pointers; the channel does not wait. What was told is
         // acknowledged.
         unsafe {
-            while (below().ibv_get_cq_event)(self.made.comp_channel, &mut cq, &mut context) == 0 {
-                (below().ibv_ack_cq_events)(cq, 1);
+            while (rdma().ibv_get_cq_event)(self.resources.comp_channel, &mut cq, &mut context) == 0
+            {
+                (rdma().ibv_ack_cq_events)(cq, 1);
             }
             if let Some(notify) = self.ops().req_notify_cq {
-                notify(self.made.cq, 0);
+                notify(self.resources.cq, 0);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Identifiers of rdma_cm: who listens for other gateways, and one end of a connection of two.
 #![allow(unsafe_code, reason = "functions of C")]
 
-use crate::below::below;
 use crate::limits::{ANSWER, BACKLOG, NETWORK_MS};
+use crate::rdma_libraries::rdma;
 use core::ptr::null_mut;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use omniverb_abi::{
@@ -28,7 +28,7 @@ struct EventChannel(*mut rdma_event_channel);
 impl EventChannel {
     fn new() -> io::Result<Self> {
         // SAFETY: no arguments.
-        let events = unsafe { (below().rdma_create_event_channel)() };
+        let events = unsafe { (rdma().rdma_create_event_channel)() };
         if events.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(events)) }
     }
 
@@ -41,7 +41,7 @@ impl EventChannel {
     fn next(&self) -> io::Result<Event> {
         let mut event = null_mut();
         // SAFETY: open, and a place for a pointer.
-        call(unsafe { (below().rdma_get_cm_event)(self.0, &mut event) })?;
+        call(unsafe { (rdma().rdma_get_cm_event)(self.0, &mut event) })?;
         Ok(Event(event))
     }
 }
@@ -49,7 +49,7 @@ impl EventChannel {
 impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: no identifier has it any more.
-        unsafe { (below().rdma_destroy_event_channel)(self.0) };
+        unsafe { (rdma().rdma_destroy_event_channel)(self.0) };
     }
 }
 
@@ -57,7 +57,7 @@ impl Drop for EventChannel {
 struct Event(*mut rdma_cm_event);
 
 impl Event {
-    fn what(&self) -> u32 {
+    fn kind(&self) -> u32 {
         // SAFETY: not given back yet.
         unsafe { (*self.0).event }
     }
@@ -66,7 +66,7 @@ impl Event {
     fn failure(&self) -> io::ErrorKind {
         // SAFETY: as above.
         let status = unsafe { (*self.0).status };
-        match self.what() {
+        match self.kind() {
             RDMA_CM_EVENT_REJECTED if status == NOBODY_LISTENS => io::ErrorKind::ConnectionRefused,
             RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
                 io::ErrorKind::HostUnreachable
@@ -76,7 +76,7 @@ impl Event {
     }
 
     /// Its private data begin as a gateway's.
-    fn greets(&self) -> bool {
+    fn is_gateway(&self) -> bool {
         // SAFETY: as above; it has so many bytes, if any.
         unsafe {
             let (data, bytes) = ((*self.0).param.conn.private_data, (*self.0).param.conn);
@@ -89,33 +89,33 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: once.
-        unsafe { (below().rdma_ack_cm_event)(self.0) };
+        unsafe { (rdma().rdma_ack_cm_event)(self.0) };
     }
 }
 
 /// One end of a connection, with a channel of its own. Its queue pair goes before.
-pub(crate) struct Id {
+pub(crate) struct CmId {
     id: *mut rdma_cm_id,
     events: EventChannel,
 }
 
 // SAFETY: the calls of rdma_cma.h are for any thread.
-unsafe impl Send for Id {}
+unsafe impl Send for CmId {}
 
-impl Id {
+impl CmId {
     /// Finds the way from an address of ours to another gateway.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn to(from: IpAddr, to: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn resolve(from: IpAddr, to: SocketAddr) -> io::Result<Self> {
         let id = Self::new()?;
         let (mut from, mut to) = (storage(SocketAddr::new(from, 0)), storage(to));
         let [own, others] = [&raw mut from, &raw mut to].map(<*mut _>::cast::<sockaddr>);
         // SAFETY: live, and addresses.
-        call(unsafe { (below().rdma_resolve_addr)(id.id, own, others, NETWORK_MS) })?;
+        call(unsafe { (rdma().rdma_resolve_addr)(id.id, own, others, NETWORK_MS) })?;
         id.expect(RDMA_CM_EVENT_ADDR_RESOLVED)?;
         // SAFETY: live.
-        call(unsafe { (below().rdma_resolve_route)(id.id, NETWORK_MS) })?;
+        call(unsafe { (rdma().rdma_resolve_route)(id.id, NETWORK_MS) })?;
         id.expect(RDMA_CM_EVENT_ROUTE_RESOLVED)?;
         Ok(id)
     }
@@ -123,7 +123,7 @@ impl Id {
     fn new() -> io::Result<Self> {
         let (events, mut id) = (EventChannel::new()?, null_mut());
         // SAFETY: an open channel, and a place for a pointer.
-        call(unsafe { (below().rdma_create_id)(events.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
+        call(unsafe { (rdma().rdma_create_id)(events.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
         Ok(Self { id, events })
     }
 
@@ -135,7 +135,7 @@ impl Id {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let event = self.events.next()?;
-        if event.what() == what { Ok(event.greets()) } else { Err(event.failure().into()) }
+        if event.kind() == what { Ok(event.is_gateway()) } else { Err(event.failure().into()) }
     }
 
     /// Connects, if a gateway is there.
@@ -145,7 +145,7 @@ impl Id {
     pub(crate) fn connect(&self) -> io::Result<()> {
         let hello = hello();
         // SAFETY: live; the data are there for the call.
-        call(unsafe { (below().rdma_connect)(self.id, &mut parameters(&hello)) })?;
+        call(unsafe { (rdma().rdma_connect)(self.id, &mut parameters(&hello)) })?;
         self.established()
     }
 
@@ -156,7 +156,7 @@ impl Id {
     pub(crate) fn accept(&self, makes_way: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let hello = hello();
         // SAFETY: as in `connect`.
-        call(unsafe { (below().rdma_accept)(self.id, &mut parameters(&hello)) })?;
+        call(unsafe { (rdma().rdma_accept)(self.id, &mut parameters(&hello)) })?;
         let files = [Some(self.events.file()), makes_way].into_iter().flatten();
         let mut wanted: Vec<_> =
             files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
@@ -169,18 +169,18 @@ impl Id {
     }
 
     fn established(&self) -> io::Result<()> {
-        let greets = self.expect(RDMA_CM_EVENT_ESTABLISHED)?;
-        if greets { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+        let is_gateway = self.expect(RDMA_CM_EVENT_ESTABLISHED)?;
+        if is_gateway { Ok(()) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
     }
 
     /// Ends the connection, if there is one.
     pub(crate) fn disconnect(&self) {
         // SAFETY: live. It may have ended already.
-        unsafe { (below().rdma_disconnect)(self.id) };
+        unsafe { (rdma().rdma_disconnect)(self.id) };
     }
 
     /// Readable once something has happened to a connection: it has ended, or is about to.
-    pub(crate) fn ends(&self) -> BorrowedFd<'_> {
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.events.file()
     }
 
@@ -203,15 +203,15 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: live, and no event of its is kept.
-        unsafe { (below().rdma_destroy_id)(self.id) };
+        unsafe { (rdma().rdma_destroy_id)(self.id) };
     }
 }
 
 /// Who listens for other gateways.
-pub(crate) struct Listener(Id);
+pub(crate) struct Listener(CmId);
 
 impl Listener {
     /// At a port of all addresses, of both families.
@@ -219,12 +219,12 @@ impl Listener {
     /// # Errors
     /// There is no device, or the port is taken.
     pub(crate) fn new(port: u16) -> io::Result<Self> {
-        let id = Id::new()?;
+        let id = CmId::new()?;
         let mut any = storage(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
         // SAFETY: live, and an address.
-        call(unsafe { (below().rdma_bind_addr)(id.id, (&raw mut any).cast()) })?;
+        call(unsafe { (rdma().rdma_bind_addr)(id.id, (&raw mut any).cast()) })?;
         // SAFETY: live, and bound.
-        call(unsafe { (below().rdma_listen)(id.id, BACKLOG) })?;
+        call(unsafe { (rdma().rdma_listen)(id.id, BACKLOG) })?;
         Ok(Self(id))
     }
 
@@ -232,20 +232,20 @@ impl Listener {
     ///
     /// # Errors
     /// There is no device any more.
-    pub(crate) fn next(&self) -> io::Result<Option<Id>> {
+    pub(crate) fn next(&self) -> io::Result<Option<CmId>> {
         let event = self.0.events.next()?;
-        if event.what() != RDMA_CM_EVENT_CONNECT_REQUEST {
+        if event.kind() != RDMA_CM_EVENT_CONNECT_REQUEST {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let greets = event.greets();
+        let is_gateway = event.is_gateway();
         // SAFETY: not given back yet; the identifier is ours.
         let id = unsafe { (*event.0).id };
         drop(event);
         let refuse = || {
             // SAFETY: ours, and nobody else's.
             unsafe {
-                (below().rdma_reject)(id, core::ptr::null(), 0);
-                (below().rdma_destroy_id)(id);
+                (rdma().rdma_reject)(id, core::ptr::null(), 0);
+                (rdma().rdma_destroy_id)(id);
             }
         };
         let Ok(events) = EventChannel::new() else {
@@ -253,12 +253,12 @@ impl Listener {
             return Ok(None);
         };
         // SAFETY: both are ours; no event of its is kept.
-        let is_moved = unsafe { (below().rdma_migrate_id)(id, events.0) } == 0;
-        if !greets || !is_moved {
+        let is_moved = unsafe { (rdma().rdma_migrate_id)(id, events.0) } == 0;
+        if !is_gateway || !is_moved {
             refuse();
             return Ok(None);
         }
-        Ok(Some(Id { id, events }))
+        Ok(Some(CmId { id, events }))
     }
 }
 

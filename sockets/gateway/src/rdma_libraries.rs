@@ -14,11 +14,11 @@ use omniverb_abi::{
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
         /// All of them.
-        pub(crate) struct Below {
+        pub(crate) struct RdmaLibraries {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
 
-        impl Below {
+        impl RdmaLibraries {
             fn of(libraries: &[*mut c_void]) -> Result<Self, String> {
                 Ok(Self {
                     $($name: {
@@ -71,7 +71,7 @@ functions! {
 }
 
 /// What was loaded, and stays so.
-static LOADED: std::sync::OnceLock<Below> = std::sync::OnceLock::new();
+static LOADED: std::sync::OnceLock<RdmaLibraries> = std::sync::OnceLock::new();
 
 /// Loads them; at the start, before anything else of this is used.
 ///
@@ -81,16 +81,16 @@ pub(crate) fn load() -> Result<(), String> {
     let libraries = [c"libibverbs.so.1", c"librdmacm.so.1"].map(|name| {
         // SAFETY: a name. What the library does when it is loaded is what it does everywhere.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-        if library.is_null() { Err(complaint()) } else { Ok(library) }
+        if library.is_null() { Err(loader_error()) } else { Ok(library) }
     });
     let [verbs, manager] = libraries;
-    let below = Below::of(&[verbs?, manager?])?;
-    _ = LOADED.set(below);
+    let libraries = RdmaLibraries::of(&[verbs?, manager?])?;
+    _ = LOADED.set(libraries);
     Ok(())
 }
 
 /// What was loaded at the start.
-pub(crate) fn below() -> &'static Below {
+pub(crate) fn rdma() -> &'static RdmaLibraries {
     LOADED.get().unwrap_or_else(|| unreachable!("loaded at the start"))
 }
 
@@ -98,10 +98,10 @@ fn find(libraries: &[*mut c_void], name: &str) -> Result<*mut c_void, String> {
     let name = name.as_ptr().cast::<c_char>();
     // SAFETY: open libraries, and a string with its end.
     let mut found = libraries.iter().map(|library| unsafe { libc::dlsym(*library, name) });
-    found.find(|address| !address.is_null()).ok_or_else(complaint)
+    found.find(|address| !address.is_null()).ok_or_else(loader_error)
 }
 
-fn complaint() -> String {
+fn loader_error() -> String {
     // SAFETY: a string of the loader's, of this thread, or null.
     unsafe {
         let text = libc::dlerror();
