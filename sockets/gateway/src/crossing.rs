@@ -5,14 +5,14 @@
 //! writes there, and its letters. Out: the same over there. How the two ends begin is in
 //! [`crate::part`].
 
-use crate::broker::Broker;
+use crate::broker_connection::BrokerConnection;
 use crate::cm_id::CmId;
 use crate::limits::{
     ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
 };
+use crate::outbox::{EndReason, Outbox};
 use crate::part::Part;
 use crate::queue_pair::{MemoryRegion, QueuePair};
-use crate::said::{End, Said};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
 use omniverb_formats::channel::BYTES;
@@ -42,7 +42,7 @@ pub(crate) struct Crossing {
     part: Part,
     channel: Option<Channel>,
     theirs: Option<ibv_send_wr_rdma>,
-    said: Said,
+    outbox: Outbox,
     began: u64,
     /// When it was looked last who is gone, and when something was said last.
     looked: u64,
@@ -70,7 +70,7 @@ impl Crossing {
             part,
             channel: None,
             theirs: None,
-            said: Said::default(),
+            outbox: Outbox::default(),
             began,
             looked: 0,
             spoke: clock::now(),
@@ -88,21 +88,21 @@ impl Crossing {
                 break end;
             }
         };
-        if matches!(end, End::Lost) {
+        if matches!(end, EndReason::Lost) {
             end = self.last_words();
         }
         self.part.ends();
-        if let End::Here { is_cut } = end {
-            self.say_over(is_cut);
+        if let EndReason::Local { is_reset } = end {
+            self.say_over(is_reset);
         }
-        if let (Some(channel), End::There { is_cut: false }) = (&self.channel, end) {
+        if let (Some(channel), EndReason::Remote { is_reset: false }) = (&self.channel, end) {
             channel.mirror.ends_well();
         }
         self.queue_pair.id().disconnect();
     }
 
     /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
-    fn look_and_sleep(&mut self) -> Result<(), End> {
+    fn look_and_sleep(&mut self) -> Result<(), EndReason> {
         let mut idle = None;
         loop {
             let now = clock::now();
@@ -136,20 +136,20 @@ impl Crossing {
 
     /// The connection is no more, or of no use: what had come by it before is the process's still,
     /// and may say how it has ended.
-    fn last_words(&mut self) -> End {
+    fn last_words(&mut self) -> EndReason {
         // Whoever still says something has his connection.
         for _ in 0..RECEIVES {
             match self.take() {
                 Ok(true) => {}
-                Ok(false) => return End::Lost,
+                Ok(false) => return EndReason::Lost,
                 Err(end) => return end,
             }
         }
-        End::Lost
+        EndReason::Lost
     }
 
     /// What has come. Whether there was anything.
-    fn take(&mut self) -> Result<bool, End> {
+    fn take(&mut self) -> Result<bool, EndReason> {
         let is_any = self.queue_pair.poll(&mut self.letters)?;
         let mut letters = core::mem::take(&mut self.letters);
         let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
@@ -158,27 +158,30 @@ impl Crossing {
     }
 
     /// What has come and what is to go. Whether there was anything.
-    fn move_some(&mut self, what: What) -> Result<bool, End> {
+    fn move_some(&mut self, what: What) -> Result<bool, EndReason> {
         let mut is_any = self.take()?;
-        if self.said.letters.len() > OUTBOX {
-            return Err(End::Lost);
+        if self.outbox.letters.len() > OUTBOX {
+            return Err(EndReason::Lost);
         }
-        while !self.said.letters.is_empty() && self.queue_pair.has_room() {
-            self.said.letters.pop_front().map_or(Ok(()), |letter| self.queue_pair.send(letter))?;
+        while !self.outbox.letters.is_empty() && self.queue_pair.has_room() {
+            self.outbox
+                .letters
+                .pop_front()
+                .map_or(Ok(()), |letter| self.queue_pair.send(letter))?;
             is_any = true;
         }
         Ok(self.tell(what)? || is_any)
     }
 
     /// What the process has written is the other one's: bytes, then words.
-    fn tell(&mut self, what: What) -> Result<bool, End> {
+    fn tell(&mut self, what: What) -> Result<bool, EndReason> {
         let (Some(channel), Some(theirs)) = (&mut self.channel, self.theirs) else {
             return Ok(false);
         };
         if !self.queue_pair.has_room() {
             return Ok(false);
         }
-        let news = channel.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
+        let news = channel.mirror.look(what, &mut self.pieces).map_err(|_| EndReason::Lost)?;
         let Some(news) = news else { return Ok(false) };
         for piece in self.pieces.drain(..) {
             self.queue_pair.write(piece, &channel.region, theirs)?;
@@ -187,10 +190,10 @@ impl Crossing {
         Ok(true)
     }
 
-    fn read(&mut self, letter: Letter) -> Result<(), End> {
+    fn read(&mut self, letter: Letter) -> Result<(), EndReason> {
         match letter {
             Letter::News(news) => {
-                let channel = self.channel.as_ref().ok_or(End::Lost)?;
+                let channel = self.channel.as_ref().ok_or(EndReason::Lost)?;
                 if channel.mirror.apply(&news) {
                     _ = send(&channel.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
@@ -203,45 +206,45 @@ impl Crossing {
                 self.theirs = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
                 Ok(())
             }
-            Letter::Over { is_cut } => Err(End::There { is_cut }),
+            Letter::Over { is_cut: is_reset } => Err(EndReason::Remote { is_reset }),
             letter => {
                 let addresses = self.queue_pair.id().addresses();
-                self.part.read(letter, addresses, &mut self.said)?;
+                self.part.read(letter, addresses, &mut self.outbox)?;
                 // What goes by a channel goes on, whoever else may not come.
                 let is_of_use = self.channel.is_some() || !self.part.is_refused();
-                if is_of_use { Ok(()) } else { Err(End::Here { is_cut: false }) }
+                if is_of_use { Ok(()) } else { Err(EndReason::Local { is_reset: false }) }
             }
         }
     }
 
     /// What the broker and others have to say, and who is gone.
-    fn look_around(&mut self, now: u64) -> Result<(), End> {
-        self.part.look(now, &mut self.said)?;
+    fn look_around(&mut self, now: u64) -> Result<(), EndReason> {
+        self.part.look(now, &mut self.outbox)?;
         if self.channel.is_none() && self.part.is_refused() {
-            return Err(End::Here { is_cut: false });
+            return Err(EndReason::Local { is_reset: false });
         }
         while let Some((reply, files)) = self.heard()? {
             self.hear(reply, files)?;
         }
         let Some(channel) = &self.channel else {
             let is_over = self.patience_left(now) == 0 || self.part.is_to_go();
-            return if is_over { Err(End::Here { is_cut: false }) } else { Ok(()) };
+            return if is_over { Err(EndReason::Local { is_reset: false }) } else { Ok(()) };
         };
         if !is_there(channel) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
             while self.move_some(What::All)? || !self.queue_pair.has_room() {
                 if clock::now() > until {
-                    return Err(End::Lost);
+                    return Err(EndReason::Lost);
                 }
             }
-            let is_cut = self.channel.as_ref().is_some_and(|channel| channel.mirror.is_cut());
-            return Err(End::Here { is_cut });
+            let is_reset = self.channel.as_ref().is_some_and(|channel| channel.mirror.is_cut());
+            return Err(EndReason::Local { is_reset });
         }
         let is_late = now.saturating_sub(self.began) > PATIENCE + ANSWER;
         if self.theirs.is_none() && (is_late || channel.mirror.has_left()) {
             // Whoever is about to come is to ask anew.
-            return Err(End::Here { is_cut: false });
+            return Err(EndReason::Local { is_reset: false });
         }
         if now.saturating_sub(self.spoke) > SILENCE && self.queue_pair.has_room() {
             self.spoke = now;
@@ -257,23 +260,26 @@ impl Crossing {
     }
 
     fn heard(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        self.said.broker.as_ref().map_or(Ok(None), Broker::take)
+        self.outbox.broker.as_ref().map_or(Ok(None), BrokerConnection::try_receive)
     }
 
-    fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), End> {
+    fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), EndReason> {
         match reply {
             Reply::Channel { side, .. } if self.channel.is_none() => {
-                let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| End::Lost)?;
+                let [memory, bell] =
+                    <[OwnedFd; 2]>::try_from(files).map_err(|_| EndReason::Lost)?;
                 let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
                 let region = self.queue_pair.register(window.clone())?;
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
                 self.channel = Some(Channel { mirror, region, bell });
-                self.said.letter(Letter::Memory { address, rkey });
+                self.outbox.letter(Letter::Memory { address, rkey });
             }
             // One channel each.
-            Reply::Channel { .. } | Reply::Over { .. } => return Err(End::Here { is_cut: true }),
-            Reply::Known { until, .. } => self.part.is_known(until, &mut self.said),
+            Reply::Channel { .. } | Reply::Over { .. } => {
+                return Err(EndReason::Local { is_reset: true });
+            }
+            Reply::Known { until, .. } => self.part.is_known(until, &mut self.outbox),
             Reply::Nobody { .. } => self.part.is_not_known(),
             _ => {}
         }
@@ -281,9 +287,9 @@ impl Crossing {
     }
 
     /// Until something has happened.
-    fn sleep(&mut self) -> Result<(), End> {
+    fn sleep(&mut self) -> Result<(), EndReason> {
         let mut files = vec![self.queue_pair.completion_fd(), self.queue_pair.id().event_fd()];
-        files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
+        files.extend(self.outbox.broker.as_ref().map(AsFd::as_fd));
         files.extend(self.channel.as_ref().map(|channel| channel.bell.as_fd()));
         files.extend(self.part.file());
         let mut wanted: Vec<_> =
@@ -303,20 +309,20 @@ impl Crossing {
             Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut wanted, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return Err(End::Lost),
+            Err(_) => return Err(EndReason::Lost),
         }
         // Something has happened to a connection that is there: it ends.
-        if wanted[1].revents().is_empty() { Ok(()) } else { Err(End::Lost) }
+        if wanted[1].revents().is_empty() { Ok(()) } else { Err(EndReason::Lost) }
     }
 
     /// The other gateway hears that it is over, behind all that was written.
-    fn say_over(&mut self, is_cut: bool) {
+    fn say_over(&mut self, is_reset: bool) {
         let until = clock::now() + ARRIVAL;
         let mut letters = Vec::new();
         let mut is_said = false;
         while clock::now() < until && self.queue_pair.poll(&mut letters).is_ok() {
             if !is_said && self.queue_pair.has_room() {
-                is_said = self.queue_pair.send(Letter::Over { is_cut }).is_ok();
+                is_said = self.queue_pair.send(Letter::Over { is_cut: is_reset }).is_ok();
             } else if is_said && self.queue_pair.is_done() {
                 return;
             }

@@ -1,6 +1,6 @@
 //! Who begins channels to other hosts: the broker, for processes of this host, and other gateways.
 
-use crate::broker::Broker;
+use crate::broker_connection::BrokerConnection;
 use crate::cm_id::{CmId, Listener};
 use crate::crossing::Crossing;
 use crate::fleet::{Counted, Fleet, Journey, Mailbox, ends};
@@ -76,11 +76,11 @@ pub(crate) fn serve(fleet: &Arc<Fleet>) {
 }
 
 fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
-    let broker = Arc::new(Broker::new()?);
-    broker.gateways()?;
+    let broker = Arc::new(BrokerConnection::new()?);
+    broker.register_gateway()?;
     *lock(&fleet.broker) = Some(broker.clone());
     loop {
-        match broker.hear()? {
+        match broker.receive()? {
             (Reply::Gateways { token }, _) => fleet.token.store(token, Ordering::Relaxed),
             (Reply::Wanted(wanted), _) => {
                 if let Err(why) = goes(fleet, wanted) {

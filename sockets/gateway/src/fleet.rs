@@ -1,6 +1,6 @@
 //! All channels to other hosts: how many there are of whom, and who hears that one is in vain.
 
-use crate::broker::Broker;
+use crate::broker_connection::BrokerConnection;
 use crate::limits::IN_VAIN;
 use crate::strangers::Strangers;
 use omniverb_formats::channel::Names;
@@ -70,7 +70,7 @@ pub(crate) struct Fleet {
     voice: Voice,
     pub(crate) token: AtomicU64,
     /// By which it is said that nobody can be brought somewhere.
-    pub(crate) broker: Mutex<Option<Arc<Broker>>>,
+    pub(crate) broker: Mutex<Option<Arc<BrokerConnection>>>,
     pub(crate) going: Mutex<BTreeMap<Journey, Arc<Mailbox>>>,
     /// How many there are: of each process that goes, and with each address that somebody comes
     /// from.
@@ -148,7 +148,7 @@ impl Fleet {
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
             // If it does not hear that, who asks waits for a moment.
-            _ = broker.say(Request::Fails { token: self.token(), wanted, why });
+            _ = broker.send(Request::Fails { token: self.token(), wanted, why });
         }
     }
 

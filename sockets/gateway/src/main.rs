@@ -3,16 +3,16 @@
 //! It is started by `omniverb gateway`, beside the programs whose connections it brings. It is a
 //! client of the daemon twice: by verbs and rdma_cm, as any program, and by the broker of sockets.
 
-mod broker;
+mod broker_connection;
 mod cm_id;
 mod crossing;
 mod dispatch;
 mod fleet;
 mod limits;
+mod outbox;
 mod part;
 mod queue_pair;
 mod rdma_libraries;
-mod said;
 mod strangers;
 
 use crate::cm_id::Listener;

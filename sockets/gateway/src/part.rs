@@ -6,7 +6,7 @@
 
 use crate::fleet::{Counted, Fleet, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
-use crate::said::{End, Said};
+use crate::outbox::{EndReason, Outbox};
 use crate::strangers::{Stranger, holder};
 use omniverb_formats::channel::{Names, WAY_KEPT};
 use omniverb_formats::letter::Letter;
@@ -53,12 +53,12 @@ impl Goes {
         Self { fleet, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
     }
 
-    fn read(&mut self, letter: Letter, said: &mut Said) -> Result<(), End> {
+    fn read(&mut self, letter: Letter, outbox: &mut Outbox) -> Result<(), EndReason> {
         if matches!(letter, Letter::Proven { .. } | Letter::Refused) && self.late > 0 {
             self.late -= 1;
             return Ok(());
         }
-        let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(End::Lost)?;
+        let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(EndReason::Lost)?;
         match letter {
             Letter::Proven { .. } if is_void => self.fleet.fails(wanted, Failure::NotThere),
             Letter::Proven { left } => {
@@ -68,10 +68,10 @@ impl Goes {
                 (self.proven, self.has_left, self.is_refused) = (Some(wanted), false, false);
                 self.fleet.tells(&wanted.names, "proven");
                 let token = self.fleet.token();
-                said.broker()?.say(Request::Leads { token, wanted })?;
+                outbox.broker()?.send(Request::Leads { token, wanted })?;
             }
             Letter::Refused => self.refused(wanted),
-            _ => return Err(End::Lost),
+            _ => return Err(EndReason::Lost),
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Goes {
         }
     }
 
-    fn look(&mut self, now: u64, said: &mut Said) {
+    fn look(&mut self, now: u64, outbox: &mut Outbox) {
         if let Some(asked) = self.asked.take_if(|asked| now.saturating_sub(asked.at) > ANSWER) {
             self.late += 1;
             self.refused(asked.wanted);
@@ -96,7 +96,7 @@ impl Goes {
         {
             self.asked = Some(Asked { wanted, at: now, is_void: false });
             self.fleet.tells(&wanted.names, "wanted");
-            said.letter(Letter::Prove(wanted.names));
+            outbox.letter(Letter::Prove(wanted.names));
         }
     }
 }
@@ -128,13 +128,13 @@ impl Comes {
         &mut self,
         letter: Letter,
         addresses: Option<[IpAddr; 2]>,
-        said: &mut Said,
-    ) -> Result<(), End> {
-        let Letter::Prove(names) = letter else { return Err(End::Lost) };
-        let ([own, others], [from, to]) = (addresses.ok_or(End::Lost)?, ends(&names));
+        outbox: &mut Outbox,
+    ) -> Result<(), EndReason> {
+        let Letter::Prove(names) = letter else { return Err(EndReason::Lost) };
+        let ([own, others], [from, to]) = (addresses.ok_or(EndReason::Lost)?, ends(&names));
         // Nobody speaks for others than those whose packets the network brings.
         if from != others || to != own || self.arrival.is_some() {
-            return Err(End::Lost);
+            return Err(EndReason::Lost);
         }
         if let Some(stranger) = &self.stranger {
             stranger.speaks();
@@ -142,15 +142,15 @@ impl Comes {
         if self.counted.is_none() {
             let with = &self.fleet.with;
             let counted = Counted::new(with, holder(others), CROSSINGS_OF, CROSSINGS);
-            self.counted = Some(counted.ok_or(End::Lost)?);
+            self.counted = Some(counted.ok_or(EndReason::Lost)?);
         }
         let now = clock::now();
         self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
-        self.look(now, said)
+        self.look(now, outbox)
     }
 
     /// Asks the broker whether somebody has arrived, if it is time.
-    fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+    fn look(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         let Some(arrival) = &mut self.arrival else { return Ok(()) };
         if arrival.until < now {
             self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
@@ -158,7 +158,7 @@ impl Comes {
             if self.stranger.is_some() {
                 self.counted = None;
             }
-            said.letter(Letter::Refused);
+            outbox.letter(Letter::Refused);
             return Ok(());
         }
         if arrival.next.is_none_or(|next| next > now) {
@@ -167,7 +167,7 @@ impl Comes {
         arrival.next = None;
         let names = arrival.names;
         let (tag, token) = (0, self.fleet.token());
-        said.broker()?.say(Request::Comes { tag, token, names })?;
+        outbox.broker()?.send(Request::Comes { tag, token, names })?;
         Ok(())
     }
 }
@@ -178,34 +178,34 @@ impl Part {
         &mut self,
         letter: Letter,
         addresses: Option<[IpAddr; 2]>,
-        said: &mut Said,
-    ) -> Result<(), End> {
+        outbox: &mut Outbox,
+    ) -> Result<(), EndReason> {
         match self {
-            Part::Goes(goes) => goes.read(letter, said),
-            Part::Comes(comes) => comes.read(letter, addresses, said),
+            Part::Goes(goes) => goes.read(letter, outbox),
+            Part::Comes(comes) => comes.read(letter, addresses, outbox),
         }
     }
 
     /// What is to be asked by now.
-    pub(crate) fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+    pub(crate) fn look(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         match self {
             Part::Goes(goes) => {
-                goes.look(now, said);
+                goes.look(now, outbox);
                 Ok(())
             }
-            Part::Comes(comes) => comes.look(now, said),
+            Part::Comes(comes) => comes.look(now, outbox),
         }
     }
 
     /// The broker says that somebody may come until then.
-    pub(crate) fn is_known(&mut self, until: u64, said: &mut Said) {
+    pub(crate) fn is_known(&mut self, until: u64, outbox: &mut Outbox) {
         if let Part::Comes(comes) = self
             && let Some(arrival) = comes.arrival.take()
         {
             comes.fleet.tells(&arrival.names, "it has come");
             comes.stranger = None;
             let left = until.saturating_sub(clock::now());
-            said.letter(Letter::Proven { left });
+            outbox.letter(Letter::Proven { left });
         }
     }
 

@@ -18,7 +18,7 @@ const NAME: [u8; 16] = *b"omniverb-gateway";
 const ROOM: Duration = Duration::from_millis(10);
 
 /// See the file's head.
-pub(crate) struct Broker(OwnedFd);
+pub(crate) struct BrokerConnection(OwnedFd);
 
 /// Where it is.
 fn path() -> PathBuf {
@@ -27,7 +27,7 @@ fn path() -> PathBuf {
     path.into()
 }
 
-impl Broker {
+impl BrokerConnection {
     /// Connects, and says hello.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Broker {
         let (halves, _) = NAME.as_chunks();
         let name = [halves[0], halves[1]].map(u64::from_ne_bytes);
         let broker = Self(broker);
-        broker.say_with(Request::Hello { name }, &[diagnosis.as_fd()])?;
+        broker.send_with(Request::Hello { name }, &[diagnosis.as_fd()])?;
         Ok(broker)
     }
 
@@ -47,11 +47,11 @@ impl Broker {
     ///
     /// # Errors
     /// The broker is gone, or does not listen.
-    pub(crate) fn say(&self, request: Request) -> io::Result<()> {
-        self.say_with(request, &[])
+    pub(crate) fn send(&self, request: Request) -> io::Result<()> {
+        self.send_with(request, &[])
     }
 
-    fn say_with(&self, request: Request, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send_with(&self, request: Request, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let until = clock::now() + BROKER;
         limited::send(self.0.as_fd(), &request.encode(), files, until)
     }
@@ -59,19 +59,19 @@ impl Broker {
     /// Says that this is a gateway, for all if it may be.
     ///
     /// # Errors
-    /// As [`Broker::say`].
-    pub(crate) fn gateways(&self) -> io::Result<()> {
+    /// As [`BrokerConnection::send`].
+    pub(crate) fn register_gateway(&self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP));
         let files: Vec<_> = raw.iter().map(AsFd::as_fd).collect();
-        self.say_with(Request::Gateways, &files)
+        self.send_with(Request::Gateways, &files)
     }
 
     /// The next thing that it says, once it is there.
     ///
     /// # Errors
     /// It is gone.
-    pub(crate) fn hear(&self) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    pub(crate) fn receive(&self) -> io::Result<(Reply, Vec<OwnedFd>)> {
         self.next(socket::Mode::Blocking)
     }
 
@@ -79,7 +79,7 @@ impl Broker {
     ///
     /// # Errors
     /// It is gone.
-    pub(crate) fn take(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+    pub(crate) fn try_receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match self.next(socket::Mode::NonBlocking) {
             Ok(said) => Ok(Some(said)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -104,7 +104,7 @@ impl Broker {
     }
 }
 
-impl AsFd for Broker {
+impl AsFd for BrokerConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
