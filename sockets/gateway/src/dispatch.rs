@@ -3,7 +3,7 @@
 use crate::broker_connection::BrokerConnection;
 use crate::cm_id::{CmId, Listener};
 use crate::crossing::Crossing;
-use crate::fleet::{Counted, Fleet, Journey, Mailbox, ends};
+use crate::gateway_state::{CountGuard, GatewayState, Mailbox, RouteKey, ends};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
 use crate::part::{Comes, Goes, Part};
 use crate::strangers::Stranger;
@@ -17,17 +17,17 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 /// One that goes: who wants that finds it. At its end he hears that it was in vain, if it was.
-struct Going {
-    fleet: Arc<Fleet>,
+struct OutgoingGuard {
+    state: Arc<GatewayState>,
     mailbox: Arc<Mailbox>,
-    _counted: Counted<u64>,
+    _counted: CountGuard<u64>,
 }
 
-impl Drop for Going {
+impl Drop for OutgoingGuard {
     fn drop(&mut self) {
-        self.fleet.leaves(&self.mailbox);
+        self.state.remove_outgoing(&self.mailbox);
         if let Some(wanted) = self.mailbox.take() {
-            self.fleet.fails(wanted, Failure::NotThere);
+            self.state.report_failure(wanted, Failure::NotThere);
         }
     }
 }
@@ -36,20 +36,20 @@ impl Drop for Going {
 ///
 /// # Errors
 /// There is no device any more.
-pub(crate) fn receive(fleet: &Arc<Fleet>, listener: &Listener) -> io::Result<()> {
+pub(crate) fn accept_gateways(state: &Arc<GatewayState>, listener: &Listener) -> io::Result<()> {
     loop {
         let Some(id) = listener.next()? else { continue };
         // Who is not let in is refused by the identifier's end.
-        comes(fleet, id);
+        start_incoming(state, id);
     }
 }
 
-fn comes(fleet: &Arc<Fleet>, id: CmId) -> Option<()> {
+fn start_incoming(state: &Arc<GatewayState>, id: CmId) -> Option<()> {
     let [_, other] = id.addresses()?;
-    let stranger = Stranger::new(&fleet.strangers, other)?;
-    let fleet = fleet.clone();
+    let stranger = Stranger::new(&state.strangers, other)?;
+    let state = state.clone();
     spawn(move || {
-        let part = Part::Comes(Comes::new(fleet, stranger));
+        let part = Part::Comes(Comes::new(state, stranger));
         if let Ok(crossing) = Crossing::new(part, id) {
             crossing.run();
         }
@@ -58,12 +58,12 @@ fn comes(fleet: &Arc<Fleet>, id: CmId) -> Option<()> {
 }
 
 /// Hears who wants to go to another host, for good. A broker that is gone is looked for again.
-pub(crate) fn serve(fleet: &Arc<Fleet>) {
+pub(crate) fn serve_broker(state: &Arc<GatewayState>) {
     let mut is_said = false;
     loop {
-        fleet.token.store(0, Ordering::Relaxed);
-        if let Err(why) = serve_one(fleet)
-            && fleet.token() == 0
+        state.token.store(0, Ordering::Relaxed);
+        if let Err(why) = serve_broker_once(state)
+            && state.token() == 0
             && !is_said
         {
             eprintln!(
@@ -75,16 +75,16 @@ pub(crate) fn serve(fleet: &Arc<Fleet>) {
     }
 }
 
-fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
+fn serve_broker_once(state: &Arc<GatewayState>) -> io::Result<()> {
     let broker = Arc::new(BrokerConnection::new()?);
     broker.register_gateway()?;
-    *lock(&fleet.broker) = Some(broker.clone());
+    *lock(&state.broker) = Some(broker.clone());
     loop {
         match broker.receive()? {
-            (Reply::Gateways { token }, _) => fleet.token.store(token, Ordering::Relaxed),
+            (Reply::Gateways { token }, _) => state.token.store(token, Ordering::Relaxed),
             (Reply::Wanted(wanted), _) => {
-                if let Err(why) = goes(fleet, wanted) {
-                    fleet.fails(wanted, why);
+                if let Err(why) = start_outgoing(state, wanted) {
+                    state.report_failure(wanted, why);
                 }
             }
             _ => {}
@@ -93,38 +93,38 @@ fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
 }
 
 /// Somebody is to be brought to another host.
-fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
+fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failure> {
     let Wanted { client, names, .. } = wanted;
     let [from, other] = ends(&names);
-    let journey: Journey = (client, [from, other], names.ports[1]);
+    let route: RouteKey = (client, [from, other], names.ports[1]);
     let is_meant = |range: &Range| range.has(names.addresses[1], names.ports[1]);
-    if !fleet.to.iter().any(is_meant) {
+    if !state.to.iter().any(is_meant) {
         return Err(Failure::NotBrought);
     }
-    let mut going = lock(&fleet.going);
-    if let Some(mailbox) = going.get(&journey) {
+    let mut going = lock(&state.outgoing);
+    if let Some(mailbox) = going.get(&route) {
         mailbox.put(wanted);
         return Ok(());
     }
-    if fleet.is_in_vain(other) {
+    if state.has_failed_lately(other) {
         return Err(Failure::NotThere);
     }
-    let counted = Counted::new(&fleet.of, client, CROSSINGS_OF, CROSSINGS);
+    let counted = CountGuard::new(&state.per_client, client, CROSSINGS_OF, CROSSINGS);
     let counted = counted.ok_or(Failure::NotBrought)?;
     let mailbox = Arc::new(Mailbox::new(wanted).map_err(|_| Failure::NotBrought)?);
-    going.insert(journey, mailbox.clone());
+    going.insert(route, mailbox.clone());
     drop(going);
-    let going = Going { fleet: fleet.clone(), mailbox, _counted: counted };
+    let going = OutgoingGuard { state: state.clone(), mailbox, _counted: counted };
     spawn(move || {
-        let Going { fleet, mailbox, .. } = &going;
-        let to = SocketAddr::new(other, fleet.port);
-        let part = Part::Goes(Goes::new(fleet.clone(), mailbox.clone()));
+        let OutgoingGuard { state, mailbox, .. } = &going;
+        let to = SocketAddr::new(other, state.port);
+        let part = Part::Goes(Goes::new(state.clone(), mailbox.clone()));
         match CmId::resolve(from, to).and_then(|id| Crossing::new(part, id)) {
             Ok(crossing) => crossing.run(),
             Err(why) => {
-                fleet.tells(&names, &format!("no gateway takes him: {why}"));
-                if is_none(&why) {
-                    fleet.is_none_at(other);
+                state.log(&names, &format!("no gateway takes him: {why}"));
+                if has_no_gateway(&why) {
+                    state.mark_failed(other);
                 }
             }
         }
@@ -134,7 +134,7 @@ fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
 }
 
 /// That says that there is no gateway, not that it has no room.
-fn is_none(why: &io::Error) -> bool {
+fn has_no_gateway(why: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, TimedOut};
     [ConnectionRefused, HostUnreachable, TimedOut].contains(&why.kind())
 }

@@ -60,7 +60,7 @@ pub(crate) const OUTBOX: usize = 8;
 /// two looks lies.
 pub(crate) const RINGS: usize = 1024;
 /// How long nobody tries a host on which there was no gateway.
-pub(crate) const IN_VAIN: u64 = 30_000_000_000;
+pub(crate) const FAILED_HOST_KEPT: u64 = 30_000_000_000;
 /// How long is waited until a connection is seen to have arrived, and how often it is asked.
 pub(crate) const ARRIVAL: u64 = 2_000_000_000;
 pub(crate) const ASKS: Duration = Duration::from_millis(20);

@@ -7,7 +7,7 @@ mod broker_connection;
 mod cm_id;
 mod crossing;
 mod dispatch;
-mod fleet;
+mod gateway_state;
 mod limits;
 mod outbox;
 mod part;
@@ -16,7 +16,7 @@ mod rdma_libraries;
 mod strangers;
 
 use crate::cm_id::Listener;
-use crate::fleet::{Fleet, Voice};
+use crate::gateway_state::{GatewayState, Verbosity};
 use crate::limits::PORT;
 use clap::Parser;
 use omniverb_formats::range::Range;
@@ -42,8 +42,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let Arguments { port, to, verbose } = Arguments::parse();
     omniverb_sys::spare::keep();
-    let voice = if verbose { Voice::Loud } else { Voice::Quiet };
-    match run(Fleet::new(to, port, voice)) {
+    let verbosity = if verbose { Verbosity::Verbose } else { Verbosity::Quiet };
+    match run(GatewayState::new(to, port, verbosity)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("omniverb-gateway: {problem}");
@@ -52,16 +52,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(fleet: Fleet) -> Result<(), String> {
+fn run(state: GatewayState) -> Result<(), String> {
     rdma_libraries::load()?;
-    let port = fleet.port;
+    let port = state.port;
     let listener = Listener::new(port)
         .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;
-    let fleet = Arc::new(fleet);
-    let serving = fleet.clone();
-    let thread =
-        thread::Builder::new().name("broker".into()).spawn(move || dispatch::serve(&serving));
+    let state = Arc::new(state);
+    let serving = state.clone();
+    let thread = thread::Builder::new()
+        .name("broker".into())
+        .spawn(move || dispatch::serve_broker(&serving));
     thread.map_err(|error| error.to_string())?;
     eprintln!("omniverb-gateway: ready at port {port} of rdma_cm");
-    dispatch::receive(&fleet, &listener).map_err(|error| format!("the device is gone: {error}"))
+    dispatch::accept_gateways(&state, &listener)
+        .map_err(|error| format!("the device is gone: {error}"))
 }

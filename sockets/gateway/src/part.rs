@@ -4,7 +4,7 @@
 //! the gateway there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
 //! *comes* asks its broker that, which tells who listens.
 
-use crate::fleet::{Counted, Fleet, Mailbox, ends};
+use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
 use crate::outbox::{EndReason, Outbox};
 use crate::strangers::{Stranger, holder};
@@ -26,7 +26,7 @@ pub(crate) enum Part {
 
 /// See [`Part`].
 pub(crate) struct Goes {
-    fleet: Arc<Fleet>,
+    state: Arc<GatewayState>,
     mailbox: Arc<Mailbox>,
     asked: Option<Asked>,
     /// Questions that were given up: their answers may come yet.
@@ -48,9 +48,9 @@ struct Asked {
 }
 
 impl Goes {
-    pub(crate) fn new(fleet: Arc<Fleet>, mailbox: Arc<Mailbox>) -> Self {
+    pub(crate) fn new(state: Arc<GatewayState>, mailbox: Arc<Mailbox>) -> Self {
         let (has_left, is_refused) = (false, false);
-        Self { fleet, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
+        Self { state, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
     }
 
     fn read(&mut self, letter: Letter, outbox: &mut Outbox) -> Result<(), EndReason> {
@@ -60,14 +60,16 @@ impl Goes {
         }
         let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(EndReason::Lost)?;
         match letter {
-            Letter::Proven { .. } if is_void => self.fleet.fails(wanted, Failure::NotThere),
+            Letter::Proven { .. } if is_void => {
+                self.state.report_failure(wanted, Failure::NotThere)
+            }
             Letter::Proven { left } => {
                 // Not for longer than the other host says.
                 let latest = clock::now().saturating_add(left.min(WAY_KEPT));
                 wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
                 (self.proven, self.has_left, self.is_refused) = (Some(wanted), false, false);
-                self.fleet.tells(&wanted.names, "proven");
-                let token = self.fleet.token();
+                self.state.log(&wanted.names, "proven");
+                let token = self.state.token();
                 outbox.broker()?.send(Request::Leads { token, wanted })?;
             }
             Letter::Refused => self.refused(wanted),
@@ -78,11 +80,11 @@ impl Goes {
 
     /// Nobody else may come by this one for now. What goes by it goes on.
     fn refused(&mut self, wanted: Wanted) {
-        self.fleet.fails(wanted, Failure::NotThere);
+        self.state.report_failure(wanted, Failure::NotThere);
         self.is_refused = true;
         if self.has_left {
             // Another process may listen there now, which has another channel.
-            self.fleet.leaves(&self.mailbox);
+            self.state.remove_outgoing(&self.mailbox);
         }
     }
 
@@ -95,7 +97,7 @@ impl Goes {
             && let Some(wanted) = self.mailbox.take()
         {
             self.asked = Some(Asked { wanted, at: now, is_void: false });
-            self.fleet.tells(&wanted.names, "wanted");
+            self.state.log(&wanted.names, "wanted");
             outbox.letter(Letter::Prove(wanted.names));
         }
     }
@@ -103,11 +105,11 @@ impl Goes {
 
 /// See [`Part`].
 pub(crate) struct Comes {
-    fleet: Arc<Fleet>,
+    state: Arc<GatewayState>,
     /// It has proved nothing so far.
     stranger: Option<Stranger>,
     /// One of those with its address, which it is since it has asked.
-    counted: Option<Counted<IpAddr>>,
+    counted: Option<CountGuard<IpAddr>>,
     arrival: Option<Arrival>,
 }
 
@@ -120,8 +122,8 @@ struct Arrival {
 }
 
 impl Comes {
-    pub(crate) fn new(fleet: Arc<Fleet>, stranger: Stranger) -> Self {
-        Self { fleet, stranger: Some(stranger), counted: None, arrival: None }
+    pub(crate) fn new(state: Arc<GatewayState>, stranger: Stranger) -> Self {
+        Self { state, stranger: Some(stranger), counted: None, arrival: None }
     }
 
     fn read(
@@ -140,8 +142,8 @@ impl Comes {
             stranger.speaks();
         }
         if self.counted.is_none() {
-            let with = &self.fleet.with;
-            let counted = Counted::new(with, holder(others), CROSSINGS_OF, CROSSINGS);
+            let counts = &self.state.per_address;
+            let counted = CountGuard::new(counts, holder(others), CROSSINGS_OF, CROSSINGS);
             self.counted = Some(counted.ok_or(EndReason::Lost)?);
         }
         let now = clock::now();
@@ -153,7 +155,7 @@ impl Comes {
     fn look(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         let Some(arrival) = &mut self.arrival else { return Ok(()) };
         if arrival.until < now {
-            self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
+            self.state.log(&arrival.names, "it has not come, or to nobody who listens");
             self.arrival = None;
             if self.stranger.is_some() {
                 self.counted = None;
@@ -166,7 +168,7 @@ impl Comes {
         }
         arrival.next = None;
         let names = arrival.names;
-        let (tag, token) = (0, self.fleet.token());
+        let (tag, token) = (0, self.state.token());
         outbox.broker()?.send(Request::Comes { tag, token, names })?;
         Ok(())
     }
@@ -202,7 +204,7 @@ impl Part {
         if let Part::Comes(comes) = self
             && let Some(arrival) = comes.arrival.take()
         {
-            comes.fleet.tells(&arrival.names, "it has come");
+            comes.state.log(&arrival.names, "it has come");
             comes.stranger = None;
             let left = until.saturating_sub(clock::now());
             outbox.letter(Letter::Proven { left });
@@ -224,7 +226,7 @@ impl Part {
             asked.is_void = true;
         }
         if let Some(wanted) = goes.proven.take() {
-            goes.fleet.fails(wanted, Failure::NotThere);
+            goes.state.report_failure(wanted, Failure::NotThere);
         }
     }
 
@@ -233,7 +235,7 @@ impl Part {
         if let Part::Goes(goes) = self
             && let Some(asked) = goes.asked.take()
         {
-            goes.fleet.fails(asked.wanted, Failure::NotThere);
+            goes.state.report_failure(asked.wanted, Failure::NotThere);
         }
     }
 

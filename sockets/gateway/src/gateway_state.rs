@@ -1,7 +1,7 @@
 //! All channels to other hosts: how many there are of whom, and who hears that one is in vain.
 
 use crate::broker_connection::BrokerConnection;
-use crate::limits::IN_VAIN;
+use crate::limits::FAILED_HOST_KEPT;
 use crate::strangers::Strangers;
 use omniverb_formats::channel::Names;
 use omniverb_formats::message::{Failure, Request, Wanted};
@@ -50,44 +50,44 @@ pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
 }
 
 /// Who wants to go where: a process, between these addresses, to that port.
-pub(crate) type Journey = (u64, [IpAddr; 2], u16);
+pub(crate) type RouteKey = (u64, [IpAddr; 2], u16);
 
 /// What is said of each channel, on standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Voice {
+pub(crate) enum Verbosity {
     /// Only what goes wrong for all.
     Quiet,
     /// Who is brought where, and what becomes of it.
-    Loud,
+    Verbose,
 }
 
 /// See the file's head.
-pub(crate) struct Fleet {
+pub(crate) struct GatewayState {
     /// To where others may be brought.
     pub(crate) to: Vec<Range>,
     /// Where gateways listen.
     pub(crate) port: u16,
-    voice: Voice,
+    verbosity: Verbosity,
     pub(crate) token: AtomicU64,
     /// By which it is said that nobody can be brought somewhere.
     pub(crate) broker: Mutex<Option<Arc<BrokerConnection>>>,
-    pub(crate) going: Mutex<BTreeMap<Journey, Arc<Mailbox>>>,
+    pub(crate) outgoing: Mutex<BTreeMap<RouteKey, Arc<Mailbox>>>,
     /// How many there are: of each process that goes, and with each address that somebody comes
     /// from.
-    pub(crate) of: Counts<u64>,
-    pub(crate) with: Counts<IpAddr>,
+    pub(crate) per_client: Counts<u64>,
+    pub(crate) per_address: Counts<IpAddr>,
     pub(crate) strangers: Arc<Strangers>,
     /// On which hosts there was no gateway, and until when nobody tries that.
-    in_vain: Mutex<BTreeMap<IpAddr, u64>>,
+    failed_hosts: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
 /// How many there are of each.
 pub(crate) type Counts<K> = Arc<Mutex<BTreeMap<K, usize>>>;
 
 /// One of those that are counted.
-pub(crate) struct Counted<K: Ord>(Counts<K>, K);
+pub(crate) struct CountGuard<K: Ord>(Counts<K>, K);
 
-impl<K: Ord + Copy> Counted<K> {
+impl<K: Ord + Copy> CountGuard<K> {
     /// `None`: there are enough of that one, or of all.
     pub(crate) fn new(counts: &Counts<K>, key: K, most: usize, of_all: usize) -> Option<Self> {
         let mut all = lock(counts);
@@ -100,7 +100,7 @@ impl<K: Ord + Copy> Counted<K> {
     }
 }
 
-impl<K: Ord> Drop for Counted<K> {
+impl<K: Ord> Drop for CountGuard<K> {
     fn drop(&mut self) {
         let mut all = lock(&self.0);
         if let Some(count) = all.get_mut(&self.1) {
@@ -112,26 +112,26 @@ impl<K: Ord> Drop for Counted<K> {
     }
 }
 
-impl Fleet {
+impl GatewayState {
     /// None so far.
-    pub(crate) fn new(to: Vec<Range>, port: u16, voice: Voice) -> Self {
+    pub(crate) fn new(to: Vec<Range>, port: u16, verbosity: Verbosity) -> Self {
         Self {
             to,
             port,
-            voice,
+            verbosity,
             token: AtomicU64::new(0),
             broker: Mutex::default(),
-            going: Mutex::default(),
-            of: Counts::default(),
-            with: Counts::default(),
+            outgoing: Mutex::default(),
+            per_client: Counts::default(),
+            per_address: Counts::default(),
             strangers: Arc::default(),
-            in_vain: Mutex::default(),
+            failed_hosts: Mutex::default(),
         }
     }
 
     /// Says what becomes of a connection of TCP, to who wants to know.
-    pub(crate) fn tells(&self, names: &Names, what: &str) {
-        if self.voice == Voice::Loud {
+    pub(crate) fn log(&self, names: &Names, what: &str) {
+        if self.verbosity == Verbosity::Verbose {
             let [from, to] = names.ends();
             eprintln!("omniverb-gateway: {from} to {to}: {what}");
         }
@@ -143,8 +143,8 @@ impl Fleet {
     }
 
     /// Nobody can be brought to where that was wanted, or not any more.
-    pub(crate) fn fails(&self, wanted: Wanted, why: Failure) {
-        self.tells(&wanted.names, "nobody is brought there");
+    pub(crate) fn report_failure(&self, wanted: Wanted, why: Failure) {
+        self.log(&wanted.names, "nobody is brought there");
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
             // If it does not hear that, who asks waits for a moment.
@@ -153,20 +153,20 @@ impl Fleet {
     }
 
     /// Who wants to go there is not to find this one any more.
-    pub(crate) fn leaves(&self, mailbox: &Arc<Mailbox>) {
-        lock(&self.going).retain(|_, one| !Arc::ptr_eq(one, mailbox));
+    pub(crate) fn remove_outgoing(&self, mailbox: &Arc<Mailbox>) {
+        lock(&self.outgoing).retain(|_, one| !Arc::ptr_eq(one, mailbox));
     }
 
     /// There was no gateway on that host a short time ago.
-    pub(crate) fn is_in_vain(&self, other: IpAddr) -> bool {
-        lock(&self.in_vain).get(&other).is_some_and(|until| *until > clock::now())
+    pub(crate) fn has_failed_lately(&self, other: IpAddr) -> bool {
+        lock(&self.failed_hosts).get(&other).is_some_and(|until| *until > clock::now())
     }
 
     /// There is no gateway on that host.
-    pub(crate) fn is_none_at(&self, other: IpAddr) {
-        let (mut all, now) = (lock(&self.in_vain), clock::now());
+    pub(crate) fn mark_failed(&self, other: IpAddr) {
+        let (mut all, now) = (lock(&self.failed_hosts), clock::now());
         all.retain(|_, until| *until > now);
-        all.insert(other, now + IN_VAIN);
+        all.insert(other, now + FAILED_HOST_KEPT);
     }
 }
 
@@ -177,11 +177,15 @@ mod tests {
     #[test]
     fn nobody_takes_the_places_of_others() {
         let counts = Counts::default();
-        let first: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 1, 3, 5)).collect();
-        let second: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).collect();
+        let first: Vec<_> = (0..9).filter_map(|_| CountGuard::new(&counts, 1, 3, 5)).collect();
+        let second: Vec<_> = (0..9).filter_map(|_| CountGuard::new(&counts, 2, 3, 5)).collect();
         assert_eq!((first.len(), second.len()), (3, 2));
         drop(first);
-        assert_eq!((0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).count(), 9, "one by one");
+        assert_eq!(
+            (0..9).filter_map(|_| CountGuard::new(&counts, 2, 3, 5)).count(),
+            9,
+            "one by one"
+        );
         drop(second);
         assert!(lock(&counts).is_empty());
     }
