@@ -153,11 +153,11 @@ impl CmId {
     ///
     /// # Errors
     /// The other gateway is gone, makes way, or says nothing for as long as [`ANSWER`].
-    pub(crate) fn accept(&self, makes_way: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(crate) fn accept(&self, eviction: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let hello = hello();
         // SAFETY: as in `connect`.
         call(unsafe { (rdma().rdma_accept)(self.id, &mut parameters(&hello)) })?;
-        let files = [Some(self.events.file()), makes_way].into_iter().flatten();
+        let files = [Some(self.events.file()), eviction].into_iter().flatten();
         let mut wanted: Vec<_> =
             files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
         let limit = Timespec { tv_sec: (ANSWER / 1_000_000_000) as i64, tv_nsec: 0 };

@@ -227,7 +227,7 @@ impl Crossing {
             self.hear(reply, files)?;
         }
         let Some(channel) = &self.channel else {
-            let is_over = self.patience_left(now) == 0 || self.part.is_to_go();
+            let is_over = self.patience_left(now) == 0 || self.part.is_evicted();
             return if is_over { Err(EndReason::Local { is_reset: false }) } else { Ok(()) };
         };
         if !is_there(channel) {
@@ -255,7 +255,7 @@ impl Crossing {
 
     /// For how long one is waited for yet that has no channel.
     fn patience_left(&self, now: u64) -> u64 {
-        let patience = if self.part.is_stranger() { ANSWER } else { PATIENCE };
+        let patience = if self.part.is_unproven() { ANSWER } else { PATIENCE };
         patience.saturating_sub(now.saturating_sub(self.began))
     }
 

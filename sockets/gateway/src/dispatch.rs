@@ -6,7 +6,7 @@ use crate::crossing::Crossing;
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, RouteKey, ends};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
 use crate::part::{Comes, Goes, Part};
-use crate::strangers::Stranger;
+use crate::unproven_peers::UnprovenPeer;
 use omniverb_formats::message::{Failure, Reply, Wanted};
 use omniverb_formats::range::Range;
 use omniverb_sys::lock;
@@ -46,10 +46,10 @@ pub(crate) fn accept_gateways(state: &Arc<GatewayState>, listener: &Listener) ->
 
 fn start_incoming(state: &Arc<GatewayState>, id: CmId) -> Option<()> {
     let [_, other] = id.addresses()?;
-    let stranger = Stranger::new(&state.strangers, other)?;
+    let unproven = UnprovenPeer::new(&state.unproven, other)?;
     let state = state.clone();
     spawn(move || {
-        let part = Part::Comes(Comes::new(state, stranger));
+        let part = Part::Comes(Comes::new(state, unproven));
         if let Ok(crossing) = Crossing::new(part, id) {
             crossing.run();
         }

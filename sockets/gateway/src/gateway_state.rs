@@ -2,7 +2,7 @@
 
 use crate::broker_connection::BrokerConnection;
 use crate::limits::FAILED_HOST_KEPT;
-use crate::strangers::Strangers;
+use crate::unproven_peers::UnprovenPeers;
 use omniverb_formats::channel::Names;
 use omniverb_formats::message::{Failure, Request, Wanted};
 use omniverb_formats::range::Range;
@@ -76,7 +76,7 @@ pub(crate) struct GatewayState {
     /// from.
     pub(crate) per_client: Counts<u64>,
     pub(crate) per_address: Counts<IpAddr>,
-    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) unproven: Arc<UnprovenPeers>,
     /// On which hosts there was no gateway, and until when nobody tries that.
     failed_hosts: Mutex<BTreeMap<IpAddr, u64>>,
 }
@@ -124,7 +124,7 @@ impl GatewayState {
             outgoing: Mutex::default(),
             per_client: Counts::default(),
             per_address: Counts::default(),
-            strangers: Arc::default(),
+            unproven: Arc::default(),
             failed_hosts: Mutex::default(),
         }
     }

@@ -11,13 +11,13 @@ pub(crate) const CROSSINGS: usize = 64;
 pub(crate) const CROSSINGS_OF: usize = 16;
 /// Budget: of those who come, that have not proved anything yet. Then the oldest one that has said
 /// nothing makes way, of the address with the most.
-pub(crate) const STRANGERS: usize = 32;
-/// Budget: of these with one address of IPv4, or one prefix of [`PREFIX`] bits of IPv6.
-pub(crate) const STRANGERS_OF: usize = 4;
+pub(crate) const UNPROVEN_PEERS: usize = 32;
+/// Budget: of these with one address of IPv4, or one prefix of [`IPV6_PREFIX_BITS`] bits of IPv6.
+pub(crate) const UNPROVEN_PEERS_OF: usize = 4;
 /// Budget: threads of those that have made way, and have not ended.
-pub(crate) const STRANGERS_LEAVING: usize = 64;
+pub(crate) const UNPROVEN_PEERS_LEAVING: usize = 64;
 /// Budget: bits of an address of IPv6 that a host does not choose by itself: its share is theirs.
-pub(crate) const PREFIX: u32 = 64;
+pub(crate) const IPV6_PREFIX_BITS: u32 = 64;
 /// Budget: connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 64;
 

@@ -13,7 +13,7 @@ mod outbox;
 mod part;
 mod queue_pair;
 mod rdma_libraries;
-mod strangers;
+mod unproven_peers;
 
 use crate::cm_id::Listener;
 use crate::gateway_state::{GatewayState, Verbosity};

@@ -7,7 +7,7 @@
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
 use crate::outbox::{EndReason, Outbox};
-use crate::strangers::{Stranger, holder};
+use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::channel::{Names, WAY_KEPT};
 use omniverb_formats::letter::Letter;
 use omniverb_formats::message::{Failure, Request, Wanted};
@@ -107,7 +107,7 @@ impl Goes {
 pub(crate) struct Comes {
     state: Arc<GatewayState>,
     /// It has proved nothing so far.
-    stranger: Option<Stranger>,
+    unproven: Option<UnprovenPeer>,
     /// One of those with its address, which it is since it has asked.
     counted: Option<CountGuard<IpAddr>>,
     arrival: Option<Arrival>,
@@ -122,8 +122,8 @@ struct Arrival {
 }
 
 impl Comes {
-    pub(crate) fn new(state: Arc<GatewayState>, stranger: Stranger) -> Self {
-        Self { state, stranger: Some(stranger), counted: None, arrival: None }
+    pub(crate) fn new(state: Arc<GatewayState>, unproven: UnprovenPeer) -> Self {
+        Self { state, unproven: Some(unproven), counted: None, arrival: None }
     }
 
     fn read(
@@ -138,8 +138,8 @@ impl Comes {
         if from != others || to != own || self.arrival.is_some() {
             return Err(EndReason::Lost);
         }
-        if let Some(stranger) = &self.stranger {
-            stranger.speaks();
+        if let Some(unproven) = &self.unproven {
+            unproven.mark_spoken();
         }
         if self.counted.is_none() {
             let counts = &self.state.per_address;
@@ -157,7 +157,7 @@ impl Comes {
         if arrival.until < now {
             self.state.log(&arrival.names, "it has not come, or to nobody who listens");
             self.arrival = None;
-            if self.stranger.is_some() {
+            if self.unproven.is_some() {
                 self.counted = None;
             }
             outbox.letter(Letter::Refused);
@@ -205,7 +205,7 @@ impl Part {
             && let Some(arrival) = comes.arrival.take()
         {
             comes.state.log(&arrival.names, "it has come");
-            comes.stranger = None;
+            comes.unproven = None;
             let left = until.saturating_sub(clock::now());
             outbox.letter(Letter::Proven { left });
         }
@@ -239,19 +239,19 @@ impl Part {
         }
     }
 
-    /// By which more is wanted, unless something was asked, or a stranger is told to make way.
+    /// By which more is wanted, unless something was asked, or a unproven is told to make way.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Part::Goes(goes) if goes.asked.is_none() => Some(goes.mailbox.as_fd()),
-            Part::Comes(comes) => comes.stranger.as_ref().map(AsFd::as_fd),
+            Part::Comes(comes) => comes.unproven.as_ref().map(AsFd::as_fd),
             Part::Goes(_) => None,
         }
     }
 
-    /// A stranger that is to make way for others.
-    pub(crate) fn is_to_go(&self) -> bool {
+    /// A unproven that is to make way for others.
+    pub(crate) fn is_evicted(&self) -> bool {
         match self {
-            Part::Comes(Comes { stranger: Some(stranger), .. }) => stranger.is_to_go(),
+            Part::Comes(Comes { unproven: Some(unproven), .. }) => unproven.is_evicted(),
             _ => false,
         }
     }
@@ -270,7 +270,7 @@ impl Part {
     }
 
     /// It has come, and proved nothing so far.
-    pub(crate) fn is_stranger(&self) -> bool {
-        matches!(self, Part::Comes(Comes { stranger: Some(_), .. }))
+    pub(crate) fn is_unproven(&self) -> bool {
+        matches!(self, Part::Comes(Comes { unproven: Some(_), .. }))
     }
 }

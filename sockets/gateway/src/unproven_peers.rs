@@ -1,6 +1,6 @@
 //! Gateways that have come and proved nothing so far: how many there may be, and who makes way.
 
-use crate::limits::{PREFIX, STRANGERS, STRANGERS_LEAVING, STRANGERS_OF};
+use crate::limits::{IPV6_PREFIX_BITS, UNPROVEN_PEERS, UNPROVEN_PEERS_LEAVING, UNPROVEN_PEERS_OF};
 use omniverb_sys::{EventFd, lock};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) fn holder(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {
-            Ipv6Addr::from(u128::from(six) & (u128::MAX << (u128::BITS - PREFIX))).into()
+            Ipv6Addr::from(u128::from(six) & (u128::MAX << (u128::BITS - IPV6_PREFIX_BITS))).into()
         }
         four @ IpAddr::V4(_) => four,
     }
@@ -20,7 +20,7 @@ pub(crate) fn holder(address: IpAddr) -> IpAddr {
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Strangers(Mutex<Table>);
+pub(crate) struct UnprovenPeers(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
@@ -34,7 +34,7 @@ struct Table {
 struct Entry {
     holder: IpAddr,
     has_spoken: bool,
-    makes_way: Arc<EventFd>,
+    eviction: Arc<EventFd>,
 }
 
 impl Table {
@@ -42,71 +42,71 @@ impl Table {
         self.all.values().filter(|one| one.holder == holder).count()
     }
 
-    /// The stranger that makes way for one more of a holder, if one has to: the oldest silent one
+    /// The unproven that makes way for one more of a holder, if one has to: the oldest silent one
     /// of the holder with the most; one of the newcomer's own holder if that has its share.
-    fn yields(&self, newcomer: IpAddr) -> Option<u64> {
+    fn peer_to_evict(&self, newcomer: IpAddr) -> Option<u64> {
         let own = self.count(newcomer);
-        if own < STRANGERS_OF && self.all.len() < STRANGERS {
+        if own < UNPROVEN_PEERS_OF && self.all.len() < UNPROVEN_PEERS {
             return None;
         }
-        let may = |one: &Entry| own < STRANGERS_OF || one.holder == newcomer;
+        let may = |one: &Entry| own < UNPROVEN_PEERS_OF || one.holder == newcomer;
         let all = || self.all.iter().filter(|(_, one)| may(one));
         // The first of equals is the oldest.
         let rank = |(_, one): &(&u64, &Entry)| (!one.has_spoken, self.count(one.holder));
         all().rev().max_by_key(rank).map(|(number, _)| *number)
     }
 
-    fn admit(&mut self, holder: IpAddr, makes_way: Arc<EventFd>) -> Option<u64> {
+    fn admit(&mut self, holder: IpAddr, eviction: Arc<EventFd>) -> Option<u64> {
         let leaving = self.leaving.values().filter(|one| **one == holder).count();
-        if leaving >= STRANGERS_OF || self.leaving.len() >= STRANGERS_LEAVING {
+        if leaving >= UNPROVEN_PEERS_OF || self.leaving.len() >= UNPROVEN_PEERS_LEAVING {
             return None;
         }
-        if let Some(number) = self.yields(holder) {
+        if let Some(number) = self.peer_to_evict(holder) {
             let gone = self.all.remove(&number)?;
             self.leaving.insert(number, gone.holder);
-            gone.makes_way.signal();
+            gone.eviction.signal();
         }
         self.last += 1;
-        self.all.insert(self.last, Entry { holder, has_spoken: false, makes_way });
+        self.all.insert(self.last, Entry { holder, has_spoken: false, eviction });
         Some(self.last)
     }
 }
 
 /// One of them, as long as it lives.
-pub(crate) struct Stranger {
-    all: Arc<Strangers>,
+pub(crate) struct UnprovenPeer {
+    all: Arc<UnprovenPeers>,
     number: u64,
-    makes_way: Arc<EventFd>,
+    eviction: Arc<EventFd>,
 }
 
-impl Stranger {
+impl UnprovenPeer {
     /// One more from an address. `None`: those of its that have made way have not ended.
-    pub(crate) fn new(all: &Arc<Strangers>, from: IpAddr) -> Option<Self> {
-        let makes_way = Arc::new(EventFd::new().ok()?);
-        let number = lock(&all.0).admit(holder(from), makes_way.clone())?;
-        Some(Self { all: all.clone(), number, makes_way })
+    pub(crate) fn new(all: &Arc<UnprovenPeers>, from: IpAddr) -> Option<Self> {
+        let eviction = Arc::new(EventFd::new().ok()?);
+        let number = lock(&all.0).admit(holder(from), eviction.clone())?;
+        Some(Self { all: all.clone(), number, eviction })
     }
 
     /// It has said what it wants.
-    pub(crate) fn speaks(&self) {
+    pub(crate) fn mark_spoken(&self) {
         if let Some(entry) = lock(&self.all.0).all.get_mut(&self.number) {
             entry.has_spoken = true;
         }
     }
 
     /// It is to make way for others.
-    pub(crate) fn is_to_go(&self) -> bool {
+    pub(crate) fn is_evicted(&self) -> bool {
         !lock(&self.all.0).all.contains_key(&self.number)
     }
 }
 
-impl AsFd for Stranger {
+impl AsFd for UnprovenPeer {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.makes_way.as_fd()
+        self.eviction.as_fd()
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnprovenPeer {
     fn drop(&mut self) {
         let mut table = lock(&self.all.0);
         table.all.remove(&self.number);
@@ -124,38 +124,42 @@ mod tests {
 
     #[test]
     fn silent_ones_shut_nobody_out() {
-        let all = Arc::new(Strangers::default());
-        let mut silent: Vec<_> = (0..STRANGERS + 5).map(|_| Stranger::new(&all, four(1))).collect();
+        let all = Arc::new(UnprovenPeers::default());
+        let mut silent: Vec<_> =
+            (0..UNPROVEN_PEERS + 5).map(|_| UnprovenPeer::new(&all, four(1))).collect();
         assert!(silent.iter().filter(|one| one.is_none()).count() > 5);
         silent.retain(Option::is_some);
-        let stay = silent.iter().flatten().filter(|one| !one.is_to_go()).count();
-        assert_eq!(stay, STRANGERS_OF);
+        let stay = silent.iter().flatten().filter(|one| !one.is_evicted()).count();
+        assert_eq!(stay, UNPROVEN_PEERS_OF);
         // Others come, from as many addresses as there are places.
-        let others: Vec<_> =
-            (10..10 + STRANGERS as u8).map(|last| Stranger::new(&all, four(last))).collect();
-        assert!(others.iter().flatten().filter(|one| !one.is_to_go()).count() >= STRANGERS - 1);
+        let others: Vec<_> = (10..10 + UNPROVEN_PEERS as u8)
+            .map(|last| UnprovenPeer::new(&all, four(last)))
+            .collect();
+        assert!(
+            others.iter().flatten().filter(|one| !one.is_evicted()).count() >= UNPROVEN_PEERS - 1
+        );
         // Who has said what he wants stays, and whoever comes has a place.
-        others[5].as_ref().unwrap().speaks();
+        others[5].as_ref().unwrap().mark_spoken();
         for last in 100..140 {
             silent.clear();
-            let next = Stranger::new(&all, four(last)).unwrap();
-            assert!(!next.is_to_go() && !others[5].as_ref().unwrap().is_to_go(), "{last}");
+            let next = UnprovenPeer::new(&all, four(last)).unwrap();
+            assert!(!next.is_evicted() && !others[5].as_ref().unwrap().is_evicted(), "{last}");
         }
     }
 
     #[test]
     fn the_oldest_of_the_largest_makes_way() {
-        let all = Arc::new(Strangers::default());
-        let many = STRANGERS / STRANGERS_OF;
+        let all = Arc::new(UnprovenPeers::default());
+        let many = UNPROVEN_PEERS / UNPROVEN_PEERS_OF;
         let full: Vec<_> = (0..many as u8 - 1)
-            .flat_map(|last| (0..STRANGERS_OF).map(move |_| last))
-            .chain((0..STRANGERS_OF as u8).map(|last| 200 + last))
-            .map(|last| Stranger::new(&all, four(last)).unwrap())
+            .flat_map(|last| (0..UNPROVEN_PEERS_OF).map(move |_| last))
+            .chain((0..UNPROVEN_PEERS_OF as u8).map(|last| 200 + last))
+            .map(|last| UnprovenPeer::new(&all, four(last)).unwrap())
             .collect();
-        assert!(full.iter().all(|one| !one.is_to_go()));
-        let next = Stranger::new(&all, four(99)).unwrap();
-        let gone: Vec<_> = (0..full.len()).filter(|at| full[*at].is_to_go()).collect();
-        assert_eq!((gone, next.is_to_go()), (vec![0], false));
+        assert!(full.iter().all(|one| !one.is_evicted()));
+        let next = UnprovenPeer::new(&all, four(99)).unwrap();
+        let gone: Vec<_> = (0..full.len()).filter(|at| full[*at].is_evicted()).collect();
+        assert_eq!((gone, next.is_evicted()), (vec![0], false));
     }
 
     #[test]
