@@ -3,15 +3,15 @@
 //!
 //! In: what the process of this host writes into the channel's memory, what the other gateway
 //! writes there, and its letters. Out: the same over there. How the two ends begin is in
-//! [`crate::part`].
+//! [`crate::handshake`].
 
 use crate::broker_connection::BrokerConnection;
 use crate::cm_id::CmId;
+use crate::handshake::Role;
 use crate::limits::{
     ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
 };
 use crate::outbox::{EndReason, Outbox};
-use crate::part::Part;
 use crate::queue_pair::{MemoryRegion, QueuePair};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
@@ -39,7 +39,7 @@ struct Channel {
 
 /// See the file's head. The channel goes before the queue_pair.
 pub(crate) struct Crossing {
-    part: Part,
+    role: Role,
     channel: Option<Channel>,
     theirs: Option<ibv_send_wr_rdma>,
     outbox: Outbox,
@@ -59,15 +59,15 @@ impl Crossing {
     ///
     /// # Errors
     /// There is no room, or no gateway.
-    pub(crate) fn new(part: Part, id: CmId) -> io::Result<Self> {
+    pub(crate) fn new(role: Role, id: CmId) -> io::Result<Self> {
         let began = clock::now();
         let queue_pair = QueuePair::new(id)?;
-        match part {
-            Part::Goes(_) => queue_pair.id().connect()?,
-            Part::Comes(_) => queue_pair.id().accept(part.file())?,
+        match role {
+            Role::Outgoing(_) => queue_pair.id().connect()?,
+            Role::Incoming(_) => queue_pair.id().accept(role.wake_fd())?,
         }
         Ok(Self {
-            part,
+            role,
             channel: None,
             theirs: None,
             outbox: Outbox::default(),
@@ -91,7 +91,7 @@ impl Crossing {
         if matches!(end, EndReason::Lost) {
             end = self.last_words();
         }
-        self.part.ends();
+        self.role.finish();
         if let EndReason::Local { is_reset } = end {
             self.say_over(is_reset);
         }
@@ -198,7 +198,7 @@ impl Crossing {
                     _ = send(&channel.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
                 if news.has_left() {
-                    self.part.has_left();
+                    self.role.listener_left();
                 }
                 Ok(())
             }
@@ -209,9 +209,9 @@ impl Crossing {
             Letter::Over { is_cut: is_reset } => Err(EndReason::Remote { is_reset }),
             letter => {
                 let addresses = self.queue_pair.id().addresses();
-                self.part.read(letter, addresses, &mut self.outbox)?;
+                self.role.read(letter, addresses, &mut self.outbox)?;
                 // What goes by a channel goes on, whoever else may not come.
-                let is_of_use = self.channel.is_some() || !self.part.is_refused();
+                let is_of_use = self.channel.is_some() || !self.role.is_refused();
                 if is_of_use { Ok(()) } else { Err(EndReason::Local { is_reset: false }) }
             }
         }
@@ -219,15 +219,15 @@ impl Crossing {
 
     /// What the broker and others have to say, and who is gone.
     fn look_around(&mut self, now: u64) -> Result<(), EndReason> {
-        self.part.look(now, &mut self.outbox)?;
-        if self.channel.is_none() && self.part.is_refused() {
+        self.role.poll(now, &mut self.outbox)?;
+        if self.channel.is_none() && self.role.is_refused() {
             return Err(EndReason::Local { is_reset: false });
         }
         while let Some((reply, files)) = self.heard()? {
             self.hear(reply, files)?;
         }
         let Some(channel) = &self.channel else {
-            let is_over = self.patience_left(now) == 0 || self.part.is_evicted();
+            let is_over = self.patience_left(now) == 0 || self.role.is_evicted();
             return if is_over { Err(EndReason::Local { is_reset: false }) } else { Ok(()) };
         };
         if !is_there(channel) {
@@ -255,7 +255,7 @@ impl Crossing {
 
     /// For how long one is waited for yet that has no channel.
     fn patience_left(&self, now: u64) -> u64 {
-        let patience = if self.part.is_unproven() { ANSWER } else { PATIENCE };
+        let patience = if self.role.is_unproven() { ANSWER } else { PATIENCE };
         patience.saturating_sub(now.saturating_sub(self.began))
     }
 
@@ -279,8 +279,8 @@ impl Crossing {
             Reply::Channel { .. } | Reply::Over { .. } => {
                 return Err(EndReason::Local { is_reset: true });
             }
-            Reply::Known { until, .. } => self.part.is_known(until, &mut self.outbox),
-            Reply::Nobody { .. } => self.part.is_not_known(),
+            Reply::Known { until, .. } => self.role.arrival_confirmed(until, &mut self.outbox),
+            Reply::Nobody { .. } => self.role.arrival_unconfirmed(),
             _ => {}
         }
         Ok(())
@@ -291,14 +291,14 @@ impl Crossing {
         let mut files = vec![self.queue_pair.completion_fd(), self.queue_pair.id().event_fd()];
         files.extend(self.outbox.broker.as_ref().map(AsFd::as_fd));
         files.extend(self.channel.as_ref().map(|channel| channel.bell.as_fd()));
-        files.extend(self.part.file());
+        files.extend(self.role.wake_fd());
         let mut wanted: Vec<_> =
             files.iter().map(|file| PollFd::new(file, PollFlags::IN)).collect();
         let is_watched =
             self.channel.as_ref().is_some_and(|channel| channel.mirror.is_to_be_watched());
         let limit = match () {
             () if is_watched => self.watch,
-            () if self.part.is_asking() => ASKS,
+            () if self.role.is_asking() => ASKS,
             () if self.channel.is_none() => {
                 Duration::from_nanos(self.patience_left(clock::now()).min(SILENCE)) + WATCH.0
             }

@@ -4,8 +4,8 @@ use crate::broker_connection::BrokerConnection;
 use crate::cm_id::{CmId, Listener};
 use crate::crossing::Crossing;
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, RouteKey, ends};
+use crate::handshake::{Incoming, Outgoing, Role};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
-use crate::part::{Comes, Goes, Part};
 use crate::unproven_peers::UnprovenPeer;
 use omniverb_formats::message::{Failure, Reply, Wanted};
 use omniverb_formats::range::Range;
@@ -49,8 +49,8 @@ fn start_incoming(state: &Arc<GatewayState>, id: CmId) -> Option<()> {
     let unproven = UnprovenPeer::new(&state.unproven, other)?;
     let state = state.clone();
     spawn(move || {
-        let part = Part::Comes(Comes::new(state, unproven));
-        if let Ok(crossing) = Crossing::new(part, id) {
+        let role = Role::Incoming(Incoming::new(state, unproven));
+        if let Ok(crossing) = Crossing::new(role, id) {
             crossing.run();
         }
     });
@@ -118,8 +118,8 @@ fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failu
     spawn(move || {
         let OutgoingGuard { state, mailbox, .. } = &going;
         let to = SocketAddr::new(other, state.port);
-        let part = Part::Goes(Goes::new(state.clone(), mailbox.clone()));
-        match CmId::resolve(from, to).and_then(|id| Crossing::new(part, id)) {
+        let role = Role::Outgoing(Outgoing::new(state.clone(), mailbox.clone()));
+        match CmId::resolve(from, to).and_then(|id| Crossing::new(role, id)) {
             Ok(crossing) => crossing.run(),
             Err(why) => {
                 state.log(&names, &format!("no gateway takes him: {why}"));

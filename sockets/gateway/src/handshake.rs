@@ -17,18 +17,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Which of the two this is.
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// Somebody here wants to go to another host.
-    Goes(Goes),
-    /// Somebody of another host comes.
-    Comes(Comes),
+    Outgoing(Outgoing),
+    /// Somebody of another host incoming.
+    Incoming(Incoming),
 }
 
-/// See [`Part`].
-pub(crate) struct Goes {
+/// See [`Role`].
+pub(crate) struct Outgoing {
     state: Arc<GatewayState>,
     mailbox: Arc<Mailbox>,
-    asked: Option<Asked>,
+    asked: Option<Question>,
     /// Questions that were given up: their answers may come yet.
     late: usize,
     /// What it has proved last.
@@ -40,14 +40,14 @@ pub(crate) struct Goes {
 }
 
 /// What the other gateway was asked to prove, and when.
-struct Asked {
+struct Question {
     wanted: Wanted,
     at: u64,
     /// Somebody has left a socket there since: it proves nothing any more.
     is_void: bool,
 }
 
-impl Goes {
+impl Outgoing {
     pub(crate) fn new(state: Arc<GatewayState>, mailbox: Arc<Mailbox>) -> Self {
         let (has_left, is_refused) = (false, false);
         Self { state, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
@@ -58,7 +58,7 @@ impl Goes {
             self.late -= 1;
             return Ok(());
         }
-        let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(EndReason::Lost)?;
+        let Question { mut wanted, is_void, .. } = self.asked.take().ok_or(EndReason::Lost)?;
         match letter {
             Letter::Proven { .. } if is_void => {
                 self.state.report_failure(wanted, Failure::NotThere)
@@ -88,7 +88,7 @@ impl Goes {
         }
     }
 
-    fn look(&mut self, now: u64, outbox: &mut Outbox) {
+    fn poll(&mut self, now: u64, outbox: &mut Outbox) {
         if let Some(asked) = self.asked.take_if(|asked| now.saturating_sub(asked.at) > ANSWER) {
             self.late += 1;
             self.refused(asked.wanted);
@@ -96,32 +96,32 @@ impl Goes {
         if self.asked.is_none()
             && let Some(wanted) = self.mailbox.take()
         {
-            self.asked = Some(Asked { wanted, at: now, is_void: false });
+            self.asked = Some(Question { wanted, at: now, is_void: false });
             self.state.log(&wanted.names, "wanted");
             outbox.letter(Letter::Prove(wanted.names));
         }
     }
 }
 
-/// See [`Part`].
-pub(crate) struct Comes {
+/// See [`Role`].
+pub(crate) struct Incoming {
     state: Arc<GatewayState>,
     /// It has proved nothing so far.
     unproven: Option<UnprovenPeer>,
     /// One of those with its address, which it is since it has asked.
     counted: Option<CountGuard<IpAddr>>,
-    arrival: Option<Arrival>,
+    arrival: Option<ArrivalQuery>,
 }
 
 /// What is asked of the broker until it is so.
-struct Arrival {
+struct ArrivalQuery {
     names: Names,
     until: u64,
     /// When it is asked again; `None`: it was asked.
     next: Option<u64>,
 }
 
-impl Comes {
+impl Incoming {
     pub(crate) fn new(state: Arc<GatewayState>, unproven: UnprovenPeer) -> Self {
         Self { state, unproven: Some(unproven), counted: None, arrival: None }
     }
@@ -147,12 +147,12 @@ impl Comes {
             self.counted = Some(counted.ok_or(EndReason::Lost)?);
         }
         let now = clock::now();
-        self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
-        self.look(now, outbox)
+        self.arrival = Some(ArrivalQuery { names, until: now + ARRIVAL, next: Some(now) });
+        self.poll(now, outbox)
     }
 
     /// Asks the broker whether somebody has arrived, if it is time.
-    fn look(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
+    fn poll(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         let Some(arrival) = &mut self.arrival else { return Ok(()) };
         if arrival.until < now {
             self.state.log(&arrival.names, "it has not come, or to nobody who listens");
@@ -174,7 +174,7 @@ impl Comes {
     }
 }
 
-impl Part {
+impl Role {
     /// What the other gateway says of this. `addresses`: this end's and the other one's.
     pub(crate) fn read(
         &mut self,
@@ -183,75 +183,75 @@ impl Part {
         outbox: &mut Outbox,
     ) -> Result<(), EndReason> {
         match self {
-            Part::Goes(goes) => goes.read(letter, outbox),
-            Part::Comes(comes) => comes.read(letter, addresses, outbox),
+            Role::Outgoing(outgoing) => outgoing.read(letter, outbox),
+            Role::Incoming(incoming) => incoming.read(letter, addresses, outbox),
         }
     }
 
     /// What is to be asked by now.
-    pub(crate) fn look(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
+    pub(crate) fn poll(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         match self {
-            Part::Goes(goes) => {
-                goes.look(now, outbox);
+            Role::Outgoing(outgoing) => {
+                outgoing.poll(now, outbox);
                 Ok(())
             }
-            Part::Comes(comes) => comes.look(now, outbox),
+            Role::Incoming(incoming) => incoming.poll(now, outbox),
         }
     }
 
     /// The broker says that somebody may come until then.
-    pub(crate) fn is_known(&mut self, until: u64, outbox: &mut Outbox) {
-        if let Part::Comes(comes) = self
-            && let Some(arrival) = comes.arrival.take()
+    pub(crate) fn arrival_confirmed(&mut self, until: u64, outbox: &mut Outbox) {
+        if let Role::Incoming(incoming) = self
+            && let Some(arrival) = incoming.arrival.take()
         {
-            comes.state.log(&arrival.names, "it has come");
-            comes.unproven = None;
+            incoming.state.log(&arrival.names, "it has come");
+            incoming.unproven = None;
             let left = until.saturating_sub(clock::now());
             outbox.letter(Letter::Proven { left });
         }
     }
 
     /// It says that nobody has arrived, so far.
-    pub(crate) fn is_not_known(&mut self) {
-        if let Part::Comes(Comes { arrival: Some(arrival), .. }) = self {
+    pub(crate) fn arrival_unconfirmed(&mut self) {
+        if let Role::Incoming(Incoming { arrival: Some(arrival), .. }) = self {
             arrival.next = Some(clock::now() + ASKS.as_nanos() as u64);
         }
     }
 
     /// The process over there has left a socket that listens: who wants to go there asks anew.
-    pub(crate) fn has_left(&mut self) {
-        let Part::Goes(goes) = self else { return };
-        goes.has_left = true;
-        if let Some(asked) = &mut goes.asked {
+    pub(crate) fn listener_left(&mut self) {
+        let Role::Outgoing(outgoing) = self else { return };
+        outgoing.has_left = true;
+        if let Some(asked) = &mut outgoing.asked {
             asked.is_void = true;
         }
-        if let Some(wanted) = goes.proven.take() {
-            goes.state.report_failure(wanted, Failure::NotThere);
+        if let Some(wanted) = outgoing.proven.take() {
+            outgoing.state.report_failure(wanted, Failure::NotThere);
         }
     }
 
     /// It is over: what was asked is not to be answered any more.
-    pub(crate) fn ends(&mut self) {
-        if let Part::Goes(goes) = self
-            && let Some(asked) = goes.asked.take()
+    pub(crate) fn finish(&mut self) {
+        if let Role::Outgoing(outgoing) = self
+            && let Some(asked) = outgoing.asked.take()
         {
-            goes.state.report_failure(asked.wanted, Failure::NotThere);
+            outgoing.state.report_failure(asked.wanted, Failure::NotThere);
         }
     }
 
     /// By which more is wanted, unless something was asked, or a unproven is told to make way.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Part::Goes(goes) if goes.asked.is_none() => Some(goes.mailbox.as_fd()),
-            Part::Comes(comes) => comes.unproven.as_ref().map(AsFd::as_fd),
-            Part::Goes(_) => None,
+            Role::Outgoing(outgoing) if outgoing.asked.is_none() => Some(outgoing.mailbox.as_fd()),
+            Role::Incoming(incoming) => incoming.unproven.as_ref().map(AsFd::as_fd),
+            Role::Outgoing(_) => None,
         }
     }
 
     /// A unproven that is to make way for others.
     pub(crate) fn is_evicted(&self) -> bool {
         match self {
-            Part::Comes(Comes { unproven: Some(unproven), .. }) => unproven.is_evicted(),
+            Role::Incoming(Incoming { unproven: Some(unproven), .. }) => unproven.is_evicted(),
             _ => false,
         }
     }
@@ -259,18 +259,18 @@ impl Part {
     /// Something was asked: of the broker, or of the other gateway.
     pub(crate) fn is_asking(&self) -> bool {
         match self {
-            Part::Goes(goes) => goes.asked.is_some(),
-            Part::Comes(comes) => comes.arrival.is_some(),
+            Role::Outgoing(outgoing) => outgoing.asked.is_some(),
+            Role::Incoming(incoming) => incoming.arrival.is_some(),
         }
     }
 
     /// It goes, and nobody else may come by it.
     pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, Part::Goes(Goes { is_refused: true, .. }))
+        matches!(self, Role::Outgoing(Outgoing { is_refused: true, .. }))
     }
 
     /// It has come, and proved nothing so far.
     pub(crate) fn is_unproven(&self) -> bool {
-        matches!(self, Part::Comes(Comes { unproven: Some(_), .. }))
+        matches!(self, Role::Incoming(Incoming { unproven: Some(_), .. }))
     }
 }
