@@ -2,10 +2,10 @@
 
 use crate::broker_connection::BrokerConnection;
 use crate::cm_id::{CmId, Listener};
-use crate::crossing::Crossing;
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, RouteKey, ends};
 use crate::handshake::{Incoming, Outgoing, Role};
-use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
+use crate::limits::{RECONNECT_PAUSE, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
+use crate::remote_channel::RemoteChannel;
 use crate::unproven_peers::UnprovenPeer;
 use omniverb_formats::message::{Failure, Reply, Wanted};
 use omniverb_formats::range::Range;
@@ -50,8 +50,8 @@ fn start_incoming(state: &Arc<GatewayState>, id: CmId) -> Option<()> {
     let state = state.clone();
     spawn(move || {
         let role = Role::Incoming(Incoming::new(state, unproven));
-        if let Ok(crossing) = Crossing::new(role, id) {
-            crossing.run();
+        if let Ok(channel) = RemoteChannel::new(role, id) {
+            channel.run();
         }
     });
     Some(())
@@ -71,7 +71,7 @@ pub(crate) fn serve_broker(state: &Arc<GatewayState>) {
             );
             is_said = true;
         }
-        thread::sleep(AGAIN);
+        thread::sleep(RECONNECT_PAUSE);
     }
 }
 
@@ -109,7 +109,7 @@ fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failu
     if state.has_failed_lately(other) {
         return Err(Failure::NotThere);
     }
-    let counted = CountGuard::new(&state.per_client, client, CROSSINGS_OF, CROSSINGS);
+    let counted = CountGuard::new(&state.per_client, client, REMOTE_CHANNELS_OF, REMOTE_CHANNELS);
     let counted = counted.ok_or(Failure::NotBrought)?;
     let mailbox = Arc::new(Mailbox::new(wanted).map_err(|_| Failure::NotBrought)?);
     going.insert(route, mailbox.clone());
@@ -119,8 +119,8 @@ fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failu
         let OutgoingGuard { state, mailbox, .. } = &going;
         let to = SocketAddr::new(other, state.port);
         let role = Role::Outgoing(Outgoing::new(state.clone(), mailbox.clone()));
-        match CmId::resolve(from, to).and_then(|id| Crossing::new(role, id)) {
-            Ok(crossing) => crossing.run(),
+        match CmId::resolve(from, to).and_then(|id| RemoteChannel::new(role, id)) {
+            Ok(channel) => channel.run(),
             Err(why) => {
                 state.log(&names, &format!("no gateway takes him: {why}"));
                 if has_no_gateway(&why) {
@@ -141,5 +141,5 @@ fn has_no_gateway(why: &io::Error) -> bool {
 
 /// If there is no thread to be had it is as if nobody were there.
 fn spawn(run: impl FnOnce() + Send + 'static) {
-    _ = thread::Builder::new().name("crossing".into()).spawn(run);
+    _ = thread::Builder::new().name("channel".into()).spawn(run);
 }

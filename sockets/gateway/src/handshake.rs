@@ -5,7 +5,7 @@
 //! *comes* asks its broker that, which tells who listens.
 
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
-use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
+use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
 use crate::outbox::{EndReason, Outbox};
 use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::channel::{Names, WAY_KEPT};
@@ -143,7 +143,8 @@ impl Incoming {
         }
         if self.counted.is_none() {
             let counts = &self.state.per_address;
-            let counted = CountGuard::new(counts, holder(others), CROSSINGS_OF, CROSSINGS);
+            let counted =
+                CountGuard::new(counts, holder(others), REMOTE_CHANNELS_OF, REMOTE_CHANNELS);
             self.counted = Some(counted.ok_or(EndReason::Lost)?);
         }
         let now = clock::now();
@@ -214,7 +215,7 @@ impl Role {
     /// It says that nobody has arrived, so far.
     pub(crate) fn arrival_unconfirmed(&mut self) {
         if let Role::Incoming(Incoming { arrival: Some(arrival), .. }) = self {
-            arrival.next = Some(clock::now() + ASKS.as_nanos() as u64);
+            arrival.next = Some(clock::now() + ARRIVAL_POLL.as_nanos() as u64);
         }
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 pub(crate) const PORT: u16 = 7473;
 /// Budget: channels to other hosts at a time for processes of this one: a thread, a connection to
 /// the broker and a QP each. And as many for those who come from there.
-pub(crate) const CROSSINGS: usize = 64;
+pub(crate) const REMOTE_CHANNELS: usize = 64;
 /// Budget: of these, of one process here, and with one address there.
-pub(crate) const CROSSINGS_OF: usize = 16;
+pub(crate) const REMOTE_CHANNELS_OF: usize = 16;
 /// Budget: of those who come, that have not proved anything yet. Then the oldest one that has said
 /// nothing makes way, of the address with the most.
 pub(crate) const UNPROVEN_PEERS: usize = 32;
@@ -37,17 +37,17 @@ pub(crate) const REQUESTS: usize = 512;
 pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::channel::LANES) + 1;
 
 /// How long is looked before it is slept, in nanoseconds.
-pub(crate) const LOOKS: u64 = 60_000;
+pub(crate) const SPIN_NS: u64 = 60_000;
 /// How often it is looked, while there is much to do, who is gone and what the broker says, in
 /// nanoseconds.
-pub(crate) const OFTEN: u64 = 1_000_000;
+pub(crate) const CHECK_NS: u64 = 1_000_000;
 /// The shortest and the longest time between two looks at what a process takes out without a word.
-pub(crate) const WATCH: (Duration, Duration) =
+pub(crate) const WATCH_PAUSES: (Duration, Duration) =
     (Duration::from_micros(500), Duration::from_millis(16));
 /// How long the network is waited for.
 pub(crate) const NETWORK_MS: i32 = 2000;
 /// How long a process may take to ask for a channel that it has wanted, in nanoseconds.
-pub(crate) const PATIENCE: u64 = 20_000_000_000;
+pub(crate) const CLIENT_TIMEOUT: u64 = 20_000_000_000;
 /// Budget: how long the other gateway may take to say what it wants, and what it was asked, in
 /// nanoseconds; for who has proved nothing so far, all in all.
 pub(crate) const ANSWER: u64 = 4_000_000_000;
@@ -58,13 +58,13 @@ pub(crate) const SILENCE: u64 = 15_000_000_000;
 pub(crate) const OUTBOX: usize = 8;
 /// Budget: bytes by which a process has rung that are taken in one go: who rings so often between
 /// two looks lies.
-pub(crate) const RINGS: usize = 1024;
+pub(crate) const DOORBELLS_MAX: usize = 1024;
 /// How long nobody tries a host on which there was no gateway.
 pub(crate) const FAILED_HOST_KEPT: u64 = 30_000_000_000;
 /// How long is waited until a connection is seen to have arrived, and how often it is asked.
 pub(crate) const ARRIVAL: u64 = 2_000_000_000;
-pub(crate) const ASKS: Duration = Duration::from_millis(20);
+pub(crate) const ARRIVAL_POLL: Duration = Duration::from_millis(20);
 /// How long until the broker is looked for again.
-pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// How long the broker may take to let somebody in, in nanoseconds.
 pub(crate) const BROKER: u64 = 2_000_000_000;

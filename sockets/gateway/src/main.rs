@@ -5,7 +5,6 @@
 
 mod broker_connection;
 mod cm_id;
-mod crossing;
 mod dispatch;
 mod gateway_state;
 mod handshake;
@@ -13,6 +12,7 @@ mod limits;
 mod outbox;
 mod queue_pair;
 mod rdma_libraries;
+mod remote_channel;
 mod unproven_peers;
 
 use crate::cm_id::Listener;

@@ -9,7 +9,8 @@ use crate::broker_connection::BrokerConnection;
 use crate::cm_id::CmId;
 use crate::handshake::Role;
 use crate::limits::{
-    ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
+    ANSWER, ARRIVAL, ARRIVAL_POLL, CHECK_NS, CLIENT_TIMEOUT, DOORBELLS_MAX, OUTBOX, RECEIVES,
+    SILENCE, SPIN_NS, WATCH_PAUSES,
 };
 use crate::outbox::{EndReason, Outbox};
 use crate::queue_pair::{MemoryRegion, QueuePair};
@@ -30,23 +31,23 @@ use std::thread;
 use std::time::Duration;
 
 /// The channel, as it is here.
-struct Channel {
+struct LocalEnd {
     mirror: Mirror<Window>,
     region: MemoryRegion,
     /// By which the process is woken, and wakes.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
 /// See the file's head. The channel goes before the queue_pair.
-pub(crate) struct Crossing {
+pub(crate) struct RemoteChannel {
     role: Role,
-    channel: Option<Channel>,
-    theirs: Option<ibv_send_wr_rdma>,
+    channel: Option<LocalEnd>,
+    remote_memory: Option<ibv_send_wr_rdma>,
     outbox: Outbox,
     began: u64,
     /// When it was looked last who is gone, and when something was said last.
-    looked: u64,
-    spoke: u64,
+    checked: u64,
+    sent: u64,
     /// How long is slept while the process has something to take out.
     watch: Duration,
     letters: Vec<Letter>,
@@ -54,7 +55,7 @@ pub(crate) struct Crossing {
     queue_pair: QueuePair,
 }
 
-impl Crossing {
+impl RemoteChannel {
     /// Over a connection that is about to be.
     ///
     /// # Errors
@@ -69,12 +70,12 @@ impl Crossing {
         Ok(Self {
             role,
             channel: None,
-            theirs: None,
+            remote_memory: None,
             outbox: Outbox::default(),
             began,
-            looked: 0,
-            spoke: clock::now(),
-            watch: WATCH.0,
+            checked: 0,
+            sent: clock::now(),
+            watch: WATCH_PAUSES.0,
             letters: Vec::new(),
             pieces: Vec::new(),
             queue_pair,
@@ -84,16 +85,16 @@ impl Crossing {
     /// Until it ends. What has come is the process's before it hears that.
     pub(crate) fn run(mut self) {
         let mut end = loop {
-            if let Err(end) = self.look_and_sleep() {
+            if let Err(end) = self.poll_then_sleep() {
                 break end;
             }
         };
         if matches!(end, EndReason::Lost) {
-            end = self.last_words();
+            end = self.drain_received();
         }
         self.role.finish();
         if let EndReason::Local { is_reset } = end {
-            self.say_over(is_reset);
+            self.send_end(is_reset);
         }
         if let (Some(channel), EndReason::Remote { is_reset: false }) = (&self.channel, end) {
             channel.mirror.ends_well();
@@ -102,23 +103,23 @@ impl Crossing {
     }
 
     /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
-    fn look_and_sleep(&mut self) -> Result<(), EndReason> {
+    fn poll_then_sleep(&mut self) -> Result<(), EndReason> {
         let mut idle = None;
         loop {
             let now = clock::now();
-            if now.saturating_sub(self.looked) > OFTEN {
-                self.looked = now;
-                self.look_around(now)?;
+            if now.saturating_sub(self.checked) > CHECK_NS {
+                self.checked = now;
+                self.check_liveness(now)?;
             }
-            let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > LOOKS / 4);
+            let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > SPIN_NS / 4);
             let what = if is_idle { What::All } else { What::Due };
-            if self.move_some(what)? {
-                (idle, self.watch) = (None, WATCH.0);
+            if self.progress(what)? {
+                (idle, self.watch) = (None, WATCH_PAUSES.0);
                 continue;
             }
             match idle {
                 None => idle = Some(now),
-                Some(since) if now.saturating_sub(since) > LOOKS => break,
+                Some(since) if now.saturating_sub(since) > SPIN_NS => break,
                 Some(_) => thread::yield_now(),
             }
         }
@@ -126,17 +127,17 @@ impl Crossing {
         if let Some(channel) = &self.channel {
             channel.mirror.sleeps();
         }
-        if self.move_some(What::All)? {
+        if self.progress(What::All)? {
             return Ok(());
         }
         self.sleep()?;
-        self.looked = clock::now();
-        self.look_around(self.looked)
+        self.checked = clock::now();
+        self.check_liveness(self.checked)
     }
 
     /// The connection is no more, or of no use: what had come by it before is the process's still,
     /// and may say how it has ended.
-    fn last_words(&mut self) -> EndReason {
+    fn drain_received(&mut self) -> EndReason {
         // Whoever still says something has his connection.
         for _ in 0..RECEIVES {
             match self.take() {
@@ -158,7 +159,7 @@ impl Crossing {
     }
 
     /// What has come and what is to go. Whether there was anything.
-    fn move_some(&mut self, what: What) -> Result<bool, EndReason> {
+    fn progress(&mut self, what: What) -> Result<bool, EndReason> {
         let mut is_any = self.take()?;
         if self.outbox.letters.len() > OUTBOX {
             return Err(EndReason::Lost);
@@ -170,12 +171,12 @@ impl Crossing {
                 .map_or(Ok(()), |letter| self.queue_pair.send(letter))?;
             is_any = true;
         }
-        Ok(self.tell(what)? || is_any)
+        Ok(self.send_news(what)? || is_any)
     }
 
     /// What the process has written is the other one's: bytes, then words.
-    fn tell(&mut self, what: What) -> Result<bool, EndReason> {
-        let (Some(channel), Some(theirs)) = (&mut self.channel, self.theirs) else {
+    fn send_news(&mut self, what: What) -> Result<bool, EndReason> {
+        let (Some(channel), Some(theirs)) = (&mut self.channel, self.remote_memory) else {
             return Ok(false);
         };
         if !self.queue_pair.has_room() {
@@ -195,15 +196,15 @@ impl Crossing {
             Letter::News(news) => {
                 let channel = self.channel.as_ref().ok_or(EndReason::Lost)?;
                 if channel.mirror.apply(&news) {
-                    _ = send(&channel.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    _ = send(&channel.doorbell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
                 if news.has_left() {
                     self.role.listener_left();
                 }
                 Ok(())
             }
-            Letter::Memory { address, rkey } if self.theirs.is_none() => {
-                self.theirs = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
+            Letter::Memory { address, rkey } if self.remote_memory.is_none() => {
+                self.remote_memory = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
                 Ok(())
             }
             Letter::Over { is_cut: is_reset } => Err(EndReason::Remote { is_reset }),
@@ -218,22 +219,22 @@ impl Crossing {
     }
 
     /// What the broker and others have to say, and who is gone.
-    fn look_around(&mut self, now: u64) -> Result<(), EndReason> {
+    fn check_liveness(&mut self, now: u64) -> Result<(), EndReason> {
         self.role.poll(now, &mut self.outbox)?;
         if self.channel.is_none() && self.role.is_refused() {
             return Err(EndReason::Local { is_reset: false });
         }
-        while let Some((reply, files)) = self.heard()? {
-            self.hear(reply, files)?;
+        while let Some((reply, files)) = self.receive_reply()? {
+            self.handle_reply(reply, files)?;
         }
         let Some(channel) = &self.channel else {
-            let is_over = self.patience_left(now) == 0 || self.role.is_evicted();
+            let is_over = self.time_left(now) == 0 || self.role.is_evicted();
             return if is_over { Err(EndReason::Local { is_reset: false }) } else { Ok(()) };
         };
-        if !is_there(channel) {
+        if !drain_doorbell(channel) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
-            while self.move_some(What::All)? || !self.queue_pair.has_room() {
+            while self.progress(What::All)? || !self.queue_pair.has_room() {
                 if clock::now() > until {
                     return Err(EndReason::Lost);
                 }
@@ -241,38 +242,38 @@ impl Crossing {
             let is_reset = self.channel.as_ref().is_some_and(|channel| channel.mirror.is_cut());
             return Err(EndReason::Local { is_reset });
         }
-        let is_late = now.saturating_sub(self.began) > PATIENCE + ANSWER;
-        if self.theirs.is_none() && (is_late || channel.mirror.has_left()) {
+        let is_late = now.saturating_sub(self.began) > CLIENT_TIMEOUT + ANSWER;
+        if self.remote_memory.is_none() && (is_late || channel.mirror.has_left()) {
             // Whoever is about to come is to ask anew.
             return Err(EndReason::Local { is_reset: false });
         }
-        if now.saturating_sub(self.spoke) > SILENCE && self.queue_pair.has_room() {
-            self.spoke = now;
+        if now.saturating_sub(self.sent) > SILENCE && self.queue_pair.has_room() {
+            self.sent = now;
             self.queue_pair.send(Letter::Read)?;
         }
         Ok(())
     }
 
     /// For how long one is waited for yet that has no channel.
-    fn patience_left(&self, now: u64) -> u64 {
-        let patience = if self.role.is_unproven() { ANSWER } else { PATIENCE };
+    fn time_left(&self, now: u64) -> u64 {
+        let patience = if self.role.is_unproven() { ANSWER } else { CLIENT_TIMEOUT };
         patience.saturating_sub(now.saturating_sub(self.began))
     }
 
-    fn heard(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+    fn receive_reply(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         self.outbox.broker.as_ref().map_or(Ok(None), BrokerConnection::try_receive)
     }
 
-    fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), EndReason> {
+    fn handle_reply(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), EndReason> {
         match reply {
             Reply::Channel { side, .. } if self.channel.is_none() => {
-                let [memory, bell] =
+                let [memory, doorbell] =
                     <[OwnedFd; 2]>::try_from(files).map_err(|_| EndReason::Lost)?;
                 let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
                 let region = self.queue_pair.register(window.clone())?;
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
-                self.channel = Some(Channel { mirror, region, bell });
+                self.channel = Some(LocalEnd { mirror, region, doorbell });
                 self.outbox.letter(Letter::Memory { address, rkey });
             }
             // One channel each.
@@ -290,7 +291,7 @@ impl Crossing {
     fn sleep(&mut self) -> Result<(), EndReason> {
         let mut files = vec![self.queue_pair.completion_fd(), self.queue_pair.id().event_fd()];
         files.extend(self.outbox.broker.as_ref().map(AsFd::as_fd));
-        files.extend(self.channel.as_ref().map(|channel| channel.bell.as_fd()));
+        files.extend(self.channel.as_ref().map(|channel| channel.doorbell.as_fd()));
         files.extend(self.role.wake_fd());
         let mut wanted: Vec<_> =
             files.iter().map(|file| PollFd::new(file, PollFlags::IN)).collect();
@@ -298,13 +299,13 @@ impl Crossing {
             self.channel.as_ref().is_some_and(|channel| channel.mirror.is_to_be_watched());
         let limit = match () {
             () if is_watched => self.watch,
-            () if self.role.is_asking() => ASKS,
+            () if self.role.is_asking() => ARRIVAL_POLL,
             () if self.channel.is_none() => {
-                Duration::from_nanos(self.patience_left(clock::now()).min(SILENCE)) + WATCH.0
+                Duration::from_nanos(self.time_left(clock::now()).min(SILENCE)) + WATCH_PAUSES.0
             }
             () => Duration::from_nanos(SILENCE),
         };
-        self.watch = (2 * self.watch).min(WATCH.1);
+        self.watch = (2 * self.watch).min(WATCH_PAUSES.1);
         let limit =
             Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut wanted, Some(&limit)) {
@@ -316,7 +317,7 @@ impl Crossing {
     }
 
     /// The other gateway hears that it is over, behind all that was written.
-    fn say_over(&mut self, is_reset: bool) {
+    fn send_end(&mut self, is_reset: bool) {
         let until = clock::now() + ARRIVAL;
         let mut letters = Vec::new();
         let mut is_said = false;
@@ -333,11 +334,11 @@ impl Crossing {
 }
 
 /// Takes what has rung. `false`: the process is gone, or rings without end.
-fn is_there(channel: &Channel) -> bool {
-    let mut bytes = [0; RINGS];
-    match recv(&channel.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
-        Ok((0 | RINGS, _)) => false,
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
+fn drain_doorbell(channel: &LocalEnd) -> bool {
+    let mut bytes = [0; DOORBELLS_MAX];
+    match recv(&channel.doorbell, &mut bytes[..], RecvFlags::DONTWAIT) {
+        Ok((0 | DOORBELLS_MAX, _)) => false,
+        Ok(_) | Err(Errno::RECONNECT_PAUSE | Errno::INTR) => true,
         Err(_) => false,
     }
 }
