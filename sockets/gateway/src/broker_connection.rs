@@ -1,4 +1,4 @@
-//! One connection to the broker, which takes each for a process.
+//! Connects to the broker, which takes each connection for a process.
 
 use crate::limits::BROKER;
 use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};

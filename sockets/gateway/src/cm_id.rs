@@ -1,4 +1,4 @@
-//! Identifiers of rdma_cm: who listens for other gateways, and one end of a connection of two.
+//! Wraps identifiers of rdma_cm: the listener for other gateways, and one end of a connection.
 #![allow(unsafe_code, reason = "functions of C")]
 
 use crate::limits::{ANSWER, BACKLOG, NETWORK_MS};

@@ -1,4 +1,4 @@
-//! Who begins channels to other hosts: the broker, for processes of this host, and other gateways.
+//! Starts channels to other hosts, for the broker's clients and for other gateways.
 
 use crate::broker_connection::BrokerConnection;
 use crate::cm_id::{CmId, Listener};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-/// One that goes: who wants that finds it. At its end he hears that it was in vain, if it was.
+/// An outgoing channel in the table; when dropped, a request that is left over fails.
 struct OutgoingGuard {
     state: Arc<GatewayState>,
     mailbox: Arc<Mailbox>,
@@ -32,14 +32,14 @@ impl Drop for OutgoingGuard {
     }
 }
 
-/// Brings others to this host, for good.
+/// Accepts other gateways, for good.
 ///
 /// # Errors
 /// There is no device any more.
 pub(crate) fn accept_gateways(state: &Arc<GatewayState>, listener: &Listener) -> io::Result<()> {
     loop {
         let Some(id) = listener.next()? else { continue };
-        // Who is not let in is refused by the identifier's end.
+        // Dropping the identifier refuses a gateway that is not admitted.
         start_incoming(state, id);
     }
 }
@@ -57,7 +57,7 @@ fn start_incoming(state: &Arc<GatewayState>, id: CmId) -> Option<()> {
     Some(())
 }
 
-/// Hears who wants to go to another host, for good. A broker that is gone is looked for again.
+/// Serves requests of the broker, for good; connects again when the broker has gone.
 pub(crate) fn serve_broker(state: &Arc<GatewayState>) {
     let mut is_said = false;
     loop {
@@ -92,7 +92,7 @@ fn serve_broker_once(state: &Arc<GatewayState>) -> io::Result<()> {
     }
 }
 
-/// Somebody is to be brought to another host.
+/// Starts a channel to another host, or hands the request to the one that is there.
 fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failure> {
     let Wanted { client, names, .. } = wanted;
     let [from, other] = ends(&names);
@@ -122,7 +122,7 @@ fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failu
         match CmId::resolve(from, to).and_then(|id| RemoteChannel::new(role, id)) {
             Ok(channel) => channel.run(),
             Err(why) => {
-                state.log(&names, &format!("no gateway takes him: {why}"));
+                state.log(&names, &format!("no gateway accepts it: {why}"));
                 if has_no_gateway(&why) {
                     state.mark_failed(other);
                 }
@@ -133,13 +133,13 @@ fn start_outgoing(state: &Arc<GatewayState>, wanted: Wanted) -> Result<(), Failu
     Ok(())
 }
 
-/// That says that there is no gateway, not that it has no room.
+/// Whether an error says that there is no gateway, not that it has no room.
 fn has_no_gateway(why: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, TimedOut};
     [ConnectionRefused, HostUnreachable, TimedOut].contains(&why.kind())
 }
 
-/// If there is no thread to be had it is as if nobody were there.
+/// Without a thread it is as if the other host did not answer.
 fn spawn(run: impl FnOnce() + Send + 'static) {
     _ = thread::Builder::new().name("channel".into()).spawn(run);
 }

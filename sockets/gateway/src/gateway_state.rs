@@ -1,4 +1,4 @@
-//! All channels to other hosts: how many there are of whom, and who hears that one is in vain.
+//! Holds what all threads share: counts of channels, routes that failed, and outgoing channels.
 
 use crate::broker_connection::BrokerConnection;
 use crate::limits::FAILED_HOST_KEPT;
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a thread is told that brings somebody to another host.
+/// What the broker last asked of the thread of an outgoing channel.
 pub(crate) struct Mailbox {
     wanted: Mutex<Option<Wanted>>,
     event: EventFd,
@@ -49,27 +49,27 @@ pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
     names.ends().map(|end| end.ip())
 }
 
-/// Who wants to go where: a process, between these addresses, to that port.
+/// A process, the addresses of both ends, and the port that it wants.
 pub(crate) type RouteKey = (u64, [IpAddr; 2], u16);
 
-/// What is said of each channel, on standard error.
+/// What is logged of each channel, on standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verbosity {
     /// Only what goes wrong for all.
     Quiet,
-    /// Who is brought where, and what becomes of it.
+    /// Each channel, and what becomes of it.
     Verbose,
 }
 
 /// See the file's head.
 pub(crate) struct GatewayState {
-    /// To where others may be brought.
+    /// The addresses that the gateway serves.
     pub(crate) to: Vec<Range>,
     /// Where gateways listen.
     pub(crate) port: u16,
     verbosity: Verbosity,
     pub(crate) token: AtomicU64,
-    /// By which it is said that nobody can be brought somewhere.
+    /// Reports to the broker that an address cannot be reached.
     pub(crate) broker: Mutex<Option<Arc<BrokerConnection>>>,
     pub(crate) outgoing: Mutex<BTreeMap<RouteKey, Arc<Mailbox>>>,
     /// How many there are: of each process that goes, and with each address that somebody comes
@@ -77,7 +77,7 @@ pub(crate) struct GatewayState {
     pub(crate) per_client: Counts<u64>,
     pub(crate) per_address: Counts<IpAddr>,
     pub(crate) unproven: Arc<UnprovenPeers>,
-    /// On which hosts there was no gateway, and until when nobody tries that.
+    /// Hosts that had no gateway, and until when they are not tried.
     failed_hosts: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
@@ -129,7 +129,7 @@ impl GatewayState {
         }
     }
 
-    /// Says what becomes of a connection of TCP, to who wants to know.
+    /// Logs what becomes of a connection of TCP, if that was asked for.
     pub(crate) fn log(&self, names: &Names, what: &str) {
         if self.verbosity == Verbosity::Verbose {
             let [from, to] = names.ends();
@@ -142,27 +142,27 @@ impl GatewayState {
         self.token.load(Ordering::Relaxed)
     }
 
-    /// Nobody can be brought to where that was wanted, or not any more.
+    /// Tells the broker that an address cannot be reached, or not any more.
     pub(crate) fn report_failure(&self, wanted: Wanted, why: Failure) {
-        self.log(&wanted.names, "nobody is brought there");
+        self.log(&wanted.names, "no channel leads there");
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
-            // If it does not hear that, who asks waits for a moment.
+            // If the broker does not hear that, the asking process waits for a moment.
             _ = broker.send(Request::Fails { token: self.token(), wanted, why });
         }
     }
 
-    /// Who wants to go there is not to find this one any more.
+    /// Removes an outgoing channel: the next request makes another one.
     pub(crate) fn remove_outgoing(&self, mailbox: &Arc<Mailbox>) {
         lock(&self.outgoing).retain(|_, one| !Arc::ptr_eq(one, mailbox));
     }
 
-    /// There was no gateway on that host a short time ago.
+    /// Whether there was no gateway on that host a short time ago.
     pub(crate) fn has_failed_lately(&self, other: IpAddr) -> bool {
         lock(&self.failed_hosts).get(&other).is_some_and(|until| *until > clock::now())
     }
 
-    /// There is no gateway on that host.
+    /// Remembers for a while that there is no gateway on that host.
     pub(crate) fn mark_failed(&self, other: IpAddr) {
         let (mut all, now) = (lock(&self.failed_hosts), clock::now());
         all.retain(|_, until| *until > now);

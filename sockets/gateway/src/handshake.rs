@@ -1,8 +1,8 @@
-//! How the two ends of a channel begin, and learn anew that more connections may come.
+//! Opens a channel between two gateways, and proves that more connections may come by it.
 //!
-//! The one that *goes* has heard of the broker that somebody wants to go to another host, and asks
-//! the gateway there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
-//! *comes* asks its broker that, which tells who listens.
+//! The *outgoing* end has heard of the broker that a process wants to reach another host. It asks
+//! the gateway there whether the process's connection of TCP has arrived ([`Letter::Prove`]). The
+//! *incoming* end asks its broker that, which names the process that listens.
 
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
@@ -16,9 +16,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Which of the two this is.
+/// Which end of a channel this is.
 pub(crate) enum Role {
-    /// Somebody here wants to go to another host.
+    /// A process here wants to reach another host.
     Outgoing(Outgoing),
     /// Somebody of another host incoming.
     Incoming(Incoming),
@@ -33,9 +33,9 @@ pub(crate) struct Outgoing {
     late: usize,
     /// What it has proved last.
     proven: Option<Wanted>,
-    /// The process over there has left a socket that listens since.
+    /// The process over there has closed a listening socket since.
     has_left: bool,
-    /// Nobody else may come by this one, as it was said last.
+    /// No further connection may come by this one, as the other gateway said last.
     is_refused: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Outgoing {
 struct Question {
     wanted: Wanted,
     at: u64,
-    /// Somebody has left a socket there since: it proves nothing any more.
+    /// A listening socket was closed there since: the answer proves nothing.
     is_void: bool,
 }
 
@@ -78,7 +78,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Nobody else may come by this one for now. What goes by it goes on.
+    /// Refuses further connections for now. Those that go by this channel go on.
     fn refused(&mut self, wanted: Wanted) {
         self.state.report_failure(wanted, Failure::NotThere);
         self.is_refused = true;
@@ -106,9 +106,9 @@ impl Outgoing {
 /// See [`Role`].
 pub(crate) struct Incoming {
     state: Arc<GatewayState>,
-    /// It has proved nothing so far.
+    /// Set until it has proved something.
     unproven: Option<UnprovenPeer>,
-    /// One of those with its address, which it is since it has asked.
+    /// Counted for its address since its first question.
     counted: Option<CountGuard<IpAddr>>,
     arrival: Option<ArrivalQuery>,
 }
@@ -134,7 +134,7 @@ impl Incoming {
     ) -> Result<(), EndReason> {
         let Letter::Prove(names) = letter else { return Err(EndReason::Lost) };
         let ([own, others], [from, to]) = (addresses.ok_or(EndReason::Lost)?, ends(&names));
-        // Nobody speaks for others than those whose packets the network brings.
+        // A gateway speaks only for addresses whose packets the network brings from it.
         if from != others || to != own || self.arrival.is_some() {
             return Err(EndReason::Lost);
         }
@@ -152,11 +152,12 @@ impl Incoming {
         self.poll(now, outbox)
     }
 
-    /// Asks the broker whether somebody has arrived, if it is time.
+    /// Asks the broker whether the connection has arrived, if it is time.
     fn poll(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         let Some(arrival) = &mut self.arrival else { return Ok(()) };
         if arrival.until < now {
-            self.state.log(&arrival.names, "it has not come, or to nobody who listens");
+            self.state
+                .log(&arrival.names, "it has not arrived, or no process with the library listens");
             self.arrival = None;
             if self.unproven.is_some() {
                 self.counted = None;
@@ -176,7 +177,7 @@ impl Incoming {
 }
 
 impl Role {
-    /// What the other gateway says of this. `addresses`: this end's and the other one's.
+    /// Handles a letter. `addresses`: this end's and the other one's.
     pub(crate) fn read(
         &mut self,
         letter: Letter,
@@ -189,7 +190,7 @@ impl Role {
         }
     }
 
-    /// What is to be asked by now.
+    /// Asks what is due by now.
     pub(crate) fn poll(&mut self, now: u64, outbox: &mut Outbox) -> Result<(), EndReason> {
         match self {
             Role::Outgoing(outgoing) => {
@@ -200,26 +201,26 @@ impl Role {
         }
     }
 
-    /// The broker says that somebody may come until then.
+    /// The broker says that connections may come until then.
     pub(crate) fn arrival_confirmed(&mut self, until: u64, outbox: &mut Outbox) {
         if let Role::Incoming(incoming) = self
             && let Some(arrival) = incoming.arrival.take()
         {
-            incoming.state.log(&arrival.names, "it has come");
+            incoming.state.log(&arrival.names, "it has arrived");
             incoming.unproven = None;
             let left = until.saturating_sub(clock::now());
             outbox.letter(Letter::Proven { left });
         }
     }
 
-    /// It says that nobody has arrived, so far.
+    /// The broker says that the connection has not arrived so far.
     pub(crate) fn arrival_unconfirmed(&mut self) {
         if let Role::Incoming(Incoming { arrival: Some(arrival), .. }) = self {
             arrival.next = Some(clock::now() + ARRIVAL_POLL.as_nanos() as u64);
         }
     }
 
-    /// The process over there has left a socket that listens: who wants to go there asks anew.
+    /// The process over there has closed a listening socket: proofs so far are void.
     pub(crate) fn listener_left(&mut self) {
         let Role::Outgoing(outgoing) = self else { return };
         outgoing.has_left = true;
@@ -231,7 +232,7 @@ impl Role {
         }
     }
 
-    /// It is over: what was asked is not to be answered any more.
+    /// Ends it: an open question fails.
     pub(crate) fn finish(&mut self) {
         if let Role::Outgoing(outgoing) = self
             && let Some(asked) = outgoing.asked.take()
@@ -240,7 +241,7 @@ impl Role {
         }
     }
 
-    /// By which more is wanted, unless something was asked, or a unproven is told to make way.
+    /// Readable when there is a new request, or when this end is evicted.
     pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Role::Outgoing(outgoing) if outgoing.asked.is_none() => Some(outgoing.mailbox.as_fd()),
@@ -249,7 +250,7 @@ impl Role {
         }
     }
 
-    /// A unproven that is to make way for others.
+    /// Whether this end was evicted before it proved anything.
     pub(crate) fn is_evicted(&self) -> bool {
         match self {
             Role::Incoming(Incoming { unproven: Some(unproven), .. }) => unproven.is_evicted(),
@@ -257,7 +258,7 @@ impl Role {
         }
     }
 
-    /// Something was asked: of the broker, or of the other gateway.
+    /// Whether a question is open: to the broker, or to the other gateway.
     pub(crate) fn is_asking(&self) -> bool {
         match self {
             Role::Outgoing(outgoing) => outgoing.asked.is_some(),
@@ -265,12 +266,12 @@ impl Role {
         }
     }
 
-    /// It goes, and nobody else may come by it.
+    /// Whether it is outgoing, and refuses further connections.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Role::Outgoing(Outgoing { is_refused: true, .. }))
     }
 
-    /// It has come, and proved nothing so far.
+    /// Whether it is incoming, and has proved nothing so far.
     pub(crate) fn is_unproven(&self) -> bool {
         matches!(self, Role::Incoming(Incoming { unproven: Some(_), .. }))
     }

@@ -1,4 +1,4 @@
-//! How much of everything there may be, and for how long.
+//! Bounds what processes and other gateways can make the gateway keep, and for how long.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! `omniverb-gateway`: brings light connections of a network namespace to other hosts, over RDMA.
+//! `omniverb-gateway`: carries light connections of a network namespace to other hosts, over RDMA.
 //!
-//! It is started by `omniverb gateway`, beside the programs whose connections it brings. It is a
-//! client of the daemon twice: by verbs and rdma_cm, as any program, and by the broker of sockets.
+//! `omniverb gateway` starts it, beside the programs whose connections it carries. It is a client of
+//! the daemon twice: by verbs and rdma_cm, as any program, and of the broker of sockets.
 
 mod broker_connection;
 mod cm_id;
@@ -24,17 +24,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-/// Brings light connections to other hosts, over RDMA
+/// Carries light connections to other hosts, over RDMA
 #[derive(Parser)]
 #[command(name = "omniverb-gateway", version)]
 struct Arguments {
     /// The port of rdma_cm where gateways listen for each other
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// Say who is brought where, and what becomes of it
+    /// Log each channel, and what becomes of it
     #[arg(long, short)]
     verbose: bool,
-    /// To which addresses: ADDRESS[/BITS][:PORT[-PORT]], all of IPv4: 0.0.0.0/0
+    /// Addresses to serve: ADDRESS[/BITS][:PORT[-PORT]], all of IPv4: 0.0.0.0/0
     #[arg(required = true)]
     to: Vec<Range>,
 }

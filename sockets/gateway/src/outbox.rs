@@ -1,4 +1,4 @@
-//! Names the messages of a channel besides news, and the reasons why a channel ends.
+//! Queues letters to the other gateway, and names the reasons why a channel ends.
 
 use crate::broker_connection::BrokerConnection;
 use omniverb_formats::letter::Letter;
@@ -12,7 +12,7 @@ pub(crate) enum EndReason {
     Local { is_reset: bool },
     /// The same over there.
     Remote { is_reset: bool },
-    /// The way is lost, or somebody has said what makes no sense.
+    /// The connection is lost, or the other side has sent something invalid.
     Lost,
 }
 
@@ -22,7 +22,7 @@ impl From<io::Error> for EndReason {
     }
 }
 
-/// What is said to the other gateway, besides news, and to the broker.
+/// Letters to the other gateway, besides news; and the connection to the broker.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub(crate) letters: VecDeque<Letter>,
@@ -30,7 +30,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// To the other gateway, as soon as there is room.
+    /// Queues a letter, which goes as soon as there is room.
     pub(crate) fn letter(&mut self, letter: Letter) {
         self.letters.push_back(letter);
     }

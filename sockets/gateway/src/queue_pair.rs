@@ -1,4 +1,4 @@
-//! The queue pair of a connection of two gateways: WRITEs into the other's memory, and letters.
+//! Posts WRITEs into the other gateway's memory, and letters, on one queue pair.
 #![allow(unsafe_code, reason = "functions of C")]
 
 use crate::cm_id::{CmId, call};

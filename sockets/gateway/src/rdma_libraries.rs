@@ -1,6 +1,6 @@
-//! The public functions of `libibverbs.so.1` and `librdmacm.so.1` that are used here.
+//! Loads the public functions of `libibverbs.so.1` and `librdmacm.so.1` that the gateway uses.
 //!
-//! They are loaded when the program starts, by their names: so this is built without them, and has
+//! They are loaded by name when the program starts: so it is built without the libraries, and uses
 //! those that `omniverb gateway` leads to.
 #![allow(unsafe_code, reason = "functions of C")]
 
@@ -13,7 +13,7 @@ use omniverb_abi::{
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        /// All of them.
+        /// Their addresses.
         pub(crate) struct RdmaLibraries {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }

@@ -1,8 +1,7 @@
-//! One channel to another host: a thread, a connection of RDMA to the gateway there, and one to the
-//! broker here, which takes it for a process.
+//! Serves one channel to another host: a thread, an RDMA connection and a broker connection.
 //!
-//! In: what the process of this host writes into the channel's memory, what the other gateway
-//! writes there, and its letters. Out: the same over there. How the two ends begin is in
+//! In: what the process of this host writes into the channel's memory, what the other gateway writes
+//! there, and its letters. Out: the same over there. How the two ends begin is in
 //! [`crate::handshake`].
 
 use crate::broker_connection::BrokerConnection;
@@ -82,7 +81,7 @@ impl RemoteChannel {
         })
     }
 
-    /// Until it ends. What has come is the process's before it hears that.
+    /// Runs until the channel ends. What has come is delivered to the process before that.
     pub(crate) fn run(mut self) {
         let mut end = loop {
             if let Err(end) = self.poll_then_sleep() {
@@ -102,7 +101,7 @@ impl RemoteChannel {
         self.queue_pair.id().disconnect();
     }
 
-    /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
+    /// Polls as long as there is something to do, and a while longer; then sleeps.
     fn poll_then_sleep(&mut self) -> Result<(), EndReason> {
         let mut idle = None;
         loop {
@@ -138,7 +137,7 @@ impl RemoteChannel {
     /// The connection is no more, or of no use: what had come by it before is the process's still,
     /// and may say how it has ended.
     fn drain_received(&mut self) -> EndReason {
-        // Whoever still says something has his connection.
+        // A peer that still says something has its connection.
         for _ in 0..RECEIVES {
             match self.take() {
                 Ok(true) => {}
@@ -158,7 +157,7 @@ impl RemoteChannel {
         outcome.map(|()| is_any)
     }
 
-    /// What has come and what is to go. Whether there was anything.
+    /// Takes what has come, sends what is due. Whether there was anything.
     fn progress(&mut self, what: What) -> Result<bool, EndReason> {
         let mut is_any = self.take()?;
         if self.outbox.letters.len() > OUTBOX {
@@ -174,7 +173,7 @@ impl RemoteChannel {
         Ok(self.send_news(what)? || is_any)
     }
 
-    /// What the process has written is the other one's: bytes, then words.
+    /// Sends what the process has written: bytes, then words.
     fn send_news(&mut self, what: What) -> Result<bool, EndReason> {
         let (Some(channel), Some(theirs)) = (&mut self.channel, self.remote_memory) else {
             return Ok(false);
@@ -211,14 +210,14 @@ impl RemoteChannel {
             letter => {
                 let addresses = self.queue_pair.id().addresses();
                 self.role.read(letter, addresses, &mut self.outbox)?;
-                // What goes by a channel goes on, whoever else may not come.
+                // Connections of the channel go on, even if no further ones may come.
                 let is_of_use = self.channel.is_some() || !self.role.is_refused();
                 if is_of_use { Ok(()) } else { Err(EndReason::Local { is_reset: false }) }
             }
         }
     }
 
-    /// What the broker and others have to say, and who is gone.
+    /// Handles the broker's replies, and ends if the process or the other gateway has gone.
     fn check_liveness(&mut self, now: u64) -> Result<(), EndReason> {
         self.role.poll(now, &mut self.outbox)?;
         if self.channel.is_none() && self.role.is_refused() {
@@ -244,7 +243,7 @@ impl RemoteChannel {
         }
         let is_late = now.saturating_sub(self.began) > CLIENT_TIMEOUT + ANSWER;
         if self.remote_memory.is_none() && (is_late || channel.mirror.has_left()) {
-            // Whoever is about to come is to ask anew.
+            // A process that is about to come has to ask anew.
             return Err(EndReason::Local { is_reset: false });
         }
         if now.saturating_sub(self.sent) > SILENCE && self.queue_pair.has_room() {
@@ -254,7 +253,7 @@ impl RemoteChannel {
         Ok(())
     }
 
-    /// For how long one is waited for yet that has no channel.
+    /// How long an end without memory is waited for yet.
     fn time_left(&self, now: u64) -> u64 {
         let patience = if self.role.is_unproven() { ANSWER } else { CLIENT_TIMEOUT };
         patience.saturating_sub(now.saturating_sub(self.began))
@@ -287,7 +286,7 @@ impl RemoteChannel {
         Ok(())
     }
 
-    /// Until something has happened.
+    /// Sleeps until something has happened.
     fn sleep(&mut self) -> Result<(), EndReason> {
         let mut files = vec![self.queue_pair.completion_fd(), self.queue_pair.id().event_fd()];
         files.extend(self.outbox.broker.as_ref().map(AsFd::as_fd));
@@ -316,7 +315,7 @@ impl RemoteChannel {
         if wanted[1].revents().is_empty() { Ok(()) } else { Err(EndReason::Lost) }
     }
 
-    /// The other gateway hears that it is over, behind all that was written.
+    /// Tells the other gateway that the channel is over, behind all that was written.
     fn send_end(&mut self, is_reset: bool) {
         let until = clock::now() + ARRIVAL;
         let mut letters = Vec::new();
@@ -333,7 +332,7 @@ impl RemoteChannel {
     }
 }
 
-/// Takes what has rung. `false`: the process is gone, or rings without end.
+/// Empties the doorbell. `false`: the process is gone, or rings without end.
 fn drain_doorbell(channel: &LocalEnd) -> bool {
     let mut bytes = [0; DOORBELLS_MAX];
     match recv(&channel.doorbell, &mut bytes[..], RecvFlags::DONTWAIT) {

@@ -1,4 +1,4 @@
-//! Gateways that have come and proved nothing so far: how many there may be, and who makes way.
+//! Bounds the gateways of other hosts that have proved nothing so far, and evicts silent ones.
 
 use crate::limits::{IPV6_PREFIX_BITS, UNPROVEN_PEERS, UNPROVEN_PEERS_LEAVING, UNPROVEN_PEERS_OF};
 use omniverb_sys::{EventFd, lock};
