@@ -1,7 +1,7 @@
 //! `omniverb-gateway`: carries light connections of a network namespace to other hosts, over RDMA.
 //!
-//! `omniverb gateway` starts it, beside the programs whose connections it carries. It is a client of
-//! the daemon twice: by verbs and rdma_cm, as any program, and of the broker of sockets.
+//! `omniverb gateway` starts it, beside the programs whose connections it carries. It is a client
+//! of the daemon twice: by verbs and rdma_cm, as any program, and of the broker of sockets.
 
 mod broker_connection;
 mod cm_id;

@@ -68,7 +68,8 @@ struct Resources {
 
 impl Drop for Resources {
     fn drop(&mut self) {
-        // SAFETY: made in this file; the queue pair and all regions are gone, events are acknowledged.
+        // SAFETY: made in this file; the queue pair and all regions are gone, events are
+        // acknowledged.
         unsafe {
             if !self.cq.is_null() {
                 (rdma().ibv_destroy_cq)(self.cq);

@@ -1,7 +1,7 @@
 //! Serves one channel to another host: a thread, an RDMA connection and a broker connection.
 //!
-//! In: what the process of this host writes into the channel's memory, what the other gateway writes
-//! there, and its letters. Out: the same over there. How the two ends begin is in
+//! In: what the process of this host writes into the channel's memory, what the other gateway
+//! writes there, and its letters. Out: the same over there. How the two ends begin is in
 //! [`crate::handshake`].
 
 use crate::broker_connection::BrokerConnection;
