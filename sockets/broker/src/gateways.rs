@@ -103,7 +103,7 @@ pub(crate) struct Gateways {
     /// Where who has asked is brought to.
     leads: BTreeMap<(Process, Way), Lead>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
-    proofs: BTreeMap<(u64, Way), (Names, u64)>,
+    observed: BTreeMap<(u64, Way), (Names, u64)>,
     /// Ways that a gateway could not lead a process, and when that was.
     failed: BTreeMap<(Process, Way), u64>,
     /// Connections that were seen to come, to each network namespace.
@@ -166,7 +166,7 @@ impl Gateways {
             (None, _) if !has_room => return lead.map_or(Answer::Nobody, Answer::Lead),
             _ => {}
         }
-        let proof = self.proofs.get(&(client.namespace, way));
+        let proof = self.observed.get(&(client.namespace, way));
         let proof = proof.filter(|(_, at)| now.saturating_sub(*at) < WAY_KEPT / 2);
         match (lead, proof) {
             (None, Some((names, at))) => {
@@ -258,11 +258,11 @@ impl Gateways {
 
     fn proves(&mut self, key: (u64, Way), proof: (Names, u64), now: u64) {
         let here = (key.0, FIRST)..=(key.0, LAST);
-        let is_newer = self.proofs.get(&key).is_none_or(|(_, at)| *at < proof.1);
+        let is_newer = self.observed.get(&key).is_none_or(|(_, at)| *at < proof.1);
         if is_newer
-            && has_room(&mut self.proofs, key, here, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
+            && has_room(&mut self.observed, key, here, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
         {
-            self.proofs.insert(key, proof);
+            self.observed.insert(key, proof);
         }
     }
 
@@ -283,7 +283,7 @@ impl Gateways {
         let (process, way) = ((namespace, wanted.client), way(wanted));
         // Another proof may be had where there was one.
         let is_there = why == Failure::NotBrought;
-        let was_proven = !is_there && self.proofs.remove(&(namespace, way)).is_some();
+        let was_proven = !is_there && self.observed.remove(&(namespace, way)).is_some();
         let was_led = self.leads.remove(&(process, way)).is_some();
         let is_new = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
         let here = ((namespace, 0), FIRST)..=((namespace, u64::MAX), LAST);
@@ -302,7 +302,7 @@ impl Gateways {
         here.retain(|one| one.client.upgrade().is_some_and(|one| one.process() != process));
         if here.is_empty() {
             self.all.remove(&process.0);
-            self.proofs.retain(|(namespace, _), _| *namespace != process.0);
+            self.observed.retain(|(namespace, _), _| *namespace != process.0);
             self.incoming.remove(&process.0);
         }
     }
@@ -398,7 +398,7 @@ mod tests {
         all.gone(gateway.process());
         assert!(all.of(&worker, token).is_none());
         assert!(all.all.is_empty() && all.wants.is_empty() && all.leads.is_empty());
-        assert!(all.observed.is_empty() && all.failed.is_empty() && all.arrivals.is_empty());
+        assert!(all.observed.is_empty() && all.failed.is_empty() && all.incoming.is_empty());
     }
 
     #[test]
@@ -537,7 +537,7 @@ mod tests {
         let many = 0..LEADS_OF_NAMESPACE as u16 + 9;
         let kept = many.clone().filter(|port| all.leads_now(&gateway, &wanted(*port), 6).is_some());
         assert_eq!(kept.count(), LEADS_OF_NAMESPACE);
-        assert_eq!(all.proofs.len(), LEADS_OF_NAMESPACE);
+        assert_eq!(all.observed.len(), LEADS_OF_NAMESPACE);
         assert!(all.leads_now(&gateway, &wanted(3), 6).is_some(), "one that is known");
         let other = |port| Wanted { client: 2, ..wanted(port) };
         // What was proved is not any more, and then it is in vain.
@@ -556,13 +556,13 @@ mod tests {
             let found = all.incoming(5, [names.local, names.remote], now);
             found.is_some_and(|(_, matched)| matched == Match::Exact)
         };
-        assert_eq!(all.arrivals[&5].count().0, INCOMING_OF_NAMESPACE);
+        assert_eq!(all.incoming[&5].count().0, INCOMING_OF_NAMESPACE);
         assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
         let as_well = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
         let one = IncomingConnection { at: 5, by: Arc::downgrade(&asks) };
         all.add_incoming(5, as_well, &one);
         assert_eq!(all.incoming(5, as_well, 6).map(|(_, matched)| matched), Some(Match::Exact));
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
-        assert_eq!(all.arrivals[&5].count(), (1, 1), "those are old");
+        assert_eq!(all.incoming[&5].count(), (1, 1), "those are old");
     }
 }

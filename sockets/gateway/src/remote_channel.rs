@@ -337,7 +337,7 @@ fn drain_doorbell(channel: &LocalEnd) -> bool {
     let mut bytes = [0; DOORBELLS_MAX];
     match recv(&channel.doorbell, &mut bytes[..], RecvFlags::DONTWAIT) {
         Ok((0 | DOORBELLS_MAX, _)) => false,
-        Ok(_) | Err(Errno::RECONNECT_PAUSE | Errno::INTR) => true,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
         Err(_) => false,
     }
 }

@@ -12,11 +12,11 @@ use omniverb_connection::light::row::{Closing, Note};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
 
+use super::channel::{Channel, FOR_ANSWERS, Nonsense};
 use super::descriptors::{self, Token};
 use super::lanes::{Before, Takes, handle};
 use super::sets;
 use super::state::State;
-use super::channel::{FOR_ANSWERS, Nonsense, Channel};
 use crate::carry::parts::Parts;
 use crate::shared::Memory;
 use crate::table;
@@ -293,7 +293,9 @@ impl State {
         let row = self.rows.at(at);
         let lane = row.lane(Way::In).filter(|_| !row.has(Note::WasReset));
         let Some(lane) = lane else { return Ok(0) };
-        let Some(held) = handle(usize::from(row.channel), Way::In, lane).hold() else { return Ok(0) };
+        let Some(held) = handle(usize::from(row.channel), Way::In, lane).hold() else {
+            return Ok(0);
+        };
         if row.received() == 0 {
             held.is_next();
         }

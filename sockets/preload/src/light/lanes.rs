@@ -21,7 +21,7 @@ use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
-use super::room::{ROWS, CHANNELS};
+use super::room::{CHANNELS, ROWS};
 use super::{bell, lock};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;

@@ -27,6 +27,7 @@ mod again;
 mod bell;
 mod broker;
 mod busy;
+mod channel;
 mod descriptors;
 mod disconnect;
 mod full;
@@ -59,7 +60,6 @@ mod sleepers;
 mod state;
 mod strays;
 mod told;
-mod channel;
 mod waiting;
 pub(crate) mod whole;
 
@@ -311,7 +311,8 @@ impl state::State {
     /// something left of what this process may wait for that. Who says later what he was about to
     /// say is refused by the next call.
     fn waits_for_openers(&mut self) {
-        let is_any = |state: &Self| state.channels.iter().flatten().any(channel::Channel::is_opened);
+        let is_any =
+            |state: &Self| state.channels.iter().flatten().any(channel::Channel::is_opened);
         if !is_any(self) {
             return;
         }

@@ -9,12 +9,12 @@ use omniverb_connection::light::row::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
+use super::channel::{Channel, FOR_ANSWERS, Nonsense};
 use super::descriptors::{self, Token};
 use super::full::{Waited, send_when_read};
 use super::known_options::is_any_least;
 use super::lanes::{self, Takes};
 use super::state::{State, with};
-use super::channel::{FOR_ANSWERS, Nonsense, Channel};
 use super::waiting::{Waits, until};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;

@@ -21,6 +21,7 @@ use rustix::thread::sched_yield;
 
 use super::broker::{self, Reached, Through};
 use super::busy::Awaits;
+use super::channel::FOR_ANSWERS;
 use super::descriptors::{self, Token};
 use super::known_options::{self, Options};
 use super::members;
@@ -29,7 +30,6 @@ use super::ranges;
 use super::row_options::{self, SocketOptions};
 use super::state::{State, with};
 use super::told;
-use super::channel::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::carry::clock;
@@ -382,7 +382,8 @@ impl State {
     fn has_room_to_accept(&mut self, at: u32) -> bool {
         let row = self.rows.at(at);
         let (is_apart, index) = (row.is_apart(), usize::from(row.channel));
-        is_apart || self.channels[index].as_mut().is_some_and(|channel| channel.room(HEADER) >= HEADER)
+        is_apart
+            || self.channels[index].as_mut().is_some_and(|channel| channel.room(HEADER) >= HEADER)
     }
 
     /// The first of those that wait at a listening socket waits no more.

@@ -17,16 +17,16 @@ use omniverb_connection::light::{Block, Pool, Row, Rows};
 use omniverb_connection::time_budget::Spent;
 use rustix::mm::{Advice, madvise};
 
+use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
 use super::descriptors::Token;
 use super::lanes;
 use super::listeners::Listeners;
 use super::local::Addresses;
 use super::lock::Lock;
 use super::profiles::Profiles;
-use super::room::{ROWS, CHANNELS, give_back, zeros};
+use super::room::{CHANNELS, ROWS, give_back, zeros};
 use super::sets::Sets;
 use super::strays::Strays;
-use super::channel::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Channel};
 use crate::place;
 
 /// How often the broker was told that this process listens somewhere no more.
@@ -134,7 +134,8 @@ fn release(blocks: &mut [Block]) {
 
 /// What channels have mapped, by their places: for children, which may find a state that another
 /// thread of the parent was in the middle of.
-static MAPPED: [[AtomicUsize; 2]; CHANNELS] = [const { [const { AtomicUsize::new(0) }; 2] }; CHANNELS];
+static MAPPED: [[AtomicUsize; 2]; CHANNELS] =
+    [const { [const { AtomicUsize::new(0) }; 2] }; CHANNELS];
 
 /// A channel has mapped this, or nothing any more.
 pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
