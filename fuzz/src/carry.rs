@@ -1,13 +1,13 @@
 //! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
 //! what is said to the broker, and by it.
 
+use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
 use omniverb_formats::ledger::Kept;
 use omniverb_formats::letter::{LONGEST, Letter, Sent};
 use omniverb_formats::message::{Reply, Request};
 use omniverb_formats::mirror::{Mirror, What};
 use omniverb_formats::show::Row;
-use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -108,8 +108,8 @@ pub fn gateway(bytes: &[u8]) {
             let frames = ring(side)..ring(side) + FRAMES;
             for piece in &pieces {
                 let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;
-                let lane =
-                    channel::lane_ring(side, 0)..channel::lane_ring(side, LANES - 1) + channel::LANE;
+                let lane = channel::lane_ring(side, 0)
+                    ..channel::lane_ring(side, LANES - 1) + channel::LANE;
                 let is_of_lanes = lane.start <= piece.start && piece.end <= lane.end;
                 assert!(piece.start <= piece.end && (is_of_frames || is_of_lanes), "{piece:?}");
             }

@@ -120,8 +120,8 @@ impl<'a> State<'a> {
             }
             8 => {
                 let channel = self.channels[index].as_ref();
-                let free =
-                    (0..IDS as u32).find(|id| channel.is_some_and(|one| one.ids.may_be_opened(*id)));
+                let free = (0..IDS as u32)
+                    .find(|id| channel.is_some_and(|one| one.ids.may_be_opened(*id)));
                 self.comes(index, free.map(|id| (Frame::Open, id)));
             }
             9 => one.into_iter().for_each(|at| self.sends(at, u32::from(count))),
@@ -172,7 +172,8 @@ impl<'a> State<'a> {
         let index = usize::from(row.channel);
         let bytes = bytes.min(DATA_MAX as u32);
         let fits = row.may_come(bytes) && bytes > 0;
-        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at)) {
+        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at))
+        {
             self.comes(index, Some((Frame::Data(bytes), row.id)));
         }
     }

@@ -4,9 +4,9 @@
  *
  * Connects to the gateway of another host so many times, and says there what a gateway says, or
  * something else: letters of words that mean nothing, of no length that there is, in no order;
- * bytes written anywhere into the memory of a channel that it is given, and beyond it. A channel it is
- * given since it has a connection of TCP to the server as well. Says `sound N` at the end, N being
- * how many channels it was given.
+ * bytes written anywhere into the memory of a channel that it is given, and beyond it. A channel it
+ * is given since it has a connection of TCP to the server as well. Says `sound N` at the end, N
+ * being how many channels it was given.
  */
 #include <arpa/inet.h>
 #include <errno.h>

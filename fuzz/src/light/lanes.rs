@@ -41,7 +41,8 @@ impl State<'_> {
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::In) else { return 0 };
-        let channel = self.channels[usize::from(row.channel)].as_ref().expect("who has lost it has none");
+        let channel =
+            self.channels[usize::from(row.channel)].as_ref().expect("who has lost it has none");
         channel.lanes.there[lane] as usize
     }
 
@@ -49,7 +50,8 @@ impl State<'_> {
     pub(super) fn receives_by_lane(&mut self, at: u32, bytes: u32) -> bool {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::In) else { return false };
-        let channel = self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
+        let channel =
+            self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
         let there = &mut channel.lanes.there[lane];
         let was = *there;
         *there -= bytes.min(was);
@@ -119,7 +121,8 @@ impl State<'_> {
     pub(super) fn comes_home(&mut self, at: u32, unread: u32) {
         let row = self.rows.at(at);
         let Some(lane) = row.lane(Way::Out) else { return };
-        let channel = self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
+        let channel =
+            self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
         if channel.room < HEADER || row.has(Note::Ended) || row.has(Note::HadClose) {
             return;
         }

@@ -13,7 +13,7 @@ use omniverb_abi::{
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        /// Their addresses.
+        /// Addresses of the functions that were loaded.
         pub(crate) struct RdmaLibraries {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }

@@ -1,4 +1,5 @@
-//! Where it is kept which row of the family's count (`omniverb_connection::process_counts`) is whose.
+//! Where it is kept which row of the family's count (`omniverb_connection::process_counts`) is
+//! whose.
 //!
 //! A descriptor's row is of the socket of an id (`table`), which is gone as soon as the descriptor
 //! is about to be closed: so it is seen that one is being closed. It is *tied* by whoever forks

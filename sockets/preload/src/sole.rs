@@ -2,8 +2,8 @@
 //!
 //! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
 //! whether nobody else has a socket, for sure. How many have one is counted in memory that the
-//! processes share (`omniverb_connection::process_counts`), and this process keeps for each descriptor
-//! which row is its socket's there ([`rows`](crate::rows)).
+//! processes share (`omniverb_connection::process_counts`), and this process keeps for each
+//! descriptor which row is its socket's there ([`rows`](crate::rows)).
 //!
 //! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
 //! other threads or by handlers of signals, was not counted, and is shared with nobody knows whom.

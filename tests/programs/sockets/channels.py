@@ -2,11 +2,11 @@
 """Processes that are brought together by a channel, without the library: they talk to the broker
 by hand.
 
-`channels.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket of
-its channel goes back, and what is in the channel's memory is changed. It closes its listener when it
-is told to. `channels.py reaches PORT BROKER` is at the other end, and kills it at last. `channels.py
-elsewhere PORT BROKER PROCESS` is in another network namespace than these, PROCESS being one of
-theirs.
+`channels.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket
+of its channel goes back, and what is in the channel's memory is changed. It closes its listener
+when it is told to. `channels.py reaches PORT BROKER` is at the other end, and kills it at last.
+`channels.py elsewhere PORT BROKER PROCESS` is in another network namespace than these, PROCESS
+being one of theirs.
 """
 
 import array

@@ -3,10 +3,10 @@
 
     parted.py ADDRESS PORT OWN BROKER FLAGS HOW
 
-A server (`owing.py serves`) does commands there, one a line. Some come `early`, by a connection of
-a channel: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file FLAGS
-says, the server is rung for nothing (1), or is sent `late` commands from then on (2); HOW `opens`:
-by new connections, too.
+A server (`owing.py serves`) does commands there, one a line. Some come `early`, by a connection
+of a channel: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file
+FLAGS says, the server is rung for nothing (1), or is sent `late` commands from then on (2); HOW
+`opens`: by new connections, too.
 """
 
 import random
@@ -39,7 +39,8 @@ class Sender:
         own, address, port = self.names
         self.number, self.count = 2 * self.count, self.count + 1
         names = farther.mapped(own) + farther.mapped(address)
-        self.channel.put(1, self.number, 40, names + struct.pack("HHI", 40000 + self.count, port, 0))
+        ports = struct.pack("HHI", 40000 + self.count, port, 0)
+        self.channel.put(1, self.number, 40, names + ports)
 
     def has_lane(self):
         """What comes next goes by the first lane."""

@@ -3,9 +3,9 @@
 //! that; who gets a lane, and when it comes home, is in [`super::busy`].
 //!
 //! A lane is of use to a thread as long as it says so: whoever has the lock of all takes that away
-//! before anything is said of its connection by the channel that ends it, and before the memory goes.
-//! So a thread here looks at nothing but the lane, and whether the channel has frames, which may be
-//! about this connection: with those, without bytes, or without room it goes the other way.
+//! before anything is said of its connection by the channel that ends it, and before the memory
+//! goes. So a thread here looks at nothing but the lane, and whether the channel has frames, which
+//! may be about this connection: with those, without bytes, or without room it goes the other way.
 //!
 //! The order of locks: that of all, then one of a lane. Who has one of a lane takes no other.
 

@@ -116,6 +116,15 @@ pub(super) fn concerns(set: c_int) -> bool {
 }
 
 impl State {
+    /// It is in no set any more.
+    pub(super) fn leave_set(&mut self, at: u32) {
+        let Some(set) = self.rows.at(at).set.checked_sub(1) else { return };
+        let set = self.sets.at(usize::from(set));
+        self.rows.unready(&mut set.ready, at);
+        set.members -= 1;
+        self.rows.at(at).set = 0;
+    }
+
     /// It is in the set of a place from now on, which is to tell this.
     pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
         let row = self.rows.at(at);

@@ -11,8 +11,8 @@
 //!   that are only counted. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
 //!   [`members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
 //!   until they are accepted.
-//! * [`channel`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
-//!   has of it to itself; [`busy`], [`owners`]: which do.
+//! * [`channel`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a
+//!   connection has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
 //!   who else does.
 //! * [`local`]: whose addresses a peer may name. [`rights`]: which channels may be read.

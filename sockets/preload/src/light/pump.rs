@@ -590,13 +590,4 @@ impl State {
         channel.end();
         self.has_news = true;
     }
-
-    /// It is in no set any more.
-    pub(super) fn leave_set(&mut self, at: u32) {
-        let Some(set) = self.rows.at(at).set.checked_sub(1) else { return };
-        let set = self.sets.at(usize::from(set));
-        self.rows.unready(&mut set.ready, at);
-        set.members -= 1;
-        self.rows.at(at).set = 0;
-    }
 }
