@@ -8,7 +8,7 @@ use crate::related::ToSeek;
 use crate::server::Server;
 use crate::server::parts::SocketPairs;
 use crate::under_way::{Enclosed, Subject};
-use omniverb_broker::daemon_messages::{FromDaemon, Place, ToDaemon, Denial};
+use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
