@@ -155,11 +155,16 @@ def _hangs(_):
 def _ended(_):
     check(not os.path.exists("/proc/" + (HERE / "child").read_text()), "it is still there")
 
+def _silent(_):
+    os.closerange(3, 256)
+    time.sleep(600)
+
 def groups():
     return [Group("hangs", [Case("hangs", _hangs, 0.5), Case("ended", _ended),
-                            Case("dies", lambda _: os.abort())], staged=False)]
+                            Case("dies", lambda _: os.abort())], staged=False),
+            Group("silent", [Case("silent", _silent)], staged=False)]
 """)
-    _ends_with(text, "1 passed, 2 failed")
+    _ends_with(text, "1 passed, 3 failed")
     for words in ("not done after 0.5 s", "before it hangs", "died: killed by SIGABRT"):
         check(words in text, text)
 

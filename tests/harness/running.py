@@ -69,6 +69,7 @@ async def _report(test, when, pipe, child):
         with contextlib.suppress(TimeoutError, EOFError):
             sections = (await _hear(pipe, _GRACE)).sections
     except EOFError:
+        child.kill()  # it may only have closed the pipe
         child.join()
         reason = f"the test process died: {process.how(child.exitcode)}"
     return pytest.TestReport(test.nodeid, test.location, {}, "failed", reason, when, sections,
