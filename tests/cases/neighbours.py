@@ -18,7 +18,7 @@ _RATE = 100_000
 # For so long a link lives in a flood, at least.
 _FLOOD_SECONDS = 20
 # Periods without an answer after which a link ends whatever the reason is, and the first one; see
-# host/tenancy/src/links/consents.rs. The rest is for a machine that is busy.
+# host/tenancy/src/links/consent_table.rs. The rest is for a machine that is busy.
 _LONGEST = 10 * _CONSENT_SECONDS + 30
 
 

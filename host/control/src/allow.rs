@@ -1,4 +1,4 @@
-//! Who may use the tenants' socket, if the configuration says so.
+//! Decides which processes may use the tenants' socket, if the configuration says so.
 //!
 //! In: what the kernel says of who has connected, and the cgroup that the helper has found, since
 //! who serves tenants may not look at their processes. Out: yes, no, or to be asked again with it.

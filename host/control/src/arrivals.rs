@@ -2,11 +2,11 @@
 //! Bounded; over the bound whoever has the most of them loses the oldest.
 
 use crate::allow::Admission;
-use crate::door::Door;
 use crate::journal::Journal;
+use crate::listener::Listener;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_sys::pidfd::Peer;
-use omniverb_tenancy::{Circle, SessionId};
+use omniverb_tenancy::{PtraceDomain, SessionId};
 use omniverb_terms::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub(crate) struct Arrival {
     pub(crate) peer: Peer,
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
     /// Who may look into its process, once the helper has said that; `None`: not known.
-    pub(crate) circle: Option<Circle>,
+    pub(crate) circle: Option<PtraceDomain>,
     /// For whom it is counted: at first its process and user, then its cgroup and user.
     pub(crate) holder: Holder,
 }
@@ -31,14 +31,14 @@ pub(crate) struct Arrival {
 /// All of them, whose they are, and who may come in at all.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    door: Door,
+    door: Listener,
     admission: Admission,
     waiting: BTreeMap<SessionId, Arrival>,
     of: Holders<SessionId>,
 }
 
 impl Arrivals {
-    pub(crate) fn new(door: Door, admission: Admission) -> Arrivals {
+    pub(crate) fn new(door: Listener, admission: Admission) -> Arrivals {
         Arrivals { door, admission, waiting: BTreeMap::new(), of: Holders::default() }
     }
 
@@ -48,7 +48,7 @@ impl Arrivals {
     }
 
     /// Where they come in.
-    pub(crate) fn door(&self) -> &Door {
+    pub(crate) fn listener(&self) -> &Listener {
         &self.door
     }
 

@@ -3,9 +3,9 @@
 //! kind needs another line in each of these, and somebody who says what its addresses are.
 
 use crate::evidence::{Attachment, Evidence};
+use crate::helper_queue::Enclosed;
 use crate::machines::Machine;
 use crate::memory::Source;
-use crate::under_way::Enclosed;
 use omniverb_sys::netns::Namespace;
 use std::io;
 use std::sync::Arc;

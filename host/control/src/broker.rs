@@ -2,9 +2,9 @@
 //! when it has died. What it had introduced goes on without it.
 
 use crate::journal::{Journal, Level};
-use crate::place::Place;
 use crate::reactor::{Reactor, Timer};
-use crate::ready::Ready;
+use crate::runtime_folder::RuntimeFolder;
+use crate::wakeup::Wakeup;
 use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
 use omniverb_sys::child::{Helper, Helpers};
@@ -28,7 +28,7 @@ pub(crate) const PER_TURN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Broker {
     helpers: Helpers,
-    place: Place,
+    place: RuntimeFolder,
     order: Vec<u8>,
     helper: Option<Helper>,
     /// They have died, or were told to: what others sent them can keep them from ending.
@@ -48,7 +48,7 @@ pub(crate) enum FromBroker {
 
 impl Broker {
     /// At that place, with no helper so far. `order`: what a helper is told.
-    pub(crate) fn new(helpers: Helpers, place: Place, order: Vec<u8>) -> Broker {
+    pub(crate) fn new(helpers: Helpers, place: RuntimeFolder, order: Vec<u8>) -> Broker {
         let (ending, unheard) = (Vec::new(), VecDeque::new());
         Broker { helpers, place, order, helper: None, ending, unheard }
     }
@@ -56,7 +56,7 @@ impl Broker {
     pub(crate) fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
         let helper = self.helpers.start(BROKER, serve)?;
         socket::try_send(helper.socket(), &self.order, &[self.place.listener().as_fd()])?;
-        reactor.watch(helper.socket(), Ready::Broker)?;
+        reactor.watch(helper.socket(), Wakeup::Broker)?;
         self.helper = Some(helper);
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Broker {
 mod tests {
     use super::*;
     use crate::journal::Form;
-    use crate::place::Audience;
+    use crate::runtime_folder::Audience;
     use omniverb_broker::StartupParameters;
     use omniverb_sys::pulse::Pulses;
     use std::io::Write;
@@ -170,7 +170,7 @@ mod tests {
         }
 
         fn open(&self) -> Broker {
-            let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
+            let place = RuntimeFolder::take(&self.folder.join("socket"), Audience::Owner).unwrap();
             let order =
                 StartupParameters { helpers: Helpers::Threads, allowed: None, light: Vec::new() };
             let order = order.encode().unwrap();

@@ -2,8 +2,8 @@
 //! writes them down.
 
 use crate::engine::{PacketQueue, Recorder, Summary};
-use crate::holds::Hold;
 use crate::memory::{Memory, Source};
+use crate::vnic_holds::Hold;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_sys::Access;
 use omniverb_tenancy::{SessionId, TracedEnd, VnicId};

@@ -1,11 +1,11 @@
 //! One connected process: its sockets, what waits to be sent, its statistics area.
 
-use crate::holds::Hold;
-use crate::lent::Lent;
+use crate::loans::Loans;
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
 use crate::tally::{Bytes, Tally};
+use crate::vnic_holds::Hold;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
@@ -61,7 +61,7 @@ pub(crate) struct Client {
     /// Those of a window that it was given.
     pieces: Vec<Kept>,
     /// Those that it has for pages, until it lets go of them.
-    lent: Lent<Origin>,
+    loans: Loans<Origin>,
     /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
 }
@@ -87,13 +87,13 @@ pub(crate) enum Origin {
 /// A process that may be there although its connection is not, and what it may use as long as it
 /// is.
 #[derive(Debug)]
-pub(crate) struct Leaver {
+pub(crate) struct DepartedProcess {
     /// Readable when it has ended.
     life: Arc<OwnedFd>,
     pieces: Vec<Arc<Piece>>,
 }
 
-impl Leaver {
+impl DepartedProcess {
     /// Readable when it has ended.
     pub(crate) fn life(&self) -> &OwnedFd {
         &self.life
@@ -134,7 +134,7 @@ impl Client {
             flush_timer: false,
             source,
             pieces: Vec::new(),
-            lent: Lent::default(),
+            loans: Loans::default(),
             dead: false,
         }
     }
@@ -168,34 +168,34 @@ impl Client {
     /// The number of a window that it shares with a machine, outside of which it is.
     pub(crate) fn number_of_window(&mut self, memory: &Memory) -> Option<u8> {
         let piece = memory.piece()?;
-        self.lent.number_of(piece.window())
+        self.loans.number_of(piece.window())
     }
 
     /// It is told of memory for pages; what of a window it is it has until it lets go of it.
     pub(crate) fn lend(&mut self, memory: &Memory, (said, origin): (body::Extent, Origin)) {
         if let Some(piece) = memory.piece() {
-            self.lent.told(piece, said, origin);
+            self.loans.told(piece, said, origin);
         }
     }
 
     /// It says that it has let go of a piece for pages, which it was told of so many times.
     pub(crate) fn let_go(&mut self, memory: body::Extent, times: u32) {
-        self.lent.let_go(memory, times);
+        self.loans.let_go(memory, times);
     }
 
     /// Of windows that are over nothing is given back: they are not kept for its sake.
     pub(crate) fn drop_over(&mut self) {
         self.pieces.retain(|kept| !kept.piece.is_over());
-        self.lent.drop_over();
+        self.loans.drop_over();
     }
 
     /// What it has of windows that machines share with it, and what says when its process has
     /// ended: until then it may use them.
-    pub(crate) fn leave_behind(&mut self) -> Option<Leaver> {
+    pub(crate) fn leave_behind(&mut self) -> Option<DepartedProcess> {
         let life = self.pidfd.clone().filter(|_| matches!(self.source, Source::Files))?;
         let kept = std::mem::take(&mut self.pieces).into_iter().map(|kept| kept.piece);
-        let pieces: Vec<_> = kept.chain(self.lent.take()).collect();
-        (!pieces.is_empty()).then_some(Leaver { life, pieces })
+        let pieces: Vec<_> = kept.chain(self.loans.take()).collect();
+        (!pieces.is_empty()).then_some(DepartedProcess { life, pieces })
     }
 
     /// Its process is gone, as its machine says.
@@ -239,7 +239,7 @@ impl Client {
         };
         if !self.dead {
             let kept = self.pieces.iter().map(|kept| (&kept.piece, &kept.origin));
-            kept.chain(self.lent.iter()).for_each(|(piece, origin)| match origin {
+            kept.chain(self.loans.iter()).for_each(|(piece, origin)| match origin {
                 Origin::ItsMachine => retire(piece),
                 Origin::AnotherMachine => piece.retire_for_good(),
             });

@@ -9,9 +9,9 @@ use crate::client::{Client, Origin, Queued};
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Parcel, Sent};
 use crate::reactor::{Reactor, Timer};
-use crate::ready::Ready;
 use crate::settings::Unwanted;
 use crate::tally::{Bytes, Tally};
+use crate::wakeup::Wakeup;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -159,7 +159,7 @@ impl Clients {
         let (theirs, area) = client.make_events()?;
         let ours = self.all.get(&id).and_then(Client::events).ok_or_else(gone)?;
         self.refuse(ours);
-        reactor.watch(ours, Ready::Events(id))?;
+        reactor.watch(ours, Wakeup::Events(id))?;
         Ok((Arc::new(theirs), area))
     }
 
@@ -324,7 +324,7 @@ impl Clients {
             Sent::Room => Interest::Room,
             Sent::Descriptors | Sent::Over => Interest::Neither,
         };
-        reactor.change(client.calls(), Ready::Calls(id), interest);
+        reactor.change(client.calls(), Wakeup::Calls(id), interest);
         self.after(id, sent, "does not take its answers", reactor);
     }
 
@@ -346,7 +346,7 @@ impl Clients {
         let sent = if is_over { Sent::Over } else { sent };
         let interest = if sent == Sent::Room { Interest::Both } else { Interest::Input };
         if let Some(events) = self.all.get(&id).and_then(Client::events) {
-            reactor.change(events, Ready::Events(id), interest);
+            reactor.change(events, Wakeup::Events(id), interest);
         }
         self.after(id, sent, "does not take its events", reactor);
     }

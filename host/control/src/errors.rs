@@ -1,4 +1,4 @@
-//! Why a daemon does not start. Each is one line for people.
+//! Lists why a daemon does not start. Each is one line for people.
 
 use std::io;
 use std::path::PathBuf;

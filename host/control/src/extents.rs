@@ -5,11 +5,11 @@
 //! up from a client. What is checked of one is checked on our own descriptor. Which extent is where
 //! the tables decide, but for the place that a piece has in its window. A piece that nobody is
 //! granted any more is not forgotten with that: whoever was told of it has it until he lets go of
-//! it (`lent.rs`).
+//! it (`loans.rs`).
 
 use crate::memory::Memory;
 use omniverb_sys::Extent;
-use omniverb_tenancy::{FileId, MemoryFacts, Neighbour, Place, SessionId};
+use omniverb_tenancy::{FileId, FileRange, MemoryFacts, Neighbour, SessionId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
@@ -55,7 +55,7 @@ impl Extents {
     }
 
     /// Somebody else gets this place.
-    pub(crate) fn empty(&self, place: &Place) {
+    pub(crate) fn empty(&self, place: &FileRange) {
         // A piece of a window is emptied when everybody has let go of it.
         let memory = self.files.get(&place.file).map(|lending| &lending.memory);
         if let Some(memory) = memory.filter(|memory| memory.piece().is_none()) {

@@ -1,4 +1,4 @@
-//! When a daemon that nobody uses ends.
+//! Decides when a daemon ends that nobody uses.
 //!
 //! Who is at the broker of sockets is not known here. So before the daemon ends the broker is asked
 //! for how long nobody was there.

@@ -164,7 +164,7 @@ mod tests {
         let mut ready = [0; 6];
         holder.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
         let pid = i32::try_from(holder.id()).unwrap();
-        match crate::place::Place::take(&path, Audience::Owner).unwrap_err() {
+        match crate::runtime_folder::RuntimeFolder::take(&path, Audience::Owner).unwrap_err() {
             StartError::InUse { pid: Some(by), .. } => assert_eq!(by, pid),
             other => panic!("{other:?}"),
         }
@@ -177,14 +177,16 @@ mod tests {
         let newcomers: Vec<_> = (0..8)
             .map(|_| {
                 let path = path.clone();
-                std::thread::spawn(move || crate::place::Place::take(&path, Audience::Owner))
+                std::thread::spawn(move || {
+                    crate::runtime_folder::RuntimeFolder::take(&path, Audience::Owner)
+                })
             })
             .collect();
         let results: Vec<_> = newcomers.into_iter().map(|one| one.join().unwrap()).collect();
         assert_eq!(results.iter().filter(|one| one.is_ok()).count(), 1, "{results:?}");
         assert!(omniverb_sys::socket::is_alive(&path));
         drop(results);
-        crate::place::Place::take(&path, Audience::Owner).unwrap();
+        crate::runtime_folder::RuntimeFolder::take(&path, Audience::Owner).unwrap();
         holder.kill().unwrap();
         holder.wait().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();

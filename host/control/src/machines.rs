@@ -5,11 +5,11 @@ mod shared;
 
 pub(crate) use shared::{InBoth, Offer};
 
-use crate::boots::Boots;
-use crate::holds::Hold;
+use crate::boot_id::BootId;
 use crate::pairs::Pairs;
 use crate::pieces::Pieces;
 use crate::ram::Ram;
+use crate::vnic_holds::Hold;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
@@ -42,7 +42,7 @@ pub(crate) struct Record {
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
     /// Which boot of its guest it is in.
-    pub(crate) boots: Boots,
+    pub(crate) boots: BootId,
     /// Its memory, if whoever started it brought that.
     pub(crate) ram: Option<Arc<Ram>>,
     /// What it shares with neighbours.
@@ -76,7 +76,7 @@ impl Record {
         machine: Arc<Machine>,
         hold: Hold,
         (door, porter): (OwnedFd, Peer),
-        boots: Boots,
+        boots: BootId,
         this: Option<Neighbour>,
     ) -> Record {
         Record {

@@ -1,4 +1,4 @@
-//! How many mappings the kernel allows this process.
+//! Reads how many mappings the kernel allows this process.
 
 /// What it allows where nobody changed it, or where it does not say.
 const DEFAULT: usize = 65530;

@@ -1,7 +1,7 @@
 //! The operators' door, those who came through it, and calls of theirs that wait until it is known
 //! what they name.
 
-use crate::door::Door;
+use crate::listener::Listener;
 use omniverb_fairness::Holder;
 use omniverb_session::operator::Message;
 use omniverb_sys::socket::Peer;
@@ -59,17 +59,17 @@ pub(crate) struct Operator {
 /// All of them, by numbers that no session has.
 #[derive(Debug)]
 pub(crate) struct Operators {
-    door: Door,
+    door: Listener,
     all: BTreeMap<SessionId, Operator>,
 }
 
 impl Operators {
-    pub(crate) fn new(door: Door) -> Operators {
+    pub(crate) fn new(door: Listener) -> Operators {
         Operators { door, all: BTreeMap::new() }
     }
 
     /// Where they come in.
-    pub(crate) fn door(&self) -> &Door {
+    pub(crate) fn listener(&self) -> &Listener {
         &self.door
     }
 

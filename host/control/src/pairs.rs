@@ -6,11 +6,11 @@
 //! windows can be taken out of the machine again (decision 0048) one that nobody uses is, when
 //! there is no place for another: what is put there then is another file.
 
-use crate::joined::Joined;
+use crate::foreign_windows::ForeignWindows;
 use crate::ledger::Ledger;
 use crate::memory::{Memory, Shared};
 use crate::pieces::{PAGE, Pieces, Place};
-use crate::plugger::Plugger;
+use crate::window_keeper::WindowKeeper;
 use omniverb_ring::BellPage;
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
@@ -170,11 +170,11 @@ pub(crate) struct Pairs {
     windows: BTreeMap<u8, Pair>,
     /// Those that the agent has found: bit `number - 1`. Nothing, if it knows nothing of windows.
     present: Option<u64>,
-    plugger: Option<Plugger>,
+    plugger: Option<WindowKeeper>,
     /// Who this machine is to others, if that can be told.
     this: Option<Neighbour>,
     /// Windows of others that it has plugged in.
-    joined: Joined,
+    joined: ForeignWindows,
 }
 
 impl Pairs {
@@ -237,12 +237,12 @@ impl Pairs {
     }
 
     /// Windows of other machines' that it has plugged in.
-    pub(crate) fn joined(&self) -> &Joined {
+    pub(crate) fn joined(&self) -> &ForeignWindows {
         &self.joined
     }
 
     /// The same, to be changed.
-    pub(crate) fn joined_mut(&mut self) -> &mut Joined {
+    pub(crate) fn joined_mut(&mut self) -> &mut ForeignWindows {
         &mut self.joined
     }
 
@@ -253,7 +253,7 @@ impl Pairs {
 
     /// Whether another machine's window can be plugged in: its agent looks, and its keeper would.
     pub(crate) fn takes_others(&self) -> bool {
-        let takes = |plugger: &Plugger| plugger.may_join && plugger.left > 0;
+        let takes = |plugger: &WindowKeeper| plugger.may_join && plugger.left > 0;
         self.present.is_some() && self.plugger.as_ref().is_some_and(takes)
     }
 
@@ -278,11 +278,11 @@ impl Pairs {
     }
 
     /// Somebody can plug in more. Who could before.
-    pub(crate) fn set_plugger(&mut self, plugger: Option<Plugger>) -> Option<Plugger> {
+    pub(crate) fn set_plugger(&mut self, plugger: Option<WindowKeeper>) -> Option<WindowKeeper> {
         std::mem::replace(&mut self.plugger, plugger)
     }
 
-    pub(crate) fn plugger(&self) -> Option<&Plugger> {
+    pub(crate) fn plugger(&self) -> Option<&WindowKeeper> {
         self.plugger.as_ref()
     }
 

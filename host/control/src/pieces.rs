@@ -4,13 +4,13 @@
 //! What is free is known here only, and noted in a ledger for the next daemon; nothing in the
 //! window says anything about it. A piece that comes back is emptied before it is free, by a thread
 //! of the window's own: the kernel takes long for many pages, and lets whoever has the file make it
-//! longer. One that somebody may still use does not come back (`left.rs`), and none does when the
-//! machine is parted with: its processes go on with what they have, and the memory is the
+//! longer. One that somebody may still use does not come back (`leaked_pieces.rs`), and none does
+//! when the machine is parted with: its processes go on with what they have, and the memory is the
 //! machine's. So they do with what a daemon before this one gave them, until the guest is booted
 //! afresh.
 
+use crate::leaked_pieces::{Left, Retired};
 use crate::ledger::{Ledger, State};
-use crate::left::{Left, Retired};
 use omniverb_session::body;
 use omniverb_sys::disposal::Bin;
 use omniverb_sys::{Extent, lock};

@@ -1,7 +1,7 @@
 //! What the daemon's thread sleeps on: descriptors, and times at which it wants to do something by
 //! itself. Tables, probes and helpers have deadlines of their own, which the loop asks them for.
 
-use crate::ready::{Entrance, Ready};
+use crate::wakeup::{Entrance, Wakeup};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{Poller, clock};
@@ -49,12 +49,12 @@ impl Reactor {
     }
 
     /// Looks at a descriptor for input from now on; it is reported as `ready`.
-    pub(crate) fn watch(&self, file: impl AsFd, ready: Ready) -> io::Result<()> {
+    pub(crate) fn watch(&self, file: impl AsFd, ready: Wakeup) -> io::Result<()> {
         self.poller.add(file, ready.token())
     }
 
     /// Looks at a descriptor, which is watched, for something else.
-    pub(crate) fn change(&self, file: impl AsFd, ready: Ready, interest: Interest) {
+    pub(crate) fn change(&self, file: impl AsFd, ready: Wakeup, interest: Interest) {
         let _ = self.poller.watch(file, ready.token(), interest);
     }
 
@@ -78,7 +78,11 @@ impl Reactor {
 
     /// Sleeps until something is ready, a timer is due, or `deadline` has come; then puts what is
     /// ready into `ready`, emptied first.
-    pub(crate) fn wait(&mut self, deadline: Option<u64>, ready: &mut Vec<Ready>) -> io::Result<()> {
+    pub(crate) fn wait(
+        &mut self,
+        deadline: Option<u64>,
+        ready: &mut Vec<Wakeup>,
+    ) -> io::Result<()> {
         let own = self.timers.first().map(|(at, _)| *at);
         // Rounded up: epoll counts in milliseconds, and a wait that ends early would only spin.
         let timeout = own.into_iter().chain(deadline).min().map(|at| {
@@ -88,7 +92,7 @@ impl Reactor {
         self.poller.wait(timeout, &mut self.tokens)?;
         self.pulse.work();
         ready.clear();
-        ready.extend(self.tokens.iter().filter_map(|token| Ready::of(*token)));
+        ready.extend(self.tokens.iter().filter_map(|token| Wakeup::of(*token)));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
 
 use crate::evidence::{Attachment, Evidence};
-use crate::naming::{Marks, guid, inode_in, name};
+use crate::vnic_names::{Marks, guid, inode_in, name};
 use omniverb_tenancy::{Access, Identity, VnicId};
 use omniverb_terms::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,11 +1,11 @@
-//! How a daemon is to run.
+//! Holds the settings of a daemon.
 
 use crate::allow::Allow;
 use crate::totals::Totals;
 use crate::watchdog::SignOfLife;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{Apart, Layout, Limits, Policies};
+use omniverb_tenancy::{FilePerExtent, Layout, Limits, Policies};
 use std::time::Duration;
 
 /// How a daemon is to run.
@@ -55,7 +55,7 @@ impl Default for Settings {
             watchdog: Some(Duration::from_secs(5)),
             sign_of_life: None,
             pulses: Pulses::default(),
-            layout: || Box::<Apart>::default(),
+            layout: || Box::<FilePerExtent>::default(),
         }
     }
 }

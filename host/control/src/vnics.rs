@@ -2,15 +2,15 @@
 //! namespaces), and how far their sockets of UDP port 4791 are.
 //!
 //! The registry, and what is kept of the attachment, go by who has a vNIC open at once
-//! (`holds.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
+//! (`vnic_holds.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
 
-use crate::asking::Asking;
 use crate::attached::Attached;
 use crate::evidence::Evidence;
-use crate::holds::{Held, Hold, Left};
+use crate::helper_queue::Subject;
+use crate::helper_requests::HelperRequests;
 use crate::port::{Closed, VnicPort, Wanted};
 use crate::registry::{News, Registry};
-use crate::under_way::Subject;
+use crate::vnic_holds::{Hold, Left, WeakHold};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
@@ -30,7 +30,7 @@ struct Served {
     /// Who came first, for whom the helper is asked; nobody: it was opened for a capture.
     holder: Holder,
     /// Clients, machines and captures that have it open.
-    held: Held,
+    held: WeakHold,
     port: VnicPort,
 }
 
@@ -172,11 +172,11 @@ impl Vnics {
     }
 
     /// Asks for a vNIC's addresses.
-    pub(crate) fn read_addresses(&self, vnic: VnicId, helper: &mut Asking, now: u64) {
+    pub(crate) fn read_addresses(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
         self.ask(Kind::Addresses, vnic, helper, now);
     }
 
-    fn ask(&self, kind: Kind, vnic: VnicId, helper: &mut Asking, now: u64) {
+    fn ask(&self, kind: Kind, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
         if let Some(served) = self.served.get(&vnic)
             && let Some(enclosed) = served.attached.enclosed()
         {
@@ -186,7 +186,12 @@ impl Vnics {
 
     /// Asks for a vNIC's sockets, unless that was done not long ago; whether they are there, or
     /// will be for all that is known.
-    pub(crate) fn want_port(&mut self, vnic: VnicId, helper: &mut Asking, now: u64) -> bool {
+    pub(crate) fn want_port(
+        &mut self,
+        vnic: VnicId,
+        helper: &mut HelperRequests,
+        now: u64,
+    ) -> bool {
         if !self.served.get(&vnic).is_some_and(|served| served.attached.may_have_port()) {
             return false;
         }
@@ -198,7 +203,7 @@ impl Vnics {
     }
 
     /// A port that was in use is asked for again.
-    pub(crate) fn try_port_again(&self, vnic: VnicId, helper: &mut Asking, now: u64) {
+    pub(crate) fn try_port_again(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
         if self.port(vnic).is_some_and(VnicPort::is_asked_for) {
             self.ask(Kind::Port, vnic, helper, now);
         }

@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_broker::BROKER;
 use omniverb_control::{
-    Audience, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
+    Audience, Form, Journal, Level, RuntimeFolder, Server, Settings, StartError, Unwanted,
 };
 use omniverb_formats::message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
@@ -132,10 +132,11 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut journal = Journal::new(level, form);
     let path = socket(arguments);
     let audience = if geteuid().is_root() { Audience::Everybody } else { Audience::Owner };
-    let place = Place::take_apart(&path, &files(&path)?, audience)?;
+    let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience)?;
     let at = operator_socket(arguments)?;
     // Not the name of the other one's files, which may be in this folder.
-    let operators = Place::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
+    let operators =
+        RuntimeFolder::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mebibytes = memory.whole >> 20;
     journal.log(Level::Info, format_args!("memory: {mebibytes} MiB at most (memory_max_mib)"));
@@ -161,13 +162,13 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Where processes with sockets to be carried connect, beside the other place.
-fn sockets(path: &Path, operators: &Path, audience: Audience) -> Result<Place, StartError> {
+fn sockets(path: &Path, operators: &Path, audience: Audience) -> Result<RuntimeFolder, StartError> {
     let with = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
         std::path::PathBuf::from(name)
     };
-    Place::take_apart(&with(path, SUFFIX), &with(operators, SUFFIX), audience)
+    RuntimeFolder::take_apart(&with(path, SUFFIX), &with(operators, SUFFIX), audience)
 }
 
 /// Takes as many descriptors as we may have, and says how many that is. An eighth may wait in

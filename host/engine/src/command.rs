@@ -1,4 +1,4 @@
-//! What the control plane tells the engine, and what the engine tells it.
+//! Defines commands of the control plane to the engine, and events back.
 
 use crate::memory::HolderPath;
 use crate::pacing::bucket::Limit;

@@ -1,4 +1,4 @@
-//! The handle that the control plane holds.
+//! Provides the handle that the control plane holds.
 
 use crate::command::{Command, Event, QpCounters};
 use crate::events::Events;

@@ -1,8 +1,8 @@
-//! What the tables tell the daemon to do, and what the daemon tells them beside a message.
+//! Lists what the tables tell the daemon to do, and what the daemon tells them beside messages.
 
 use crate::ids::{ProbeId, SessionId};
-use crate::links::unrelated::Unrelated;
-use crate::memory::layout::{FileId, Home, Place};
+use crate::links::relation_refusal::Unrelated;
+use crate::memory::layout::{FileId, FileRange, Home};
 use crate::path::Path;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
@@ -253,7 +253,7 @@ pub enum Action {
     /// somebody else gets it.
     EmptyPlace {
         /// Where the extent of an `Adopt` before was.
-        place: Place,
+        place: FileRange,
     },
     /// Pass on a right, and the memory file that holds what it is to.
     Grant {

@@ -1,4 +1,4 @@
-//! Sessions are admitted, and end. The quotas of the host are shared by all, so room for one may be
+//! Admits sessions and ends them. The quotas of the host are shared by all, so room for one may be
 //! made by ending another, and everything that it has.
 
 use crate::accounts::{Account, Kind};

@@ -1,4 +1,4 @@
-//! From a message to the function that handles it.
+//! Dispatches messages of clients to the functions that handle them.
 
 use crate::action::{Action, Arrived, Channel};
 use crate::ids::SessionId;

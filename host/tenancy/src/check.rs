@@ -1,10 +1,9 @@
-//! The books are checked: what the accounts say against what lies in the tables, row by row, for
-//! tests and fuzzing.
+//! Compares accounts with the rows of the tables, for tests and fuzzing.
 
 use crate::accounts::{Account, Kind, Receipt};
 use crate::links::link::Link;
 use crate::memory::grantees::other_end;
-use crate::memory::pending::Grantee;
+use crate::memory::pending_grants::Grantee;
 use crate::network::Common;
 use crate::tenancy::Tenancy;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What the rows of the tables are known by.
+//! Defines keys of table rows: sessions, links, remote peers, probes.
 
 use omniverb_terms::{Gid, Qpn};
 

@@ -5,7 +5,7 @@
 
 use crate::action::Action;
 use crate::ids::SessionId;
-use crate::links::unrelated::Unrelated;
+use crate::links::relation_refusal::Unrelated;
 use crate::policy::policies::{Policies, Policy};
 use crate::tenancy::Tenancy;
 use crate::view::status::{Row, VnicStatus};

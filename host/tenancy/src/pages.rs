@@ -1,4 +1,4 @@
-//! Pages and windows: what the daemon says of memory, and is told of it.
+//! Takes what the daemon says of memory and windows.
 
 use crate::action::{Action, Occasion};
 use crate::ids::SessionId;

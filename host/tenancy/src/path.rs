@@ -1,4 +1,4 @@
-//! How the data of a queue pair travels, and why.
+//! Names the paths that data of a queue pair takes, and the reasons for each.
 
 /// How the data of a queue pair travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::directory::{Access, Directory, Flat, VnicAddress};
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
-use crate::links::engine_link::Way;
-use crate::links::unrelated::RelationEnd;
+use crate::links::engine_link::Flow;
+use crate::links::relation_refusal::RelationEnd;
 use crate::links::{Linker, Links, Observer, Pairing, Relater, Unlinker};
 use crate::memory::{Grants, Memory};
 use crate::network::Network;
@@ -266,8 +266,8 @@ impl Tenancy {
         now: u64,
     ) -> Vec<Action> {
         if let Some((sgid, dgid)) = self.network.names(at, underlay) {
-            let way = Way { qpn, peer: source_qpn, sgid, dgid };
-            self.pairing().meet_stranger(at, way, now);
+            let flow = Flow { qpn, peer: source_qpn, sgid, dgid };
+            self.pairing().meet_stranger(at, flow, now);
         }
         self.context.decided()
     }
@@ -360,7 +360,7 @@ impl Tenancy {
                 Timer::Consent(question) => self.pairing().consent_due(question, now),
                 Timer::Connection(session, id) => self.cm().connection_due(session, id, now),
                 Timer::EarlyRequests => self.cm().early_requests_due(now),
-                Timer::Farewells => self.cm().farewells_due(now),
+                Timer::DreqRetransmissions => self.cm().farewells_due(now),
             }
         }
         self.context.decided()

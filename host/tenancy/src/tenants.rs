@@ -1,4 +1,4 @@
-//! vNICs and their processes, what is known of each, and what an administrator said of them.
+//! Keeps vNICs, their processes and the policies for them.
 
 use crate::accounts::Kind;
 use crate::action::Action;
@@ -9,7 +9,7 @@ use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Policies, Policy};
 use crate::sessions::identity::Identity;
 use crate::sessions::session::Session;
-use crate::sessions::taken::PeerKey;
+use crate::sessions::taken_back::PeerKey;
 use crate::sessions::vnic::Vnic;
 use omniverb_fairness::FairTable;
 use omniverb_session::Message;

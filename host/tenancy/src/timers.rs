@@ -20,7 +20,7 @@ pub(crate) enum Timer {
     /// Requests for connections that came early were kept long enough.
     EarlyRequests,
     /// A last word of an id that is gone is said again.
-    Farewells,
+    DreqRetransmissions,
 }
 
 /// All timers that are set.

@@ -16,7 +16,7 @@ mod support;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::Bench;
-use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Place};
+use omniverb_tenancy::{Action, Arrived, Channel, FileRange, MemoryFacts};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
@@ -36,7 +36,7 @@ fn moved(bench: &mut Bench, owner: u64) -> Vec<Action> {
 }
 
 /// Process 1 is linked with this one and granted the pages of a key of its; where they are.
-fn grant(bench: &mut Bench, owner: u64) -> (Qpn, Rkey, Place) {
+fn grant(bench: &mut Bench, owner: u64) -> (Qpn, Rkey, FileRange) {
     let (a, b) = (qp(bench, 1, Service::Rc), qp(bench, owner, Service::Rc));
     call(bench, 1, to(a, 1, b, owner));
     call(bench, owner, to(b, owner, a, 1));
@@ -60,7 +60,7 @@ fn the_end_of_one_right_touches_nothing_else_in_the_file() {
     let mut all = [first, second, third];
     all.sort_unstable();
     assert!(all.is_sorted_by(|one, next| one.offset + one.length <= next.offset), "{all:?}");
-    let freed = |bench: &mut Bench| -> Vec<Place> {
+    let freed = |bench: &mut Bench| -> Vec<FileRange> {
         let told = std::mem::take(&mut bench.told);
         assert!(!told.iter().any(|action| matches!(action, Action::ForgetFile { .. })));
         let place = |action: &Action| match action {

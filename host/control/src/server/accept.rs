@@ -1,4 +1,4 @@
-//! Clients come and go, and what they say until then.
+//! Accepts clients, and takes their messages.
 
 use crate::outbox::Letter;
 use crate::server::Server;
@@ -14,7 +14,7 @@ const TURN: usize = 32;
 impl Server {
     pub(super) fn accept(&mut self) {
         for _ in 0..TURN {
-            let accepted = self.arrivals.door().accept(&mut self.reactor, &mut self.journal);
+            let accepted = self.arrivals.listener().accept(&mut self.reactor, &mut self.journal);
             let Some(calls) = accepted else { return };
             self.admit(calls);
         }

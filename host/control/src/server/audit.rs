@@ -1,4 +1,4 @@
-//! The lines of the audit.
+//! Writes lines of the audit.
 
 use crate::reactor::Timer;
 use crate::server::parts::AuditLines;

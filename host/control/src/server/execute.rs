@@ -1,4 +1,4 @@
-//! What the tables decided is carried out.
+//! Executes the actions that the tables decided.
 
 use crate::client::Origin;
 use crate::engine::Pages;
@@ -45,7 +45,7 @@ impl Server {
             }
             Action::Pin { session, pin, .. } => self.delivery().tell(session, Letter::of(pin)),
             Action::ForgetFile { file, watch } => self.forget_file(file, watch),
-            Action::Unwatch { file } => self.held.forget(file),
+            Action::Unwatch { file } => self.watched_files.forget(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
             Action::Grant { session, file, granted, occasion } => {
                 self.page_lender().grant(session, file, &granted, occasion);
@@ -134,7 +134,7 @@ impl Server {
     fn forget_file(&mut self, file: FileId, watch: bool) {
         self.guests().forget_kept(file);
         if watch && let Some(lending) = self.extents.get(file) {
-            self.held.watch(file, &lending.memory.extent.file);
+            self.watched_files.watch(file, &lending.memory.extent.file);
         }
         if let Some(file) = self.extents.forget(file) {
             self.disposal.close_memory(file);

@@ -1,9 +1,9 @@
-//! What the helper for network namespaces answers goes to whoever has asked.
+//! Passes answers of the helper for network namespaces on to what has asked.
 
-use crate::asking::FromHelper;
+use crate::helper_queue::Subject;
+use crate::helper_requests::FromHelper;
 use crate::journal::Level;
 use crate::server::Server;
-use crate::under_way::Subject;
 use crate::vnics::usable;
 use omniverb_netns::{Found, Kind};
 use omniverb_sys::clock;

@@ -7,16 +7,16 @@
 use crate::arrivals::Arrival;
 use crate::attached::Attached;
 use crate::client::Client;
-use crate::holds::Hold;
+use crate::helper_queue::{Enclosed, Subject};
 use crate::reactor::Timer;
-use crate::ready::Ready;
 use crate::server::Server;
-use crate::under_way::{Enclosed, Subject};
+use crate::vnic_holds::Hold;
+use crate::wakeup::Wakeup;
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Circle, SessionId};
+use omniverb_tenancy::{PtraceDomain, SessionId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -83,7 +83,7 @@ impl Server {
         }
         arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
         let group = arrival.peer.gid;
-        arrival.circle = process.surroundings.map(|namespaces| Circle { namespaces, group });
+        arrival.circle = process.surroundings.map(|namespaces| PtraceDomain { namespaces, group });
         let known = self.served(process.namespace, process.cookie);
         self.enter(id, arrival, known);
     }
@@ -107,8 +107,8 @@ impl Server {
         known: Result<Attached, Errno>,
     ) {
         let Arrival { calls, peer, pidfd, circle, holder } = arrival;
-        let watched = self.reactor.watch(&calls, Ready::Calls(id)).and_then(|()| match &pidfd {
-            Some(pidfd) => self.reactor.watch(pidfd, Ready::Process(id)),
+        let watched = self.reactor.watch(&calls, Wakeup::Calls(id)).and_then(|()| match &pidfd {
+            Some(pidfd) => self.reactor.watch(pidfd, Wakeup::Process(id)),
             None => Ok(()),
         });
         if watched.is_err() {

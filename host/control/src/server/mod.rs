@@ -4,22 +4,22 @@
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
 //! [`identify`], [`operators`], [`machines`], [`pairs`], [`packets`], [`engine_links`] and
 //! [`helper`] take what comes in, the tables decide, [`execute`] does what they decided,
-//! [`parting`] ends what is to end. What several parts do together has those of them that it needs
-//! ([`parts`]).
+//! [`disconnection`] ends what is to end. What several parts do together has those of them that it
+//! needs ([`parts`]).
 
 mod accept;
 mod audit;
 mod captures;
+mod disconnection;
 mod engine_links;
 mod execute;
 mod helper;
 mod identify;
-mod lending;
 mod machines;
 mod operators;
 mod packets;
+mod page_loans;
 mod pairs;
-mod parting;
 mod parts;
 mod ram;
 mod sockets;
@@ -28,29 +28,29 @@ mod status;
 mod vnics;
 
 use crate::arrivals::Arrivals;
-use crate::asking::Asking;
 use crate::audit::Audit;
 use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::counted::Counted;
+use crate::counters::Counters;
+use crate::departed::Departed;
 use crate::engine::Packets;
 use crate::extents::Extents;
-use crate::held::Held;
+use crate::helper_requests::HelperRequests;
 use crate::idle::Idle;
 use crate::journal::Journal;
-use crate::leavers::Leavers;
 use crate::machines::Machines;
 use crate::operators::Operators;
 use crate::probes::{Due, Probes};
 use crate::ram::Pins;
 use crate::reactor::{Reactor, Timer};
-use crate::ready::{Entrance, Ready};
-use crate::related::Related;
 use crate::settings::Ended;
+use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
+use crate::wakeup::{Entrance, Wakeup};
 use crate::watchdog::Watchdog;
+use crate::watched_files::WatchedFiles;
 use omniverb_broker::daemon_messages::FromDaemon;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::clock;
@@ -69,20 +69,20 @@ pub struct Server {
     arrivals: Arrivals,
     clients: Clients,
     /// What those have counted who are gone.
-    counted: Counted,
+    counted: Counters,
     operators: Operators,
     /// How helpers are started.
     helpers: Helpers,
     /// Introduces the ends of sockets to each other, if that was wanted.
     broker: Option<Broker>,
     /// What it has asked.
-    related: Related,
+    related: SocketRelations,
     machines: Machines,
-    leavers: Leavers,
+    departed: Departed,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.
-    helper: Asking,
+    helper: HelperRequests,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
     probes: Probes,
@@ -90,7 +90,7 @@ pub struct Server {
     /// Memory files that owners' pages are on.
     extents: Extents,
     /// Those that are closed, and that somebody may have yet.
-    held: Held,
+    watched_files: WatchedFiles,
     /// Those that are in the memory of virtual machines.
     pins: Pins,
     /// What is written down for people.
@@ -120,13 +120,13 @@ impl Server {
 
     fn serve(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
         if let Some(file) = termination {
-            self.reactor.watch(file, Ready::Termination)?;
+            self.reactor.watch(file, Wakeup::Termination)?;
         }
         let mut ready = Vec::new();
         loop {
             self.reactor.wait(self.next_deadline(), &mut ready)?;
             // First: whoever ends us may have ended our helper as well.
-            if ready.contains(&Ready::Termination) {
+            if ready.contains(&Wakeup::Termination) {
                 return Ok(Ended::Terminated);
             }
             for what in ready.drain(..) {
@@ -141,26 +141,26 @@ impl Server {
     }
 
     /// Has whoever is meant look at a descriptor that is ready.
-    fn came(&mut self, what: Ready) -> io::Result<()> {
+    fn came(&mut self, what: Wakeup) -> io::Result<()> {
         match what {
-            Ready::Connection(Entrance::Tenants) => self.accept(),
-            Ready::Connection(Entrance::Operators) => self.accept_operator(),
-            Ready::Calls(session) => self.calls_ready(session),
-            Ready::Events(session) => self.events_ready(session),
-            Ready::Process(session) => self.clients.part(session, "its process has ended"),
-            Ready::Operator(session) => self.operator_ready(session),
-            Ready::Machine(machine) => self.door_ready(machine),
-            Ready::Leaver(session) => {
-                self.leavers.ended(session, &self.reactor);
+            Wakeup::Connection(Entrance::Tenants) => self.accept(),
+            Wakeup::Connection(Entrance::Operators) => self.accept_operator(),
+            Wakeup::Calls(session) => self.calls_ready(session),
+            Wakeup::Events(session) => self.events_ready(session),
+            Wakeup::Process(session) => self.clients.part(session, "its process has ended"),
+            Wakeup::Operator(session) => self.operator_ready(session),
+            Wakeup::Machine(machine) => self.door_ready(machine),
+            Wakeup::DepartedProcess(session) => {
+                self.departed.ended(session, &self.reactor);
                 self.pair_windows().look_for_unused();
             }
-            Ready::Helper => self.helper_ready()?,
-            Ready::Engine => self.engine_ready(),
-            Ready::Recorder => self.recorder_ready(),
-            Ready::Disposal => self.dispose(),
-            Ready::Broker => self.broker_ready(),
-            Ready::Held => self.files_gone(),
-            Ready::Termination => {}
+            Wakeup::Helper => self.helper_ready()?,
+            Wakeup::Engine => self.engine_ready(),
+            Wakeup::Recorder => self.recorder_ready(),
+            Wakeup::Disposal => self.dispose(),
+            Wakeup::Broker => self.broker_ready(),
+            Wakeup::Held => self.files_gone(),
+            Wakeup::Termination => {}
         }
         Ok(())
     }
@@ -208,10 +208,10 @@ impl Server {
                 Timer::Hello(session) => self.hello_due(session),
                 Timer::Flush(session) => self.clients.flush_due(session, &mut self.reactor),
                 Timer::Accept(Entrance::Tenants) => {
-                    self.arrivals.door().look_again(&mut self.reactor);
+                    self.arrivals.listener().look_again(&mut self.reactor);
                 }
                 Timer::Accept(Entrance::Operators) => {
-                    self.operators.door().look_again(&mut self.reactor);
+                    self.operators.listener().look_again(&mut self.reactor);
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),

@@ -4,13 +4,13 @@
 //! The socket's mode is the right; what the kernel says of the other end is looked at besides.
 //! Operators need no network namespace that is served, and count against nobody's quota.
 
+use crate::helper_queue::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::operators::Call;
-use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::accept::tag_of;
-use crate::under_way::{Enclosed, Subject};
 use crate::vnics::Named;
+use crate::wakeup::Wakeup;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 impl Server {
     pub(super) fn accept_operator(&mut self) {
-        let accepted = self.operators.door().accept(&mut self.reactor, &mut self.journal);
+        let accepted = self.operators.listener().accept(&mut self.reactor, &mut self.journal);
         if let Some(operator) = accepted {
             self.admit_operator(operator);
         }
@@ -43,7 +43,7 @@ impl Server {
             return self.disposal.close_socket(socket);
         }
         let id = self.next_session();
-        if self.reactor.watch(&socket, Ready::Operator(id)).is_err() {
+        if self.reactor.watch(&socket, Wakeup::Operator(id)).is_err() {
             return self.disposal.close_socket(socket);
         }
         self.operators.add(id, socket, peer);

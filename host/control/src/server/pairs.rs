@@ -5,17 +5,17 @@
 //! neighbour's process that is parted with, the pieces come back when it has ended. Where two
 //! machines want one in common, one's is offered to the other's keeper (`machines/shared.rs`).
 
-use crate::client::{Leaver, Origin};
+use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
 use crate::ledger::Ledger;
 use crate::machines::{InBoth, Wanted};
 use crate::memory::Shared;
 use crate::pairs::Pair;
 use crate::pieces::{PAGE, Pieces, Place};
-use crate::plugger::Plugger;
 use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::parts::PairWindows;
+use crate::window_keeper::WindowKeeper;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{
@@ -258,7 +258,7 @@ impl Server {
         let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
         let [may_join, can_take_out] = [CAN_JOIN, CAN_TAKE_OUT].map(|bit| asked.can & bit != 0);
         let tag = (left > 0 || can_take_out).then_some(tag);
-        let plugger = Plugger { operator, tag, left, may_join, can_take_out, trouble };
+        let plugger = WindowKeeper { operator, tag, left, may_join, can_take_out, trouble };
         let before = pairs.set_plugger(Some(plugger));
         if let Some(before) = before.filter(|before| before.operator != operator) {
             self.end_operator(before.operator);
@@ -296,8 +296,8 @@ impl Server {
 
     /// A process is parted with that has some of a machine's pair window. It may be there, and use
     /// it.
-    pub(super) fn wait_for_end(&mut self, id: SessionId, leaver: Leaver) {
-        if let Err(error) = self.leavers.add(id, leaver, &self.reactor) {
+    pub(super) fn wait_for_end(&mut self, id: SessionId, leaver: DepartedProcess) {
+        if let Err(error) = self.departed.add(id, leaver, &self.reactor) {
             let text = format_args!("the end of a process will not be seen: {error}");
             self.journal.log(Level::Warning, text);
         }
@@ -307,6 +307,6 @@ impl Server {
     /// nothing in them is ever given back.
     pub(super) fn drop_what_is_over(&mut self) {
         self.clients.drop_over();
-        self.leavers.drop_over(&self.reactor);
+        self.departed.drop_over(&self.reactor);
     }
 }

@@ -1,21 +1,21 @@
 //! Parts of the [`Server`] that work together: each has what it needs, and nothing else.
 
 use crate::arrivals::Arrivals;
-use crate::asking::Asking;
 use crate::audit::Audit;
 use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::counted::Counted;
+use crate::counters::Counters;
 use crate::engine::Packets;
 use crate::extents::Extents;
+use crate::helper_requests::HelperRequests;
 use crate::journal::Journal;
 use crate::machines::Machines;
 use crate::probes::Probes;
 use crate::ram::Pins;
 use crate::reactor::Reactor;
-use crate::related::Related;
 use crate::server::Server;
+use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
@@ -40,8 +40,8 @@ pub(super) struct PageLender<'a> {
 /// Finds out for the broker which sockets may be brought together.
 pub(super) struct SocketPairs<'a> {
     pub(super) broker: &'a mut Option<Broker>,
-    pub(super) helper: &'a mut Asking,
-    pub(super) related: &'a mut Related,
+    pub(super) helper: &'a mut HelperRequests,
+    pub(super) related: &'a mut SocketRelations,
     pub(super) reactor: &'a mut Reactor,
     pub(super) tables: &'a mut Tables,
 }
@@ -62,9 +62,9 @@ pub(super) struct PairWindows<'a> {
 pub(super) struct EnginePorts<'a> {
     pub(super) captures: &'a mut Captures,
     pub(super) clients: &'a mut Clients,
-    pub(super) counted: &'a mut Counted,
+    pub(super) counted: &'a mut Counters,
     pub(super) engine: &'a mut Packets,
-    pub(super) helper: &'a mut Asking,
+    pub(super) helper: &'a mut HelperRequests,
     pub(super) journal: &'a mut Journal,
     pub(super) machines: &'a Machines,
     pub(super) probes: &'a mut Probes,
@@ -90,10 +90,10 @@ pub(super) struct Guests<'a> {
 pub(super) struct StatusRows<'a> {
     pub(super) arrivals: &'a Arrivals,
     pub(super) clients: &'a Clients,
-    pub(super) counted: &'a Counted,
+    pub(super) counted: &'a Counters,
     pub(super) disposal: &'a Disposal,
     pub(super) engine: &'a Packets,
-    pub(super) helper: &'a Asking,
+    pub(super) helper: &'a HelperRequests,
     pub(super) machines: &'a Machines,
     pub(super) pins: &'a Pins,
     pub(super) tables: &'a Tables,

@@ -1,4 +1,4 @@
-//! A machine's memory is brought; pages of its processes are kept where they are, and let go of.
+//! Takes in a machine's memory, and the pages of its processes that are kept where they are.
 
 use crate::engine::Row;
 use crate::journal::Level;

@@ -4,10 +4,10 @@
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
 use crate::broker::{FromBroker, PER_TURN};
-use crate::related::ToSeek;
+use crate::helper_queue::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::parts::SocketPairs;
-use crate::under_way::{Enclosed, Subject};
+use crate::socket_relations::ToSeek;
 use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};

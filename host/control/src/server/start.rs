@@ -1,39 +1,39 @@
-//! A daemon starts: its parts are made, in the order in which that is safe.
+//! Starts a daemon: makes its parts, in the order in which that is safe.
 
 use crate::allow::Admission;
 use crate::arrivals::Arrivals;
-use crate::asking::Asking;
 use crate::attached::Attached;
 use crate::audit::Audit;
 use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::counted::Counted;
-use crate::door::Door;
+use crate::counters::Counters;
+use crate::departed::Departed;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::extents::Extents;
-use crate::held::Held;
+use crate::helper_requests::HelperRequests;
 use crate::idle::Idle;
 use crate::journal::{Journal, Level};
-use crate::leavers::Leavers;
+use crate::listener::Listener;
 use crate::machines::Machines;
 use crate::mappings;
-use crate::naming::Marks;
 use crate::operators::Operators;
-use crate::place::Place;
 use crate::probes::Probes;
 use crate::ram::Pins;
 use crate::reactor::Reactor;
-use crate::ready::{Entrance, Ready};
 use crate::registry::Registry;
-use crate::related::Related;
+use crate::runtime_folder::RuntimeFolder;
 use crate::secret;
 use crate::server::Server;
 use crate::settings::{Settings, Unwanted};
+use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
+use crate::vnic_names::Marks;
 use crate::vnics::Vnics;
+use crate::wakeup::{Entrance, Wakeup};
 use crate::watchdog::Watchdog;
+use crate::watched_files::WatchedFiles;
 use omniverb_broker::{Range, StartupParameters};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
@@ -63,8 +63,8 @@ impl Server {
     /// # Errors
     /// [`StartError::Os`].
     pub fn new(
-        place: Place,
-        operators: Place,
+        place: RuntimeFolder,
+        operators: RuntimeFolder,
         mut settings: Settings,
         mut journal: Journal,
     ) -> Result<Server, StartError> {
@@ -75,7 +75,7 @@ impl Server {
         limits.fit_memory(memory.connections, memory.datagrams, memory.tables);
         heap::map_large_allocations();
         // First those who keep privileges, then everything that can be attacked.
-        let helper = Asking::start(&settings.helpers, settings.pulses.minor("helper"))
+        let helper = HelperRequests::start(&settings.helpers, settings.pulses.minor("helper"))
             .map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
             keep_only(&KEPT).map_err(os("give up its privileges"))?;
@@ -100,20 +100,20 @@ impl Server {
         let now = clock::now();
         let tables = tables(&settings, marks, place.files(), now, &mut journal);
         let reactor = Reactor::new(pulse).map_err(os("make an epoll descriptor"))?;
-        let door = Door::open(place, Entrance::Tenants, &reactor);
+        let door = Listener::open(place, Entrance::Tenants, &reactor);
         let arrivals = Arrivals::new(
             door.map_err(os("watch its socket"))?,
             Admission::new(settings.allow.clone()),
         );
-        let door = Door::open(operators, Entrance::Operators, &reactor);
+        let door = Listener::open(operators, Entrance::Operators, &reactor);
         let operators = Operators::new(door.map_err(os("watch its socket"))?);
-        reactor.watch(helper.socket(), Ready::Helper).map_err(os("watch its helper"))?;
-        reactor.watch(engine.ready(), Ready::Engine).map_err(os("watch its engine"))?;
-        reactor.watch(disposal.ready(), Ready::Disposal).map_err(os("watch its disposer"))?;
-        reactor.watch(captures.ready(), Ready::Recorder).map_err(os("watch its recorder"))?;
-        let held = Held::new();
-        if let Some(file) = held.ready() {
-            reactor.watch(file, Ready::Held).map_err(os("watch its files"))?;
+        reactor.watch(helper.socket(), Wakeup::Helper).map_err(os("watch its helper"))?;
+        reactor.watch(engine.ready(), Wakeup::Engine).map_err(os("watch its engine"))?;
+        reactor.watch(disposal.ready(), Wakeup::Disposal).map_err(os("watch its disposer"))?;
+        reactor.watch(captures.ready(), Wakeup::Recorder).map_err(os("watch its recorder"))?;
+        let watched_files = WatchedFiles::new();
+        if let Some(file) = watched_files.ready() {
+            reactor.watch(file, Wakeup::Held).map_err(os("watch its files"))?;
         }
         let mut server = Server {
             reactor,
@@ -124,20 +124,20 @@ impl Server {
                 settings.memory.waiting,
                 settings.unwanted,
             ),
-            counted: Counted::default(),
+            counted: Counters::default(),
             operators,
             helpers: settings.helpers,
             broker: None,
-            related: Related::default(),
+            related: SocketRelations::default(),
             machines: Machines::default(),
-            leavers: Leavers::default(),
+            departed: Departed::default(),
             vnics: Vnics::new(registry),
             helper,
             engine,
             probes,
             captures,
             extents: Extents::default(),
-            held,
+            watched_files,
             pins: Pins::default(),
             journal,
             audit: Audit::default(),
@@ -161,7 +161,7 @@ impl Server {
     pub fn bring_sockets_together(
         &mut self,
         light: Vec<Range>,
-        take: impl FnOnce() -> Result<Place, StartError>,
+        take: impl FnOnce() -> Result<RuntimeFolder, StartError>,
     ) -> Result<(), StartError> {
         let os = |source| StartError::Os { what: "start its broker", source };
         let allow = self.arrivals.admission().allow();

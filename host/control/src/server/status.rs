@@ -1,6 +1,6 @@
 //! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
 
-use crate::counted::{self, Slot};
+use crate::counters::{self, Slot};
 use crate::engine::QpCounters;
 use crate::policy::datapath_name;
 use crate::port::VnicPort;
@@ -95,7 +95,7 @@ impl StatusRows<'_> {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "socket": self.arrivals.door().path(),
+            "socket": self.arrivals.listener().path(),
             "seconds": (clock::now() - self.started) / 1_000_000_000,
             "all_namespaces": self.helper.enters(),
             "disposers_lost": disposed.lost,
@@ -145,7 +145,7 @@ impl StatusRows<'_> {
             "path": peer.path.name(),
             "why": peer.why.phrase(),
             "packets": counters.map(|c: QpCounters| {
-                let mut packets = counted::packets(&c);
+                let mut packets = counters::packets(&c);
                 packets["sent_bytes"] = c.sent_bytes.into();
                 packets["received_bytes"] = c.received_bytes.into();
                 packets["window"] = c.window.into();
@@ -171,7 +171,7 @@ fn process_row(process: &ProcessStatus) -> Value {
 fn queue_pair(counters: Option<Slot>, qp: &QpStatus) -> Value {
     let words = counters.unwrap_or_default();
     let [head, ..] = words;
-    let mut row = counted::row(&words);
+    let mut row = counters::row(&words);
     row["qpn"] = qp.qpn.0.into();
     row["type"] = qp.service.name().into();
     row["state"] = if counters.is_some() { state_name((head >> 32) as u8) } else { "?" }.into();

@@ -4,7 +4,7 @@ use super::*;
 use crate::arrivals::Arrival;
 use crate::attached::Attached;
 use crate::journal::{Form, Level};
-use crate::place::{Audience, Place};
+use crate::runtime_folder::{Audience, RuntimeFolder};
 use crate::settings::Settings;
 use omniverb_broker::daemon_messages::Place as Address;
 use omniverb_fairness::Holder;
@@ -28,7 +28,7 @@ struct Process(SessionId, OwnedFd, Option<OwnedFd>, String);
 impl Bench {
     fn new(name: &str) -> Bench {
         let folder = std::env::temp_dir().join(format!("omniverb-{name}-{}", std::process::id()));
-        let place = |name| Place::take(&folder.join(name), Audience::Owner).unwrap();
+        let place = |name| RuntimeFolder::take(&folder.join(name), Audience::Owner).unwrap();
         let (places, journal) = ([place("a"), place("b")], Journal::new(Level::Error, Form::Words));
         let [tenants, operators] = places;
         let server = Server::new(tenants, operators, Settings::default(), journal).unwrap();
@@ -186,7 +186,7 @@ fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
 fn many_pairs_of_sockets_end_at_once() {
     const PAIRS: u64 = 4000;
     let mut bench = Bench::new("double-pairs");
-    let left = crate::holds::Left::default();
+    let left = crate::vnic_holds::Left::default();
     let address = |namespace| Address { namespace, address: [10, 9, 0, 1].into() };
     for number in 1..=PAIRS {
         let server = &mut bench.server;

@@ -1,4 +1,4 @@
-//! What an operator asks: the vNICs, their datapaths, limits and faults.
+//! Serves what an operator asks about vNICs: their datapaths, limits and faults.
 
 use crate::evidence::Evidence;
 use crate::journal::Level;
@@ -65,7 +65,7 @@ impl EnginePorts<'_> {
     }
 
     /// The tables are told who is new, and who is no more: when somebody came, or has let go of
-    /// what he [had open](crate::holds::Hold).
+    /// what he [had open](crate::vnic_holds::Hold).
     pub(super) fn tell_registered(&mut self) {
         for news in self.vnics.news() {
             match news {

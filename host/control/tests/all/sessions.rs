@@ -2,7 +2,7 @@
 
 use crate::support::remote::Remote;
 use crate::support::*;
-use omniverb_control::{Audience, Place, Settings, StartError};
+use omniverb_control::{Audience, RuntimeFolder, Settings, StartError};
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, socket};
@@ -325,15 +325,18 @@ fn survivors_announce_themselves_to_the_next_daemon() {
 #[test]
 fn a_place_is_taken_once() {
     let daemon = Daemon::start(Settings::default());
-    let taken = Place::take(&daemon.path, Audience::Owner);
+    let taken = RuntimeFolder::take(&daemon.path, Audience::Owner);
     assert!(matches!(taken, Err(StartError::InUse { pid: Some(_), .. })), "{taken:?}");
     let path = daemon.path.clone();
     let folder = daemon.stop();
     assert!(!path.exists());
     // A socket that a killed daemon left behind.
     drop(socket::listen(&path, 0o600).unwrap());
-    drop(Place::take(&path, Audience::Owner).unwrap());
+    drop(RuntimeFolder::take(&path, Audience::Owner).unwrap());
     std::fs::write(&path, "text").unwrap();
-    assert!(matches!(Place::take(&path, Audience::Owner), Err(StartError::NotASocket { .. })));
+    assert!(matches!(
+        RuntimeFolder::take(&path, Audience::Owner),
+        Err(StartError::NotASocket { .. })
+    ));
     std::fs::remove_dir_all(folder).unwrap();
 }

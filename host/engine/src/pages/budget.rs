@@ -1,4 +1,4 @@
-//! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
+//! Bounds how much of tenants' memory is mapped here, for each vNIC and in all.
 
 use crate::room::{Part, Room};
 use omniverb_ring::Window;

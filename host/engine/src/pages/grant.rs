@@ -4,7 +4,7 @@
 //! disk nor makes pages: they are the tenant's to make and to pay for.
 
 use crate::command::Row;
-use crate::pages::together::Hold;
+use crate::pages::shared_mappings::Hold;
 use omniverb_ring::Window;
 use omniverb_sys::window::residency;
 use omniverb_terms::Rkey;

@@ -1,4 +1,4 @@
-//! READs of the peer that are answered here, out of the application's pages.
+//! Answers the peer's READs here, out of the application's pages.
 //!
 //! A READ sees the memory as it is when its answer is made, packet by packet: everything that the
 //! peer asked for before has been answered by then, and the first packet also waits until the

@@ -6,13 +6,13 @@ use crate::command::Row;
 use crate::memory::Allowance;
 use crate::pages::grant::Grant;
 use crate::pages::granted::{Grants, Stretch};
-use crate::pages::placing::{Placing, is_drained};
 use crate::pages::reads::MappedReads;
 use crate::pages::sources::Sources;
+use crate::pages::write_placement::{WritePlacement, is_drained};
 use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming::Incoming;
 use crate::queue_pair::outgoing::{Fate, Outgoing};
-use crate::queue_pair::reading::{Answer, Readings};
+use crate::queue_pair::read_responses::{Answer, Readings};
 use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_link::pace::Denied;
 use omniverb_link::{Broken, Endpoint, Nak};
@@ -31,7 +31,7 @@ pub(crate) struct Application {
     grants: Grants,
     /// Those of them that it sends from.
     sources: Sources,
-    placing: Placing,
+    placing: WritePlacement,
     /// READs that are answered from them.
     mapped_reads: MappedReads,
     /// UC: what found no room.
@@ -92,7 +92,7 @@ impl Application {
             allowance,
             grants: Grants::default(),
             sources: Sources::default(),
-            placing: Placing::default(),
+            placing: WritePlacement::default(),
             mapped_reads: MappedReads::default(),
             reliable: service.is_reliable(),
             srq: if service.is_extended() { LatestSrq::None } else { LatestSrq::NotOfXrc },

@@ -3,8 +3,8 @@
 use crate::memory::Allowance;
 use crate::pacing::flow::Way;
 use crate::queue_pair::application::{Application, Said};
+use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
 use crate::queue_pair::outgoing::Fate;
-use crate::queue_pair::regulator::{Leaves, Regulator};
 use crate::queue_pair::stage::Stage;
 use crate::queue_pair::terms::{self, Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
@@ -16,7 +16,7 @@ use omniverb_wire::{Packet, Run};
 
 enum Transport {
     Rc(Box<Connection>),
-    Uc(Box<Unreliable>, Regulator),
+    Uc(Box<Unreliable>, MessagePacing),
 }
 
 /// One queue pair.
@@ -117,8 +117,8 @@ impl Connected {
         if self.service.is_reliable() && self.stage.leave() {
             let _ = self.hear(now);
         }
-        if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
-            regulator.leave();
+        if let Some(Transport::Uc(_, pacing)) = &mut self.transport {
+            pacing.leave();
         }
     }
 
@@ -131,7 +131,7 @@ impl Connected {
                 service if service.is_reliable() => {
                     Connection::new(config).map(|c| Transport::Rc(Box::new(c)))
                 }
-                _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c), self.regulator())),
+                _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c), self.pacing())),
             };
             // The one fault a configuration can have is a wrong MTU, and it cannot be wrong.
             self.transport = transport.ok();
@@ -150,8 +150,8 @@ impl Connected {
         }
     }
 
-    fn regulator(&self) -> Regulator {
-        Regulator::new((self.qpn, self.terms.peer_qpn), self.terms.features)
+    fn pacing(&self) -> MessagePacing {
+        MessagePacing::new((self.qpn, self.terms.peer_qpn), self.terms.features)
     }
 
     /// Passes on what the application said, and that it has made room.
@@ -214,11 +214,11 @@ impl Connected {
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }
-            Some(Transport::Uc(_, regulator)) if packet.opcode().is_notification() => {
-                regulator.on_notification(now, packet);
+            Some(Transport::Uc(_, pacing)) if packet.opcode().is_notification() => {
+                pacing.on_notification(now, packet);
             }
-            Some(Transport::Uc(connection, regulator)) => {
-                regulator.on_packet(packet.bth());
+            Some(Transport::Uc(connection, pacing)) => {
+                pacing.on_packet(packet.bth());
                 connection.handle_packet(packet, &mut self.application);
             }
             None => {}
@@ -248,7 +248,7 @@ impl Connected {
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         let transport = match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
-            Some(Transport::Uc(_, regulator)) => regulator.due(),
+            Some(Transport::Uc(_, pacing)) => pacing.due(),
             None => None,
         };
         transport.into_iter().chain(self.application.due()).min()
@@ -273,8 +273,8 @@ impl Connected {
 
     /// What leaves from now on takes this way. RC puts things in order itself.
     pub(crate) fn take_way(&mut self, way: Way) {
-        if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
-            regulator.take_way(way);
+        if let Some(Transport::Uc(_, pacing)) = &mut self.transport {
+            pacing.take_way(way);
         }
     }
 
@@ -290,14 +290,14 @@ impl Connected {
                 }
                 sent.map(|sent| sent.length)
             }
-            Transport::Uc(connection, regulator) => {
-                match regulator.next(now, self.application.backlog(), datagram) {
+            Transport::Uc(connection, pacing) => {
+                match pacing.next(now, self.application.backlog(), datagram) {
                     Leaves::Message => {}
                     Leaves::Notice(length) => return Some(length),
                     Leaves::Nothing => return None,
                 }
                 let length = connection.poll_transmit(datagram, &mut self.application)?;
-                regulator.on_send(&mut datagram[..length]);
+                pacing.on_send(&mut datagram[..length]);
                 Some(length)
             }
         }

@@ -4,7 +4,7 @@ use crate::memory::Allowance;
 use crate::pacing::flow::Way;
 use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
-use crate::queue_pair::regulator::{Leaves, Regulator};
+use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
@@ -30,7 +30,7 @@ pub(crate) struct Datagrams {
     psn: Psn,
     allowance: Allowance,
     backlog: Backlog,
-    regulator: Regulator,
+    pacing: MessagePacing,
     closed: bool,
     /// The application is to ring since [`Self::take_rings_since`].
     rings_since: bool,
@@ -55,7 +55,7 @@ impl Datagrams {
             psn: Psn::default(),
             backlog: Backlog::new(&allowance),
             allowance,
-            regulator: Regulator::throttled((qpn, peer_qpn), features, throttle),
+            pacing: MessagePacing::throttled((qpn, peer_qpn), features, throttle),
             closed: false,
             rings_since: false,
         }
@@ -87,7 +87,7 @@ impl Datagrams {
 
     /// When something may be sent again, if it is too early now, or is too old.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        self.regulator.due().into_iter().chain(self.backlog.due()).min()
+        self.pacing.due().into_iter().chain(self.backlog.due()).min()
     }
 
     /// The time that was asked for has come.
@@ -102,12 +102,12 @@ impl Datagrams {
 
     /// The application is going.
     pub(crate) fn leave(&mut self) {
-        self.regulator.leave();
+        self.pacing.leave();
     }
 
     /// What leaves from now on takes this way.
     pub(crate) fn take_way(&mut self, way: Way) {
-        self.regulator.take_way(way);
+        self.pacing.take_way(way);
     }
 
     /// Writes the next packet. `buffer`: for the message.
@@ -120,7 +120,7 @@ impl Datagrams {
         if self.closed {
             return None;
         }
-        match self.regulator.next(now, &mut self.backlog, datagram) {
+        match self.pacing.next(now, &mut self.backlog, datagram) {
             Leaves::Message => {}
             Leaves::Notice(length) => return Some(length),
             Leaves::Nothing => return None,
@@ -128,7 +128,7 @@ impl Datagrams {
         match self.next(datagram, buffer) {
             Ok(length) => {
                 if let Some(length) = length {
-                    self.regulator.on_send(&mut datagram[..length]);
+                    self.pacing.on_send(&mut datagram[..length]);
                 }
                 length
             }
@@ -166,13 +166,13 @@ impl Datagrams {
     /// A packet from the peer; the application looks at the Q_Key.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
         if packet.opcode().is_notification() {
-            return self.regulator.on_notification(now, packet);
+            return self.pacing.on_notification(now, packet);
         }
         let Some(deth) = packet.deth() else { return };
         if self.closed || !packet.bth().is_in_default_partition() || self.peer_qpn.is_group() {
             return;
         }
-        self.regulator.on_packet(packet.bth());
+        self.pacing.on_packet(packet.bth());
         let (flags, immediate) = carried(packet);
         let request = Request::Datagram { flags, immediate, qkey: deth.queue_key() };
         match self.backlog.send(&mut self.endpoint, &request, packet.payload(), now) {

@@ -1,4 +1,4 @@
-//! What the peer asks for: parts of its messages become records of the application's request ring.
+//! Turns messages of the peer into records of the application's request ring.
 
 use crate::records;
 use omniverb_link::Credit;

@@ -1,5 +1,5 @@
-//! What the application asks for: records of its request ring become requests of the transport,
-//! and stay in the ring until they are over.
+//! Turns records of the application's request ring into requests of the transport; they stay in the
+//! ring until they are over.
 
 use crate::memory::Allowance;
 use crate::pages::granted::{Grants, Target};

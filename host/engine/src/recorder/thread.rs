@@ -160,9 +160,9 @@ impl Thread {
             pulse.work();
             match task {
                 Ok(task) => {
-                    self.obey(task);
+                    self.apply(task);
                     while let Ok(task) = self.tasks.try_recv() {
-                        self.obey(task);
+                        self.apply(task);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -174,7 +174,7 @@ impl Thread {
         numbers.into_iter().for_each(|number| self.end(number));
     }
 
-    fn obey(&mut self, task: Task) {
+    fn apply(&mut self, task: Task) {
         match task {
             Task::Begin { capture: number, vnic, file, snap_bytes, queue } => {
                 let capture = Capture::new(vnic, file, snap_bytes, queue, clock::now());

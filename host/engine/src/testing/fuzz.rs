@@ -4,7 +4,7 @@
 use crate::memory::Allowance;
 use crate::pages::budget::Mappings;
 use crate::pages::grant::Grant;
-use crate::pages::together::Hold;
+use crate::pages::shared_mappings::Hold;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
 use omniverb_link::attributes::{Receiving, Sending};

@@ -19,7 +19,7 @@ use self::trace::Trace;
 use crate::command::feature;
 use crate::pages::budget::{Budget, Mappings};
 use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
-use crate::pages::together::Hold;
+use crate::pages::shared_mappings::Hold;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;

@@ -1,4 +1,4 @@
-//! What packet threads count, where the control plane looks at it.
+//! Shares counters of packet threads with the control plane.
 
 use crate::command::QpCounters;
 use omniverb_sys::clock;

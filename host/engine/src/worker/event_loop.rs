@@ -2,11 +2,11 @@
 //! commands) and hands it on.
 
 use super::counted::{Counters, Showing};
-use super::left::Left;
 use super::outbox::Outbox;
 use super::state::State;
 use super::state::receive::Receiving;
 use super::watcher::{Awake, Watcher};
+use super::work_left::WorkLeft;
 use crate::command::Command;
 use crate::memory::Store;
 use crate::network::questions::Questions;
@@ -37,7 +37,7 @@ pub(crate) struct Worker {
     /// How long to look for more work before a sleep, in nanoseconds.
     spin: u64,
     /// What is in the sockets, of what was looked at last.
-    left: Left,
+    left: WorkLeft,
     /// The control plane is gone.
     over: bool,
 }
@@ -57,7 +57,7 @@ impl Worker {
             state,
             receiving: Receiving::new(),
             spin: u64::try_from(spin.as_nanos()).unwrap_or_default(),
-            left: Left::Nothing,
+            left: WorkLeft::Nothing,
             over: false,
         })
     }
@@ -69,11 +69,11 @@ impl Worker {
         let mut quiet = 0_u32;
         while !self.over {
             let now = self.state.now();
-            let timeout = if self.state.turn(now) == Left::Something {
+            let timeout = if self.state.turn(now) == WorkLeft::Something {
                 busy_at = now.clock;
                 quiet = 0;
                 Some(Duration::ZERO)
-            } else if std::mem::replace(&mut self.left, Left::Nothing) == Left::Something {
+            } else if std::mem::replace(&mut self.left, WorkLeft::Nothing) == WorkLeft::Something {
                 // If only noise: giving the processor away between two batches of a flood would let
                 // it fill the sockets' buffers, where it pushes out what is not noise.
                 Some(Duration::ZERO)
@@ -87,11 +87,11 @@ impl Worker {
             pulse.rest();
             let Ok(()) = self.watcher.wait(timeout) else { return };
             pulse.work();
-            let (mut awake, mut datagrams) = (false, Left::Nothing);
+            let (mut awake, mut datagrams) = (false, WorkLeft::Nothing);
             while let Some(what) = self.watcher.next() {
                 awake = true;
                 if matches!(what, Awake::Socket(..)) {
-                    datagrams = Left::Something;
+                    datagrams = WorkLeft::Something;
                 }
                 self.came(what);
             }
@@ -142,7 +142,7 @@ impl Worker {
         self.inbox.wake.take();
         loop {
             match self.inbox.commands.try_recv() {
-                Ok(command) => self.state.obey(command, &self.watcher),
+                Ok(command) => self.state.apply(command, &self.watcher),
                 Err(mpsc::TryRecvError::Empty) => return,
                 Err(mpsc::TryRecvError::Disconnected) => {
                     self.over = true;

@@ -1,4 +1,4 @@
-//! What a vNIC's limit lets through, and the links that wait for it.
+//! Applies a vNIC's rate limit, and keeps the links that wait for it.
 //!
 //! A link that may not send is put down here once, and comes out when the limit lets the vNIC send
 //! again, or is another. What is sent is taken from the limit, and so is what peers are told of the

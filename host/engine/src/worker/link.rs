@@ -1,9 +1,9 @@
-//! One link as a packet thread sees it.
+//! Serves one link of a packet thread.
 
-use super::left::Left;
-use super::second_look::SecondLook;
-use super::sound::Sound;
+use super::checked_packet::CheckedPacket;
+use super::recheck::Recheck;
 use super::timers::{Alarm, Due, Timers};
+use super::work_left::WorkLeft;
 use crate::command::QpCounters;
 use crate::network::train::Train;
 use crate::pacing::flow::Way;
@@ -69,14 +69,14 @@ pub(super) struct Link {
     /// Its acknowledgement has been waiting for company since then.
     waiting_since: Option<u64>,
     /// When it is looked at again if it waits for its application.
-    second_look: SecondLook,
+    recheck: Recheck,
     /// Packets and bytes; the rest is the transport's to count.
     counted: QpCounters,
 }
 
 /// What came of serving a link.
 pub(super) struct Served {
-    pub(super) left: Left,
+    pub(super) left: WorkLeft,
     /// It takes packets, from now on.
     pub(super) is_new: bool,
 }
@@ -91,7 +91,7 @@ impl Link {
             queued: false,
             parked: false,
             waiting_since: None,
-            second_look: SecondLook::default(),
+            recheck: Recheck::default(),
             counted: QpCounters::default(),
         }
     }
@@ -124,7 +124,7 @@ impl Link {
     /// Notes that it is to be served. True: it is not on the list yet.
     pub(super) fn is_wanted(&mut self, reason: Reason) -> bool {
         if reason == Reason::News {
-            self.second_look.news();
+            self.recheck.news();
         }
         !std::mem::replace(&mut self.queued, true)
     }
@@ -154,12 +154,12 @@ impl Link {
         match &mut self.kind {
             Kind::Connected(connected) => {
                 let was_ready = connected.is_ready();
-                let left = Left::if_more(connected.serve(now));
+                let left = WorkLeft::if_more(connected.serve(now));
                 Served { left, is_new: !was_ready && connected.is_ready() }
             }
             Kind::Datagrams(datagrams) => {
                 datagrams.serve(now);
-                Served { left: Left::Nothing, is_new: false }
+                Served { left: WorkLeft::Nothing, is_new: false }
             }
         }
     }
@@ -230,31 +230,31 @@ impl Link {
     }
 
     /// A packet for this link.
-    pub(super) fn take(&mut self, sound: &Sound<'_>) {
-        self.take_marked(sound, sound.ecn);
+    pub(super) fn take(&mut self, checked: &CheckedPacket<'_>) {
+        self.take_marked(checked, checked.ecn);
     }
 
     /// A notification about what this link sends. The mark that it came with itself says nothing of
     /// the way there.
-    pub(super) fn notify(&mut self, sound: &Sound<'_>) {
-        self.take_marked(sound, Ecn::Unmarked);
+    pub(super) fn notify(&mut self, checked: &CheckedPacket<'_>) {
+        self.take_marked(checked, Ecn::Unmarked);
     }
 
-    fn take_marked(&mut self, sound: &Sound<'_>, ecn: Ecn) {
+    fn take_marked(&mut self, checked: &CheckedPacket<'_>, ecn: Ecn) {
         self.counted.received_packets += 1;
-        self.counted.received_bytes += sound.datagram.len() as u64;
+        self.counted.received_bytes += checked.datagram.len() as u64;
         match &mut self.kind {
-            Kind::Connected(connected) => connected.packet(sound.now, &sound.packet, ecn),
-            Kind::Datagrams(datagrams) => datagrams.packet(sound.now, &sound.packet),
+            Kind::Connected(connected) => connected.packet(checked.now, &checked.packet, ecn),
+            Kind::Datagrams(datagrams) => datagrams.packet(checked.now, &checked.packet),
         }
     }
 
     /// A packet to the group that its queue pair is attached to by it.
-    pub(super) fn take_copy(&mut self, sound: &Sound<'_>) {
+    pub(super) fn take_copy(&mut self, checked: &CheckedPacket<'_>) {
         self.counted.received_packets += 1;
-        self.counted.received_bytes += sound.datagram.len() as u64;
+        self.counted.received_bytes += checked.datagram.len() as u64;
         if let Kind::Datagrams(datagrams) = &mut self.kind {
-            datagrams.copy(sound.now, &sound.packet, (sound.from, sound.local));
+            datagrams.copy(checked.now, &checked.packet, (checked.from, checked.local));
         }
     }
 
@@ -293,9 +293,9 @@ impl Link {
             Kind::Datagrams(datagrams) => datagrams.take_rings_since(),
         };
         if rings_since {
-            self.second_look.news();
+            self.recheck.news();
         }
-        self.second_look.served(now);
+        self.recheck.served(now);
         let next = self.next_timeout();
         self.alarm.set(timers, Due::Link(index), next);
     }
@@ -340,7 +340,7 @@ impl Link {
             Kind::Connected(connected) => connected.next_timeout(),
             Kind::Datagrams(datagrams) => datagrams.next_timeout(),
         };
-        let again = self.second_look.due().filter(|_| self.waits());
+        let again = self.recheck.due().filter(|_| self.waits());
         own.into_iter().chain(again).min()
     }
 

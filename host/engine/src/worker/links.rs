@@ -1,4 +1,4 @@
-//! The links of a packet thread: where each is, who it is for, and which are to be served.
+//! Finds the links of a packet thread: by place, by receiver, and by what is to be served.
 
 use super::link::{Ends, Link, Reason};
 use crate::pacing::agenda::Agenda;

@@ -2,25 +2,25 @@
 //! parts in the other files, each of which keeps its own order. What happens between these is in
 //! the files below [`state`]: packets arrive, links are served, the control plane wants something.
 
-mod attendance;
 mod bell;
 mod bells;
+mod checked_packet;
 mod copies;
 pub(crate) mod counted;
-mod courtesy;
-mod detour;
 pub(crate) mod event_loop;
+mod fault_queue;
 mod gate;
-mod left;
 mod link;
+mod link_clock;
 mod links;
 pub(crate) mod outbox;
-mod second_look;
-mod sound;
-mod spoken;
+mod recheck;
+mod reports;
+mod spoken_ids;
 mod state;
-mod tidings;
 mod timers;
 mod vnic;
 mod vnics;
 mod watcher;
+mod work_left;
+mod yielding;

@@ -1,4 +1,4 @@
-//! The way from a packet thread to the control plane.
+//! Sends events of a packet thread to the control plane.
 
 use crate::command::Event;
 use crate::events::{Events, Posted};

@@ -1,10 +1,10 @@
 //! What belongs to one vNIC; each part keeps its own order.
 
 use super::copies::Copies;
-use super::detour::Detour;
+use super::fault_queue::FaultQueue;
 use super::gate::Gate;
-use super::spoken::Spoken;
-use super::tidings::Tidings;
+use super::reports::Reports;
+use super::spoken_ids::SpokenIds;
 use super::timers::{Alarm, Due, Timers};
 use crate::memory::Allowance;
 use crate::network::port::Sockets;
@@ -32,11 +32,11 @@ pub(super) struct Vnic {
     /// Copies for whoever captures its packets.
     pub(super) capture: CaptureSender,
     /// What packets for it go through, if its network is to seem bad.
-    pub(super) detour: Option<Detour>,
+    pub(super) fault_queue: Option<FaultQueue>,
     /// What the control plane is told of it.
-    pub(super) tidings: Tidings,
+    pub(super) reports: Reports,
     /// What its connection ids have said, which may be answered.
-    pub(super) spoken: Spoken,
+    pub(super) spoken: SpokenIds,
     /// Counts management datagrams that were sent.
     managed: u32,
 }
@@ -52,9 +52,9 @@ impl Vnic {
             budget,
             copies: Copies::default(),
             capture: CaptureSender::default(),
-            detour: None,
-            tidings: Tidings::new(now),
-            spoken: Spoken::default(),
+            fault_queue: None,
+            reports: Reports::new(now),
+            spoken: SpokenIds::default(),
             managed: 0,
         }
     }
@@ -74,8 +74,8 @@ impl Vnic {
     /// Drops what is kept for itself while it keeps more than it may.
     pub(super) fn give_way(&mut self) {
         self.unclaimed.give_way(&self.allowance);
-        if let Some(detour) = &mut self.detour {
-            detour.give_way(&self.allowance);
+        if let Some(fault_queue) = &mut self.fault_queue {
+            fault_queue.give_way(&self.allowance);
         }
     }
 

@@ -1,6 +1,6 @@
-//! The vNICs that a packet thread serves.
+//! Keeps the vNICs that a packet thread serves.
 
-use super::detour::Detour;
+use super::fault_queue::FaultQueue;
 use super::vnic::Vnic;
 use omniverb_terms::VnicId;
 use std::collections::BTreeMap;
@@ -39,12 +39,12 @@ impl Vnics {
     }
 
     /// What packets for this one go through, if it has faults.
-    pub(super) fn detour_mut(&mut self, id: VnicId) -> Option<&mut Detour> {
-        self.get_mut(id)?.detour.as_mut()
+    pub(super) fn detour_mut(&mut self, id: VnicId) -> Option<&mut FaultQueue> {
+        self.get_mut(id)?.fault_queue.as_mut()
     }
 
     /// What packets for those go through that have faults.
-    pub(super) fn detours(&self) -> impl Iterator<Item = (VnicId, &Detour)> {
-        self.0.iter().filter_map(|(id, vnic)| Some((*id, vnic.detour.as_ref()?)))
+    pub(super) fn detours(&self) -> impl Iterator<Item = (VnicId, &FaultQueue)> {
+        self.0.iter().filter_map(|(id, vnic)| Some((*id, vnic.fault_queue.as_ref()?)))
     }
 }

@@ -1,4 +1,4 @@
-//! Accounts, and the receipts for what is charged to them.
+//! Counts what is charged to an account, and returns it when a receipt is dropped.
 //!
 //! One thread charges: `Tenancy` is behind `&mut`. The counters are atomic only so that a receipt
 //! can return what it holds without having the tables at hand and may still go to another thread

@@ -1,4 +1,4 @@
-//! Quotas: what is charged, to whom, and how it comes back.
+//! Charges quotas, and returns what was charged.
 //!
 //! Every row of the tables that somebody causes has a [`Receipt`]: the row is put into the tables
 //! with what was charged for it, and whoever takes it out, on whatever way, returns that by

@@ -1,4 +1,4 @@
-//! Ids are made, and get addresses: their own, and those of whom they are to connect to.
+//! Creates ids, and resolves their addresses and those of their peers.
 //!
 //! Addresses are those of the vNIC's GID table. Which of them goes to where, the process's own
 //! kernel knows; who leaves it to us gets the first that may do.

@@ -1,4 +1,4 @@
-//! An id: a connection of somebody's, or somebody who waits for some.
+//! Describes an id of the connection manager: a connection, or a listener.
 
 use super::ports::Port;
 use crate::accounts::{Account, Kind, Quotas, Receipt};

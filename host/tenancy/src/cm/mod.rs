@@ -2,26 +2,27 @@
 //! pair 1.
 //!
 //! How a connection goes is `rnic/cm`'s to know; here is whose it is. `id.rs`, `ports.rs` and
-//! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connecting.rs` does what their
-//! users want, `arriving.rs` takes messages in, `early.rs` has those that are early and
-//! `keeping.rs` says what becomes of them, `telling.rs` carries out what follows: messages to the
-//! peer and events to the user, `farewells.rs` has what ids that are gone said last, and
-//! `parting.rs` says it again; `ends.rs`: from whom a message is, and to whom. What goes from one
-//! id of a vNIC to another never leaves the tables; everything else travels through the vNIC's own
-//! network, which decides so who may talk to whom, to another vNIC of this host as well.
+//! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connection_calls.rs` does what
+//! their users want, `received_messages.rs` takes messages in, `early_requests.rs` has those that
+//! are early and `early_request_timer.rs` says what becomes of them, `steps.rs` carries out what
+//! follows: messages to the peer and events to the user, `dreq_retransmission.rs` has what ids that
+//! are gone said last, and `dreq_timer.rs` says it again; `message_ends.rs`: from whom a message
+//! is, and to whom. What goes from one id of a vNIC to another never leaves the tables; everything
+//! else travels through the vNIC's own network, which decides so who may talk to whom, to another
+//! vNIC of this host as well.
 
 mod addresses;
-mod arriving;
-mod connecting;
-mod early;
-mod ends;
-mod farewells;
+mod connection_calls;
+mod dreq_retransmission;
+mod dreq_timer;
+mod early_request_timer;
+mod early_requests;
 mod id;
-mod keeping;
-mod parting;
+mod message_ends;
 mod ports;
+mod received_messages;
+mod steps;
 pub(crate) mod table;
-mod telling;
 
 use crate::context::Context;
 use crate::network::Network;

@@ -1,4 +1,4 @@
-//! Ports of port spaces: who has which, in each vNIC.
+//! Binds ports of port spaces in each vNIC.
 
 use crate::directory::Family;
 use crate::ids::SessionId;

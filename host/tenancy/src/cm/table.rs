@@ -1,7 +1,7 @@
-//! All ids, and what they are found by. Who takes one out takes it out everywhere.
+//! Keeps all ids, and what they are found by. Who takes one out takes it out everywhere.
 
-use super::early::EarlyRequests;
-use super::farewells::Farewells;
+use super::dreq_retransmission::DreqRetransmissions;
+use super::early_requests::EarlyRequests;
 use super::id::{Asker, Exchange, FoundBy, Id, Key, Listening, Peer, Waits};
 use super::ports::{Binding, Hold, Port, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
@@ -32,7 +32,7 @@ pub(crate) struct Connections {
     /// On its way; nothing is between two calls of the tables.
     carried: VecDeque<Carried>,
     pub(super) early: EarlyRequests,
-    pub(super) farewells: Farewells,
+    pub(super) farewells: DreqRetransmissions,
 }
 
 impl Connections {

@@ -1,5 +1,5 @@
-//! The GID table of a vNIC: the addresses of its network namespace, in an order that looks the
-//! same in every container.
+//! Makes the GID table of a vNIC from the addresses of its network namespace, in an order that
+//! looks the same in every container.
 
 use omniverb_session::body::GidEntry;
 use omniverb_session::limits::GIDS_MAX;

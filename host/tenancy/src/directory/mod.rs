@@ -1,4 +1,4 @@
-//! The directory: which way through the network below a name leads, and which name a way has.
+//! Translates names (GIDs) into routes through the underlay, and back.
 //!
 //! A GID is what verbs call a peer: a name. What packets are sent to is an address of the network
 //! below, the *underlay*: a route. Here, and nowhere else, the one becomes the other. What is at

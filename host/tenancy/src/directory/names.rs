@@ -1,5 +1,4 @@
-//! The names of a vNIC as they were found at its interfaces: its GID table, its addresses, and who
-//! waits for their being read.
+//! Keeps the GID table and addresses of a vNIC, and the sessions that wait for them to be read.
 
 use super::gids::{VnicAddress, sorted};
 use crate::ids::SessionId;

@@ -1,4 +1,4 @@
-//! What the audit is told: every link that is made and every one that ends, with both its ends.
+//! Tells the audit of every link that is made and every one that ends, with both its ends.
 
 use crate::action::{Action, Audited, LinkEvent};
 use crate::ids::LinkKey;
@@ -25,18 +25,19 @@ impl Observer<'_> {
     }
 
     pub(crate) fn audit_engine_link(&mut self, link: &EngineLink, event: LinkEvent) {
-        if !self.observers.has_audit() || !self.queue_pairs.contains(link.way.qpn) {
+        if !self.observers.has_audit() || !self.queue_pairs.contains(link.flow.qpn) {
             return;
         }
-        let peer = link.within.and_then(|_| self.queue_pairs.session_of(link.way.peer));
+        let peer = link.within.and_then(|_| self.queue_pairs.session_of(link.flow.peer));
         let audited = Audited {
             event,
             service: link.service,
             path: link.path,
-            qpns: [link.way.qpn, link.way.peer],
+            qpns: [link.flow.qpn, link.flow.peer],
             vnics: [Some(link.vnic), link.within],
             clients: [Some(link.session), peer].map(|session| self.tenants.client_of(session?)),
-            addresses: [link.way.sgid, link.way.dgid].map(|gid| Some(self.network.address_of(gid))),
+            addresses: [link.flow.sgid, link.flow.dgid]
+                .map(|gid| Some(self.network.address_of(gid))),
         };
         self.context.act(Action::Audit(Box::new(audited)));
     }

@@ -1,5 +1,4 @@
-//! Bells: what two processes wake each other with, one per pair of processes; and the bits of
-//! their ready maps.
+//! Assigns doorbells to pairs of processes, and bits of their ready maps to links.
 
 use crate::ids::SessionId;
 use omniverb_session::limits::LINKS_PER_BELL;
@@ -53,7 +52,7 @@ struct Bell {
 
 /// The place of a link in a bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BellSlot {
     /// Names the bell; no two have the same.
     pub(crate) bell: u64,
     /// The bell is made for this link, and there is none if that fails.
@@ -79,7 +78,7 @@ fn pair(first: SessionId, second: SessionId) -> (Pair, bool) {
 
 impl Bells {
     /// A place for a link between these two; `None` if their bell is full.
-    pub(crate) fn take(&mut self, first: SessionId, second: SessionId) -> Option<Place> {
+    pub(crate) fn take(&mut self, first: SessionId, second: SessionId) -> Option<BellSlot> {
         let (key, swapped) = pair(first, second);
         let is_new = !self.bells.contains_key(&key);
         if is_new {
@@ -101,7 +100,7 @@ impl Bells {
             bell.slots[sides[0] as usize].give(one);
             return None;
         };
-        Some(Place { bell: bell.id, is_new, sides, slots: [one, other] })
+        Some(BellSlot { bell: bell.id, is_new, sides, slots: [one, other] })
     }
 
     /// There is a place for a link between these two.
@@ -114,7 +113,7 @@ impl Bells {
     }
 
     /// Gives a place back.
-    pub(crate) fn give(&mut self, first: SessionId, second: SessionId, place: &Place) {
+    pub(crate) fn give(&mut self, first: SessionId, second: SessionId, place: &BellSlot) {
         let Some(bell) = self.bells.get_mut(&pair(first, second).0) else { return };
         // A bell of the same pair may be another one by now.
         if bell.id == place.bell {

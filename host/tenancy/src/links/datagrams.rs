@@ -2,7 +2,7 @@
 //! has answered, for a neighbour in both directions, because a direct link, once there, carries
 //! both. It does not wait: that may be long, and a process has one call at a time.
 
-use super::engine_link::{Cause, Route, Way};
+use super::engine_link::{Cause, Flow, Route};
 use super::link::Invitation;
 use crate::ids::{LinkKey, SessionId};
 use crate::links::Links;
@@ -118,8 +118,8 @@ impl Pairing<'_> {
         {
             self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
         }
-        let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
-        self.linker().link_to_engine(way, route, now)?;
+        let flow = Flow { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
+        self.linker().link_to_engine(flow, route, now)?;
         Ok(Found::Linked)
     }
 }
@@ -129,7 +129,7 @@ impl Links {
     fn leads_to(&self, m: &ConnectQp) -> bool {
         let peer = (m.dest_qpn, m.dgid);
         if let Some(link) = self.engine.get(m.qpn, peer) {
-            return link.way.sgid == m.sgid;
+            return link.flow.sgid == m.sgid;
         }
         let key = LinkKey::new(m.qpn, m.dest_qpn);
         let Some(link) = self.direct(key) else { return false };

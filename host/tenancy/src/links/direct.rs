@@ -1,8 +1,8 @@
-//! Links: their quotas, their place in a bell, their end.
+//! Makes and ends direct links: their quotas, their place in a bell.
 
-use super::consents::Rest;
+use super::consent_table::Rest;
 use super::link::{Invitation, Link, LinkReceipts};
-use super::room::Places;
+use super::link_admission::Places;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
 use crate::ids::{LinkKey, SessionId};

@@ -1,5 +1,5 @@
-//! All direct links: by their two queue pairs, by each of them, and by the end that did not ask for
-//! one.
+//! Keeps all direct links: by their two queue pairs, by each of them, and by the end that did not
+//! ask for one.
 
 use super::link::Link;
 use super::uninvited::Uninvited;

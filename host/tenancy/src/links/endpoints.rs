@@ -1,4 +1,4 @@
-//! Queue pairs are made, and go.
+//! Creates and destroys queue pairs.
 
 use crate::accounts::Kind;
 use crate::ids::{LinkKey, SessionId};

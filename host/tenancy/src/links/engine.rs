@@ -1,12 +1,12 @@
-//! Links whose far end is the engine: for peers that are not to be reached directly.
+//! Makes and ends links to the engine: for peers that are not to be reached directly.
 //!
 //! They need only one side's wish, and, for datagrams, not even that: what a stranger sends to a
 //! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
 //! which goes with the last of them.
 
-use super::consents::Rest;
-use super::engine_link::{Cause, EngineLink, EngineLinkAge, Route, Way};
-use super::room::Pending;
+use super::consent_table::Rest;
+use super::engine_link::{Cause, EngineLink, EngineLinkAge, Flow, Route};
+use super::link_admission::Pending;
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
 use crate::ids::SessionId;
@@ -30,12 +30,17 @@ const ENGINE: SessionId = SessionId(u64::MAX);
 impl Linker<'_> {
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
     /// one for another peer of the same number.
-    pub(super) fn link_to_engine(&mut self, way: Way, route: Route, now: u64) -> Result<(), Errno> {
-        let Way { qpn, peer, sgid, dgid } = way;
+    pub(super) fn link_to_engine(
+        &mut self,
+        flow: Flow,
+        route: Route,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let Flow { qpn, peer, sgid, dgid } = flow;
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
         let (session, vnic, service) = (qp.session(), qp.vnic(), qp.service());
         let linked = match service {
-            Service::Ud => self.links.knows(way),
+            Service::Ud => self.links.knows(flow),
             _ => self.links.is_linked(qpn, peer),
         };
         if linked {
@@ -55,7 +60,7 @@ impl Linker<'_> {
             self.links.rest_on(
                 self.context,
                 question,
-                Rest::Engine(qpn, way.remote_peer()),
+                Rest::Engine(qpn, flow.remote_peer()),
                 payer,
                 now,
             );
@@ -66,7 +71,7 @@ impl Linker<'_> {
             vnic,
             service,
             place,
-            way,
+            flow,
             path,
             why,
             within,
@@ -205,9 +210,9 @@ impl Linker<'_> {
 
 impl Links {
     /// There is a link to exactly this peer, or a direct one that has its number.
-    fn knows(&self, way: Way) -> bool {
-        let engine = self.engine.get(way.qpn, way.remote_peer());
-        engine.is_some() || self.has_direct(way.qpn, way.peer)
+    fn knows(&self, flow: Flow) -> bool {
+        let engine = self.engine.get(flow.qpn, flow.remote_peer());
+        engine.is_some() || self.has_direct(flow.qpn, flow.peer)
     }
 }
 
@@ -239,7 +244,7 @@ impl Unlinker<'_> {
                 self.links.rest_no_more(
                     self.context,
                     question,
-                    Rest::Engine(qpn, link.way.remote_peer()),
+                    Rest::Engine(qpn, link.flow.remote_peer()),
                 );
             }
             self.observer().audit_engine_link(link, LinkEvent::Ended);
@@ -283,34 +288,34 @@ impl Unlinker<'_> {
 
 impl Pairing<'_> {
     /// A datagram for a queue pair came from somebody it has no link for.
-    pub(crate) fn meet_stranger(&mut self, key: VnicId, way: Way, now: u64) {
-        let Some(qp) = self.queue_pairs.get(way.qpn) else { return };
+    pub(crate) fn meet_stranger(&mut self, key: VnicId, flow: Flow, now: u64) {
+        let Some(qp) = self.queue_pairs.get(flow.qpn) else { return };
         // A link for that number to somebody whom the queue pair knows stays as it is.
-        let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.links.knows(way);
+        let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.links.knows(flow);
         let session = qp.session();
-        if !fits || !numbers::is_qpn(way.peer) || !self.tenants.owns(key, way.sgid) {
+        if !fits || !numbers::is_qpn(flow.peer) || !self.tenants.owns(key, flow.sgid) {
             return;
         }
         if !self.tenants.has_time(self.context, session) {
             return;
         }
-        let route = match self.local_source(key, way) {
+        let route = match self.local_source(key, flow) {
             Some((source, why)) => Route::forwarded(why, source),
             // Nobody else has addresses of ours.
-            None if way.dgid.is_loopback() || self.tenants.owns(key, way.dgid) => return,
-            None => match self.network.known_answer(self.tenants, key, way.sgid, way.dgid, now) {
+            None if flow.dgid.is_loopback() || self.tenants.owns(key, flow.dgid) => return,
+            None => match self.network.known_answer(self.tenants, key, flow.sgid, flow.dgid, now) {
                 Some(Answer::Omniverb(features)) => Route::omniverb(Why::Stranger, features),
                 _ => Route { why: Why::Stranger, ..Route::roce() },
             },
         };
-        let _ = self.linker().link_to_engine(way, Route { cause: Cause::Stranger, ..route }, now);
+        let _ = self.linker().link_to_engine(flow, Route { cause: Cause::Stranger, ..route }, now);
     }
 
     /// The vNIC of a sender that the engine forwards to us.
-    fn local_source(&self, key: VnicId, way: Way) -> Option<(VnicId, Why)> {
-        let source = self.links.engine.get(way.peer, (way.qpn, way.sgid))?;
-        let ours = source.within == Some(key) && source.way.sgid == way.dgid;
-        let ends = ((key, way.qpn), (source.vnic, way.peer));
+    fn local_source(&self, key: VnicId, flow: Flow) -> Option<(VnicId, Why)> {
+        let source = self.links.engine.get(flow.peer, (flow.qpn, flow.sgid))?;
+        let ours = source.within == Some(key) && source.flow.sgid == flow.dgid;
+        let ends = ((key, flow.qpn), (source.vnic, flow.peer));
         let why = self
             .pair_windows
             .kept_apart(

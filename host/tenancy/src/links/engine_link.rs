@@ -1,6 +1,6 @@
-//! A link to the engine: from where to where it is wanted, and what there is of it.
+//! Describes a link to the engine.
 
-use super::bells::Place;
+use super::bells::BellSlot;
 use crate::accounts::Kind;
 use crate::ids::{RemotePeer, SessionId};
 use crate::network::neighbours::Question;
@@ -9,7 +9,7 @@ use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Flow {
     pub(crate) qpn: Qpn,
     pub(crate) peer: Qpn,
     /// What the queue pair calls itself.
@@ -18,7 +18,7 @@ pub(crate) struct Way {
     pub(crate) dgid: Gid,
 }
 
-impl Way {
+impl Flow {
     /// The peer, as links to the engine are known by it.
     pub(crate) fn remote_peer(&self) -> RemotePeer {
         (self.peer, self.dgid)
@@ -97,8 +97,8 @@ pub(crate) struct EngineLink {
     /// The vNIC of that process.
     pub(crate) vnic: VnicId,
     pub(crate) service: Service,
-    pub(crate) place: Place,
-    pub(crate) way: Way,
+    pub(crate) place: BellSlot,
+    pub(crate) flow: Flow,
     pub(crate) path: Path,
     pub(crate) why: Why,
     /// The peer's vNIC, if that is on this host and reached without the network.
@@ -112,6 +112,6 @@ pub(crate) struct EngineLink {
 
 impl EngineLink {
     pub(super) fn age(&self) -> EngineLinkAge {
-        (self.born, self.way.qpn, self.way.remote_peer())
+        (self.born, self.flow.qpn, self.flow.remote_peer())
     }
 }

@@ -1,10 +1,10 @@
-//! All links to the engine: by their queue pairs, and as they make way for others.
+//! Keeps all links to the engine: by their queue pairs, and as they make way for others.
 //!
 //! The numbers of peers are the peers' own: one may be that of somebody here, and datagram peers on
 //! different hosts may have the same.
 
 use super::engine_link::{Cause, EngineLink, EngineLinkAge};
-use super::seniority::Seniority;
+use super::link_ages::LinkAges;
 use crate::accounts::{Paid, Receipt};
 use crate::ids::{RemotePeer, SessionId};
 use omniverb_fairness::Holder;
@@ -16,7 +16,7 @@ use std::iter::successors;
 #[derive(Debug, Default)]
 pub(super) struct EngineLinks {
     rows: BTreeMap<(Qpn, RemotePeer), Paid<EngineLink>>,
-    seniority: Seniority,
+    seniority: LinkAges,
     /// Those of groups, by their vNICs.
     groups: BTreeSet<Attachment>,
 }
@@ -27,7 +27,7 @@ type Attachment = (VnicId, Gid, Qpn, Qpn);
 /// The attachment that a link is, if it is one.
 fn attachment(link: &EngineLink) -> Option<Attachment> {
     let of_group = link.cause == Cause::Group;
-    of_group.then_some((link.vnic, link.way.dgid, link.way.qpn, link.way.peer))
+    of_group.then_some((link.vnic, link.flow.dgid, link.flow.qpn, link.flow.peer))
 }
 
 impl EngineLinks {
@@ -76,14 +76,14 @@ impl EngineLinks {
         if link.cause == Cause::Stranger {
             self.seniority.add_stranger(age, link.vnic);
         }
-        self.rows.insert((link.way.qpn, link.way.remote_peer()), link);
+        self.rows.insert((link.flow.qpn, link.flow.remote_peer()), link);
     }
 
     /// Those for peers of this number are no more.
     pub(super) fn remove(&mut self, qpn: Qpn, peer: Qpn) -> Vec<EngineLink> {
         let links: Vec<EngineLink> = self.to(qpn, peer).copied().collect();
         for link in &links {
-            self.rows.remove(&(qpn, link.way.remote_peer()));
+            self.rows.remove(&(qpn, link.flow.remote_peer()));
             self.seniority.remove(&link.age(), link.session, link.vnic);
             if let Some(group) = attachment(link) {
                 self.groups.remove(&group);
@@ -145,22 +145,22 @@ impl EngineLinks {
     }
 
     /// The links that make way among a session's, the first to go first: see
-    /// [`Seniority::oldest`].
+    /// [`LinkAges::oldest`].
     pub(super) fn oldest(&self, session: SessionId) -> impl Iterator<Item = EngineLinkAge> {
         self.seniority.oldest(session)
     }
 
-    /// See [`Seniority::strangers`].
+    /// See [`LinkAges::strangers`].
     pub(super) fn strangers(&self, vnic: VnicId, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
         self.seniority.strangers(vnic, newcomer, rested)
     }
 
-    /// See [`Seniority::connected_yields_to`].
+    /// See [`LinkAges::connected_yields_to`].
     pub(super) fn connected_yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
         self.seniority.connected_yields_to(newcomer)
     }
 
-    /// See [`Seniority::yields_to`].
+    /// See [`LinkAges::yields_to`].
     pub(super) fn yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
         self.seniority.yields_to(newcomer)
     }

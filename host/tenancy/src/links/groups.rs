@@ -6,7 +6,7 @@
 //! (`Action::AttachEngine`, `Action::DetachEngine`); what the network does not deliver
 //! there reaches nobody.
 
-use super::engine_link::{Cause, Route, Way};
+use super::engine_link::{Cause, Flow, Route};
 use crate::directory::names::Names;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::ids::SessionId;
@@ -38,7 +38,7 @@ impl Linker<'_> {
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
             let link = self.links.engine.to(m.qpn, peer).next();
-            match link.map(|link| link.way.dgid) {
+            match link.map(|link| link.flow.dgid) {
                 // The process has lost it, or could not use it.
                 Some(gid) if gid == m.gid => {
                     self.unlinker().end_engine_links(m.qpn, peer, None);
@@ -53,8 +53,8 @@ impl Linker<'_> {
         if !self.links.engine.may_join(vnic, m.gid, GROUPS_MAX) {
             return Err(Errno::ENOMEM);
         }
-        let way = Way { qpn: m.qpn, peer, sgid, dgid: m.gid };
-        self.link_to_engine(way, Route { cause: Cause::Group, ..Route::group() }, now)?;
+        let flow = Flow { qpn: m.qpn, peer, sgid, dgid: m.gid };
+        self.link_to_engine(flow, Route { cause: Cause::Group, ..Route::group() }, now)?;
         Ok(GroupAttached { qpn: m.qpn, peer_qpn: peer })
     }
 }
@@ -72,13 +72,13 @@ impl Unlinker<'_> {
             let found = table.iter().find(|entry| entry.gid == gid)?;
             Some(if new.has_address(gid.address()) { found.ifindex } else { LOOPBACK })
         };
-        let stays = |way: &Way| {
-            let at = place(new.table(), way.sgid);
-            let better = || entry_for(new, way.dgid).is_some_and(|entry| leads_out(new, entry));
-            at.is_some() && at == place(old, way.sgid) && !(at == Some(LOOPBACK) && better())
+        let stays = |flow: &Flow| {
+            let at = place(new.table(), flow.sgid);
+            let better = || entry_for(new, flow.dgid).is_some_and(|entry| leads_out(new, entry));
+            at.is_some() && at == place(old, flow.sgid) && !(at == Some(LOOPBACK) && better())
         };
-        let moved = self.links.engine.attached(vnic).filter(|link| !stays(&link.way));
-        let moved: Vec<_> = moved.map(|link| (link.way.qpn, link.way.peer)).collect();
+        let moved = self.links.engine.attached(vnic).filter(|link| !stays(&link.flow));
+        let moved: Vec<_> = moved.map(|link| (link.flow.qpn, link.flow.peer)).collect();
         for (qpn, peer) in moved {
             self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
         }

@@ -1,6 +1,6 @@
-//! A direct link, as the tables have it.
+//! Describes a direct link.
 
-use super::bells::Place;
+use super::bells::BellSlot;
 use crate::accounts::Receipt;
 use crate::ids::SessionId;
 use crate::network::neighbours::Question;
@@ -36,7 +36,7 @@ pub(crate) struct Invitation {
 pub(crate) struct Link {
     pub(crate) receipts: LinkReceipts,
     /// `None` for a link that survived a restart: its bell is older than we are.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<BellSlot>,
     pub(crate) sessions: [SessionId; 2],
     pub(crate) vnics: [VnicId; 2],
     /// Each end's own GID and that which it knows the other by.

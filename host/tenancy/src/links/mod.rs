@@ -1,50 +1,50 @@
-//! How two queue pairs come to be linked, by which path, and how that ends.
+//! Links queue pairs by one of four paths, and ends these links.
 //!
 //! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
 //! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
 //! engine (`engine_link.rs`, `engine_links.rs`); `groups.rs`: those that come from multicast
-//! groups. `bells.rs`: places of links in what processes wake each other with. `consents.rs`,
-//! `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links that somebody
-//! else ends. `relating.rs`: sockets that may share memory (`relations.rs`), and why not
-//! (`unrelated.rs`). `room.rs`: which link makes way for another, of those in `uninvited.rs`
-//! (direct ones) or `seniority.rs` (to the engine). `endpoints.rs`: queue pairs come and go;
-//! `resume.rs`: those come back that outlived a daemon. `audit.rs`, `trace.rs`: what is told of
-//! links that are watched.
+//! groups. `bells.rs`: places of links in what processes wake each other with. `consent_table.rs`,
+//! `consent_checks.rs`: the network is asked as long as a link lives; `disconnection.rs`: links
+//! that somebody else ends. `relation_rules.rs`: sockets that may share memory (`relations.rs`),
+//! and why not (`relation_refusal.rs`). `link_admission.rs`: which link makes way for another, of
+//! those in `uninvited.rs` (direct ones) or `link_ages.rs` (to the engine). `endpoints.rs`: queue
+//! pairs come and go; `resume.rs`: those come back that outlived a daemon. `audit.rs`, `trace.rs`:
+//! what is told of links that are watched.
 
-mod answers;
 mod audit;
 mod bells;
-mod consent;
-mod consents;
+mod consent_checks;
+mod consent_table;
 mod datagrams;
 pub(crate) mod direct;
 mod direct_links;
+mod disconnection;
 mod endpoints;
 mod engine;
 pub(crate) mod engine_link;
 mod engine_links;
 mod groups;
 pub(crate) mod link;
+pub(crate) mod link_admission;
+mod link_ages;
+mod network_answers;
+mod operations;
 mod pairing;
-mod parting;
-mod parts;
-mod relating;
+pub(crate) mod relation_refusal;
+mod relation_rules;
 pub(crate) mod relations;
 mod resume;
-pub(crate) mod room;
-mod seniority;
-mod strangers;
 mod trace;
 mod uninvited;
-pub(crate) mod unrelated;
+mod unsolicited;
 
-pub(crate) use parts::{Linker, Observer, Pairing, Relater, Unlinker};
+pub(crate) use operations::{Linker, Observer, Pairing, Relater, Unlinker};
 
 use crate::accounts::Paid;
 use crate::ids::{LinkKey, RemotePeer, SessionId};
 use crate::memory::LinkTable;
 use bells::Bells;
-use consents::Consents;
+use consent_table::Consents;
 use direct_links::DirectLinks;
 use engine_link::EngineLink;
 use engine_links::EngineLinks;
@@ -112,7 +112,7 @@ impl Links {
 
     /// The numbers of a queue pair's peers beyond the engine, in order; once for each link.
     fn engine_peers(&self, qpn: Qpn) -> Vec<Qpn> {
-        self.engine.of(qpn, (Qpn(0), Gid::ZERO)).map(|link| link.way.peer).collect()
+        self.engine.of(qpn, (Qpn(0), Gid::ZERO)).map(|link| link.flow.peer).collect()
     }
 
     /// A session has ended, and all its links before: which others had a bell with it, and which.

@@ -1,4 +1,4 @@
-//! How two queue pairs find each other.
+//! Brings two queue pairs together that name each other.
 //!
 //! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
 //! other and each GID turned out (see `directory/`) to be an address of the other's vNIC, the
@@ -8,7 +8,7 @@
 //!
 //! UD is in `datagrams.rs`.
 
-use super::engine_link::{Route, Way};
+use super::engine_link::{Flow, Route};
 use crate::ids::SessionId;
 use crate::links::Pairing;
 use crate::network::neighbours::Answer;
@@ -88,11 +88,11 @@ impl Pairing<'_> {
             return;
         }
         let (vnic, survivor) = (qp.vnic(), wish.is_survivor());
-        let way = (vnic, wish.sgid, wish.dgid);
+        let flow = (vnic, wish.sgid, wish.dgid);
         let answer = match self.network.resolve(
             self.context,
             self.tenants,
-            way,
+            flow,
             vnic,
             Some(Waiter::Wish { qpn, peer }),
             now,
@@ -213,8 +213,8 @@ impl Pairing<'_> {
     fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
         self.queue_pairs.clear_wish_timer(self.context, qpn, peer);
         let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
-        let way = Way { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
-        if self.linker().link_to_engine(way, route, now).is_err() {
+        let flow = Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
+        if self.linker().link_to_engine(flow, route, now).is_err() {
             return self.unlinker().refuse_wish(qpn, peer);
         }
         // A peer that waits for us to wish the same need not wait any more.

@@ -1,6 +1,7 @@
-//! Relations of sockets, by the numbers that were given; `relating.rs` makes and ends them.
+//! Keeps relations of sockets, by the numbers that were given; `relation_rules.rs` makes and ends
+//! them.
 
-use super::unrelated::RelationEnd;
+use super::relation_refusal::RelationEnd;
 use crate::network::neighbours::Question;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! After a restart of the daemon: links that went on without it are written down again.
+//! Restores links that outlived the daemon before this one.
 //!
 //! Whoever announces a queue pair proves with its ticket that the number was given to it; of two
 //! with a ticket for the same number, which has then been given twice, the later one has it. Both
@@ -14,7 +14,7 @@ use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::links::direct::End;
 use crate::links::link::Link;
-use crate::links::room::Places;
+use crate::links::link_admission::Places;
 use crate::path::Why;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,

@@ -1,4 +1,4 @@
-//! Captures of vNICs: which links' ends write what they do.
+//! Tells the ends of captured links to trace what they do.
 //!
 //! A link is traced while one of its two vNICs is captured, and both of its ends write: each what
 //! it requests. Who has such an end gets memory to write into; of its other links nothing is asked.

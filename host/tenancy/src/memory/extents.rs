@@ -1,4 +1,5 @@
-//! Extents: the parts of regions whose pages live on memory files, so that they can be granted.
+//! Keeps extents: the parts of regions whose pages live on memory files, so that they can be
+//! granted.
 //!
 //! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
 //! range of a region; an extent is the bytes that hold it, wherever these are (`layout.rs`): a row
@@ -9,7 +10,7 @@
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
+use crate::memory::layout::{FileId, FilePerExtent, FileRange, Freed, Home, Layout, Placement};
 use crate::sessions::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub(crate) struct Extent {
     pub(crate) region: RegionKey,
     /// Its first page, as the owner has it.
     pub(crate) start: u64,
-    pub(crate) place: Place,
+    pub(crate) place: FileRange,
     pub(crate) home: Home,
     pub(crate) pages: Pages,
 }
@@ -59,7 +60,7 @@ pub(crate) struct Extents {
 
 impl Default for Extents {
     fn default() -> Extents {
-        Extents::new(Box::<Apart>::default())
+        Extents::new(Box::<FilePerExtent>::default())
     }
 }
 
@@ -119,8 +120,8 @@ impl Extents {
         let placed = match home {
             Home::InPlace => {
                 let file = IN_PLACE | (self.last + 1);
-                let place = Place { file, offset: 0, length: part.length };
-                Placed { place, new_file: None }
+                let place = FileRange { file, offset: 0, length: part.length };
+                Placement { place, new_file: None }
             }
             _ => self.layout.place(region.0, home, part.length).ok_or(Errno::ENOMEM)?,
         };
@@ -141,7 +142,7 @@ impl Extents {
     }
 
     /// It is no more: where it was, and what that makes free.
-    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<(Place, Freed)> {
+    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<(FileRange, Freed)> {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));

@@ -1,4 +1,4 @@
-//! Who was granted what, and by which link: a grant ends with the last link that justifies it.
+//! Keeps which extent was granted by which link: a grant ends with the last link that justifies it.
 //!
 //! A grant is a right of a pair of processes, given by way of a link of theirs: the key is of the
 //! owner's queue pair's domain, and that queue pair's access flags cover it. When the last link by

@@ -1,4 +1,4 @@
-//! Grants: parts of one MR for one linked peer.
+//! Grants parts of a region to a linked peer.
 //!
 //! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
 //! protection domain, and the region's flags are such that pages can express them, the owner is
@@ -7,13 +7,13 @@
 //! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the
 //! engine, the engine is the initiator, for whoever is beyond it.
 
-use super::pending::{Grantee, PendingGrant, Token};
+use super::pending_grants::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
 use crate::memory::extents::{ExtentId, Part};
-use crate::memory::layout::{FileId, Home, Place};
+use crate::memory::layout::{FileId, FileRange, Home};
 use crate::policy::adoption::Adoption;
 use crate::sessions::mr::Mr;
 use crate::timers::Timer;
@@ -126,7 +126,7 @@ impl Grants<'_> {
             Some(paid) => self.memory.extents.add(region, &part, home, paid)?,
             None => (self.memory.extents.at(region, part.start).ok_or(Errno::ENOENT)?, None),
         };
-        let Place { file, offset, length } =
+        let FileRange { file, offset, length } =
             self.memory.extents.get(extent).ok_or(Errno::ENOENT)?.place;
         let deadline = now.saturating_add(self.context.limits().grant_time_ns);
         let pending = PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent };
@@ -333,7 +333,7 @@ impl Grants<'_> {
         if let Grantee::Session(id) = grant.initiator {
             self.may_keep(id, owner, &mr, home)?;
         }
-        let Place { file, offset, length } = extent.place;
+        let FileRange { file, offset, length } = extent.place;
         let granted = Granted {
             qpn: grant.qpn,
             peer_qpn: grant.peer_qpn,

@@ -1,18 +1,19 @@
-//! Where pages go that are lent: to memory that their owner and whoever is granted them both have.
+//! Chooses the memory that granted pages are moved to: one that their owner and the grantee both
+//! have.
 //!
 //! In: who they are. Out: a file of its own, one of the windows of virtual machines, or, for the
 //! engine, where they are in a virtual machine's memory. An extent
 //! is in one place, which whoever is granted it first decides: those who cannot have that are
 //! mediated as long as it is there.
 
-use super::pending::{Abandoned, Grantee, PendingGrant, Token};
+use super::pending_grants::{Abandoned, Grantee, PendingGrant, Token};
 use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::extents::{ExtentId, Pages};
 use crate::memory::layout::Home;
 use crate::network::Common;
-use crate::sessions::taken::PeerKey;
+use crate::sessions::taken_back::PeerKey;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};
 

@@ -1,4 +1,4 @@
-//! Where the bytes of extents are: in which file, and where in it.
+//! Assigns bytes of files to extents.
 //!
 //! In: how many bytes an owner is to move. Out: a place for them that nobody else has, until it is
 //! given back. The tables believe what a layout says; it never gives one byte to two.
@@ -31,7 +31,7 @@ pub enum Home {
 
 /// Some whole pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct FileRange {
     /// The file that they are in.
     pub file: FileId,
     /// Bytes from the beginning of the file to the first of them, whole pages.
@@ -42,9 +42,9 @@ pub struct Place {
 
 /// A place that nobody had.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed {
+pub struct Placement {
     /// The place that somebody has from now on.
-    pub place: Place,
+    pub place: FileRange,
     /// `Some`: the file is to be made first, of so many bytes. `None`: it is there.
     pub new_file: Option<u64>,
 }
@@ -62,27 +62,27 @@ pub enum Freed {
 pub trait Layout: Send {
     /// A place of so many bytes, whole pages, for an owner, in a file that is there. `None`: there
     /// is no room.
-    fn place(&mut self, owner: SessionId, home: Home, length: u64) -> Option<Placed>;
+    fn place(&mut self, owner: SessionId, home: Home, length: u64) -> Option<Placement>;
 
     /// Nobody has this place any more.
-    fn free(&mut self, place: &Place) -> Freed;
+    fn free(&mut self, place: &FileRange) -> Freed;
 }
 
 /// Each extent in a file of its own, from its beginning: who has the file can map all of it, and
 /// this way that is one extent. As many files as there are extents.
 #[derive(Debug, Default)]
-pub struct Apart {
+pub struct FilePerExtent {
     last: FileId,
 }
 
-impl Layout for Apart {
-    fn place(&mut self, _owner: SessionId, _home: Home, length: u64) -> Option<Placed> {
+impl Layout for FilePerExtent {
+    fn place(&mut self, _owner: SessionId, _home: Home, length: u64) -> Option<Placement> {
         self.last += 1;
-        let place = Place { file: self.last, offset: 0, length };
-        Some(Placed { place, new_file: Some(length) })
+        let place = FileRange { file: self.last, offset: 0, length };
+        Some(Placement { place, new_file: Some(length) })
     }
 
-    fn free(&mut self, _place: &Place) -> Freed {
+    fn free(&mut self, _place: &FileRange) -> Freed {
         Freed::File
     }
 }

@@ -1,22 +1,22 @@
 //! Memory that peers may map: the extents that hold parts of regions, who was granted which.
 //!
-//! `registering.rs`: how keys come and go. `extents.rs`: parts of regions on memory files;
-//! `home.rs`: on which kind of memory; `layout.rs`: where in which file; `moving.rs`: owners put
-//! pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
-//! `pending.rs`: what it waits for. `grantees.rs`: who was granted what, by which link;
-//! `justified.rs`: what follows when a link ends; `remains.rs`: what somebody may have yet of what
-//! is over.
+//! `registration.rs`: how keys come and go. `extents.rs`: parts of regions on memory files;
+//! `home.rs`: on which kind of memory; `layout.rs`: where in which file; `extent_moves.rs`: owners
+//! put pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
+//! `pending_grants.rs`: what it waits for. `grantees.rs`: who was granted what, by which link;
+//! `link_grants.rs`: what follows when a link ends; `lingering_files.rs`: what somebody may have
+//! yet of what is over.
 
+mod extent_moves;
 pub(crate) mod extents;
 pub(crate) mod grantees;
 mod grants;
 mod home;
-mod justified;
 pub(crate) mod layout;
-mod moving;
-pub(crate) mod pending;
-mod registering;
-mod remains;
+mod lingering_files;
+mod link_grants;
+pub(crate) mod pending_grants;
+mod registration;
 
 use crate::accounts::{Paid, Receipt};
 use crate::context::Context;
@@ -28,9 +28,9 @@ use crate::tenants::Tenants;
 use extents::{Extent, ExtentId, Extents, RegionKey};
 use grantees::Grantees;
 use layout::Home;
+use lingering_files::LingeringFiles;
 use omniverb_terms::{Qpn, VnicId};
-use pending::{PendingGrant, PendingGrants};
-use remains::Remains;
+use pending_grants::{PendingGrant, PendingGrants};
 use std::collections::BTreeSet;
 
 /// What grants need to know of links.
@@ -62,7 +62,7 @@ pub(crate) struct Memory {
     extents: Extents,
     grantees: Grantees,
     pending: PendingGrants,
-    remains: Remains,
+    remains: LingeringFiles,
     /// Machines whose memory the daemon has: pages may stay there.
     whole: BTreeSet<VnicId>,
     /// Regions whose pages lie there so scattered that only small parts of them can be told of.

@@ -1,4 +1,4 @@
-//! Which vNICs are captured, and which sessions have memory to write traces into.
+//! Keeps which vNICs are captured, and which sessions have memory to write traces into.
 
 use crate::ids::SessionId;
 use omniverb_terms::VnicId;

@@ -1,4 +1,4 @@
-//! Who looks at links: the audit, and captures of vNICs (`captures.rs`).
+//! Keeps what watches links: the audit, and captures of vNICs (`captures.rs`).
 
 mod captures;
 

@@ -1,4 +1,4 @@
-//! Which pages may be granted: what is said for each vNIC, and what follows for two of them.
+//! Decides which pages may be granted between two vNICs.
 
 use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING};
 

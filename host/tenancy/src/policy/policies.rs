@@ -1,4 +1,4 @@
-//! What an administrator may say about a vNIC, and what was said.
+//! Keeps what an administrator says about vNICs.
 
 use crate::policy::adoption::Adoption;
 use crate::sessions::identity::Identity;

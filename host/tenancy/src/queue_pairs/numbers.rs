@@ -1,4 +1,4 @@
-//! Numbers that are handed out: queue pair numbers, keys, tokens.
+//! Draws queue pair numbers, keys and tokens.
 
 use omniverb_terms::{Qpn, Rkey};
 use std::ops::RangeInclusive;

@@ -1,5 +1,4 @@
-//! A queue pair, as the tables have it, and where it wants to go. Its links are rows of their own
-//! (`links/`).
+//! Describes a queue pair and its wishes for peers. Its links are rows of their own (`links/`).
 
 use crate::accounts::Receipt;
 use crate::ids::SessionId;

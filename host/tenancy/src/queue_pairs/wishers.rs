@@ -1,4 +1,4 @@
-//! Which queue pairs wish for another, by that other: the wishes of all queue pairs, turned round.
+//! Finds the queue pairs that wish for a given peer.
 
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};

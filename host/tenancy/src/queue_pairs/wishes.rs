@@ -1,4 +1,4 @@
-//! Wishes of queue pairs: how they are stated, wait for a time, and are dropped.
+//! States wishes of queue pairs, times them, and drops them.
 
 use super::queue_pair::Wish;
 use super::table::QueuePairs;

@@ -1,4 +1,4 @@
-//! The beginning of a session, and its vNIC's table of GIDs.
+//! Welcomes sessions, and answers with their vNIC's table of GIDs.
 
 use super::session::{Session, Waiting};
 use super::vnic::Vnic;

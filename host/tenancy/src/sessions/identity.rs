@@ -1,5 +1,4 @@
-//! Who vNICs and clients are, as those say who know it: the kernel, or whoever knows how a vNIC is
-//! reached.
+//! Describes the identity of vNICs and clients, as the kernel or whatever attaches a vNIC says it.
 
 use omniverb_fairness::Holder;
 use omniverb_terms::VnicId;
@@ -20,7 +19,7 @@ pub struct Identity {
 /// Within what processes of one user may look into each other, as far as the kernel is concerned
 /// (`ptrace(2)`): their user, pid and mount namespaces, and their group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circle {
+pub struct PtraceDomain {
     /// Inode numbers of the namespaces.
     pub namespaces: [u64; 3],
     /// The group, as the daemon sees it.
@@ -37,7 +36,7 @@ pub struct Client {
     /// Its user, as the daemon sees it.
     pub uid: u32,
     /// Who may look into it; `None`: nobody, as far as we can tell.
-    pub circle: Option<Circle>,
+    pub circle: Option<PtraceDomain>,
     /// Whom what it takes of the host's is counted for.
     pub holder: Holder,
 }

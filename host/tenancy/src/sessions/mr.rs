@@ -1,4 +1,4 @@
-//! A region with remote access, as its owner registered it.
+//! Describes a region with remote access.
 
 use omniverb_session::body::RegMr;
 use std::ops::Range;

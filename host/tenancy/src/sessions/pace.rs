@@ -1,4 +1,4 @@
-//! What a session did not ask for comes no faster than it takes it.
+//! Limits what a session is told without having asked to what it takes.
 //!
 //! Others may open datagram links towards a session, strangers' packets make links for it, peers
 //! ask for its pages. Each is told to it, and what it is told waits until it is taken. So whoever

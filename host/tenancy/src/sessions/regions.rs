@@ -1,4 +1,4 @@
-//! The regions with remote access of one process.
+//! Keeps the regions with remote access of one process.
 
 use super::mr::Mr;
 use crate::accounts::{Paid, Receipt};

@@ -1,10 +1,10 @@
-//! A client's connection, as the tables have it.
+//! Describes a client's connection.
 
 use super::identity::Client;
 use crate::accounts::{Account, Receipt};
-use crate::sessions::questions::Questions;
+use crate::sessions::pending_questions::Questions;
 use crate::sessions::regions::Regions;
-use crate::sessions::taken::TakenBack;
+use crate::sessions::taken_back::TakenBack;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;
 use omniverb_session::printable;

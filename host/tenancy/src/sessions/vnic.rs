@@ -1,4 +1,4 @@
-//! A vNIC with processes, as the tables have it.
+//! Describes a vNIC with processes.
 
 use crate::accounts::{Account, Quotas, Receipt};
 use crate::directory::names::Names;

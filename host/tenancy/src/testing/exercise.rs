@@ -7,9 +7,9 @@ use crate::testing::counting::Counting;
 use crate::testing::mirror::Mirror;
 use crate::testing::packed::Packed;
 use crate::{
-    Access, Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat,
-    Identity, Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, RateLimit, Reach, Secret,
-    SessionId, Tenancy, Underlay, VnicAddress, VnicId,
+    Access, Action, Adoption, Arrived, Channel, Client, Datapath, Directory, Flat, Identity,
+    Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit, Reach,
+    Secret, SessionId, Tenancy, Underlay, VnicAddress, VnicId,
 };
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
@@ -122,7 +122,7 @@ impl Bench {
 
     /// A process of somebody connects.
     pub fn open_as(&mut self, session: u64, number: u64, holder: &Holder) {
-        let circle = Some(Circle { namespaces: [1, 2, 3], group: 0 });
+        let circle = Some(PtraceDomain { namespaces: [1, 2, 3], group: 0 });
         self.open_within(session, number, holder, circle);
     }
 
@@ -132,7 +132,7 @@ impl Bench {
         session: u64,
         number: u64,
         holder: &Holder,
-        circle: Option<Circle>,
+        circle: Option<PtraceDomain>,
     ) {
         let holder = holder.clone();
         self.introduce(number, self.life);

@@ -3,7 +3,7 @@
 
 use crate::ids::LinkKey;
 use crate::path::Why;
-use crate::{Action, Arrived, FileId, Place, SessionId, Tenancy};
+use crate::{Action, Arrived, FileId, FileRange, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};
 use omniverb_terms::{Gid, Qpn};
@@ -22,9 +22,9 @@ pub struct Mirror {
     /// Memory files that the daemon has, with their sizes.
     files: BTreeMap<FileId, u64>,
     /// What of them somebody's pages are on.
-    places: BTreeSet<Place>,
+    places: BTreeSet<FileRange>,
     /// Who was granted which of that, by which link.
-    held: BTreeMap<(Place, SessionId), BTreeSet<LinkKey>>,
+    held: BTreeMap<(FileRange, SessionId), BTreeSet<LinkKey>>,
     /// Who tells what is captured, of which links.
     traced: BTreeMap<SessionId, BTreeSet<(Qpn, Qpn)>>,
 }
@@ -69,7 +69,11 @@ impl Mirror {
             Action::Adopt { adopt, file, new_file, .. } => self.adopt(adopt, *file, *new_file),
             Action::Pin { pin, file, .. } => {
                 assert_eq!(self.files.insert(*file, pin.length), None, "a name is used once");
-                assert!(self.places.insert(Place { file: *file, offset: 0, length: pin.length }));
+                assert!(self.places.insert(FileRange {
+                    file: *file,
+                    offset: 0,
+                    length: pin.length
+                }));
             }
             Action::ForgetFile { file, .. } => {
                 assert!(self.files.remove(file).is_some(), "there is no such file");
@@ -126,18 +130,18 @@ impl Mirror {
         let Extent { offset, length } = adopt.memory;
         let bytes = *self.files.get(&file).expect("a file that there is");
         assert!(adopt.fresh != 0 && length > 0 && offset + length <= bytes);
-        let apart = |other: &Place| {
+        let apart = |other: &FileRange| {
             let before = other.offset + other.length <= offset || offset + length <= other.offset;
             other.file != file || before
         };
         assert!(self.places.iter().all(apart), "somebody has it");
-        self.places.insert(Place { file, offset, length });
+        self.places.insert(FileRange { file, offset, length });
     }
 
     /// What was granted is what an owner was asked for.
-    fn granted(&self, file: FileId, granted: &Granted) -> Place {
+    fn granted(&self, file: FileId, granted: &Granted) -> FileRange {
         let Extent { offset, length } = granted.memory;
-        let place = Place { file, offset, length };
+        let place = FileRange { file, offset, length };
         assert!(self.places.contains(&place), "there is no such place");
         place
     }

@@ -2,7 +2,7 @@
 //! holds them: a second layout, for tests.
 
 use crate::ids::SessionId;
-use crate::memory::layout::{FileId, Freed, Home, Layout, Place, Placed};
+use crate::memory::layout::{FileId, FileRange, Freed, Home, Layout, Placement};
 use std::collections::BTreeMap;
 
 /// The first page of a file stays free.
@@ -52,22 +52,22 @@ impl File {
 }
 
 impl Layout for Packed {
-    fn place(&mut self, _owner: SessionId, home: Home, length: u64) -> Option<Placed> {
+    fn place(&mut self, _owner: SessionId, home: Home, length: u64) -> Option<Placement> {
         for (file, state) in self.files.iter_mut().filter(|(_, state)| state.home == home) {
             if let Some(offset) = state.take(length) {
-                let place = Place { file: *file, offset, length };
-                return Some(Placed { place, new_file: None });
+                let place = FileRange { file: *file, offset, length };
+                return Some(Placement { place, new_file: None });
             }
         }
         self.last += 1;
         let bytes = self.bytes.max(FIRST.checked_add(length)?);
         let mut state = File { bytes, unused: FIRST, home, taken: BTreeMap::new() };
-        let place = Place { file: self.last, offset: state.take(length)?, length };
+        let place = FileRange { file: self.last, offset: state.take(length)?, length };
         self.files.insert(self.last, state);
-        Some(Placed { place, new_file: Some(bytes) })
+        Some(Placement { place, new_file: Some(bytes) })
     }
 
-    fn free(&mut self, place: &Place) -> Freed {
+    fn free(&mut self, place: &FileRange) -> Freed {
         let Some(state) = self.files.get_mut(&place.file) else { return Freed::File };
         state.taken.remove(&place.offset);
         if !state.taken.is_empty() {

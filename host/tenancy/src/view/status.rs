@@ -132,9 +132,9 @@ impl StatusRows<'_> {
 
     pub(super) fn engine_row(&self, link: &EngineLink) -> PeerStatus {
         PeerStatus {
-            qpn: link.way.peer,
+            qpn: link.flow.peer,
             vnic: link.within.map(|key| self.tenants.vnic_name(key).to_owned()),
-            address: Some(self.network.address_of(link.way.dgid)),
+            address: Some(self.network.address_of(link.flow.dgid)),
             path: link.path,
             why: link.why,
         }

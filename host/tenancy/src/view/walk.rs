@@ -1,4 +1,4 @@
-//! A walk through what there is to see, from any place on.
+//! Walks through the rows of the status, from any place on.
 //!
 //! In: a place, as whoever asks had it from the last walk, or made it up; a number of steps. Out:
 //! rows, and the place to go on from. Every step is one look-up in an ordered table, so a walk
@@ -115,7 +115,7 @@ impl StatusRows<'_> {
             BY_ENGINE => match self.links.next_engine(at.qpn, (at.peer, at.gid)) {
                 Some(link) => {
                     let row = Row::Peer(at.qpn, self.engine_row(link));
-                    let (peer, gid) = link.way.remote_peer();
+                    let (peer, gid) = link.flow.remote_peer();
                     let next = match gid.next() {
                         Some(gid) => Some(Cursor { peer, gid, ..at }),
                         None => after(peer, WISH),

@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::page_rights;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
+use omniverb_tenancy::{Action, Arrived, Channel, FileRange, Limits, MemoryFacts};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 const ACCESS: u32 = 7;
@@ -48,7 +48,7 @@ fn ask(
 }
 
 /// Grants the extent of a key; says where that is.
-fn grant(bench: &mut Bench, session: u64, pair: (Qpn, Qpn), rkey: Rkey) -> Place {
+fn grant(bench: &mut Bench, session: u64, pair: (Qpn, Qpn), rkey: Rkey) -> FileRange {
     bench.told.clear();
     let answer = ask(bench, session, pair, rkey);
     assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");

@@ -8,7 +8,7 @@ use omniverb_session::page_rights::{self, Trust};
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Circle, Limits, MemoryFacts, Path, Policy, Why,
+    Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Path, Policy, PtraceDomain, Why,
 };
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
@@ -252,7 +252,7 @@ fn what_is_granted_is_what_the_flags_say() {
 /// Of one user in one vNIC, by which of their other namespaces and groups they are told apart.
 #[test]
 fn who_cannot_look_into_the_owner_is_not_trusted() {
-    let circle = |namespaces, group| Some(Circle { namespaces, group });
+    let circle = |namespaces, group| Some(PtraceDomain { namespaces, group });
     let own = circle([1, 2, 3], 7);
     let cases = [
         (own, own, true),

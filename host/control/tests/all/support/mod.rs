@@ -2,7 +2,9 @@
 //! another one inside a network namespace.
 #![allow(dead_code)] // each test file uses a part
 
-use omniverb_control::{Audience, Form, Journal, Level, Place, Server, Settings, StartError};
+use omniverb_control::{
+    Audience, Form, Journal, Level, RuntimeFolder, Server, Settings, StartError,
+};
 use omniverb_session::body::*;
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
@@ -44,10 +46,10 @@ fn unique() -> u32 {
 
 /// A place that a daemon of this process may just have had. Its lock goes with the last descriptor,
 /// and a program that another test starts at this moment has one of those until it is executed.
-fn take(path: &Path) -> Place {
+fn take(path: &Path) -> RuntimeFolder {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
-        match Place::take(path, Audience::Owner) {
+        match RuntimeFolder::take(path, Audience::Owner) {
             Err(StartError::InUse { .. }) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }

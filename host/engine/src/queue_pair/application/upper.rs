@@ -2,8 +2,8 @@
 //! and that it executes what the peer asks for.
 
 use super::{Application, LatestSrq};
-use crate::pages::placing::{Course, Order};
 use crate::pages::reads::Filling;
+use crate::pages::write_placement::{Course, Order};
 use crate::queue_pair::incoming::Needs;
 use crate::records;
 use omniverb_link::{Broken, Request};

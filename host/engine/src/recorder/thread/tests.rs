@@ -42,11 +42,11 @@ impl Bench {
     fn begin(&mut self, capture: u64) {
         let (file, queue) = (file(), Arc::new(PacketQueue::new(100, &CaptureRoom::new(1 << 20))));
         let (vnic, snap_bytes) = (VNIC, 100);
-        self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, queue });
+        self.thread.apply(Task::Begin { capture, vnic, file, snap_bytes, queue });
     }
 
     fn process(&mut self) {
-        self.thread.obey(Task::process(5, self.memory.clone()));
+        self.thread.apply(Task::process(5, self.memory.clone()));
     }
 
     fn trace(&mut self) {
@@ -58,7 +58,7 @@ impl Bench {
         let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let (qpn, peer_qpn, service) = (Qpn(0x11), Qpn(0x22), Service::Rc);
         let end = TracedEnd { qpn, peer_qpn, service, local, remote };
-        self.thread.obey(Task::Link { session: 5, end, vnics: [VNIC; 2] });
+        self.thread.apply(Task::Link { session: 5, end, vnics: [VNIC; 2] });
     }
 
     fn tell(&self) {
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     fn end(&mut self, capture: u64) -> Summary {
-        self.thread.obey(Task::End { capture });
+        self.thread.apply(Task::End { capture });
         let (number, summary) = self.ended.try_recv().unwrap();
         assert_eq!(number, capture);
         summary
@@ -85,7 +85,7 @@ fn a_capture_has_nothing_of_the_one_before() {
     assert_eq!(bench.end(1).packets, 1);
     // Who tells has not heard yet that it is over.
     bench.tell();
-    bench.thread.obey(Task::EndProcess { session: 5 });
+    bench.thread.apply(Task::EndProcess { session: 5 });
     bench.begin(2);
     let summary = bench.end(2);
     assert_eq!((summary.packets, summary.refused), (0, 0), "{summary:?}");
@@ -98,7 +98,7 @@ fn who_tells_before_it_is_read_keeps_everything() {
     let task = Task::process(5, bench.memory.clone());
     assert_eq!(bench.tracer.keep(), KEEP_MAX as u16, "the process may have the memory by now");
     bench.begin(1);
-    bench.thread.obey(task);
+    bench.thread.apply(task);
     assert_eq!(bench.tracer.keep(), 100);
 }
 
@@ -125,8 +125,8 @@ fn a_process_that_ends_at_once_has_told_everything() {
     bench.link();
     let (session, qpn, peer_qpn) = (5, Qpn(0x11), Qpn(0x22));
     bench.tell();
-    bench.thread.obey(Task::EndLink { session, qpn, peer_qpn });
-    bench.thread.obey(Task::EndProcess { session });
+    bench.thread.apply(Task::EndLink { session, qpn, peer_qpn });
+    bench.thread.apply(Task::EndProcess { session });
     let summary = bench.end(1);
     assert_eq!((summary.packets, summary.refused), (2, 0), "{summary:?}");
     assert!(bench.thread.processes.find(session).is_none(), "nothing is kept back");

@@ -2,7 +2,7 @@
 //! put into the ring when pages go back or the engine asks.
 
 use crate::pages::grant::Grant;
-use crate::pages::together::Hold;
+use crate::pages::shared_mappings::Hold;
 use omniverb_link::{Endpoint, Request, Source, Unfilled};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::{Access, Extent, memfd};

@@ -1,4 +1,4 @@
-//! vNICs, bells and links come and go.
+//! Attaches and detaches vNICs, bells and links.
 
 use super::State;
 use crate::command::{Attach, Event, feature};
@@ -8,10 +8,10 @@ use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use crate::queue_pair::terms::Trains;
-use crate::worker::left::Left;
 use crate::worker::link::{Ends, Kind, Link, Reason};
 use crate::worker::vnic::Vnic;
 use crate::worker::watcher::Watcher;
+use crate::worker::work_left::WorkLeft;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
@@ -48,8 +48,8 @@ impl State {
         let Some(mut vnic) = self.vnics.close(id) else { return };
         watcher.remove(&vnic.sockets);
         vnic.close(id, &mut self.clocked);
-        if let Some(detour) = &mut vnic.detour {
-            detour.close(id, &mut self.clocked);
+        if let Some(fault_queue) = &mut vnic.fault_queue {
+            fault_queue.close(id, &mut self.clocked);
             self.showing.forget_faults(id);
         }
         self.drop_links(&self.links.of_vnic(id));
@@ -80,7 +80,7 @@ impl State {
         if let Some(link) = self.links.get_mut(index) {
             link.leave(now.links);
             for _ in 0..LAST_TURNS {
-                if self.serve(index) == Left::Nothing {
+                if self.serve(index) == WorkLeft::Nothing {
                     break;
                 }
             }

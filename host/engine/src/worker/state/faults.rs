@@ -5,7 +5,7 @@ use crate::network::handshake;
 use crate::network::passages::Place;
 use crate::network::port::Arrival;
 use crate::network::train::Train;
-use crate::worker::detour::Detour;
+use crate::worker::fault_queue::FaultQueue;
 use crate::worker::link::Ends;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
@@ -19,8 +19,8 @@ impl State {
     /// Other faults, from their seed, or none. What was delayed arrives now.
     pub(super) fn set_faults(&mut self, vnic: VnicId, faults: Option<Box<(Faults, u64)>>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        let detour = faults.map(|faults| Detour::new(faults.0, faults.1, &home.allowance));
-        let old = std::mem::replace(&mut home.detour, detour);
+        let fault_queue = faults.map(|faults| FaultQueue::new(faults.0, faults.1, &home.allowance));
+        let old = std::mem::replace(&mut home.fault_queue, fault_queue);
         self.showing.forget_faults(vnic);
         if let Some(mut old) = old {
             old.close(vnic, &mut self.clocked);
@@ -31,27 +31,28 @@ impl State {
     }
 
     /// A datagram for a vNIC with faults.
-    pub(super) fn detour(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+    pub(super) fn fault_queue(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
         // Which way a connection takes is not for chance to decide: handshakes, which are ours and
         // no RoCE device's, pass.
         if handshake::begins(datagram) {
             return self.arrived_alone(vnic, arrival, datagram);
         }
-        if let Some(detour) = self.vnics.detour_mut(vnic) {
-            detour.put(clock::now(), arrival, datagram);
+        if let Some(fault_queue) = self.vnics.detour_mut(vnic) {
+            fault_queue.put(clock::now(), arrival, datagram);
         }
     }
 
     /// Delayed packets arrive.
     pub(super) fn delayed(&mut self, vnic: VnicId) {
         for _ in 0..PACKETS_PER_TURN {
-            let taken = self.vnics.detour_mut(vnic).and_then(|detour| detour.take(clock::now()));
+            let taken =
+                self.vnics.detour_mut(vnic).and_then(|fault_queue| fault_queue.take(clock::now()));
             let Some((arrival, datagram)) = taken else { break };
             self.arrived_alone(vnic, &arrival, &datagram);
         }
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if let Some(detour) = &mut home.detour {
-            detour.set_alarm(vnic, &mut self.clocked);
+        if let Some(fault_queue) = &mut home.fault_queue {
+            fault_queue.set_alarm(vnic, &mut self.clocked);
         }
     }
 
@@ -60,7 +61,7 @@ impl State {
     pub(super) fn near_detour(&mut self, to: Place, from: &Ends, train: &mut Train) -> bool {
         let Place { vnic, interface, .. } = to;
         let Some(home) = self.vnics.get_mut(vnic) else { return false };
-        let Some(detour) = &mut home.detour else { return false };
+        let Some(fault_queue) = &mut home.fault_queue else { return false };
         let (flow, ecn, identification) = (from.flow, Ecn::Unmarked, None);
         // Nobody checks what is handed over otherwise; here damage must be found.
         train.seal(&flow);
@@ -68,9 +69,9 @@ impl State {
         let is_captured = vnic == from.vnic;
         for packet in train.packets() {
             let arrival = Arrival { flow, interface, ecn, identification, is_captured };
-            detour.put(clock::now(), &arrival, packet);
+            fault_queue.put(clock::now(), &arrival, packet);
         }
-        detour.set_alarm(vnic, &mut self.clocked);
+        fault_queue.set_alarm(vnic, &mut self.clocked);
         true
     }
 }

@@ -1,10 +1,10 @@
-//! Keys that peers name are asked for, and what is granted is mapped.
+//! Asks for keys that peers name, and maps what is granted.
 
 use super::State;
 use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::events::Posted;
 use crate::pages::grant::{Grant, REMOTE_WRITE};
-use crate::pages::rows::Found;
+use crate::pages::scattered_mappings::Found;
 use crate::worker::link::{Ends, Link};
 use omniverb_link::pace::Denied;
 use omniverb_sys::Access;
@@ -18,7 +18,7 @@ impl State {
         while let Some((key, range)) = connected.application.take_wanted() {
             let vnic = self.vnics.get_mut(id);
             let wanted = Event::Wanted { qpn, peer_qpn, key, range };
-            let asked = vnic.is_some_and(|vnic| vnic.tidings.may_ask(flow.destination, now))
+            let asked = vnic.is_some_and(|vnic| vnic.reports.may_ask(flow.destination, now))
                 && self.outbox.post(id, wanted) == Posted::Sent;
             if !asked {
                 connected.application.not_asked(key);

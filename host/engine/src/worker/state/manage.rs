@@ -8,7 +8,7 @@
 
 use super::State;
 use crate::command::{Event, Recipient};
-use crate::worker::sound::Sound;
+use crate::worker::checked_packet::CheckedPacket;
 use omniverb_sys::clock;
 use omniverb_terms::{Psn, Qkey, Qpn, Underlay, VnicId};
 use omniverb_transport::datagram::{self, Address, Message};
@@ -19,18 +19,18 @@ const MAD_BYTES: usize = 256;
 
 impl State {
     /// A packet for queue pair 1.
-    pub(super) fn management(&mut self, vnic: VnicId, sound: &Sound<'_>) {
+    pub(super) fn management(&mut self, vnic: VnicId, checked: &CheckedPacket<'_>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        let Ok(arrived) = datagram::read(&sound.packet, Qkey::GENERAL_SERVICES) else { return };
+        let Ok(arrived) = datagram::read(&checked.packet, Qkey::GENERAL_SERVICES) else { return };
         // What is no datagram of a connection manager's counts for nothing.
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
             return;
         }
         // An answer to an id of ours is heard, whatever strangers send.
         let data = arrived.message.data;
-        let is_answer = home.spoken.is_answered(data, sound.from);
-        if is_answer || home.tidings.may_manage(sound.from, clock::now()) {
-            let underlay = Underlay::plain(sound.local, sound.from, sound.interface);
+        let is_answer = home.spoken.is_answered(data, checked.from);
+        if is_answer || home.reports.may_manage(checked.from, clock::now()) {
+            let underlay = Underlay::plain(checked.local, checked.from, checked.interface);
             let datagram = data.to_vec();
             let _ =
                 self.outbox.post(vnic, Event::Management { vnic, underlay, datagram, is_answer });
@@ -49,7 +49,7 @@ impl State {
         let now = clock::now();
         match recipient {
             Recipient::Stranger => {
-                let may_answer = home.tidings.may_answer(underlay.remote, now);
+                let may_answer = home.reports.may_answer(underlay.remote, now);
                 if !may_answer || !home.sockets.may_send_to_stranger(underlay.remote) {
                     return;
                 }

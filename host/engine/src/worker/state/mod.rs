@@ -1,34 +1,34 @@
 //! What a packet thread works on, and one turn of it: what comes in, who is served, what goes out.
 
-mod arrive;
+mod apply_commands;
 mod attach;
 mod faults;
 mod grants;
+mod incoming_packets;
 mod manage;
-mod obey;
 pub(super) mod receive;
 mod send;
 #[cfg(test)]
 mod tests;
 
-use super::attendance::{Attendance, Now};
 use super::bells::Bells;
 use super::counted::Showing;
-use super::courtesy::Courtesy;
-use super::left::Left;
 use super::link::Reason;
+use super::link_clock::{LinkClock, Now};
 use super::links::Links;
 use super::outbox::Outbox;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
+use super::work_left::WorkLeft;
+use super::yielding::Yielding;
 use crate::command::Grant;
 use crate::memory::Store;
 use crate::network::passages::Passages;
 use crate::network::questions::Questions;
 use crate::network::train::Train;
 use crate::pages::budget::Mappings;
-use crate::pages::rows::Rows;
-use crate::pages::together::Together;
+use crate::pages::scattered_mappings::Rows;
+use crate::pages::shared_mappings::SharedMappings;
 use omniverb_sys::{EventFd, clock};
 use std::io;
 
@@ -42,14 +42,14 @@ pub(super) struct State {
     questions: Questions,
     showing: Showing,
     bells: Bells,
-    courtesy: Courtesy,
+    yielding: Yielding,
     vnics: Vnics,
     links: Links,
     /// Alarms of links, by their time.
     timers: Timers,
     /// Alarms of vNICs, by the clock.
     clocked: Timers,
-    attendance: Attendance,
+    link_clock: LinkClock,
     /// So many turns there were: tells what belongs to the present one.
     turns: u64,
     /// Packets of links of ours to links of ours.
@@ -63,7 +63,7 @@ pub(super) struct State {
     /// How often somebody was made to yield when that was looked at last.
     asked: u64,
     /// What this thread's links have mapped.
-    together: Together,
+    together: SharedMappings,
     /// What of that is being mapped, and what waits for it.
     rows: Rows<Box<Grant>>,
 }
@@ -81,25 +81,26 @@ impl State {
             questions,
             showing,
             bells: Bells::new()?,
-            courtesy: Courtesy::default(),
+            yielding: Yielding::default(),
             vnics: Vnics::default(),
             links: Links::default(),
             timers: Timers::default(),
             clocked: Timers::default(),
-            attendance: Attendance::new(clock::now()),
+            link_clock: LinkClock::new(clock::now()),
             turns: 0,
             passages: Passages::default(),
             train: Some(Train::new()),
             message: Vec::new(),
             asked: store.asked(),
             store,
-            together: Together::new(mappings),
+            together: SharedMappings::new(mappings),
             rows: Rows::default(),
         })
     }
 
-    /// One turn. [`Left::Something`] also if it had something to do: then more may follow at once.
-    pub(super) fn turn(&mut self, now: Now) -> Left {
+    /// One turn. [`WorkLeft::Something`] also if it had something to do: then more may follow at
+    /// once.
+    pub(super) fn turn(&mut self, now: Now) -> WorkLeft {
         self.turns = self.turns.wrapping_add(1);
         self.give_way_to_small(now.clock);
         let mut busy = self.hear_bells();
@@ -108,19 +109,19 @@ impl State {
         busy |= self.map_some();
         self.wake_applications();
         busy |= self.let_answer();
-        Left::if_more(busy || self.links.waiting() > 0 || self.attendance.is_behind())
+        WorkLeft::if_more(busy || self.links.waiting() > 0 || self.link_clock.is_behind())
     }
 
     /// What time it is.
     pub(super) fn now(&mut self) -> Now {
-        self.attendance.look(clock::now())
+        self.link_clock.look(clock::now())
     }
 
     /// The sockets were looked at, and this is what is left in them.
-    pub(super) fn has_read(&mut self, left: Left) {
+    pub(super) fn has_read(&mut self, left: WorkLeft) {
         match left {
-            Left::Something => self.attendance.has_read(),
-            Left::Nothing => self.attendance.is_back(),
+            WorkLeft::Something => self.link_clock.has_read(),
+            WorkLeft::Nothing => self.link_clock.is_back(),
         }
     }
 
@@ -136,9 +137,9 @@ impl State {
     fn time_passes(&mut self, now: Now) -> bool {
         let mut any = false;
         // What links wait for may lie in the sockets.
-        let behind = self.attendance.is_behind();
+        let behind = self.link_clock.is_behind();
         if !behind {
-            self.attendance.is_back();
+            self.link_clock.is_back();
         }
         loop {
             let due = self.clocked.next(now.clock);
@@ -157,8 +158,8 @@ impl State {
                     self.links.unpark(vnic.gate.open());
                 }
                 Due::Faults(vnic) => {
-                    if let Some(detour) = self.vnics.detour_mut(vnic) {
-                        detour.alarm_went_off();
+                    if let Some(fault_queue) = self.vnics.detour_mut(vnic) {
+                        fault_queue.alarm_went_off();
                     }
                     self.delayed(vnic);
                 }
@@ -226,7 +227,7 @@ impl State {
 
     /// Lets others go first who may have to do what is waited for. False: not now.
     pub(super) fn give_way(&mut self) -> bool {
-        self.courtesy.give_way()
+        self.yielding.give_way()
     }
 
     /// Shows what was counted, if that was done last long ago.
@@ -243,7 +244,7 @@ impl State {
             let ends = link.ends();
             ((ends.qpn, ends.peer_qpn), link.counters())
         });
-        showing.show(links, vnics.detours().map(|(id, detour)| (id, detour.done())));
+        showing.show(links, vnics.detours().map(|(id, fault_queue)| (id, fault_queue.done())));
     }
 
     /// The thread is about to sleep. `quiet`: how often it found nothing to do since the last news.
@@ -273,12 +274,12 @@ impl State {
 
     /// When the next alarm goes off, by the clock.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        let of_links = self.timers.first().map(|time| self.attendance.clock_at(time));
+        let of_links = self.timers.first().map(|time| self.link_clock.clock_at(time));
         self.clocked.first().into_iter().chain(of_links).min()
     }
 
     /// The thread sleeps, until then if nothing happens.
     pub(super) fn sleeps(&mut self, until: Option<u64>) {
-        self.attendance.sleeps(until);
+        self.link_clock.sleeps(until);
     }
 }

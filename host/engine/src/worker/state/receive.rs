@@ -1,11 +1,11 @@
-//! Trains of datagrams come out of sockets.
+//! Receives trains of datagrams from sockets.
 
 use super::State;
 use crate::network::numbering::Numbering;
 use crate::network::port::{Arrival, Buffers};
-use crate::worker::left::Left;
+use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::Reason;
-use crate::worker::sound::Sound;
+use crate::worker::work_left::WorkLeft;
 use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, Prepared, Run};
@@ -35,9 +35,9 @@ impl Receiving {
         state: &mut State,
         vnic: VnicId,
         socket: usize,
-    ) -> Left {
-        let Some(home) = state.vnics.get(vnic) else { return Left::Nothing };
-        let (sockets, detour) = (home.sockets.clone(), home.detour.is_some());
+    ) -> WorkLeft {
+        let Some(home) = state.vnics.get(vnic) else { return WorkLeft::Nothing };
+        let (sockets, fault_queue) = (home.sockets.clone(), home.fault_queue.is_some());
         let now = state.now().links;
         let Receiving { buffers, prepared, over } = self;
         let more = sockets.receive(socket, buffers, |arrival, mut train, stride| {
@@ -46,14 +46,14 @@ impl Receiving {
             if last > 0 && acknowledges(&train[last..]) {
                 let (before, acknowledgement) = train.split_at(last);
                 let none = &mut Numbering::new(None);
-                match detour {
-                    true => state.detour(vnic, arrival, acknowledgement),
+                match fault_queue {
+                    true => state.fault_queue(vnic, arrival, acknowledgement),
                     false => state.arrived(vnic, arrival, acknowledgement, none, now),
                 }
                 train = before;
             }
-            if detour {
-                return train.chunks(stride).for_each(|one| state.detour(vnic, arrival, one));
+            if fault_queue {
+                return train.chunks(stride).for_each(|one| state.fault_queue(vnic, arrival, one));
             }
             let mut ids = Numbering::new(*prepared);
             while !train.is_empty() {
@@ -67,10 +67,10 @@ impl Receiving {
             *prepared = ids.prepared;
         });
         *over = sockets.is_over();
-        if detour {
+        if fault_queue {
             state.delayed(vnic);
         }
-        Left::if_more(more)
+        WorkLeft::if_more(more)
     }
 }
 
@@ -115,7 +115,7 @@ fn arrived_together(
     }
     let sound = run.datagrams().take(sound);
     for (packet, one) in sound.filter_map(|one| Some((Packet::parse(one).ok()?, one))) {
-        state.dispatch(vnic, &Sound::new(packet, one, arrival, now));
+        state.dispatch(vnic, &CheckedPacket::new(packet, one, arrival, now));
     }
     looked_at
 }

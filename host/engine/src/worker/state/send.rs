@@ -1,4 +1,4 @@
-//! A link is served: what its application did is taken, what is to be sent is sent.
+//! Serves a link: takes what its application did, sends what is to be sent.
 
 use super::State;
 use crate::command::Event;
@@ -6,10 +6,10 @@ use crate::network::passages::Place;
 use crate::network::port::Sent;
 use crate::network::train::Train;
 use crate::pacing::flow::Way;
-use crate::worker::attendance::Now;
 use crate::worker::gate::framing;
-use crate::worker::left::Left;
 use crate::worker::link::{Ends, Link, Reason, Served};
+use crate::worker::link_clock::Now;
+use crate::worker::work_left::WorkLeft;
 use omniverb_terms::VnicId;
 use omniverb_wire::{Fragments, Identification, Pattern};
 
@@ -18,8 +18,8 @@ const PACKETS_PER_TURN: usize = 128;
 
 impl State {
     /// Serves a link.
-    pub(super) fn serve(&mut self, index: usize) -> Left {
-        let Some(mut link) = self.links.take(index) else { return Left::Nothing };
+    pub(super) fn serve(&mut self, index: usize) -> WorkLeft {
+        let Some(mut link) = self.links.take(index) else { return WorkLeft::Nothing };
         let now = self.now();
         let Served { mut left, is_new } = link.serve(now.links);
         self.ask_for_grants(&mut link, now.clock);
@@ -37,7 +37,7 @@ impl State {
         }
         link.set_alarm(index, &mut self.timers, now.links);
         self.links.put_back(index, link);
-        if left == Left::Something {
+        if left == WorkLeft::Something {
             self.links.touch(index, Reason::News);
         }
         if is_new {
@@ -47,8 +47,8 @@ impl State {
     }
 
     /// Sends what there is.
-    fn transmit(&mut self, index: usize, link: &mut Link, now: Now) -> Left {
-        let Some(mut train) = self.train.take() else { return Left::Nothing };
+    fn transmit(&mut self, index: usize, link: &mut Link, now: Now) -> WorkLeft {
+        let Some(mut train) = self.train.take() else { return WorkLeft::Nothing };
         link.take_way(self.way_of(link.ends()));
         let left = self.fill(index, link, &mut train, now);
         if !train.is_empty() {
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: Now) -> Left {
+    fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: Now) -> WorkLeft {
         let Ends { vnic: id, flow, within, .. } = *link.ends();
         let framing = framing(flow.destination);
         let vnic = self.vnics.get(id);
@@ -81,10 +81,10 @@ impl State {
                 && let Err(at) = vnic.gate.pass((index, link), &mut self.clocked, now.clock)
             {
                 self.tell_delay(link, train, now, at);
-                return Left::Nothing;
+                return WorkLeft::Nothing;
             }
             let Some(length) = link.transmit(now.links, train, &mut self.message) else {
-                return Left::Nothing;
+                return WorkLeft::Nothing;
             };
             if limited && let Some(vnic) = self.vnics.get_mut(id) {
                 vnic.gate.passed(length as u64 + framing);
@@ -108,10 +108,10 @@ impl State {
                 self.depart(link, train);
                 train.clear();
                 if room < count {
-                    return Left::Something;
+                    return WorkLeft::Something;
                 }
             } else if room == 0 {
-                return Left::Something;
+                return WorkLeft::Something;
             }
         }
     }

@@ -181,11 +181,11 @@ fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
     state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
     let detach = || Command::Detach { qpn: Qpn(30), peer_qpn: Qpn(99) };
     assert!(state.links.get(index).is_some());
-    state.obey(detach(), &watcher);
+    state.apply(detach(), &watcher);
     assert_eq!(counters.ended(VICTIM).received_packets, 1);
     victim(&mut state, Service::Rc, 99, None);
     for command in [detach(), Command::ForgetCounted { vnic: VICTIM }] {
-        state.obey(command, &watcher);
+        state.apply(command, &watcher);
     }
     assert_eq!(counters.ended(VICTIM), QpCounters::default());
     assert!(counters.is_empty(), "and nothing is kept of it");
@@ -200,7 +200,7 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
-    state.obey(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
+    state.apply(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
     victim(&mut state, Service::Rc, 99, None);
     let file = Arc::new(memfd::create("memory", 8 * PAGE).unwrap());
     let mut granted = |parts: usize, at: u64, start: u64| {
@@ -211,7 +211,7 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
         let (vnic, qpn, peer_qpn, key) = (VICTIM, Qpn(30), Qpn(99), Rkey(5));
         let (region, memory) = ((start, bytes), Pages::InPlace(row));
         let grant = Grant { vnic, qpn, peer_qpn, key, access: 7, region, start, epoch: 0, memory };
-        state.obey(Command::Grant(Box::new(grant)), &watcher);
+        state.apply(Command::Grant(Box::new(grant)), &watcher);
         while state.map_some() {}
         let told = match events.take() {
             Some(Event::NotMapped { qpn, peer_qpn, key, start }) => {
@@ -244,7 +244,7 @@ fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
-    state.obey(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
+    state.apply(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
     state.questions.begin(7, HERE, ip(3));
     state.questions.begin(8, VICTIM, ip(5));
     for number in 100..20_100 {

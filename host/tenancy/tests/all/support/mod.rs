@@ -6,8 +6,8 @@ use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{self, Bench, vnic};
 use omniverb_tenancy::testing::packed::Packed;
 use omniverb_tenancy::{
-    Access, Action, Arrived, Channel, EngineEnd, FileId, Limits, LinkEnd, MemoryFacts, Path, Place,
-    SessionId, Why,
+    Access, Action, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd, MemoryFacts,
+    Path, SessionId, Why,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
@@ -68,8 +68,8 @@ pub fn underlay(from: u64, to: u64) -> Underlay {
 }
 
 /// What a grant says holds it: which file, and where in it.
-pub fn place(file: FileId, granted: &Granted) -> Place {
-    Place { file, offset: granted.memory.offset, length: granted.memory.length }
+pub fn place(file: FileId, granted: &Granted) -> FileRange {
+    FileRange { file, offset: granted.memory.offset, length: granted.memory.length }
 }
 
 /// Whether it is said that nobody has an extent any more.

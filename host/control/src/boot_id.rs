@@ -1,0 +1,73 @@
+//! Tells a fresh boot of a machine's guest from the one before.
+//!
+//! In: what the guest says. Out: whether it was booted afresh, so that nobody of before is there. A
+//! guest that lies takes memory from its own processes that they use. What was heard last is noted
+//! in the ledger, for the next daemon: what its processes had when there was another one before
+//! comes back then.
+
+use crate::ledger::Ledger;
+
+/// What is known of one machine.
+#[derive(Debug)]
+pub(crate) struct BootId {
+    ledger: Ledger,
+    /// Of the window: the boot is noted behind the notes about them.
+    pages: u64,
+    last: Option<[u8; 16]>,
+    /// Whether the ledger has room for it. That of an older keeper has none.
+    noted: bool,
+}
+
+impl BootId {
+    /// What a ledger says about them, of a window of so many pages.
+    pub(crate) fn of(ledger: Ledger, pages: u64) -> BootId {
+        let found = ledger.whose(pages);
+        BootId { ledger, pages, noted: found.is_ok(), last: found.ok().flatten() }
+    }
+
+    /// The guest says which it is in; zeros: it does not know. True: it was booted afresh.
+    pub(crate) fn heard(&mut self, boot: [u8; 16]) -> bool {
+        if boot == [0; 16] || self.last == Some(boot) {
+            return false;
+        }
+        // Before anything of the boot before is given to anybody: the next daemon must not take
+        // who gets it for somebody of before. A page of the ledger that cannot be written is one
+        // that was never written, so nobody finds another boot in it.
+        if self.noted {
+            self.noted = self.ledger.note_whose(self.pages, &boot).is_ok();
+        }
+        // Of whoever was there when nothing was known nobody knows that he is gone.
+        self.last.replace(boot).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_sys::memfd;
+
+    const PAGES: u64 = 4090;
+
+    #[test]
+    fn the_next_daemon_knows_the_last_boot() {
+        let file = memfd::create("ledger", PAGES + 16).unwrap();
+        let boots = || BootId::of(Ledger::of(file.try_clone().unwrap()), PAGES);
+        let mut first = boots();
+        let said = [0, 1, 1, 2, 0, 2, 1].map(|boot| first.heard([boot; 16]));
+        assert_eq!(said, [false, false, false, true, false, false, true]);
+        let said = [1, 3].map(|boot| boots().heard([boot; 16]));
+        assert_eq!(said, [false, true]);
+        assert!(!boots().heard([3; 16]));
+    }
+
+    #[test]
+    fn where_nothing_is_noted_the_first_that_is_heard_ends_nobody() {
+        let short = memfd::create("ledger", PAGES).unwrap();
+        for ledger in [Ledger::of(short), Ledger::none()] {
+            for _ in 0..2 {
+                let mut boots = BootId::of(ledger.clone(), PAGES);
+                assert_eq!([1, 2, 2].map(|boot| boots.heard([boot; 16])), [false, true, false]);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What the privileged helper (`host/netns`) is asked, in turns, and what becomes of that.
+//!
+//! The kernel may make the helper wait for its networking lock, so several requests are under way
+//! at a time, a few of each kind and for each user, and what takes too long is given up. A helper
+//! that dies is started again by its starter; what it was doing is asked once more.
+
+use crate::helper_queue::{Asked, Enclosed, HelperQueue, Question, Subject};
+use omniverb_fairness::{FairQueue, Holder};
+use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
+use omniverb_sys::child::{Helper, Helpers};
+use omniverb_sys::event::readable;
+use omniverb_sys::pulse::Pulse;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// What takes longer is taken for lost. Others may hold the kernel's lock for a while.
+const PATIENCE: u64 = 5_000_000_000;
+/// How long the helper may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// What the daemon hears of it.
+#[derive(Debug)]
+pub(crate) enum FromHelper {
+    /// An answer, or that none came in time.
+    Answer(Kind, Subject, io::Result<Found>),
+    /// The helper had died, and there is another one.
+    Restarted,
+}
+
+/// The helper, and everything that is asked of it.
+#[derive(Debug)]
+pub(crate) struct HelperRequests {
+    helper: Helper,
+    /// It may enter other namespaces than our own.
+    enters: bool,
+    waiting: BTreeMap<Kind, FairQueue<Question>>,
+    under_way: HelperQueue,
+    /// Of vNICs, each thing is asked once at a time.
+    known: HashSet<(Kind, Subject)>,
+    /// What nobody has taken yet, oldest first.
+    news: VecDeque<FromHelper>,
+    last: u64,
+    /// Within a turn as long as it owes an answer; each answer begins another.
+    pulse: Pulse,
+}
+
+impl HelperRequests {
+    /// Starts the helper and waits until it serves.
+    pub(crate) fn start(helpers: &Helpers, pulse: Pulse) -> io::Result<HelperRequests> {
+        let helper = helpers.start(STARTER, omniverb_netns::serve)?;
+        if !readable(helper.socket(), Some(START))? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let Some(Answer::Started { enters }) = receive(helper.socket())? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        Ok(HelperRequests {
+            helper,
+            enters: enters == Enters::Others,
+            waiting: BTreeMap::new(),
+            under_way: HelperQueue::default(),
+            known: HashSet::new(),
+            news: VecDeque::new(),
+            last: 0,
+            pulse,
+        })
+    }
+
+    /// Whether it may enter other namespaces than our own.
+    pub(crate) fn enters(&self) -> bool {
+        self.enters
+    }
+
+    /// Readable when [`next`](Self::next) has something.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.helper.socket()
+    }
+
+    /// Asks when it is `holder`'s turn.
+    pub(crate) fn ask(
+        &mut self,
+        kind: Kind,
+        subject: Subject,
+        holder: &Holder,
+        enclosed: Enclosed,
+        now: u64,
+    ) {
+        if matches!(subject, Subject::Vnic(_)) && !self.known.insert((kind, subject)) {
+            return;
+        }
+        let question = Question { kind, subject, holder: holder.clone(), enclosed };
+        self.waiting.entry(kind).or_default().push(holder, question);
+        self.go_on(now);
+    }
+
+    /// Nobody wants to know any more.
+    pub(crate) fn forget(&mut self, kind: Kind, subject: Subject, holder: &Holder) {
+        if let Some(waiting) = self.waiting.get_mut(&kind) {
+            waiting.remove(holder, |question| question.subject == subject);
+        }
+    }
+
+    /// Sends what there is room for.
+    fn go_on(&mut self, now: u64) {
+        for kind in [Kind::Process, Kind::Addresses, Kind::Port] {
+            while self.under_way.has_room(kind) {
+                let Some(waiting) = self.waiting.get_mut(&kind) else { break };
+                let under_way = &self.under_way;
+                let question = waiting.take(|question| under_way.has_room_for(question));
+                let Some(question) = question else { break };
+                self.last += 1;
+                if self.under_way.is_empty() {
+                    self.pulse.work();
+                }
+                self.send(self.last, &question);
+                self.under_way.begin(self.last, question, now + PATIENCE);
+            }
+        }
+    }
+
+    /// There is room in the socket for all that may be under way. If it cannot be sent after all,
+    /// the helper is gone, which is seen elsewhere.
+    fn send(&self, id: u64, question: &Question) {
+        let file = question.enclosed.as_fd();
+        let _ = request(self.helper.socket(), id, question.kind, file);
+    }
+
+    fn end(&mut self, id: u64) -> Option<Asked> {
+        let asked = self.under_way.end(id)?;
+        match self.under_way.is_empty() {
+            true => self.pulse.rest(),
+            false => self.pulse.work(),
+        }
+        if !asked.is_late() {
+            self.known.remove(&(asked.question.kind, asked.question.subject));
+        }
+        Some(asked)
+    }
+
+    /// What has become of something; `None` if there is nothing at the moment.
+    ///
+    /// # Errors
+    /// If there is no helper any more, and none will come.
+    pub(crate) fn next(&mut self, now: u64) -> io::Result<Option<FromHelper>> {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(Some(news));
+            }
+            match receive(self.helper.socket())? {
+                None => return Ok(None),
+                Some(Answer::Started { .. }) => {
+                    self.restarted();
+                    self.go_on(now);
+                }
+                Some(Answer::Found { id, kind, found }) => {
+                    let fits = self.under_way.kind(id) == Some(kind);
+                    let asked = if fits { self.end(id) } else { None };
+                    if let Some(asked) = asked.filter(|asked| !asked.is_late()) {
+                        self.news.push_back(FromHelper::Answer(
+                            kind,
+                            asked.question.subject,
+                            found,
+                        ));
+                    }
+                    self.go_on(now);
+                }
+            }
+        }
+    }
+
+    /// What the helper that died was doing is asked once more; if that is what it died of, not
+    /// again.
+    fn restarted(&mut self) {
+        self.news.push_back(FromHelper::Restarted);
+        for id in self.under_way.ids() {
+            if let Some(question) = self.under_way.ask_again(id) {
+                let question = question.clone();
+                self.send(id, &question);
+            } else if let Some(asked) = self.end(id).filter(|asked| !asked.is_late()) {
+                let Question { kind, subject, .. } = asked.question;
+                let lost = Err(io::Error::other("the helper died of it"));
+                self.news.push_back(FromHelper::Answer(kind, subject, lost));
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.under_way.next_deadline()
+    }
+
+    /// What took too long. It goes on counting as under way until the helper has answered it.
+    pub(crate) fn late(&mut self, now: u64) -> Vec<FromHelper> {
+        let mut late = Vec::new();
+        while let Some(Question { kind, subject, .. }) = self.under_way.next_late(now) {
+            let (kind, subject) = (*kind, *subject);
+            self.known.remove(&(kind, subject));
+            late.push(FromHelper::Answer(kind, subject, Err(io::ErrorKind::TimedOut.into())));
+        }
+        late
+    }
+}

@@ -1,0 +1,74 @@
+//! A door of the daemon: a socket that can be connected to, with its place in the file system.
+//!
+//! Whoever cannot be let in for want of descriptors waits outside; the door is looked at again a
+//! moment later, and nobody who is in notices.
+
+use crate::journal::{Journal, Level};
+use crate::reactor::{Reactor, Timer};
+use crate::runtime_folder::RuntimeFolder;
+use crate::wakeup::{Entrance, Wakeup};
+use omniverb_sys::socket;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// When a door that nobody could be let in by is looked at again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// One of the two, open.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    place: RuntimeFolder,
+    entrance: Entrance,
+}
+
+impl Listener {
+    /// Lets people in from now on.
+    pub(crate) fn open(
+        place: RuntimeFolder,
+        entrance: Entrance,
+        reactor: &Reactor,
+    ) -> io::Result<Listener> {
+        reactor.watch(place.listener(), Wakeup::Connection(entrance))?;
+        Ok(Listener { place, entrance })
+    }
+
+    /// The socket's path.
+    pub(crate) fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Who has connected next.
+    pub(crate) fn accept(&self, reactor: &mut Reactor, journal: &mut Journal) -> Option<OwnedFd> {
+        match socket::accept(self.place.listener().as_fd()) {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely. Others keep what they have.
+                journal.log(Level::Warning, format_args!("cannot accept: {error}"));
+                reactor.forget(self.place.listener());
+                reactor.set(AGAIN, Timer::Accept(self.entrance));
+                None
+            }
+        }
+    }
+
+    /// The moment for which nobody was let in is over.
+    pub(crate) fn look_again(&self, reactor: &mut Reactor) {
+        let ready = Wakeup::Connection(self.entrance);
+        if reactor.watch(self.place.listener(), ready).is_err() {
+            reactor.set(AGAIN, Timer::Accept(self.entrance));
+        }
+    }
+
+    /// Nobody can connect any more. Those who have may have sent something: they are still to be
+    /// let in by [`next_left`](Self::next_left).
+    pub(crate) fn close(&mut self) {
+        self.place.close();
+    }
+
+    /// Who had connected before it was closed.
+    pub(crate) fn next_left(&self) -> Option<OwnedFd> {
+        socket::accept(self.place.listener().as_fd()).ok().flatten()
+    }
+}

@@ -1,0 +1,68 @@
+//! Clients are parted with, and everything that others have a hand in is let go of, without ever
+//! discarding anything of theirs in this thread: see `omniverb_sys::descriptors`.
+
+use crate::counters::Slot;
+use crate::journal::Level;
+use crate::server::Server;
+use omniverb_sys::clock;
+use omniverb_tenancy::SessionId;
+
+impl Server {
+    /// Ends a client's connection; everything it had goes.
+    pub(super) fn end(&mut self, id: SessionId, reason: &'static str) {
+        for slot in self.tables.slots_of(id) {
+            if let Some(words) = self.clients.get(id).and_then(|client| client.counters(slot)) {
+                self.count(id, &words);
+            }
+        }
+        let Some(mut client) = self.clients.remove(id, &self.reactor) else { return };
+        let pid = client.pid();
+        self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
+        self.tables.decide(|tables| tables.end(id, clock::now()));
+        // While its namespace is still known: the engine must hear of what is closed.
+        self.carry_on();
+        self.machines.session_over(id);
+        if let Some(leaver) = client.leave_behind() {
+            self.wait_for_end(id, leaver);
+        }
+        client.into_sockets().for_each(|socket| self.disposal.close_socket(socket));
+        self.pair_windows().look_for_unused();
+        self.engine_ports().tell_registered();
+    }
+
+    /// What a queue pair of this client has counted stays its vNIC's.
+    pub(super) fn count(&mut self, id: SessionId, words: &Slot) {
+        let Some(client) = self.clients.get(id) else { return };
+        if let Ok(vnic) = client.vnic() {
+            self.counted.add(vnic, words);
+        }
+    }
+
+    /// Lets go of everything that others have a hand in, before the daemon ends. Links go on.
+    pub(super) fn close(&mut self) {
+        // Before their clients are: what those have of its window stays as it is.
+        for id in self.machines.numbers() {
+            self.part_with_machine(id, "the daemon ends");
+        }
+        if let Some(broker) = &mut self.broker {
+            broker.close(&self.disposal);
+        }
+        // Nobody can connect any more; those who have may have sent something.
+        let (operators, left) = self.operators.close();
+        let sockets = self.arrivals.close().into_iter().chain(left);
+        let clients = self.clients.drain().flat_map(|client| client.into_sockets());
+        sockets.chain(clients).for_each(|socket| self.disposal.close_socket(socket));
+        for id in operators {
+            self.end_operator(id);
+        }
+        self.dispose();
+    }
+
+    /// Has closed what is to be closed by others.
+    pub(super) fn dispose(&mut self) {
+        for trouble in self.disposal.turn() {
+            let level = if trouble.is_grave { Level::Error } else { Level::Warning };
+            self.journal.log(level, format_args!("{}", trouble.text));
+        }
+    }
+}

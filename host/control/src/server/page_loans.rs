@@ -1,0 +1,129 @@
+//! Hands out memory for granted pages.
+//!
+//! What of it is in which window the tables decide (`Home`). Whoever is told of a piece of one has
+//! it until he says that he has let go of it, or has ended (`loans.rs`).
+
+use crate::client::Origin;
+use crate::extents::{Lending, SharedBy};
+use crate::memory::Memory;
+use crate::outbox::{Letter, Parcel};
+use crate::server::Server;
+use crate::server::pairs::LINK_BYTES;
+use crate::server::parts::PageLender;
+use omniverb_session::Message;
+use omniverb_session::body::{Adopt, Extent, Granted};
+use omniverb_session::pair_window;
+use omniverb_tenancy::{FileId, Home, Neighbour, Occasion, SessionId};
+use std::io;
+
+/// What somebody is told of memory: where it is, what goes along, and whose window it is in.
+type Told = (Extent, Option<Parcel>, Origin);
+
+impl PageLender<'_> {
+    /// Gives an owner memory for pages of its own.
+    pub(super) fn adopt(
+        &mut self,
+        owner: SessionId,
+        adopt: &Adopt,
+        (home, file): (Home, FileId),
+        new: Option<u64>,
+    ) {
+        let made = match new {
+            Some(bytes) => self.make_for_pages(owner, home, bytes),
+            None => self.extents.get(file).ok_or(io::ErrorKind::NotFound.into()),
+        };
+        let told = made.is_ok_and(|lending| {
+            self.extents.add(file, lending.clone());
+            self.lend(owner, &lending, |memory| Adopt { memory, ..*adopt }.into(), adopt.memory)
+        });
+        if !told {
+            self.tables.decide(|tables| tables.memory_failed(adopt.token));
+        }
+    }
+
+    /// Gives an initiator what he is granted; if he cannot be told of it he is not.
+    pub(super) fn grant(
+        &mut self,
+        to: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) {
+        let told = self.extents.get(file).is_some_and(|lending| {
+            self.lend(to, &lending, |memory| Granted { memory, ..*granted }.into(), granted.memory)
+        });
+        if !told {
+            self.tables.decide(|tables| tables.grant_failed(to, file, granted, occasion));
+        }
+    }
+
+    pub(super) fn make_for_pages(
+        &mut self,
+        owner: SessionId,
+        home: Home,
+        bytes: u64,
+    ) -> io::Result<Lending> {
+        let Home::Pair { machine, neighbour } = home else {
+            let memory = self.clients.source(owner).make_for_pages(bytes)?;
+            return Ok(Lending { memory, shared_by: None });
+        };
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let machine = self.machines.number_of(machine).ok_or_else(gone)?;
+        let pairs = self.machines.pairs_mut(machine).ok_or_else(gone)?;
+        let memory = pairs.make_for_pages(&neighbour, bytes, LINK_BYTES)?;
+        Ok(Lending { memory, shared_by: Some(SharedBy { machine, neighbour }) })
+    }
+
+    /// Tells somebody of a part of memory for pages. False: it is not for him, or not any more.
+    pub(super) fn lend(
+        &mut self,
+        to: SessionId,
+        lending: &Lending,
+        message: impl FnOnce(Extent) -> Message,
+        part: Extent,
+    ) -> bool {
+        let told = match &lending.shared_by {
+            None => Some((lending.memory.said(), lending.memory.enclosed(), Origin::ItsMachine)),
+            Some(by) => self.told_in_pair(to, &lending.memory, by),
+        };
+        let Some((said, parcel, origin)) = told else { return false };
+        let said = Extent { offset: said.offset.saturating_add(part.offset), length: part.length };
+        self.clients.lend(to, &lending.memory, (said, origin));
+        self.delivery().tell(to, Letter::with(message(said), parcel.into_iter().collect()));
+        true
+    }
+
+    /// How somebody is told of memory in a pair window, if he is one of those who share it.
+    pub(super) fn told_in_pair(
+        &mut self,
+        to: SessionId,
+        memory: &Memory,
+        by: &SharedBy,
+    ) -> Option<Told> {
+        let client = self.clients.get(to)?;
+        let (vnic, uid) = (client.vnic().ok()?, client.uid());
+        let Some(machine) = self.machines.number_of(vnic) else {
+            let neighbour = Neighbour { proof: self.tables.proof(vnic), uid };
+            let outside = (neighbour == by.neighbour).then(|| memory.outside())?;
+            let number = self.clients.number_of_window(to, memory)?;
+            let (said, file) = outside;
+            return Some((pair_window::numbered(number, said), Some(file), Origin::AnotherMachine));
+        };
+        if machine == by.machine {
+            return Some((memory.said(), None, Origin::ItsMachine));
+        }
+        let pairs = self.machines.pairs(machine)?;
+        let file = memory.extent.file_id().ok()?;
+        let place = pairs.place_of_found(file).filter(|_| pairs.this() == Some(by.neighbour))?;
+        Some((memory.said_as(place), None, Origin::AnotherMachine))
+    }
+}
+
+impl Server {
+    /// Files that somebody might have had are gone.
+    pub(super) fn files_gone(&mut self) {
+        for file in self.watched_files.gone() {
+            self.tables.note(|tables| tables.file_gone(file));
+        }
+    }
+}

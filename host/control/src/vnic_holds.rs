@@ -1,0 +1,79 @@
+//! Who has a vNIC open: what he has of that is with whatever he has it open for, and the vNIC is
+//! let go of when the last of these is dropped, wherever that is.
+
+use omniverb_sys::lock;
+use omniverb_tenancy::VnicId;
+use std::sync::{Arc, Mutex, Weak};
+
+/// Somebody has a vNIC open as long as he has this.
+#[derive(Clone, Debug)]
+#[must_use = "what nobody has is let go of"]
+pub(crate) struct Hold(Arc<Holding>);
+
+/// Whether somebody has it open.
+#[derive(Debug)]
+pub(crate) struct WeakHold(Weak<Holding>);
+
+#[derive(Debug)]
+struct Holding {
+    vnic: VnicId,
+    left: Left,
+}
+
+/// Those that nobody has open any more, until that is heard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Left(Arc<Mutex<Vec<VnicId>>>);
+
+impl Left {
+    /// The first who has a vNIC open, and how to see whether others have.
+    pub(crate) fn hold(&self, vnic: VnicId) -> (Hold, WeakHold) {
+        let holding = Arc::new(Holding { vnic, left: self.clone() });
+        let held = WeakHold(Arc::downgrade(&holding));
+        (Hold(holding), held)
+    }
+
+    /// Who has been let go of since this was asked last. They may have been opened again.
+    pub(crate) fn take(&self) -> Vec<VnicId> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+impl Hold {
+    /// What he has open.
+    pub(crate) fn vnic(&self) -> VnicId {
+        self.0.vnic
+    }
+}
+
+impl WeakHold {
+    /// Another one who has it open, if somebody has.
+    pub(crate) fn another(&self) -> Option<Hold> {
+        self.0.upgrade().map(Hold)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        lock(&self.left.0).push(self.vnic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_lets_go() {
+        let left = Left::default();
+        let (one, held) = left.hold(VnicId(7));
+        let other = held.another().unwrap();
+        assert_eq!((one.vnic(), other.vnic()), (VnicId(7), VnicId(7)));
+        drop(one);
+        assert_eq!(left.take(), []);
+        drop(held.another());
+        assert_eq!(left.take(), []);
+        drop(other);
+        assert!(held.another().is_none());
+        assert_eq!((left.take(), left.take()), (vec![VnicId(7)], vec![]));
+    }
+}

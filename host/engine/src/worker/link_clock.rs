@@ -1,0 +1,127 @@
+//! Keeps the time of links: it passes while their thread attends to them.
+//!
+//! That an answer is late can be said of a peer only if somebody looked for it. On a busy machine
+//! the kernel takes a packet thread's processor away for tens of milliseconds and more; counted
+//! against the peers, that ends connections nothing is wrong with, all of a thread at once. So what
+//! passes between two looks at the clock, beyond what the thread wanted to sleep, is not counted;
+//! and then what lies in the sockets is read before any link is told that its time has come.
+//!
+//! What others were promised (limits of vNICs, delays of faults) goes by the clock.
+
+/// What may pass between two looks while the thread is busy, or late after a sleep, and counts, in
+/// nanoseconds: longer than its turns, shorter than anything it waits for.
+const LATE: u64 = 2_000_000;
+/// Batches that are read from the sockets before the links' time goes on, if they do not end: what
+/// lay there when the thread came back is far less.
+const BATCHES_MAX: u32 = 64;
+
+/// Now, by both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Now {
+    /// Nanoseconds of the monotonic clock.
+    pub(super) clock: u64,
+    /// The links' time.
+    pub(super) links: u64,
+}
+
+/// How a thread attends.
+pub(super) struct LinkClock {
+    /// When it looked at the clock last.
+    looked: u64,
+    /// Until when it sleeps if nothing happens, while it does.
+    until: u64,
+    /// What the links' time is behind the clock.
+    missed: u64,
+    /// It was away, and may have answers unread.
+    was_away: bool,
+    /// Batches read since.
+    batches: u32,
+}
+
+impl LinkClock {
+    /// From now on.
+    pub(super) fn new(clock: u64) -> LinkClock {
+        LinkClock { looked: clock, until: 0, missed: 0, was_away: false, batches: 0 }
+    }
+
+    /// The thread is going to sleep, until then if nothing happens. `None`: for ever.
+    pub(super) fn sleeps(&mut self, until: Option<u64>) {
+        self.until = until.unwrap_or(u64::MAX);
+    }
+
+    /// The thread looks at the clock.
+    pub(super) fn look(&mut self, clock: u64) -> Now {
+        let expected = self.looked.max(self.until).saturating_add(LATE);
+        let missed = clock.saturating_sub(expected);
+        self.missed += missed;
+        self.was_away |= missed > 0;
+        (self.looked, self.until) = (clock, 0);
+        Now { clock, links: clock - self.missed }
+    }
+
+    /// What the clock will show when it is `time` for links, if nothing is missed until then.
+    pub(super) fn clock_at(&self, time: u64) -> u64 {
+        time.saturating_add(self.missed)
+    }
+
+    /// A batch was read from the sockets; there may be more.
+    pub(super) fn has_read(&mut self) {
+        self.batches += u32::from(self.was_away);
+    }
+
+    /// Whether answers may lie unread in the sockets.
+    pub(super) fn is_behind(&self) -> bool {
+        self.was_away && self.batches < BATCHES_MAX
+    }
+
+    /// Nothing lies in the sockets, or links are told what time it is all the same.
+    pub(super) fn is_back(&mut self) {
+        (self.was_away, self.batches) = (false, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn time_passes_while_the_thread_runs_or_sleeps_and_not_while_it_is_kept_from_it() {
+        let mut link_clock = LinkClock::new(1000 * MS);
+        assert_eq!(link_clock.look(1002 * MS).links, 1002 * MS);
+        // Kept from running for 198 ms.
+        assert_eq!(link_clock.look(1200 * MS), Now { clock: 1200 * MS, links: 1004 * MS });
+        assert!(link_clock.is_behind());
+        assert_eq!(link_clock.clock_at(1010 * MS), 1206 * MS);
+        // It sleeps as long as it wants to.
+        link_clock.is_back();
+        link_clock.sleeps(Some(1206 * MS));
+        assert_eq!(link_clock.look(1206 * MS).links, 1010 * MS);
+        link_clock.sleeps(None);
+        assert_eq!(link_clock.look(5206 * MS).links, 5010 * MS);
+        assert!(!link_clock.is_behind());
+        // And half a second longer.
+        link_clock.sleeps(Some(5300 * MS));
+        assert_eq!(link_clock.look(5800 * MS).links, 5300 * MS + LATE - 196 * MS);
+        assert!(link_clock.is_behind());
+        // The end of a sleep says nothing of what comes after it.
+        assert_eq!(link_clock.look(5900 * MS).links, 5300 * MS + 2 * LATE - 196 * MS);
+    }
+
+    #[test]
+    fn who_is_back_reads_first_but_not_for_ever() {
+        let mut link_clock = LinkClock::new(0);
+        for round in 0..200 {
+            // A machine this busy takes the thread away in each of its turns.
+            link_clock.look((round + 1) * 10 * MS);
+            if !link_clock.is_behind() {
+                link_clock.is_back();
+                assert_eq!(round, u64::from(BATCHES_MAX));
+                return;
+            }
+            link_clock.has_read();
+        }
+        panic!("a flood keeps links from their time");
+    }
+}

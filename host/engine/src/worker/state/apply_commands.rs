@@ -1,0 +1,48 @@
+//! Applies commands of the control plane.
+
+use super::State;
+use crate::command::{Command, Pages};
+use crate::worker::watcher::Watcher;
+use omniverb_sys::clock;
+
+impl State {
+    pub(in crate::worker) fn apply(&mut self, command: Command, watcher: &Watcher) {
+        match command {
+            Command::OpenVnic { vnic, port, holder } => {
+                self.open_vnic(vnic, port, &holder, watcher);
+            }
+            Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
+            Command::SetLimit { vnic, limit } => {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
+                    self.links.unpark(vnic.gate.set_limit(limit, clock::now()));
+                }
+            }
+            Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
+            Command::Attach(attach) => self.attach(&attach),
+            Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
+            Command::Grant(grant) => {
+                let file = match &grant.memory {
+                    Pages::Moved(extent) => Some(extent.file.clone()),
+                    // Not ours alone: the file is a machine's memory.
+                    Pages::InPlace(_) => None,
+                };
+                self.granted(grant);
+                // The owner may have closed it, or it was not mapped: then nobody else has it.
+                file.into_iter().for_each(|file| self.together.bury(file));
+            }
+            Command::Withdraw { vnic, row } => self.withdraw(vnic, &row),
+            Command::Deny { qpn, peer_qpn, key, denied, .. } => {
+                self.denied((qpn, peer_qpn), key, denied);
+            }
+            Command::Manage { vnic, underlay, datagram, recipient } => {
+                self.manage(vnic, &underlay, &datagram, recipient);
+            }
+            Command::Capture { vnic, queue } => {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
+                    vnic.capture.set(queue);
+                }
+            }
+            Command::ForgetCounted { vnic } => self.showing.forget_ended(vnic),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Names the two ends of a message of the connection manager.
+
+use omniverb_terms::{Gid, VnicId};
+
+/// Where a message came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// From an id of the same vNIC: it has not left the tables.
+    Home,
+    /// From the vNIC's network.
+    Network,
+}
+
+/// From whom, to whom: names of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// Whose network it arrived in.
+    pub(super) at: VnicId,
+    /// The receiver's name, one of `at`'s.
+    pub(super) own: Gid,
+    pub(super) sender: Gid,
+    pub(super) from: Origin,
+}

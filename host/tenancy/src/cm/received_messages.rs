@@ -1,0 +1,367 @@
+//! Dispatches messages at queue pair 1 of a vNIC to ids, and answers those that belong to none.
+//!
+//! Anybody may have sent them. A message belongs to a connection if it says the name that we drew
+//! for it and comes from where the connection leads; a request, to whoever waits for one. Requests
+//! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
+//! busy line, and come again.
+
+use super::id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
+use super::message_ends::{Ends, Origin};
+use super::table::Carried;
+use crate::accounts::Receipt;
+use crate::cm::ConnectionManager;
+use omniverb_cm::resolution::status;
+use omniverb_cm::{
+    Connection, Disconnected, IpHeader, Mad, Message, Reject, Rejected, Request, Resolution,
+    Resolve, Resolved, ServiceId, Transport, reject_reason,
+};
+use omniverb_session::cm::{CmParameters, event};
+use omniverb_terms::{Gid, Qkey, Qpn, Service, Underlay, VnicId};
+use std::net::SocketAddr;
+
+impl ConnectionManager<'_> {
+    /// A management datagram came to queue pair 1 of a vNIC by this way.
+    pub(crate) fn received(&mut self, at: VnicId, underlay: &Underlay, datagram: &[u8], now: u64) {
+        let names = self.network.names(at, underlay);
+        if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
+            // Who says it is one of ours would have been heard at home.
+            if !sender.is_loopback() && !self.tenants.owns(at, sender) && self.tenants.owns(at, own)
+            {
+                self.cm_arrived(Ends { at, own, sender, from: Origin::Network }, &mad, now);
+                self.carry_cm(now);
+            }
+        }
+    }
+
+    /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
+    /// message is answered by more than one that is answered.
+    pub(super) fn carry_cm(&mut self, now: u64) {
+        while let Some(Carried { at, from, to, mad }) = self.connections.next_carried() {
+            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::Home }, &mad, now);
+        }
+    }
+
+    pub(super) fn cm_arrived(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let remote = match &mad.message {
+            Message::Request(request) => return self.cm_asked(ends, mad, request, now),
+            Message::Resolve(resolve) => return self.cm_searched(ends, mad, resolve, now),
+            Message::Resolved(resolved) => return self.cm_found(ends, resolved),
+            Message::Wait(wait) => wait.remote,
+            Message::Reject(reject) if reject.remote == 0 => {
+                return self.cm_given_up(ends, mad, reject, now);
+            }
+            Message::Reject(reject) => reject.remote,
+            Message::Reply(reply) => reply.remote,
+            Message::Ready(received) | Message::Disconnected(received) => received.remote,
+            Message::Disconnect(disconnect) => disconnect.remote,
+        };
+        match self.cm_id_of(ends, remote) {
+            Some(key) => self.cm_heard(key, mad, now),
+            None => {
+                self.hear_of_farewell(ends, remote, &mad.message);
+                self.cm_for_nobody(ends, mad);
+            }
+        }
+    }
+
+    /// Who has asked has not waited for an answer, and knows our end by no name.
+    fn cm_given_up(&mut self, ends: Ends, mad: &Mad, reject: &Reject, now: u64) {
+        let [a, b, c, d, e, f, g, h, ..] = reject.information;
+        let device = Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
+        let asker = Asker { at: ends.at, gid: ends.sender, device, name: reject.communication };
+        match self.connections.asked_by(&asker) {
+            Some(key) => self.cm_heard(key, mad, now),
+            None => self.is_given_up(ends, reject.communication),
+        }
+    }
+
+    /// The id that has this name, if it leads to who says it.
+    fn cm_id_of(&self, ends: Ends, name: u32) -> Option<Key> {
+        let key = self.connections.named(ends.at, name)?;
+        let path = self.connections.get(key).ok()?.path?;
+        let same = |one: Gid, other: Gid| one == other || one.is_loopback() && other.is_loopback();
+        (same(path.sgid, ends.own) && same(path.dgid, ends.sender)).then_some(key)
+    }
+
+    fn cm_heard(&mut self, key: Key, mad: &Mad, now: u64) {
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Connection(connection) = &mut id.exchange else { return };
+        let says = match &mad.message {
+            Message::Wait(wait) => wait.communication,
+            Message::Reject(reject) => reject.communication,
+            Message::Reply(reply) => reply.communication,
+            Message::Ready(received) | Message::Disconnected(received) => received.communication,
+            Message::Disconnect(disconnect) => disconnect.communication,
+            _ => 0,
+        };
+        // What is not said, or not known yet, cannot be wrong.
+        let (_, known) = connection.names();
+        if says != 0 && known != 0 && says != known {
+            return;
+        }
+        let mut steps = Vec::new();
+        connection.arrived(mad, now, &mut steps);
+        self.take_steps(key, steps);
+    }
+
+    /// A message about a connection that is not there: whoever waits for an answer gets one.
+    fn cm_for_nobody(&mut self, ends: Ends, mad: &Mad) {
+        let message = match &mad.message {
+            Message::Disconnect(disconnect) => Message::Disconnected(Disconnected {
+                communication: disconnect.remote,
+                remote: disconnect.communication,
+                private: [0; 224],
+            }),
+            Message::Reply(reply) => Message::Reject(Reject {
+                communication: reply.remote,
+                remote: reply.communication,
+                rejected: Rejected::Reply,
+                reason: reject_reason::INVALID_COMMUNICATION,
+                ..Reject::NONE
+            }),
+            _ => return,
+        };
+        let answer = Mad { transaction: mad.transaction, modifier: 0, message };
+        self.answer_stranger(ends, answer);
+    }
+
+    fn cm_found(&mut self, ends: Ends, resolved: &Resolved) {
+        let Some(key) = self.cm_id_of(ends, resolved.request) else { return };
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Resolution(resolution) = &mut id.exchange else { return };
+        let found = resolution.answered(resolved);
+        self.take_steps(key, Vec::new());
+        if let Some(found) = found {
+            self.tell_found(key, &found);
+        }
+    }
+
+    /// A REQ: somebody wants a connection.
+    fn cm_asked(&mut self, ends: Ends, mad: &Mad, request: &Request, now: u64) {
+        let Ends { at, sender: gid, .. } = ends;
+        let (device, name) = (request.device, request.communication);
+        let asker = Asker { at, gid, device: Some(device), name };
+        if let Some(key) = self.connections.asked_by(&asker) {
+            return self.cm_heard(key, mad, now);
+        }
+        if self.connections.early.was_refused(ends, mad, now) {
+            return self.refuse_cm(ends, mad);
+        }
+        let peer = Peer { at, gid, device, qpn: request.queue_pair };
+        match self.cm_wanted(ends, mad, request, (asker, peer), now) {
+            Ok(()) => {}
+            Err(Refused::Nobody) => self.keep_early(ends, mad, now),
+            Err(Refused::Because(reason)) => self.refuse_cm_request(ends, mad, name, reason),
+        }
+    }
+
+    fn refuse_cm_request(&mut self, ends: Ends, mad: &Mad, asker: u32, reason: u16) {
+        let reject = Reject { remote: asker, rejected: Rejected::Request, reason, ..Reject::NONE };
+        let message = Message::Reject(reject);
+        let answer = Mad { transaction: mad.transaction, modifier: 0, message };
+        self.answer_stranger(ends, answer);
+    }
+
+    /// Nobody waits for this request.
+    pub(super) fn refuse_cm(&mut self, ends: Ends, mad: &Mad) {
+        match &mad.message {
+            Message::Request(Request { communication, .. }) => {
+                self.refuse_cm_request(ends, mad, *communication, reject_reason::INVALID_SERVICE);
+            }
+            Message::Resolve(resolve) => {
+                let mut resolution = Resolution::asked(resolve, mad.transaction);
+                let (mut steps, nobody) = (Vec::new(), (Qpn(0), Qkey(0)));
+                let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
+                for step in steps {
+                    if let omniverb_cm::Step::Send(mad) = step {
+                        self.answer_stranger(ends, mad);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A request that was not heard before; why it is refused, if it is.
+    fn cm_wanted(
+        &mut self,
+        ends: Ends,
+        mad: &Mad,
+        request: &Request,
+        (asker, peer): (Asker, Peer),
+        now: u64,
+    ) -> Result<(), Refused> {
+        let Transport::Of(service) = request.transport else {
+            return Err(reject_reason::INVALID_TRANSPORT.into());
+        };
+        let service = service.opposite();
+        if !(1..=5).contains(&request.path_mtu) {
+            return Err(reject_reason::INVALID_MTU.into());
+        }
+        let called = self.cm_called(ends, request.service, &request.private, service)?;
+        let Some(Called { listener, room, mut path }) = called else { return Ok(()) };
+        if let Some(stale) = self.connections.with(&peer).filter(|key| self.is_cm_live(*key)) {
+            // It has forgotten that connection, or it could not have another.
+            self.cm_is_stale(stale, now);
+            return Err(reject_reason::STALE_CONNECTION.into());
+        }
+        path.path_mtu = request.path_mtu;
+        path.flow_label = request.primary.flow_label;
+        path.traffic_class = request.primary.traffic_class;
+        path.hop_limit = request.primary.hop_limit;
+        let name = self.draw_cm_name(ends.at);
+        let mut connection = Connection::asked(request, mad.transaction, name);
+        let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return Ok(()) };
+        let found_by = FoundBy { name: Some(name), asker: Some(asker), peer: Some(peer) };
+        let added = self.add_cm_id(listener.0, (space, service), |id| {
+            connection.set_remote_psn(id.psn());
+            id.asked(path, Exchange::Connection(Box::new(connection)), found_by)
+        });
+        let parameters = CmParameters {
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            flow_control: request.has_flow_control.into(),
+            retry_count: request.retry_count,
+            rnr_retry: request.rnr_retry,
+            srq: request.has_srq.into(),
+            ece_vendor: request.vendor,
+            ece_options: request.options,
+            ..CmParameters::NONE
+        };
+        if let Ok(id) = added {
+            let private = &request.private[IpHeader::BYTES..];
+            self.tell_called((listener, room), id, (request.queue_pair, parameters), private);
+        }
+        Ok(())
+    }
+
+    /// A SIDR_REQ: somebody wants to know a queue pair for datagrams.
+    fn cm_searched(&mut self, ends: Ends, mad: &Mad, resolve: &Resolve, now: u64) {
+        let Ends { at, sender: gid, .. } = ends;
+        let asker = Asker { at, gid, device: None, name: resolve.request };
+        let known = self.connections.asked_by(&asker);
+        let mut steps = Vec::new();
+        if let Some(key) = known {
+            if let Ok(id) = self.connections.get(key)
+                && let Exchange::Resolution(resolution) = &id.exchange
+            {
+                resolution.asked_again(&mut steps);
+            }
+            return self.take_steps(key, steps);
+        }
+        if self.connections.early.was_refused(ends, mad, now) {
+            return self.refuse_cm(ends, mad);
+        }
+        let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
+        let resolution = Resolution::asked(resolve, mad.transaction);
+        let Called { listener, room, path } = match called {
+            Ok(Some(called)) => called,
+            Ok(None) => return,
+            Err(Refused::Nobody) => return self.keep_early(ends, mad, now),
+            Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
+        };
+        let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return };
+        let found_by = FoundBy { asker: Some(asker), ..FoundBy::default() };
+        let added = self.add_cm_id(listener.0, (space, Service::Ud), |id| {
+            id.asked(path, Exchange::Resolution(Box::new(resolution)), found_by)
+        });
+        if let Ok(id) = added {
+            let private = &resolve.private[IpHeader::BYTES..];
+            self.tell_called((listener, room), id, (Qpn(0), CmParameters::NONE), private);
+        }
+    }
+
+    /// Who is called, and by which way; `Ok(None)`: somebody who has no time now. Why nobody is.
+    fn cm_called(
+        &mut self,
+        ends: Ends,
+        called: u64,
+        private: &[u8],
+        service: Service,
+    ) -> Result<Option<Called>, Refused> {
+        let nobody = reject_reason::INVALID_SERVICE;
+        let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
+        let header = match ends.from {
+            Origin::Home => IpHeader::read_at_home(private),
+            Origin::Network => IpHeader::read(private),
+        };
+        let header = header.ok_or(nobody)?;
+        let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
+        let home = ends.from == Origin::Home;
+        let is_right = |said: Gid, is: Gid| said == is || home && said.is_loopback();
+        if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
+            return Err(reject_reason::INVALID_GID.into());
+        }
+        let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;
+        let place = (ends.at, space, port);
+        let listener = self.connections.listener(place, header.destination);
+        let listener = listener.ok_or(Refused::Nobody)?;
+        let id = self.connections.get(listener).map_err(|_| nobody)?;
+        if id.service() != service {
+            return Err(reject_reason::INVALID_TRANSPORT.into());
+        }
+        let room = id.listening().and_then(|listening| listening.charge().ok());
+        let Some(room) = room.filter(|_| self.tenants.has_time(self.context, listener.0)) else {
+            return Ok(None);
+        };
+        let local = SocketAddr::new(header.destination, port);
+        let remote = SocketAddr::new(header.source, header.port);
+        let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
+        Ok(Some(Called { listener, room, path }))
+    }
+
+    /// Tells a listener's user that somebody wants to connect.
+    fn tell_called(
+        &mut self,
+        (listener, room): (Key, Receipt),
+        id: u32,
+        (qpn, parameters): (Qpn, CmParameters),
+        private: &[u8],
+    ) {
+        let key = (listener.0, id);
+        let Some(number) = self.connections.announce(listener, room, key) else { return };
+        let Ok(row) = self.connections.get(key) else { return };
+        let mut happened = row.happened(id, event::CONNECT_REQUEST);
+        (happened.listener, happened.number) = (listener.1, number);
+        (happened.qpn, happened.parameters) = (qpn, parameters);
+        set_private(&mut happened, private);
+        self.tenants.event(self.context, listener.0, happened);
+    }
+
+    /// There is a connection, or it is on its way.
+    fn is_cm_live(&self, key: Key) -> bool {
+        let exchange = self.connections.get(key).map(|id| &id.exchange);
+        matches!(exchange, Ok(Exchange::Connection(connection)) if connection.is_live())
+    }
+
+    /// The peer has forgotten a connection.
+    fn cm_is_stale(&mut self, key: Key, now: u64) {
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Connection(connection) = &mut id.exchange else { return };
+        let mut steps = Vec::new();
+        connection.is_forgotten(now, &mut steps);
+        self.take_steps(key, steps);
+    }
+}
+
+/// Whom a request is for.
+struct Called {
+    listener: Key,
+    /// What it will pay as one that waits.
+    room: Receipt,
+    path: Path,
+}
+
+/// Why a request goes to nobody.
+enum Refused {
+    /// Nobody waits for it, but somebody may soon.
+    Nobody,
+    /// The [`reject_reason`] that the asker is told.
+    Because(u16),
+}
+
+impl From<u16> for Refused {
+    fn from(reason: u16) -> Refused {
+        Refused::Because(reason)
+    }
+}

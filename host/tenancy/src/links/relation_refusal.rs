@@ -1,0 +1,25 @@
+//! Lists why two sockets may not share memory.
+
+use crate::path::Why;
+use omniverb_terms::VnicId;
+use std::net::IpAddr;
+
+/// One end: a vNIC, and the address that the sockets there have.
+pub type RelationEnd = (VnicId, IpAddr);
+
+/// Why there is none between two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unrelated {
+    /// One of the vNICs is no more, or the relation was ended by an operator.
+    Gone,
+    /// An address is not one of its vNIC's.
+    NotItsAddress,
+    /// What is sent to one of the addresses comes out elsewhere, or nowhere.
+    NotThere,
+    /// Too much was asked of the network at a time.
+    Busy,
+    /// The administrator wants what goes between the two seen by the engine.
+    Policy(Why),
+    /// They have no memory in common: one is a virtual machine.
+    NoMemory,
+}

@@ -1,0 +1,152 @@
+//! Two addresses of two vNICs between which bytes of TCP may go through memory
+//! (docs/decisions/0046): what queue pairs with a link have, sockets have by a relation.
+//!
+//! The rules are those of direct links: each address is its vNIC's, the network brings what is
+//! sent from each to the other, and no administrator wants to have what goes between the two seen
+//! by the engine. It is asked for by whoever brings sockets together, which is the daemon's own,
+//! and ends as links do: with a vNIC, an address, a policy, or the network's consent.
+
+use super::consent_table::Rest;
+use super::relation_refusal::{RelationEnd, Unrelated};
+use super::relations::Relation;
+use crate::action::Action;
+use crate::links::Relater;
+use crate::network::Common;
+use crate::network::neighbours::{Answer, Question, Waiter};
+use crate::network::resolve::Resolved;
+use omniverb_terms::{Gid, VnicId};
+
+enum Judgement {
+    Asking,
+    Unrelated(Unrelated),
+    Together([Question; 2]),
+}
+
+impl Relater<'_> {
+    /// Asks whether two addresses of two vNICs may be brought together.
+    pub(crate) fn begin_relation(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) {
+        self.links.relations.insert(number, Relation { ends, rests_on: None });
+        for (vnic, _) in ends {
+            self.tenants.open_port(self.context, vnic);
+        }
+        self.advance_relation(number, now);
+    }
+
+    /// Nobody needs this one any more.
+    pub(crate) fn relate_no_more(&mut self, number: u64) {
+        let relation = self.links.relations.remove(number);
+        let questions = relation.and_then(|relation| relation.rests_on);
+        for question in questions.into_iter().flatten() {
+            self.links.rest_no_more(self.context, question, Rest::Relation(number));
+        }
+    }
+
+    /// What was waited for has come, or has not.
+    pub(crate) fn advance_relation(&mut self, number: u64, now: u64) {
+        let Some(relation) = self.links.relations.get(number) else { return };
+        if relation.rests_on.is_some() {
+            return;
+        }
+        match self.judge(number, relation.ends, now) {
+            Judgement::Asking => {}
+            Judgement::Unrelated(why) => self.end_relation(number, why),
+            Judgement::Together(questions) => {
+                if let Some(relation) = self.links.relations.get_mut(number) {
+                    relation.rests_on = Some(questions);
+                }
+                for question in questions {
+                    self.links.rest_on(
+                        self.context,
+                        question,
+                        Rest::Relation(number),
+                        question.from,
+                        now,
+                    );
+                }
+                self.context.act(Action::Related { number, verdict: Ok(()) });
+            }
+        }
+    }
+
+    /// What the rules say that need no asking.
+    fn forbids(&self, ends: [RelationEnd; 2]) -> Option<Unrelated> {
+        let [one, other] = ends.map(|(vnic, _)| vnic);
+        if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
+            return Some(Unrelated::Gone);
+        }
+        if self.network.common([one, other]) != Common::Any {
+            return Some(Unrelated::NoMemory);
+        }
+        if let Some(why) = self.network.through_engine(self.tenants, one, other) {
+            return Some(Unrelated::Policy(why));
+        }
+        let has =
+            |(vnic, address): RelationEnd| self.tenants.owns(vnic, self.network.name_of(address));
+        (!ends.into_iter().all(has)).then_some(Unrelated::NotItsAddress)
+    }
+
+    fn judge(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Judgement {
+        if let Some(why) = self.forbids(ends) {
+            if why == Unrelated::NotItsAddress {
+                // It may have one since a moment.
+                ends.into_iter()
+                    .for_each(|(vnic, _)| self.tenants.read_addresses(self.context, vnic, None));
+            }
+            return Judgement::Unrelated(why);
+        }
+        let [one, other] = ends;
+        let mut questions = Vec::new();
+        let mut is_asking = false;
+        for (from, to) in [(one, other), (other, one)] {
+            let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
+            let Some(question) = self.network.question_of(self.tenants, from.0, names[0], names[1])
+            else {
+                return Judgement::Unrelated(Unrelated::NotThere);
+            };
+            questions.push(question);
+            let waiter = Some(Waiter::Relation(number));
+            match self.network.resolve(
+                self.context,
+                self.tenants,
+                (from.0, names[0], names[1]),
+                from.0,
+                waiter,
+                now,
+            ) {
+                Resolved::To(Answer::Is(vnic)) if vnic == to.0 => {}
+                Resolved::To(_) => return Judgement::Unrelated(Unrelated::NotThere),
+                Resolved::Busy => return Judgement::Unrelated(Unrelated::Busy),
+                Resolved::Asking => is_asking = true,
+            }
+        }
+        match <[Question; 2]>::try_from(questions) {
+            Ok(questions) if !is_asking => Judgement::Together(questions),
+            _ => Judgement::Asking,
+        }
+    }
+
+    /// It ends, or never begins.
+    pub(crate) fn end_relation(&mut self, number: u64, why: Unrelated) {
+        if self.links.relations.get(number).is_some() {
+            self.relate_no_more(number);
+            self.context.act(Action::Related { number, verdict: Err(why) });
+        }
+    }
+
+    /// All of a vNIC's end.
+    pub(crate) fn end_relations(&mut self, key: VnicId, why: Unrelated) {
+        for number in self.links.relations.of(key) {
+            self.end_relation(number, why);
+        }
+    }
+
+    /// What holds for a vNIC, or which addresses it has, has changed: what is forbidden now ends.
+    pub(crate) fn review_relations(&mut self, key: VnicId) {
+        for number in self.links.relations.of(key) {
+            let ends = self.links.relations.get(number).map(|relation| relation.ends);
+            if let Some(why) = ends.and_then(|ends| self.forbids(ends)) {
+                self.end_relation(number, why);
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Counts questions for its pages that an owner has not answered.
+
+use crate::accounts::Receipt;
+
+/// How many there are, by what they pay. Any answer, late or not, is to one of them: an owner that
+/// answers what nobody asked has no more room for questions than it has quota.
+#[derive(Debug, Default)]
+pub(crate) struct Questions(Vec<Receipt>);
+
+impl Questions {
+    /// One more is asked.
+    pub(crate) fn ask(&mut self, receipt: Receipt) {
+        self.0.push(receipt);
+    }
+
+    /// One was answered.
+    pub(crate) fn answered(&mut self) {
+        self.0.pop();
+    }
+
+    /// What they pay.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        self.0.iter()
+    }
+}
