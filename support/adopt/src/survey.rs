@@ -116,8 +116,8 @@ pub(crate) fn has_plain_flags(start: usize, end: usize) -> Result<bool, Errno> {
 /// As [`has_plain_flags`], while others stand still: only where looking is as short as copying is.
 /// Elsewhere what was seen before counts.
 pub(crate) fn has_plain_flags_still(start: usize, end: usize) -> Result<bool, Errno> {
-    /// Pages of a process whose mappings are walked in a millisecond.
-    const PAGES_MAX: usize = 1 << 16;
+    /// Pages of a process whose mappings are walked in a millisecond: much less than a step copies.
+    const PAGES_MAX: usize = 1 << 14;
     let mut text = [0u8; 128];
     let count = read(maps::open_read(c"/proc/self/statm")?, &mut text)?;
     let resident = core::str::from_utf8(&text[..count])
