@@ -1,6 +1,6 @@
 //! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib, the
-//! header of our own API into dist/include, stand-ins for other programs into dist/libexec,
-//! manuals and what debuggers are told into dist/share.
+//! header of our own API into dist/include, stand-ins for other programs into dist/libexec, man
+//! pages, shell completions and what debuggers are told into dist/share.
 //!
 //! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).
@@ -16,6 +16,7 @@ use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
 use crate::interposed;
 use crate::library::{self, Library};
+use crate::manual;
 use crate::notices;
 use crate::run::{cargo, output, replace, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
@@ -43,6 +44,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     }
     if programs {
         build_programs(debug)?;
+        manual::write(if debug { &[] } else { &["--release"] })?;
     }
     copy_suppressions()?;
     copy_files()?;

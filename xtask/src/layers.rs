@@ -141,7 +141,9 @@ impl Layers {
 /// What a crate uses that is above it, or beside it where that is not to be.
 fn direction_faults(folder: &str, uses: &BTreeSet<String>) -> Vec<String> {
     let up = uses.iter().filter(|to| layer(to) > layer(folder));
-    let beside = uses.iter().filter(|to| layer(to) == TOP && top(to) != top(folder));
+    let beside = uses
+        .iter()
+        .filter(|to| layer(to) == layer(folder) && layer(to) == TOP && top(to) != top(folder));
     up.map(|to| format!("{folder} uses {to}, which is above it"))
         .chain(beside.map(|to| format!("{folder} uses {to}, which is beside it")))
         .collect()
@@ -176,6 +178,8 @@ fn crates(what_for: Use) -> Result<BTreeMap<String, BTreeSet<String>>> {
 
 /// What stands on all else, and not on each other: `app`, `host`, `tools`.
 const TOP: u32 = 3;
+/// What makes packages of all others.
+const PACKAGES: u32 = 4;
 
 /// How high a crate stands.
 fn layer(folder: &str) -> u32 {
@@ -183,6 +187,7 @@ fn layer(folder: &str) -> u32 {
         "support" => 0,
         "rnic" => 1,
         "sockets" => 2,
+        "deploy" => PACKAGES,
         _ => TOP,
     }
 }

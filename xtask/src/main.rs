@@ -16,6 +16,7 @@ mod interposed;
 mod layers;
 mod library;
 mod links;
+mod manual;
 mod matrix;
 mod modules;
 mod notices;
@@ -37,6 +38,7 @@ cargo xtask <task>
   dist [--debug] [--library]
                everything into dist/bin and dist/lib; --debug builds fast and unoptimised,
                --library leaves the programs out
+  man          man pages and shell completions into dist/share; dist does it, too
   abi          the libraries in dist/lib against their symbol tables, the installed ones and the
                programs linked to those
   follow TREE  what a release of rdma-core (its source tree) exports and we do not
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         "dist" => dist::run(&flags),
         "abi" => run::no_flags(&flags).and_then(|()| abi::run()),
         "follow" => follow::run(&flags),
+        "man" => run::no_flags(&flags).and_then(|()| manual::write(&[])),
         "matrix" => matrix::run(&flags),
         "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
         "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),

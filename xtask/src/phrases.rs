@@ -51,6 +51,19 @@ pub(crate) fn keys(toml: &str) -> BTreeSet<&str> {
     set.collect()
 }
 
+/// The words that head the paragraphs of a man page: behind `.TP`, in bold.
+pub(crate) fn bold_words(page: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (before, line) in page.lines().zip(page.lines().skip(1)) {
+        let bold = line.strip_prefix(".B ").or_else(|| line.strip_prefix(".BR "));
+        if let Some(bold) = bold.filter(|_| before == ".TP") {
+            let words = bold.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+            found.extend(words.map(str::to_owned));
+        }
+    }
+    found
+}
+
 /// What a page does not say.
 pub(crate) fn faults(page: &str, text: &str, phrases: &[impl AsRef<str>]) -> Vec<String> {
     let missing = phrases.iter().map(AsRef::as_ref).filter(|phrase| !text.contains(*phrase));
@@ -109,6 +122,14 @@ mod tests {
         let text = "Why::One => \"same host\",\nWhy::Two => {\n    \"none yet; later\"\n}\n\
                     Three = 3 \"a stream has it: so\",\nNone = 0 \"\",\nf(\"no reason\");\n";
         assert_eq!(reasons(text, "=>"), ["same host", "none yet", "a stream has it"]);
+    }
+
+    #[test]
+    fn words_that_head_paragraphs_are_found() {
+        let page = ".TP\n.BR a_b \" (default 5)\"\nText.\n.B c\n.TP\n.B users\n.TP\nd\n";
+        let found = bold_words(page);
+        assert!(found.contains("a_b") && found.contains("users"));
+        assert!(!found.contains("c") && !found.contains("d"));
     }
 
     #[test]

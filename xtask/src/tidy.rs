@@ -189,6 +189,10 @@ fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let keys: Vec<String> =
         phrases::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
     faults.extend(phrases::faults(page, &read(page)?, &keys));
+    let page = "deploy/manual/pages/omniverbd.toml.5";
+    let explained = phrases::bold_words(&read(page)?);
+    let missing = phrases::keys(&example).into_iter().filter(|key| !explained.contains(*key));
+    faults.extend(missing.map(|key| format!("{page} does not explain {key}")));
     Ok(())
 }
 
