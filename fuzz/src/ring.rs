@@ -13,7 +13,7 @@ pub fn ring_consumer(bytes: &[u8]) {
     let words = Window::private(64);
     let mut consumer = Consumer::new(incoming.clone(), words.clone(), 0);
     let mut producer = Producer::new(outgoing, words.clone(), 8);
-    let bell = BellPage::new(Window::private(omniverb_ring::bell::PAGE_BYTES));
+    let bell = BellPage::new(Window::private(omniverb_ring::doorbell::PAGE_BYTES));
     while !script.is_over() {
         match script.byte() % 8 {
             0..=2 => {
@@ -40,7 +40,7 @@ pub fn ring_consumer(bytes: &[u8]) {
             5 => send(&mut producer, &mut script),
             6 => {
                 bell.set_ready(script.word() as u32);
-                bell.take_ready(|slot| assert!(slot < omniverb_ring::bell::SLOTS));
+                bell.take_ready(|slot| assert!(slot < omniverb_ring::doorbell::SLOTS));
             }
             _ => take(&mut consumer, &mut script),
         }

@@ -4,7 +4,7 @@ use crate::errno::errno_of;
 use omniverb_device::FarEnd;
 use omniverb_device::bell::Bell;
 use omniverb_link::Doorbell;
-use omniverb_ring::bell::{LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::lock;
 use omniverb_sys::{Extent, Life, Sleeper, listener};

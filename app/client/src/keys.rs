@@ -6,7 +6,7 @@ use crate::memory;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
-use omniverb_link::pace;
+use omniverb_link::grant_pacing;
 use omniverb_session::{body, page_rights};
 use omniverb_sys::pinned::Pin;
 use omniverb_sys::{lock, try_lock};
@@ -120,7 +120,7 @@ impl Keys {
         let mut list = lock(&self.list);
         let mut others = Others::default();
         for (_, key) in list.iter().filter(|(other, _)| **other != rkey) {
-            others.free += pace::free(key.granted(), key.region.moved.bytes());
+            others.free += grant_pacing::free(key.granted(), key.region.moved.bytes());
             others.sealed += key.sealed();
         }
         list.get_mut(&rkey).map(|key| act(key, others))

@@ -12,7 +12,7 @@ use crate::memory::{Memory, Shared};
 use crate::pieces::{PAGE, Pieces, Place};
 use crate::window_keeper::WindowKeeper;
 use omniverb_ring::BellPage;
-use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::operator::AttachPair;

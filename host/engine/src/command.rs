@@ -3,13 +3,13 @@
 use crate::memory::HolderPath;
 use crate::pacing::bucket::Limit;
 use crate::recorder::queue::PacketQueue;
-use omniverb_link::pace::Denied;
+use omniverb_link::grant_pacing::Denied;
 use omniverb_ring::Window;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Qpn, Rkey, Service, Underlay, VnicId};
 use omniverb_transport::Status;
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 use std::any::Any;
 use std::io;
 use std::net::IpAddr;

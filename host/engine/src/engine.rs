@@ -11,7 +11,7 @@ use crate::worker::outbox::Outbox;
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulses;
 use omniverb_terms::{Qpn, VnicId};
-use omniverb_transport::faults::Done as FaultCounters;
+use omniverb_transport::fault_injection::Done as FaultCounters;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, mpsc};

@@ -33,8 +33,8 @@ pub use command::{
 pub use engine::{Engine, Settings};
 pub use memory::HolderPath;
 pub use network::handshake;
-pub use omniverb_link::pace::Denied;
+pub use omniverb_link::grant_pacing::Denied;
 pub use omniverb_transport::Status;
-pub use omniverb_transport::faults::{Done as FaultCounters, Faults};
+pub use omniverb_transport::fault_injection::{Done as FaultCounters, Faults};
 pub use pacing::bucket::Limit;
 pub use recorder::queue::PacketQueue;

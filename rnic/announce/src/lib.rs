@@ -5,10 +5,10 @@
 //! be answered. How messages travel is the user's affair; they must arrive in order, and once.
 #![forbid(unsafe_code)]
 
-mod known;
+mod peer_buffers;
 mod message;
 
-pub use known::{BUFFERS_MAX, Fault, Known};
+pub use peer_buffers::{BUFFERS_MAX, Fault, Known};
 pub use message::{
     Announced, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
 };

@@ -8,24 +8,24 @@
 //! know no clock: whoever has them hands in messages and the time, and sends what comes out.
 #![forbid(unsafe_code)]
 
-mod bytes;
+mod fields;
 mod connection;
-mod ip;
-mod kind;
+mod ip_service;
+mod connection_kind;
 mod mad;
 mod message;
 mod path;
-mod repeat;
+mod retransmit;
 mod reply;
 mod request;
-pub mod resolution;
-mod terms;
+pub mod sidr;
+mod negotiated;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 
 pub use connection::{Connection, Event, State, Step};
-pub use ip::{IpHeader, PortSpace, ServiceId};
-pub use kind::Kind;
+pub use ip_service::{IpHeader, PortSpace, ServiceId};
+pub use connection_kind::Kind;
 pub use mad::{MAD_BYTES, Mad, Malformed};
 pub use message::{
     Disconnect, Disconnected, Message, Received, Reject, Rejected, Resolve, Resolved, Wait,
@@ -34,8 +34,8 @@ pub use message::{
 pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};
-pub use resolution::{Found, Resolution};
-pub use terms::Terms;
+pub use sidr::{Found, Resolution};
+pub use negotiated::Terms;
 
 /// Private data as applications see it: always as long as the message allows.
 pub type Private<const N: usize> = [u8; N];

@@ -1,6 +1,6 @@
 //! The frame of a message: the common management header (13.4.3).
 
-use crate::bytes::{BYTES, Fields};
+use crate::fields::{BYTES, Fields};
 use crate::message::Message;
 
 /// Bytes of a management datagram.

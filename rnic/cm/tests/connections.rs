@@ -1,7 +1,7 @@
 //! Two managers, and between them a line that loses, doubles and reorders what they say, as a seed
 //! decides. Whatever happens, nobody waits for ever, and both come to the same end.
 
-use omniverb_cm::resolution::status;
+use omniverb_cm::sidr::status;
 use omniverb_cm::{
     Connection, Event, Found, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
     State, Step, Transport, reject_reason,

@@ -6,7 +6,7 @@ use omniverb_cm::{
     Request, Resolve, Resolved, ServiceId, Transport, Wait, reject_reason,
 };
 use omniverb_terms::{Gid, Psn, Qkey, Qpn, Service};
-use omniverb_transport::datagram;
+use omniverb_transport::unreliable_datagram;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Verdict};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -92,19 +92,19 @@ fn a_known_request() {
     let known = &bytes[28..];
     assert_eq!(flow.check(known, None), Verdict::Exact);
     let packet = Packet::parse(known).unwrap();
-    let arrived = datagram::read(&packet, Qkey::GENERAL_SERVICES).unwrap();
+    let arrived = unreliable_datagram::read(&packet, Qkey::GENERAL_SERVICES).unwrap();
     assert_eq!(arrived.source, Qpn::GENERAL_SERVICES);
     assert_eq!(Mad::parse(arrived.message.data), Ok(request()));
     // The same packet, built anew.
     let mut buffer = [0; DATAGRAM_MAX];
-    let address = datagram::Address {
+    let address = unreliable_datagram::Address {
         destination: Qpn::GENERAL_SERVICES,
         queue_key: Qkey::GENERAL_SERVICES,
         source: Qpn::GENERAL_SERVICES,
     };
     let mad = request().to_bytes();
-    let message = datagram::Message { immediate: None, is_solicited: false, data: &mad };
-    let length = datagram::write(&mut buffer, &address, Psn::new(7), &message).unwrap();
+    let message = unreliable_datagram::Message { immediate: None, is_solicited: false, data: &mad };
+    let length = unreliable_datagram::write(&mut buffer, &address, Psn::new(7), &message).unwrap();
     // It was sent by somebody who does not set MigReq.
     buffer[1] &= !0x40;
     flow.seal(&mut buffer[..length], 0);

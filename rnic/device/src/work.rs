@@ -1,7 +1,7 @@
 //! A send work request as the C edge hands it over.
 
 use crate::gather::Sge;
-pub use omniverb_link::attributes::GlobalRoute;
+pub use omniverb_link::qp_attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Gid, Placement, Qkey, Qpn, Rkey, Selectivity};
 

@@ -36,7 +36,7 @@ pub struct EndpointParts {
     pub peer_slot: u32,
 }
 
-/// What an end remembers of naps; see [`crate::nap`].
+/// What an end remembers of naps; see [`crate::poller_nap`].
 #[derive(Default)]
 pub(crate) struct Naps {
     /// Of our latest one; at the engine's end, of the peer's that it answered last.

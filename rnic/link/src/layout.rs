@@ -58,19 +58,19 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
-    /// A [`crate::attributes::Receiving`]: only a far end on a network reads it.
+    /// A [`crate::qp_attributes::Receiving`]: only a far end on a network reads it.
     pub const RECEIVING: usize = 0xf0;
-    /// A [`crate::attributes::Sending`]; likewise.
+    /// A [`crate::qp_attributes::Sending`]; likewise.
     pub const SENDING: usize = 0xf8;
-    /// A [`crate::attributes::GlobalRoute`]; likewise.
+    /// A [`crate::qp_attributes::GlobalRoute`]; likewise.
     pub const GLOBAL_ROUTE: usize = 0x100;
-    /// The number of the nap that this side takes; 0: none. See [`crate::nap`].
+    /// The number of the nap that this side takes; 0: none. See [`crate::poller_nap`].
     pub const NAP: usize = 0x108;
     /// What it waits for: the peer has consumed up to this position.
     pub const NAP_UNTIL: usize = 0x110;
     /// The number of the last nap of the peer that this side ended; the peer sleeps on it.
     pub const WOKEN: usize = 0x118;
-    /// Up to where this side wants the peer's records filled. See [`crate::source`].
+    /// Up to where this side wants the peer's records filled. See [`crate::payload_source`].
     pub const FILL: usize = 0x120;
     /// Up to where this side's records are filled.
     pub const FILLED: usize = 0x128;
@@ -78,7 +78,7 @@ pub mod word {
     pub const SOURCES_WANTED: usize = 0x140;
     /// Four keys, each with the peer's EPOCH: of its regions that this side has mapped.
     pub const SOURCES: usize = 0x160;
-    /// 1: this side is at pages that the peer granted. See [`crate::reach`].
+    /// 1: this side is at pages that the peer granted. See [`crate::page_access`].
     pub const REACHING: usize = 0x180;
 }
 

@@ -5,24 +5,24 @@
 //! an [`Endpoint`] cannot tell.
 #![forbid(unsafe_code)]
 
-mod ahead;
-pub mod attributes;
+mod read_ahead;
+pub mod qp_attributes;
 mod credits;
 pub mod endpoint;
 pub mod layout;
-pub mod nap;
-pub mod pace;
-pub mod reach;
+pub mod poller_nap;
+pub mod grant_pacing;
+pub mod page_access;
 pub mod record;
-pub mod source;
-pub mod trace;
-mod waking;
+pub mod payload_source;
+pub mod operation_trace;
+mod peer_wakeup;
 
-pub use ahead::Ahead;
+pub use read_ahead::Ahead;
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts, Sent};
 pub use omniverb_ring::Broken;
-pub use reach::PeerReaches;
+pub use page_access::PeerReaches;
 pub use record::{Nak, Request, Response};
-pub use source::{Source, Unfilled};
-pub use trace::{Trace, TraceReader, Tracer};
+pub use payload_source::{Source, Unfilled};
+pub use operation_trace::{Trace, TraceReader, Tracer};

@@ -37,7 +37,7 @@ pub const INVALIDATE: u32 = 1 << 11;
 pub const FIRST: u32 = 1 << 12;
 /// Flag: the requester already placed the data through a mapping; no payload comes along.
 pub const PLACED: u32 = 1 << 13;
-/// Flag: the payload is not in the ring; see [`crate::source`].
+/// Flag: the payload is not in the ring; see [`crate::payload_source`].
 pub const SOURCE: u32 = 1 << 14;
 /// Flag of a READ: it was answered before. Who does not know it answers it like any other.
 const AGAIN: u32 = 1 << 15;

@@ -1,7 +1,7 @@
 //! What a process tells while packets are captured, through its ring.
 
 use omniverb_link::Broken;
-use omniverb_link::trace::{
+use omniverb_link::operation_trace::{
     Key, Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
 };
 use omniverb_ring::sync::Ordering;

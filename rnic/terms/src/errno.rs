@@ -1,6 +1,6 @@
 //! What an application finds in `errno`.
 
-use crate::name::name;
+use crate::newtype::name;
 use core::fmt;
 
 name! {

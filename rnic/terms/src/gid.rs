@@ -1,6 +1,6 @@
 //! Names of ports: GIDs (InfiniBand specification 4.1; of RoCE v2: A17.4.5).
 
-use crate::name::name;
+use crate::newtype::name;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
 //! Keys. Those of memory are its names: what a local and a remote key stand for differs, though the
 //! numbers of one region are often the same. That of a queue pair is a password.
 
-use crate::name::name;
+use crate::newtype::name;
 use core::fmt;
 
 name! {

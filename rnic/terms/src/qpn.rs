@@ -1,6 +1,6 @@
 //! Names of queue pairs: QPNs.
 
-use crate::name::name;
+use crate::newtype::name;
 use core::fmt;
 
 name! {

@@ -1,11 +1,11 @@
 //! A reliable connection: the two halves, congestion notification, and one place to call.
 
 use crate::congestion::Congestion;
-use crate::delay::Delays;
+use crate::delay_notice::Delays;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::upper::{Answer, Taken, Ticket, Upper};
-use crate::work::{Event, Request, Status, SubmitError};
+use crate::upper_layer::{Answer, Taken, Ticket, Upper};
+use crate::work_request::{Event, Request, Status, SubmitError};
 use crate::{Acknowledgements, Config, ConfigError, DelayNotices, Time};
 use omniverb_terms::{Psn, Service};
 use omniverb_wire::{Class, Operation, Packet, Run, write_delay, write_notification};

@@ -12,29 +12,29 @@
 mod config;
 mod congestion;
 mod connection;
-pub mod datagram;
-mod delay;
-pub mod faults;
+pub mod unreliable_datagram;
+mod delay_notice;
+pub mod fault_injection;
 pub mod random;
 mod requester;
 mod responder;
 mod rtt;
-mod segment;
-mod sequence;
+mod segmentation;
+mod unwrapped_psn;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
-mod unreliable;
-mod upper;
-mod work;
+mod unreliable_connection;
+mod upper_layer;
+mod work_request;
 
 pub use config::{Acknowledgements, Config, ConfigError, DelayNotices, GoneReads, Naming};
 pub use connection::{Connection, Counters, Ecn, Sending, Transmit};
-pub use unreliable::Unreliable;
-pub use upper::{
+pub use unreliable_connection::Unreliable;
+pub use upper_layer::{
     Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Kind, Part,
     Placed, ReadRequest, Taken, Ticket, Upper,
 };
-pub use work::{Event, Operation, Request, RequestId, Status, SubmitError};
+pub use work_request::{Event, Operation, Request, RequestId, Status, SubmitError};
 
 /// Nanoseconds since a moment that the caller chose.
 pub type Time = u64;

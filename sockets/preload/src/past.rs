@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_ring::{copy_many, past::copy_past};
+use omniverb_ring::{copy_many, nontemporal::copy_past};
 
 use crate::carry::clock;
 

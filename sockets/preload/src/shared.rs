@@ -73,7 +73,7 @@ impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
 
     #[inline(always)]
     fn prefetch(&self, offsets: core::ops::Range<usize>) {
-        omniverb_ring::window::prefetch_for_read(self.0.wrapping_add(offsets.start));
+        omniverb_ring::shared_window::prefetch_for_read(self.0.wrapping_add(offsets.start));
     }
 }
 

@@ -12,23 +12,23 @@
 //! The ordering argument of each structure is in its module; `cargo test` checks them against a
 //! model, loom (`RUSTFLAGS="--cfg loom"`) against the memory model.
 
-pub mod array;
-pub mod bell;
-pub mod copy;
-pub mod memory;
-pub mod past;
+pub mod fixed_array;
+pub mod doorbell;
+pub mod racy_copy;
+pub mod word_memory;
+pub mod nontemporal;
 pub mod spsc;
 pub mod sync;
-pub mod user;
+pub mod user_memory;
 // Real memory; the model checker brings its own.
 #[cfg(not(loom))]
-pub mod window;
+pub mod shared_window;
 
-pub use array::{Array, Lender, Lending, NoMemory};
-pub use bell::BellPage;
-pub use copy::{copy_many, is_emulated};
-pub use memory::WordMemory;
+pub use fixed_array::{Array, Lender, Lending, NoMemory};
+pub use doorbell::BellPage;
+pub use racy_copy::{copy_many, is_emulated};
+pub use word_memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record, room_of};
-pub use user::UserMemory;
+pub use user_memory::UserMemory;
 #[cfg(not(loom))]
-pub use window::{WeakWindow, Window};
+pub use shared_window::{WeakWindow, Window};

@@ -20,9 +20,9 @@
 //! its own; the consumer believes a header only if the record ends inside the ring. Everything else
 //! is [`Broken`].
 
-use crate::memory::WordMemory;
+use crate::word_memory::WordMemory;
 use crate::sync::Ordering;
-use crate::user::UserMemory;
+use crate::user_memory::UserMemory;
 
 const VALID: u64 = 1 << 63;
 const PAD: u64 = 1 << 62;

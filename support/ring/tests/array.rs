@@ -1,7 +1,7 @@
 //! Arrays in memory of our own and in memory that is lent.
 #![expect(unsafe_code)] // Tests lend memory.
 
-use omniverb_ring::array::{Array, LENT_ALIGNMENT, Lender, Lending, NoMemory};
+use omniverb_ring::fixed_array::{Array, LENT_ALIGNMENT, Lender, Lending, NoMemory};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 use std::ptr::NonNull;

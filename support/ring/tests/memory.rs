@@ -1,6 +1,6 @@
 //! Windows and application memory: bounds, copies of all sizes, atomics, bells.
 
-use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES, SLOTS};
+use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES, SLOTS};
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;

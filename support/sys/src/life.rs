@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::mapping::Access;
     use crate::memfd;
-    use omniverb_ring::bell::DIED;
+    use omniverb_ring::doorbell::DIED;
     use std::os::fd::OwnedFd;
 
     const BYTES: usize = 8192;

@@ -4,7 +4,7 @@ use super::Client;
 use crate::delivered::Delivered;
 use crate::memory;
 use omniverb_link::Tracer;
-use omniverb_link::trace::TRACE_BYTES;
+use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
 
 impl Client {

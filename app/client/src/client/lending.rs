@@ -2,7 +2,7 @@
 //!
 //! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
-//! them (`omniverb_link::pace`).
+//! them (`omniverb_link::grant_pacing`).
 
 use super::Client;
 use crate::delivered::Delivered;
@@ -10,7 +10,7 @@ use crate::extent::Extent;
 use crate::keys::{Key, Keys, Others};
 use crate::lent;
 use omniverb_device::Qp;
-use omniverb_link::pace;
+use omniverb_link::grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, page_rights};
@@ -243,7 +243,7 @@ pub(super) fn has_room(
         return Err(Refused::InTheWay(old));
     }
     let granted = key.granted() + length as u64;
-    match pace::allows(granted, key.region().moved.bytes(), others.free) {
+    match grant_pacing::allows(granted, key.region().moved.bytes(), others.free) {
         true => Ok(()),
         false => Err(Errno::EAGAIN.into()),
     }

@@ -31,7 +31,7 @@ const STEPS_MAX: usize = 48;
 const PD: u32 = 1;
 const BYTES: usize = 16384;
 const PAGE: u64 = 4096;
-const BELL_BYTES: u64 = 2 * omniverb_ring::bell::PAGE_BYTES as u64;
+const BELL_BYTES: u64 = 2 * omniverb_ring::doorbell::PAGE_BYTES as u64;
 
 /// Bytes, and zeros when they are used up.
 pub struct Bytes<'a>(pub &'a [u8]);
@@ -370,7 +370,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             .into()
         }
         10 => {
-            let memory = extent(bytes, omniverb_link::trace::TRACE_BYTES as u64);
+            let memory = extent(bytes, omniverb_link::operation_trace::TRACE_BYTES as u64);
             files.extend(file(bytes, memory));
             TraceBegin { memory }.into()
         }

@@ -8,7 +8,7 @@ use crate::memory::Allowance;
 use crate::network::port::Arrival;
 use crate::room::Part;
 use omniverb_transport::Ecn;
-use omniverb_transport::faults::{Done, Faults, FaultyLine, Flight};
+use omniverb_transport::fault_injection::{Done, Faults, FaultyLine, Flight};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
 /// Datagrams on their way through it, with what is known of each from the socket.
@@ -91,7 +91,7 @@ mod tests {
     use crate::memory::Allowance;
     use crate::network::port::Arrival;
     use omniverb_transport::Ecn;
-    use omniverb_transport::faults::Faults;
+    use omniverb_transport::fault_injection::Faults;
     use omniverb_wire::{DATAGRAM_MAX, Flow, Fragments, Identification, Verdict};
     use std::net::{IpAddr, Ipv4Addr};
 

@@ -2,11 +2,11 @@
 //!
 //! In: the keys that the application wants to send from. Out: keys to ask the control plane for, as
 //! for those that a peer names, and offers. What the application leaves in place because of an
-//! offer is read from its pages when packets are made; see `omniverb_link::source`.
+//! offer is read from its pages when packets are made; see `omniverb_link::payload_source`.
 
 use crate::pages::granted::Grants;
 use omniverb_link::Endpoint;
-use omniverb_link::source::SOURCES;
+use omniverb_link::payload_source::SOURCES;
 use omniverb_terms::Rkey;
 
 /// A region that could not be reached is not offered for so long, in nanoseconds: its pages may be

@@ -9,7 +9,7 @@ use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Psn, Qpn};
-use omniverb_transport::datagram::{Address, Message, write};
+use omniverb_transport::unreliable_datagram::{Address, Message, write};
 use omniverb_wire::{GRH_BYTES, Packet, receive_area};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! has proved right for each kind of peer.
 
 use crate::command::feature;
-use omniverb_link::attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
     Acknowledgements, Config, DelayNotices, GoneReads, Naming, Sending as Requesting,

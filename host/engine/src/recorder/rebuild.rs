@@ -4,7 +4,7 @@
 //! queue pair numbers of the latter, or nothing if the record makes no sense.
 
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
-use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace};
+use omniverb_link::operation_trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Feth, Flow,

@@ -3,7 +3,7 @@
 use super::queue::PacketQueue;
 use super::rebuild::TracedEnd;
 use omniverb_link::TraceReader;
-use omniverb_link::trace::KEEP_MAX;
+use omniverb_link::operation_trace::KEEP_MAX;
 use omniverb_ring::Window;
 use omniverb_terms::{Errno, Qpn, VnicId};
 use std::os::fd::OwnedFd;

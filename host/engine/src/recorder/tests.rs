@@ -2,7 +2,7 @@
 
 use super::rebuild::{TracedEnd, rebuild};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
-use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
+use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
 use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
 use proptest::prelude::*;

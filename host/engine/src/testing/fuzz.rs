@@ -7,9 +7,9 @@ use crate::pages::grant::Grant;
 use crate::pages::shared_mappings::Hold;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
-use omniverb_link::attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
-use omniverb_link::pace::Denied;
+use omniverb_link::grant_pacing::Denied;
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
@@ -52,7 +52,7 @@ impl Bytes<'_> {
 }
 
 pub(crate) fn end(memory: &Window, side: usize) -> Option<Endpoint> {
-    end_that_rings(memory, side, Window::private(omniverb_ring::bell::PAGE_BYTES))
+    end_that_rings(memory, side, Window::private(omniverb_ring::doorbell::PAGE_BYTES))
 }
 
 /// The same; `page`: the peer's of a bell.
@@ -278,7 +278,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
 pub fn trace(bytes: &[u8]) {
     use crate::recorder::rebuild::{TracedEnd, rebuild};
     use omniverb_link::TraceReader;
-    use omniverb_link::trace::{PIECE, TRACE_BYTES};
+    use omniverb_link::operation_trace::{PIECE, TRACE_BYTES};
     const PAGE: usize = 4096;
     let memory = Window::private(TRACE_BYTES);
     UserMemory::lend(bytes, |bytes| memory.fill(PAGE, bytes.first(TRACE_BYTES - PAGE)));

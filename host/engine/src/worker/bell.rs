@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
+const PAGE_BYTES: usize = omniverb_ring::doorbell::PAGE_BYTES;
 
 /// Numbers of bells that are to be rung at the end of a turn. Copies are the same.
 pub(crate) type DueRings = Arc<Mutex<Vec<u64>>>;

@@ -18,7 +18,7 @@ const IDLE_MAX: usize = 64;
 /// What came within this time, in nanoseconds, came lately.
 const LATELY: u64 = 2_000_000;
 /// For so long a bell that is to be quiet is looked at still, in nanoseconds: until then a ring may
-/// not have seen that we want to be woken (`support/ring/src/bell.rs`).
+/// not have seen that we want to be woken (`support/ring/src/doorbell.rs`).
 const QUIETENING: u64 = 2_000_000;
 
 /// By the control plane's numbers.
@@ -208,7 +208,7 @@ impl Bells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_ring::{BellPage, Window, bell::PAGE_BYTES};
+    use omniverb_ring::{BellPage, Window, doorbell::PAGE_BYTES};
     use omniverb_sys::{Extent, listener, memfd};
     use std::time::Duration;
 

@@ -4,7 +4,7 @@ use crate::command::QpCounters;
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_terms::{Qpn, VnicId};
-use omniverb_transport::faults::Done;
+use omniverb_transport::fault_injection::Done;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -5,7 +5,7 @@ use crate::memory::Allowance;
 use crate::network::faults::BadLine;
 use crate::network::port::Arrival;
 use omniverb_terms::VnicId;
-use omniverb_transport::faults::{Done, Faults};
+use omniverb_transport::fault_injection::{Done, Faults};
 
 /// The bad line in front of one vNIC, and the alarm for what comes out of it next.
 pub(super) struct FaultQueue {

@@ -3,7 +3,7 @@
 use super::id::{Exchange, Id, private};
 use crate::cm::ConnectionManager;
 use crate::ids::SessionId;
-use omniverb_cm::resolution::status;
+use omniverb_cm::sidr::status;
 use omniverb_cm::{
     Connection, IpHeader, Path as Way, Reply, Request, Resolution, Resolve, ServiceId, State, Step,
     Terms, Transport, WrongState, reject_reason,

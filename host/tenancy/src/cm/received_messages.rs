@@ -10,7 +10,7 @@ use super::message_ends::{Ends, Origin};
 use super::table::Carried;
 use crate::accounts::Receipt;
 use crate::cm::ConnectionManager;
-use omniverb_cm::resolution::status;
+use omniverb_cm::sidr::status;
 use omniverb_cm::{
     Connection, Disconnected, IpHeader, Mad, Message, Reject, Rejected, Request, Resolution,
     Resolve, Resolved, ServiceId, Transport, reject_reason,

@@ -9,10 +9,10 @@
 //!
 //! Where somebody did want it, and much is under way, yielding is not enough: the kernel gives who
 //! polls its fair share all the same, a third of two processors for nothing. Then a poll takes a
-//! nap (see `omniverb_link::nap`), until the engine has done a good part of what is under way.
+//! nap (see `omniverb_link::poller_nap`), until the engine has done a good part of what is under way.
 
 use crate::cq::Cq;
-use omniverb_link::nap::Nap;
+use omniverb_link::poller_nap::Nap;
 
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;

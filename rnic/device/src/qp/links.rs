@@ -10,7 +10,7 @@ use super::responder::Incoming;
 use crate::limits;
 use crate::peer::Peer;
 use crate::work::Destination;
-use omniverb_link::attributes::GlobalRoute;
+use omniverb_link::qp_attributes::GlobalRoute;
 use omniverb_link::{Broken, Endpoint, Request, Source};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;

@@ -3,7 +3,7 @@
 use super::{Inner, Look, Qp};
 use crate::constants::Wc;
 use crate::cq::{Cq, Watched};
-use omniverb_link::nap::Nap;
+use omniverb_link::poller_nap::Nap;
 use omniverb_terms::Service;
 
 impl Inner {

@@ -47,7 +47,7 @@ use crate::region::RegionCache;
 use crate::shared::Shared;
 use crate::srq::Srq;
 use crate::work::{PostError, PostFault, SendWork};
-use omniverb_ring::window::prefetch_for_write;
+use omniverb_ring::shared_window::prefetch_for_write;
 use omniverb_ring::{Lending, Window};
 use omniverb_terms::{Lkey, Qpn, Service};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

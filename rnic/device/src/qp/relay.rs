@@ -9,7 +9,7 @@
 
 use crate::limits::CHUNK;
 use crate::peer::Peer;
-use omniverb_link::attributes::{GlobalRoute, Receiving, Sending};
+use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::record::{FIRST, LAST, PLACED};
 use omniverb_link::{Broken, Endpoint, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};

@@ -12,7 +12,7 @@ use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
-use omniverb_link::attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Endpoint, Nak, Request, Response};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};

@@ -10,7 +10,7 @@ use crate::work::{Work, remote};
 use omniverb_device::grants::{Denied, Grant};
 use omniverb_device::work::Destination;
 use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
-use omniverb_link::trace::TRACE_BYTES;
+use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};

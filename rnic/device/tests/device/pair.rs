@@ -15,7 +15,7 @@ use omniverb_device::{
     Signaling, Srq, Wc, access,
 };
 use omniverb_link::{Endpoint, EndpointParts, layout};
-use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window, WordMemory};
 use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
 use std::collections::HashMap;
@@ -229,7 +229,7 @@ impl Pair {
         const KEPT: u32 = 64;
         let slot = match self.slots.fetch_add(1, Ordering::Relaxed) {
             first @ 0..KEPT => first,
-            later => KEPT + later % (omniverb_ring::bell::SLOTS - KEPT),
+            later => KEPT + later % (omniverb_ring::doorbell::SLOTS - KEPT),
         };
         Joint { memory, slot, ring_bytes }
     }

@@ -8,7 +8,7 @@ use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, access, status};
 use omniverb_link::record::IMMEDIATE;
-use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
+use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Placement, Rkey, Selectivity, Service};

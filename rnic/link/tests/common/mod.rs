@@ -2,7 +2,7 @@
 
 use omniverb_link::layout;
 use omniverb_link::{Doorbell, Endpoint, EndpointParts};
-use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The completer (9.7.5.1, 9.9.2): response packets in, completions out.
 
 use super::{Requester, Standing};
-use crate::sequence::Sequence;
-use crate::upper::{Placed, Upper};
-use crate::work::{Event, Operation, Status};
-use crate::{Config, Time, segment};
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::{Placed, Upper};
+use crate::work_request::{Event, Operation, Status};
+use crate::{Config, Time, segmentation};
 use omniverb_wire::{Operation as Code, Packet, Syndrome};
 
 impl Requester {
@@ -134,7 +134,7 @@ impl Requester {
             return;
         }
         let index = psn - job.first;
-        let expected = segment::payload(length, config.path_mtu, index);
+        let expected = segmentation::payload(length, config.path_mtu, index);
         let refused = packet.aeth().is_some_and(|a| !matches!(a.syndrome(), Syndrome::Ack(_)));
         if packet.payload().len() != expected || refused {
             self.fail(Status::BadResponse); // 9.9.2.4.1

@@ -3,22 +3,22 @@
 //! Every request has its PSNs from the moment it is submitted. Three numbers say where things are:
 //! before `unacked` everything is over, before `next` it is under way, before `sent` it was sent at
 //! least once. Sending again means setting `next` back (go-back-N, 9.7.8), and after a silence not
-//! more than [`probing`] allows.
+//! more than [`probe_after_timeout`] allows.
 
 mod completer;
-mod probing;
-mod recovery;
-mod run;
-mod silence;
+mod probe_after_timeout;
+mod retransmit;
+mod write_run;
+mod response_timeout;
 mod transmit;
 
-use self::probing::Probing;
-use self::silence::Silence;
+use self::probe_after_timeout::Probing;
+use self::response_timeout::Silence;
 use crate::congestion::Congestion;
 use crate::rtt::RoundTrip;
-use crate::segment;
-use crate::sequence::Sequence;
-use crate::work::{Event, Operation, Request, Status, SubmitError};
+use crate::segmentation;
+use crate::unwrapped_psn::Sequence;
+use crate::work_request::{Event, Operation, Request, Status, SubmitError};
 use crate::{Config, MESSAGE_MAX, Naming, Time};
 use omniverb_wire::Place;
 use std::collections::VecDeque;
@@ -191,7 +191,7 @@ impl Requester {
             | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. }
             | Operation::Flush { .. } => 1,
-            _ => segment::packets(request.length, config.path_mtu),
+            _ => segmentation::packets(request.length, config.path_mtu),
         };
         let (first, last) = (self.tail, self.tail + count - 1);
         self.jobs.push_back(Job { request, first, last, naming });

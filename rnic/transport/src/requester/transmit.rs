@@ -1,10 +1,10 @@
 //! Making request packets.
 
 use super::{Extent, Job, Requester, Standing};
-use crate::segment;
-use crate::sequence::Sequence;
-use crate::upper::{Gathered, Upper};
-use crate::work::{Operation, Status};
+use crate::segmentation;
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::{Gathered, Upper};
+use crate::work_request::{Operation, Status};
 use crate::{Config, Time};
 use omniverb_wire::{AtomicEth, Bth, Builder, Feth, Opcode, Operation as Code, Reth, XrcEth};
 
@@ -159,7 +159,7 @@ impl Requester {
         let header = |code| Bth::new(code, config.destination, self.next.psn()).ack_requested(ask);
         let mtu = config.path_mtu;
         let request = &job.request;
-        let mut builder = segment::begin(
+        let mut builder = segmentation::begin(
             datagram,
             config.service,
             request,

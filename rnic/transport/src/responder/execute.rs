@@ -1,13 +1,13 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
-use super::standing::{Dropped, Nak, Negative};
+use super::nak_state::{Dropped, Nak, Negative};
 use super::{
     Ends, Executed, Memory, Message, Pended, Pending, Reading, Remembered, Responder, State,
 };
-use crate::upper::{
+use crate::upper_layer::{
     AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
 };
-use crate::{Config, MESSAGE_MAX, Upper, segment};
+use crate::{Config, MESSAGE_MAX, Upper, segmentation};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Operation as Code, Packet, Place};
 
@@ -175,7 +175,7 @@ impl Responder {
             is_repeated: false,
         };
         let ticket = self.new_ticket();
-        let count = segment::packets(length, config.path_mtu);
+        let count = segmentation::packets(length, config.path_mtu);
         let (first, last) = (self.expected, self.expected + count - 1);
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {

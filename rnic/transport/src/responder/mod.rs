@@ -5,20 +5,20 @@
 //! answered waits in `pending`. What a requester asks for a second time is answered from `replays`,
 //! before anything newer.
 
-mod acknowledging;
-mod answer;
-mod duplicate;
+mod ack_coalescing;
+mod response;
+mod duplicate_request;
 mod execute;
-mod run;
-mod standing;
+mod write_run;
+mod nak_state;
 
-use acknowledging::Acknowledging;
-use standing::{Dropped, Nak, Negative, Receive, Standing};
+use ack_coalescing::Acknowledging;
+use nak_state::{Dropped, Nak, Negative, Receive, Standing};
 
 pub(crate) use execute::{length_fits, part};
 
-use crate::sequence::Sequence;
-use crate::upper::{Answer, Ticket, Upper};
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::{Answer, Ticket, Upper};
 use crate::{Config, GoneReads};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Packet, Place};

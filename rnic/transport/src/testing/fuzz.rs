@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic, memory bounded.
 
-use crate::upper::{
+use crate::upper_layer::{
     AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, Ticket,
     Upper,
 };

@@ -14,7 +14,7 @@ mod world;
 
 use model::Item;
 use omniverb_terms::Refusal;
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::{Operation, Status};
 use scenario::{lossless_partition, random_scenario};
 use std::panic::{AssertUnwindSafe, catch_unwind};

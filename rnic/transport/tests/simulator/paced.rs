@@ -4,7 +4,7 @@ use crate::model::{Item, Plan};
 use crate::scenario::PROMPT;
 use crate::world::{Outcome, Scenario, World};
 use omniverb_terms::Qpn;
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, DelayNotices, Operation, Status, Time};
 use std::rc::Rc;

@@ -4,7 +4,7 @@ use crate::application::Manners;
 use crate::model::Plan;
 use crate::world::Scenario;
 use omniverb_terms::{Psn, Qpn};
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Acknowledgements, Config, DelayNotices, GoneReads, Naming, Time};
 use std::rc::Rc;

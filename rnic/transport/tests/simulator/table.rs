@@ -6,7 +6,7 @@ use crate::model::Plan;
 use crate::scenario::PROMPT;
 use crate::world::{Scenario, World};
 use omniverb_terms::Qpn;
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Status};
 use std::fmt::Write;

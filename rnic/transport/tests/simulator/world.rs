@@ -3,7 +3,7 @@
 use crate::application::{Application, Manners};
 use crate::model::Plan;
 use crate::trace::Trace;
-use omniverb_transport::faults::{Faults, FaultyLine};
+use omniverb_transport::fault_injection::{Faults, FaultyLine};
 use omniverb_transport::random::Random;
 use omniverb_transport::{
     Config, Connection, Ecn, Event, Request, RequestId, Status, Taken, Time, Transmit,

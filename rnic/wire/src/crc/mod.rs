@@ -4,13 +4,13 @@
 //! the last byte, so where the processor can, `wide` does those.
 
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod pclmul;
 
 /// The CRC of something that has this CRC, and `bytes` behind it.
 #[inline]
 pub(crate) fn go_on(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    if let Some(crc) = wide::go_on(crc, bytes) {
+    if let Some(crc) = pclmul::go_on(crc, bytes) {
         return crc;
     }
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);

@@ -1,5 +1,5 @@
 //! Payload that is read from a region while its owner fills the ring with it and takes the region
-//! back (`rnic/link/src/source.rs`, whose steps these are): either the revocation count has not
+//! back (`rnic/link/src/payload_source.rs`, whose steps these are): either the revocation count has not
 //! moved and what was read is the payload, or the ring is known to hold it.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -13,7 +13,7 @@ use crate::memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::BellPage;
-use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::doorbell::PAGE_BYTES;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-const PAGE: usize = omniverb_ring::bell::PAGE_BYTES;
+const PAGE: usize = omniverb_ring::doorbell::PAGE_BYTES;
 
 /// Where we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

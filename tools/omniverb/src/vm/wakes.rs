@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Bytes of one side's page.
-const PAGE: usize = omniverb_ring::bell::PAGE_BYTES;
+const PAGE: usize = omniverb_ring::doorbell::PAGE_BYTES;
 /// Bells with the engine that a process has at a time: one, and one that takes its place.
 const BELLS_MAX: usize = 4;
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::recorder::queue::{CaptureRoom, PacketQueue};
 use crate::recorder::rebuild::TracedEnd;
 use omniverb_link::Tracer;
-use omniverb_link::trace::{KEEP_MAX, Kind, TRACE_BYTES};
+use omniverb_link::operation_trace::{KEEP_MAX, Kind, TRACE_BYTES};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Service};
 use std::os::fd::OwnedFd;

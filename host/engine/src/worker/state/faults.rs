@@ -10,7 +10,7 @@ use crate::worker::link::Ends;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;
-use omniverb_transport::faults::Faults;
+use omniverb_transport::fault_injection::Faults;
 
 /// Budget: delayed packets of one vNIC that arrive between two looks at others.
 const PACKETS_PER_TURN: usize = 1024;

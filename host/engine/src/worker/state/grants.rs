@@ -6,7 +6,7 @@ use crate::events::Posted;
 use crate::pages::grant::{Grant, REMOTE_WRITE};
 use crate::pages::scattered_mappings::Found;
 use crate::worker::link::{Ends, Link};
-use omniverb_link::pace::Denied;
+use omniverb_link::grant_pacing::Denied;
 use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey, VnicId};
 

@@ -71,7 +71,7 @@ fn attach(service: Service, end: &End) -> Attach {
         request_bytes,
         response_bytes,
         bell: qpn.into(),
-        bell_memory: Some(memory(2 * omniverb_ring::bell::PAGE_BYTES)),
+        bell_memory: Some(memory(2 * omniverb_ring::doorbell::PAGE_BYTES)),
         local_slot: 0,
         peer_slot: 0,
         within,

@@ -1,12 +1,12 @@
 //! Payload that stays in the application's region, where the engine has that mapped: it goes from
-//! there into packets, and is copied once less. See `omniverb_link::source`.
+//! there into packets, and is copied once less. See `omniverb_link::payload_source`.
 //!
 //! What is left in place is noted until the engine has consumed it: before pages move back, or if
 //! the engine cannot reach them, it is put into the ring after all.
 
 use crate::limits::{PAGE_BYTES, SOURCE_REGION_MAX, SOURCE_WORTH};
 use crate::region::{NO_RKEY, Region};
-use omniverb_link::source::{SOURCES, slot};
+use omniverb_link::payload_source::{SOURCES, slot};
 use omniverb_link::{Broken, Endpoint, Source, Unfilled};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Rkey;

@@ -10,7 +10,7 @@ use super::{Finish, Order, Step};
 use crate::constants::status;
 use crate::host::Forgiven;
 use crate::qp::{Inner, Qp};
-use omniverb_link::attributes::{Receiving, Sending};
+use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_terms::Service;
 
 impl Inner {

@@ -2,7 +2,7 @@
 
 use super::order::Numbers;
 use crate::gather::pieces;
-use omniverb_link::trace::{ACKNOWLEDGED, NOT_READY, PIECE};
+use omniverb_link::operation_trace::{ACKNOWLEDGED, NOT_READY, PIECE};
 use omniverb_link::{Trace, Tracer};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Psn;

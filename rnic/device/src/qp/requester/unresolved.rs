@@ -7,7 +7,7 @@ use crate::limits::{
 };
 use crate::work::{Addressee, Destination};
 use omniverb_link::Request;
-use omniverb_link::attributes::GlobalRoute;
+use omniverb_link::qp_attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
 use std::collections::HashMap;
 

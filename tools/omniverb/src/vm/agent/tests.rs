@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::vm::windows::Found;
-use omniverb_ring::{BellPage, bell};
+use omniverb_ring::{BellPage, doorbell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -54,7 +54,7 @@ fn bench() -> Bench {
 
 /// A link with the engine: its bell, and where that is.
 fn ready(bell: u64, offset: u64) -> Message {
-    let bell_memory = Said { offset, length: 2 * bell::PAGE_BYTES as u64 };
+    let bell_memory = Said { offset, length: 2 * doorbell::PAGE_BYTES as u64 };
     let none = Gid::from(IpAddr::from([0; 4]));
     LinkReady {
         qpn: Qpn(1),
@@ -143,10 +143,10 @@ fn a_process_whose_bell_cannot_be_heard_is_lost() {
 fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
     let mut bench = bench();
     bench.say(SESSION, &ready(1, 0));
-    let memory = Extent::new(bench.agent.window.clone(), 0, 2 * bell::PAGE_BYTES as u64);
+    let memory = Extent::new(bench.agent.window.clone(), 0, 2 * doorbell::PAGE_BYTES as u64);
     let memory = memory.map(Access::ReadWrite).unwrap();
     let page = |side: usize| {
-        BellPage::new(memory.part(side * bell::PAGE_BYTES, bell::PAGE_BYTES).unwrap())
+        BellPage::new(memory.part(side * doorbell::PAGE_BYTES, doorbell::PAGE_BYTES).unwrap())
     };
     let own = page(0);
     let before = futex::low(own.rung());

@@ -120,7 +120,7 @@ fn a_window_that_comes_later_has_bells() {
     let bell = data.offset + omniverb_session::pair_window::bell_pages(data.length).offset;
     let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
-    let page = omniverb_ring::bell::PAGE_BYTES;
+    let page = omniverb_ring::doorbell::PAGE_BYTES;
     omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
     assert!(rung(20_000), "not heard");
     // A keeper that is gone is nothing to a porter.

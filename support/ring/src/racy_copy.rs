@@ -128,7 +128,7 @@ fn hypervisor() -> [u8; 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::past::copy_past;
+    use crate::nontemporal::copy_past;
     use proptest::prelude::*;
 
     type Copies = unsafe fn(*const u8, *mut u8, usize);

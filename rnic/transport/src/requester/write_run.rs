@@ -1,7 +1,7 @@
 //! Runs: after one packet in the middle of a WRITE, more that are like it.
 
 use super::{Job, Requester, Standing};
-use crate::upper::{Gathered, Upper};
+use crate::upper_layer::{Gathered, Upper};
 use crate::{Config, Time};
 use omniverb_wire::Pattern;
 

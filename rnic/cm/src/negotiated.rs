@@ -1,6 +1,6 @@
 //! What both sides have said about a connection: what their queue pairs need to know.
 
-use crate::kind::Kind;
+use crate::connection_kind::Kind;
 use crate::reply::Reply;
 use crate::request::Request;
 use omniverb_terms::{Psn, Qpn};

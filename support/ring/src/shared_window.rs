@@ -3,9 +3,9 @@
 // pointers and atomics.
 #![expect(unsafe_code)]
 
-use crate::memory::WordMemory;
+use crate::word_memory::WordMemory;
 use crate::sync::AtomicU64;
-use crate::user::{UserMemory, copy};
+use crate::user_memory::{UserMemory, copy};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, fence};

@@ -2,10 +2,10 @@
 
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
-use crate::sequence::Sequence;
-use crate::upper::{Delivery, Gathered, Kind, Ticket, Upper};
-use crate::work::{Event, Operation, Request, Status, SubmitError};
-use crate::{Config, ConfigError, MESSAGE_MAX, segment};
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::{Delivery, Gathered, Kind, Ticket, Upper};
+use crate::work_request::{Event, Operation, Request, Status, SubmitError};
+use crate::{Config, ConfigError, MESSAGE_MAX, segmentation};
 use omniverb_terms::{Psn, Refusal, Rkey, Service};
 use omniverb_wire::{Bth, Operation as Code, Packet, Place};
 use std::collections::VecDeque;
@@ -91,11 +91,11 @@ impl Unreliable {
         }
         let request = *self.requests.front()?;
         let mtu = self.config.path_mtu;
-        let count = segment::packets(request.length, mtu);
+        let count = segmentation::packets(request.length, mtu);
         let position = (self.index, count);
         let header = |code| Bth::new(code, self.config.destination, self.next.psn());
         let mut builder =
-            segment::begin(datagram, Service::Uc, &request, position, mtu, None, header)?;
+            segmentation::begin(datagram, Service::Uc, &request, position, mtu, None, header)?;
         let payload = builder.payload();
         if !payload.is_empty() {
             match upper.gather(request.id, self.index * mtu as u64, payload) {

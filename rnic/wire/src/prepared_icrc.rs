@@ -5,7 +5,7 @@
 //! can be added to the result.
 
 use crate::icrc::{MASKED_AT, SEED, masked};
-use crate::identification::{Fragments, Identification, POLYNOMIAL, multiply};
+use crate::ip_identification::{Fragments, Identification, POLYNOMIAL, multiply};
 use crate::{Bth, DATAGRAM_MAX, Flow, SUFFIX_BYTES, Verdict, crc};
 use std::net::IpAddr;
 

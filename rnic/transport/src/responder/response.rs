@@ -1,11 +1,11 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::standing::{Nak, Negative, Standing};
+use super::nak_state::{Nak, Negative, Standing};
 use super::{Executed, Pended, Pending, Reading, Replay, Responder, State};
-use crate::sequence::Sequence;
-use crate::upper::Fetched;
-use crate::{Config, Naming, Upper, segment};
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::Fetched;
+use crate::{Config, Naming, Upper, segmentation};
 use omniverb_terms::Refusal;
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
@@ -275,7 +275,7 @@ impl Responder {
         upper: &mut impl Upper,
     ) -> Answered {
         let index = reading.next - reading.base;
-        let bytes = segment::payload(reading.length, config.path_mtu, index);
+        let bytes = segmentation::payload(reading.length, config.path_mtu, index);
         // With a syndrome in each of them, all packets are equally long.
         let begins = config.naming == Naming::Every || reading.next == reading.begin;
         let place = Place::new(begins, reading.next == reading.last);

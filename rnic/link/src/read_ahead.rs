@@ -3,7 +3,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::record::Request;
-use crate::source::Source;
+use crate::payload_source::Source;
 use omniverb_ring::{Broken, Record};
 
 /// A request that stays in the ring.

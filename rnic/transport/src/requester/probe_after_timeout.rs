@@ -9,7 +9,7 @@
 //!   order, more of it with each answer;
 //! - a sequence NAK: everything from there on was lost, and goes again at once.
 
-use crate::sequence::Sequence;
+use crate::unwrapped_psn::Sequence;
 
 /// So many times as much goes again after each answer that shows that something was lost: a few
 /// round trips until it is all, on a machine where one takes long.

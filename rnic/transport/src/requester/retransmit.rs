@@ -1,8 +1,8 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
-use super::probing::Probing;
+use super::probe_after_timeout::Probing;
 use super::{Requester, Standing};
-use crate::work::Status;
+use crate::work_request::Status;
 use crate::{Config, Time};
 use omniverb_wire::rnr_nanoseconds;
 

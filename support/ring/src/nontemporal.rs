@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use crate::copy::LINE;
+use crate::racy_copy::LINE;
 use crate::{copy_many, is_emulated};
 
 /// As [`copy_many`], but what is written goes to memory, and not into this processor's cache, where

@@ -1,7 +1,7 @@
 //! How a message is cut into packets (9.2.1, 9.7.1): all but the last are as long as the path MTU.
 
 use crate::Operation;
-use crate::work::Request;
+use crate::work_request::Request;
 use omniverb_terms::Service;
 use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth, XrcEth};
 

@@ -1,6 +1,6 @@
 //! What a responder has said, what it may still say, and why it takes nothing.
 
-use crate::sequence::Sequence;
+use crate::unwrapped_psn::Sequence;
 use omniverb_terms::Refusal;
 
 /// A negative acknowledgement for the packet expected.

@@ -1,6 +1,6 @@
 //! Where packets come from and go to, as far as the ICRC cares: seals and checks datagrams.
 
-use crate::identification::{Fragments, Identification, solve};
+use crate::ip_identification::{Fragments, Identification, solve};
 use crate::{SUFFIX_BYTES, icrc};
 use std::net::IpAddr;
 

@@ -2,9 +2,9 @@
 //! but what the requester may have missed is said again. Errors found here are never answered.
 
 use super::{Memory, Pended, Pending, Reading, Remembered, Replay, Responder, State};
-use crate::sequence::Sequence;
-use crate::upper::{Delivery, ReadRequest};
-use crate::{Config, Upper, segment};
+use crate::unwrapped_psn::Sequence;
+use crate::upper_layer::{Delivery, ReadRequest};
+use crate::{Config, Upper, segmentation};
 use omniverb_wire::{Operation as Code, Packet};
 
 impl Responder {
@@ -106,7 +106,7 @@ impl Responder {
         let address = reth.address();
         let srq = packet.srq().unwrap_or(0);
         let request = ReadRequest { address, key, srq, length: left, is_repeated: true };
-        let last = psn + segment::packets(left, config.path_mtu) - 1;
+        let last = psn + segmentation::packets(left, config.path_mtu) - 1;
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {
                 Some(Reading { ticket, base: psn, next: psn, last, begin: psn, length: left })

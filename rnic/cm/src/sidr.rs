@@ -6,7 +6,7 @@
 use crate::connection::Step;
 use crate::mad::Mad;
 use crate::message::{Message, Resolve, Resolved};
-use crate::repeat::{Due, Repeat};
+use crate::retransmit::{Due, Repeat};
 use crate::{Private, WrongState};
 use omniverb_terms::{Qkey, Qpn};
 

@@ -1,8 +1,8 @@
 //! Runs: packets in the middle of a WRITE that are taken in one go.
 
-use super::standing::Standing;
+use super::nak_state::Standing;
 use super::{Ends, Message, Pended, Responder, State, part};
-use crate::upper::{Kind, Taken, Upper};
+use crate::upper_layer::{Kind, Taken, Upper};
 use crate::{Config, MESSAGE_MAX, Naming};
 use omniverb_terms::Service;
 use omniverb_wire::{Place, Run};

@@ -9,7 +9,7 @@
 // UNSAFETY: a function that uses instructions which not every processor has may only be called
 // where they were found. Nothing else here is unsafe: bytes are read through slices.
 
-use crate::identification::POLYNOMIAL;
+use crate::ip_identification::POLYNOMIAL;
 use std::arch::x86_64::*;
 use std::sync::LazyLock;
 
