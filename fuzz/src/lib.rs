@@ -223,7 +223,7 @@ fn machine_says(bytes: &[u8]) {
 /// What is said of a datagram that a machine's agent carries: accepted, it means the same when
 /// written again.
 fn carried(bytes: &[u8]) {
-    use omniverb_sys::carried::Head;
+    use omniverb_sys::proxied_udp::Head;
     if let Some((head, payload)) = Head::read(bytes) {
         let again = [&head.written()[..], payload].concat();
         assert_eq!(Head::read(&again), Some((head, payload)));

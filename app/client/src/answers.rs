@@ -2,7 +2,7 @@
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
@@ -33,7 +33,7 @@ impl Answers {
         while let Some(answer) = self.waiting.front() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = encode(0, answer, &mut bytes);
-            match socket::try_send(to, &bytes[..length], &[]) {
+            match seqpacket::try_send(to, &bytes[..length], &[]) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // Sent; or the daemon is gone: then it is as good as never answered.
                 _ => drop(self.waiting.pop_front()),
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_does_not_listen_is_not_waited_for() {
-        let (ours, daemon) = socket::pair().unwrap();
+        let (ours, daemon) = seqpacket::pair().unwrap();
         let answer = |token| Adopted { token, errno: Errno(1), epoch: 0 };
         let mut answers = Answers::default();
         let mut pushed = 0;
@@ -72,7 +72,7 @@ mod tests {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for token in 0..pushed {
             let (length, _) =
-                socket::receive(daemon.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+                seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
             let (_, found) = omniverb_session::decode(&bytes[..length]).unwrap();
             assert_eq!(found, answer(token).into());
             answers.flush(ours.as_fd());

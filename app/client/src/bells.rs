@@ -7,7 +7,7 @@ use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::lock;
-use omniverb_sys::{Extent, Life, Sleeper, listener};
+use omniverb_sys::{Extent, Life, Sleeper, doorbell_listener};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ impl Doorbell for PeerBell {
     }
 
     fn kick(&self) {
-        listener::ring(&self.page);
+        doorbell_listener::ring(&self.page);
     }
 }
 

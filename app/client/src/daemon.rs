@@ -2,11 +2,11 @@
 //!
 //! The one that the environment names, or the host's and then the user's own. The first two are
 //! believed by their path: only who may write there can have put them there. The user's own is at
-//! a place that others can take first, so it is looked at (`omniverb_sys::own`). A setuid program
+//! a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`). A setuid program
 //! knows the host's only.
 
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{limited, own};
+use omniverb_sys::{socket_deadline, user_daemon};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,16 +32,16 @@ impl Candidate {
     /// nanoseconds of the clock.
     pub(crate) fn connect(&self, deadline: u64) -> io::Result<OwnedFd> {
         match self.trust {
-            Trust::Shown => own::connect(&self.path, deadline),
-            Trust::Path => limited::connect(&self.path, deadline),
+            Trust::Shown => user_daemon::connect(&self.path, deadline),
+            Trust::Path => socket_deadline::connect(&self.path, deadline),
         }
     }
 }
 
 /// The places to try, in this order.
 pub(crate) fn candidates() -> Vec<Candidate> {
-    let named = own::variable(SOCKET_VARIABLE).map(PathBuf::from);
-    choose(named, own::path())
+    let named = user_daemon::variable(SOCKET_VARIABLE).map(PathBuf::from);
+    choose(named, user_daemon::path())
 }
 
 fn choose(named: Option<PathBuf>, own: Option<PathBuf>) -> Vec<Candidate> {

@@ -10,7 +10,7 @@ use crate::memory;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
 use omniverb_session::vm::enclosed;
 use omniverb_session::{Message, pair_window};
-use omniverb_sys::{Extent, socket};
+use omniverb_sys::{Extent, seqpacket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -130,7 +130,7 @@ impl Carries for Welcome {
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<WelcomeFiles, Errno> {
         let [events, area] = all(came)?;
-        if !socket::is_one(events.as_fd()) {
+        if !seqpacket::is_one(events.as_fd()) {
             return Err(Errno::EPROTO);
         }
         Ok(WelcomeFiles { events, area: in_memory(area, self.area)? })
@@ -159,7 +159,7 @@ mod tests {
 
     fn file(kind: Enclosed) -> OwnedFd {
         match kind {
-            Enclosed::Events => socket::pair().unwrap().0,
+            Enclosed::Events => seqpacket::pair().unwrap().0,
             Enclosed::Memory => memfd::create("test", BYTES).unwrap(),
         }
     }

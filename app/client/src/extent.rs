@@ -4,7 +4,7 @@
 use crate::taking::Stay;
 use omniverb_adopt::AdoptedPages;
 use omniverb_session::body;
-use omniverb_sys::pinned::Pin;
+use omniverb_sys::io_uring_pin::Pin;
 use omniverb_terms::Errno;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.

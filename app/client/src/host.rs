@@ -126,23 +126,23 @@ impl Host for ProcessHost {
     }
 
     fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
-        omniverb_sys::guarded::place(ours, program)
+        omniverb_sys::fault_safe_copy::place(ours, program)
     }
 
     fn place_all(&self, pieces: &[(UserMemory, UserMemory)]) -> usize {
-        omniverb_sys::guarded::place_all(pieces)
+        omniverb_sys::fault_safe_copy::place_all(pieces)
     }
 
     fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
-        omniverb_sys::guarded::fetch(program, ours)
+        omniverb_sys::fault_safe_copy::fetch(program, ours)
     }
 
     fn bears_atomics(&self, program: UserMemory) -> bool {
-        omniverb_sys::guarded::bears_atomics(program)
+        omniverb_sys::fault_safe_copy::bears_atomics(program)
     }
 
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
-        omniverb_sys::window::residency_for_sure(window, start, found).is_ok()
+        omniverb_sys::mapped_window::residency_for_sure(window, start, found).is_ok()
     }
 
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {

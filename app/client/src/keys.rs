@@ -8,7 +8,7 @@ use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::grant_pacing;
 use omniverb_session::{body, page_rights};
-use omniverb_sys::pinned::Pin;
+use omniverb_sys::io_uring_pin::Pin;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;

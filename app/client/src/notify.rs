@@ -8,7 +8,7 @@
 
 use crate::errno::from_raw;
 use omniverb_device::CompletionEvents;
-use omniverb_sys::event::EventFd;
+use omniverb_sys::eventfd::EventFd;
 use omniverb_sys::{futex, lock};
 use omniverb_terms::Errno;
 use std::collections::VecDeque;
@@ -130,7 +130,7 @@ impl<T> Notifier<T> {
     /// wait.
     fn count_down(&self) -> bool {
         let now = Some(std::time::Duration::ZERO);
-        let ready = omniverb_sys::event::readable(self.semaphore.as_fd(), now);
+        let ready = omniverb_sys::eventfd::readable(self.semaphore.as_fd(), now);
         let mut count = [0; 8];
         matches!(ready, Ok(true)) && rustix::io::read(&self.semaphore, &mut count).is_ok()
     }

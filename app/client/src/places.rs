@@ -3,7 +3,7 @@
 //! A process's part of a domain stands as a socket with a name in the network namespace. What comes
 //! there comes from anybody: one message of known length, which counts only if it comes from the
 //! socket of the part that it speaks for, and is stated of the domain's file
-//! (`support/sys/src/statement.rs`). Nothing is kept of what does not. Only the thread that hands
+//! (`support/sys/src/lock_statement.rs`). Nothing is kept of what does not. Only the thread that hands
 //! over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno::errno_of;
@@ -12,8 +12,8 @@ use omniverb_device::Domain;
 use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::descriptors::{self, Plain};
-use omniverb_sys::{EventFd, lock, statement};
+use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::{EventFd, lock, lock_statement};
 use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recv, sendto};
@@ -113,7 +113,7 @@ impl Place {
     pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<Place>, Errno> {
         // Before Linux 6.16 it cannot be told; then the thread may have to wait for what is behind
         // a descriptor that somebody sent.
-        let _ = descriptors::refuse(part.socket.as_fd());
+        let _ = unsolicited_fds::refuse(part.socket.as_fd());
         let news = EventFd::new().map_err(|error| errno_of(&error))?;
         let (desk, domain) = (Arc::default(), domain.clone());
         Ok(Arc::new(Place { part, domain, news, desk }))
@@ -250,7 +250,7 @@ impl Place {
         let mut heard = Vec::new();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..AT_ONCE {
-            match descriptors::receive_from(self.part.socket.as_fd(), &mut bytes) {
+            match unsolicited_fds::receive_from(self.part.socket.as_fd(), &mut bytes) {
                 Ok((Plain::Message(length), from)) => {
                     let from = from.and_then(|from| self.part_at(from));
                     heard.extend(from.and_then(|from| understood(&bytes[..length], from)));
@@ -268,19 +268,19 @@ impl Place {
     /// Whether another process that has the file states this.
     pub(crate) fn is_stated(&self, statement: Option<u64>) -> bool {
         let file = self.part.file.as_fd();
-        statement.is_some_and(|number| statement::is_made(file, number).unwrap_or(false))
+        statement.is_some_and(|number| lock_statement::is_made(file, number).unwrap_or(false))
     }
 
     /// States it to them, until it is taken back or this process ends.
     pub(crate) fn state(&self, statement: Option<u64>) -> Result<(), Errno> {
         let number = statement.ok_or(Errno::EINVAL)?;
-        statement::make(self.part.file.as_fd(), number).map_err(|error| errno_of(&error))
+        lock_statement::make(self.part.file.as_fd(), number).map_err(|error| errno_of(&error))
     }
 
     /// States it no longer.
     pub(crate) fn take_back(&self, statement: Option<u64>) {
         if let Some(number) = statement {
-            let _ = statement::take_back(self.part.file.as_fd(), number);
+            let _ = lock_statement::take_back(self.part.file.as_fd(), number);
         }
     }
 }

@@ -17,7 +17,7 @@ use omniverb_session::body::{
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::lock;
-use omniverb_sys::{Extent, clock, limited, own};
+use omniverb_sys::{Extent, clock, socket_deadline, user_daemon};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -34,7 +34,7 @@ const ANNOUNCING: u32 = 3;
 fn limit() -> Duration {
     static CHOSEN: OnceLock<Duration> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
-        let named = own::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
+        let named = user_daemon::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
         named.map_or(LIMIT, |limit| Duration::from_millis(limit).min(LIMIT))
     })
 }
@@ -201,9 +201,9 @@ fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, 
     let hello = Hello { role: ROLE_VERBS, resume, name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
-    limited::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| errno_of(&e))?;
+    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| errno_of(&e))?;
     let (length, descriptors) =
-        limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
+        socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
     if length == 0 {
         return Err(Errno::ECONNRESET);
     }
@@ -258,7 +258,7 @@ fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Err
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(turn.tag + 1, message, &mut bytes);
-    limited::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| transport(&e))?;
+    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| transport(&e))?;
     turn.tag += 1;
     turn.owed += 1;
     Ok(turn.tag)
@@ -276,7 +276,7 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let (length, files) =
-        limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| transport(&e))?;
+        socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| transport(&e))?;
     if length == 0 {
         return Err(LOST);
     }
@@ -320,7 +320,7 @@ fn process_name() -> [u8; 16] {
 mod tests {
     use super::*;
     use omniverb_session::body::{Done, QueryGids};
-    use omniverb_sys::socket;
+    use omniverb_sys::seqpacket;
     use omniverb_terms::Qpn;
 
     fn soon() -> u64 {
@@ -330,16 +330,16 @@ mod tests {
     fn answer(daemon: &OwnedFd, reply: impl FnOnce(Message) -> Message) -> Message {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, _) =
-            socket::receive(daemon.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(daemon.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
         let (tag, asked) = decode(&bytes[..length]).unwrap();
         let length = encode(tag, &reply(asked.clone()), &mut bytes);
-        socket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
         asked
     }
 
     #[test]
     fn an_answer_that_comes_too_late_breaks_nothing_and_what_it_made_is_given_back() {
-        let (ours, daemon) = socket::pair().unwrap();
+        let (ours, daemon) = seqpacket::pair().unwrap();
         let calls = Turns::new(ours);
         let ask: Message = QueryGids { reserved: 7 }.into();
         let mut turn = calls.take(soon()).unwrap();
@@ -354,7 +354,7 @@ mod tests {
         answer(&daemon, |_| Message::Failed(Errno(12)));
         let serving = std::thread::spawn(move || {
             let serve = || {
-                omniverb_sys::event::readable(daemon.as_fd(), None).unwrap();
+                omniverb_sys::eventfd::readable(daemon.as_fd(), None).unwrap();
                 answer(&daemon, |_| done())
             };
             [serve(), serve()]
@@ -369,27 +369,27 @@ mod tests {
 
     #[test]
     fn descriptors_that_belong_to_no_answer_are_closed_and_so_are_late_ones() {
-        let (ours, daemon) = socket::pair().unwrap();
+        let (ours, daemon) = seqpacket::pair().unwrap();
         let calls = Turns::new(ours);
         let ask: Message = QueryGids { reserved: 1 }.into();
         let done: Message = Done { take_back: 0 }.into();
         let mut turn = calls.take(soon()).unwrap();
         assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::ETIMEDOUT));
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (late, late_end) = socket::pair().unwrap();
-        let (file, end) = socket::pair().unwrap();
+        let (late, late_end) = seqpacket::pair().unwrap();
+        let (file, end) = seqpacket::pair().unwrap();
         for (tag, file) in [(turn.tag, late), (turn.tag + 1, file)] {
             let length = encode(tag, &done, &mut bytes);
-            socket::send(daemon.as_fd(), &bytes[..length], &[file.as_fd()]).unwrap();
+            seqpacket::send(daemon.as_fd(), &bytes[..length], &[file.as_fd()]).unwrap();
         }
         // No descriptor belongs to any answer that we know.
         assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::EPROTO));
         let closed = |end: &OwnedFd| {
             matches!(
-                socket::receive(
+                seqpacket::receive(
                     end.as_fd(),
                     &mut [0; MESSAGE_BYTES_MAX],
-                    socket::Mode::NonBlocking
+                    seqpacket::Mode::NonBlocking
                 ),
                 Ok((0, _))
             )
@@ -397,13 +397,13 @@ mod tests {
         assert!(closed(&late_end) && closed(&end));
         // The next call goes on as if nothing had been.
         let length = encode(turn.tag + 1, &done, &mut bytes);
-        socket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
         assert_eq!(exchange(&mut turn, &ask, soon()), Ok(done));
     }
 
     #[test]
     fn who_looks_never_waits_for_who_calls() {
-        let (ours, daemon) = socket::pair().unwrap();
+        let (ours, daemon) = seqpacket::pair().unwrap();
         let calls = Turns::new(ours);
         let turn = calls.take(soon()).unwrap();
         assert!(calls.is_open());

@@ -123,7 +123,7 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::{EventFd, event};
+    use omniverb_sys::{EventFd, eventfd};
     use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::sync::mpsc;
@@ -143,7 +143,7 @@ mod tests {
         });
         let full = EventFd::new().unwrap();
         full.signal();
-        assert!(event::readable(full.as_fd(), None).unwrap());
+        assert!(eventfd::readable(full.as_fd(), None).unwrap());
         (watches, full.into())
     }
 

@@ -1,5 +1,5 @@
 //! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`
-//! ([`omniverb_sys::why`]): what the daemon's errors mean, why work requests are refused, and why
+//! ([`omniverb_sys::refusal_log`]): what the daemon's errors mean, why work requests are refused, and why
 //! queue pairs fail.
 //!
 //! `OMNIVERB_STRICT=1` has direct links refuse queue pairs that do not fit each other, and says so
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use omniverb_client::Besides;
 use omniverb_device::{Forgiven, PostFault, status};
-use omniverb_sys::why::{is_wanted, line};
+use omniverb_sys::refusal_log::{is_wanted, line};
 use omniverb_terms::{Errno, Qpn};
 
 pub(crate) use omniverb_sys::refused;

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Mutex;
 
 use omniverb_session::cm::CmHappened;
-use omniverb_sys::event::{self, EventFd};
+use omniverb_sys::eventfd::{self, EventFd};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::fs::OFlags;
@@ -129,7 +129,7 @@ impl Queue {
                 // Linux before 5.8. There, two who take at a time may have one of them wait.
                 Err(io::Errno::OPNOTSUPP) => {
                     let file = self.semaphore.as_fd();
-                    return event::readable(file, Some(Duration::ZERO)).unwrap_or(false)
+                    return eventfd::readable(file, Some(Duration::ZERO)).unwrap_or(false)
                         && self.semaphore.take().is_some();
                 }
                 Err(_) => return false,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn is_readable(queue: &Queue) -> bool {
-        event::readable(queue.semaphore.as_fd(), Some(Duration::ZERO)).unwrap()
+        eventfd::readable(queue.semaphore.as_fd(), Some(Duration::ZERO)).unwrap()
     }
 
     #[test]

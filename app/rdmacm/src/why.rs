@@ -1,5 +1,5 @@
 //! Why a call of rdma_cma.h or rsocket.h fails, and why a connection does not come about, for who
-//! asks for it by `OMNIVERB_LOG=warn` ([`omniverb_sys::why`]).
+//! asks for it by `OMNIVERB_LOG=warn` ([`omniverb_sys::refusal_log`]).
 //!
 //! In: what a call answers, or an event. Out: the same, and a line on stderr, once for each call
 //! and errno. What the daemon's connection manager means by an errno depends on the call.
@@ -8,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use omniverb_abi::*;
 use omniverb_session::cm::CmAddress;
-use omniverb_sys::why::{self, Said};
+use omniverb_sys::refusal_log::{self, Said};
 use omniverb_terms::Errno;
 
 use crate::address;
@@ -61,7 +61,7 @@ impl Call {
         if let Some(reason) = reason(self.attempt, errno)
             && self.said.first(errno.0 as usize)
         {
-            why::line(format_args!("{}: {reason} ({errno})", self.name));
+            refusal_log::line(format_args!("{}: {reason} ({errno})", self.name));
         }
     }
 }
@@ -159,9 +159,9 @@ pub(crate) unsafe fn failed(id: *mut rdma_cm_id, event: u32, status: i32) {
     let peer = unsafe { address::from_c((&raw const (*id).route.addr.dst_storage).cast()) };
     match peer.map(|peer| shown(&peer)) {
         Ok(peer) => {
-            why::line(format_args!("no connection with {peer}: {reason} (status {status})"))
+            refusal_log::line(format_args!("no connection with {peer}: {reason} (status {status})"))
         }
-        Err(_) => why::line(format_args!("no connection: {reason} (status {status})")),
+        Err(_) => refusal_log::line(format_args!("no connection: {reason} (status {status})")),
     }
 }
 

@@ -7,9 +7,9 @@ use crate::runtime_folder::RuntimeFolder;
 use crate::wakeup::Wakeup;
 use omniverb_broker::daemon_messages::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, serve};
-use omniverb_sys::child::{Helper, Helpers};
-use omniverb_sys::disposal::Disposal;
-use omniverb_sys::socket;
+use omniverb_sys::helper_process::{Helper, Helpers};
+use omniverb_sys::deferred_close::Disposal;
+use omniverb_sys::seqpacket;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -55,7 +55,7 @@ impl Broker {
 
     pub(crate) fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
         let helper = self.helpers.start(BROKER, serve)?;
-        socket::try_send(helper.socket(), &self.order, &[self.place.listener().as_fd()])?;
+        seqpacket::try_send(helper.socket(), &self.order, &[self.place.listener().as_fd()])?;
         reactor.watch(helper.socket(), Wakeup::Broker)?;
         self.helper = Some(helper);
         Ok(())
@@ -76,7 +76,7 @@ impl Broker {
     pub(crate) fn hear(&self) -> Option<FromBroker> {
         let helper = self.helper.as_ref()?;
         let mut bytes = [0; BYTES];
-        match socket::receive(helper.socket(), &mut bytes, socket::Mode::NonBlocking) {
+        match seqpacket::receive(helper.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((length, files)) => match ToDaemon::decode(&bytes[..length]) {
                 Some(said) => Some(FromBroker::Said(said, files)),
                 None => Some(FromBroker::Died),
@@ -98,7 +98,7 @@ impl Broker {
         let Some(helper) = &self.helper else { return };
         while let Some((what, file)) = self.unheard.front() {
             let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-            match socket::try_send(helper.socket(), &what.encode(), &files) {
+            match seqpacket::try_send(helper.socket(), &what.encode(), &files) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return reactor.set(SOON, Timer::Broker);
                 }
@@ -138,7 +138,7 @@ impl Broker {
     pub(crate) fn close(&mut self, disposal: &Disposal) {
         self.place.close();
         self.helper = None;
-        while let Some(left) = socket::accept(self.place.listener().as_fd()).ok().flatten() {
+        while let Some(left) = seqpacket::accept(self.place.listener().as_fd()).ok().flatten() {
             disposal.close_socket(left);
         }
     }
@@ -150,7 +150,7 @@ mod tests {
     use crate::journal::Form;
     use crate::runtime_folder::Audience;
     use omniverb_broker::StartupParameters;
-    use omniverb_sys::pulse::Pulses;
+    use omniverb_sys::thread_watchdog::Pulses;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::OwnedFd;
@@ -208,9 +208,9 @@ mod tests {
         }
         let clients: Vec<_> = (0..3)
             .map(|_| {
-                let client = socket::connect(broker.place.path()).unwrap();
+                let client = seqpacket::connect(broker.place.path()).unwrap();
                 let (slow, peer) = lingering();
-                socket::send(client.as_fd(), b"text", &[slow.as_fd()]).unwrap();
+                seqpacket::send(client.as_fd(), b"text", &[slow.as_fd()]).unwrap();
                 (client, peer)
             })
             .collect();
@@ -235,9 +235,9 @@ mod tests {
         while !broker.ending.is_empty() {
             broker.again(&mut fixture.reactor, &mut fixture.journal);
         }
-        let client = socket::connect(broker.place.path()).unwrap();
-        socket::send(client.as_fd(), b"nonsense", &[]).unwrap();
-        let heard = socket::receive(client.as_fd(), &mut [0; 8], socket::Mode::Blocking);
+        let client = seqpacket::connect(broker.place.path()).unwrap();
+        seqpacket::send(client.as_fd(), b"nonsense", &[]).unwrap();
+        let heard = seqpacket::receive(client.as_fd(), &mut [0; 8], seqpacket::Mode::Blocking);
         assert!(heard.is_err() || heard.is_ok_and(|(bytes, _)| bytes == 0), "it is parted with");
     }
 }

@@ -8,10 +8,10 @@ use crate::tally::{Bytes, Tally};
 use crate::vnic_holds::Hold;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
-use omniverb_sys::descriptors::{self, Plain};
-use omniverb_sys::disposal::Bin;
+use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::{Access, Mapping, socket};
+use omniverb_sys::{Access, Mapping, seqpacket};
 use omniverb_tenancy::{Channel, Pace, VnicId};
 use omniverb_terms::{Errno, Qpn};
 use std::io;
@@ -249,7 +249,7 @@ impl Client {
 
     /// Makes its second socket and a statistics area that it is to write: what it gets.
     pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Memory)> {
-        let (ours, theirs) = socket::pair()?;
+        let (ours, theirs) = seqpacket::pair()?;
         let area = self.source.make("omniverb-statistics", AREA_BYTES as u64)?;
         self.statistics = Some(area.extent.mapping(Access::ReadOnly)?);
         self.keep(&area);
@@ -328,7 +328,7 @@ impl Client {
     /// How it takes what it is told, if that has changed.
     pub(crate) fn pace_change(&mut self) -> Option<Pace> {
         let events = self.events.as_ref()?;
-        let unread = || socket::unread(events.as_fd()).unwrap_or(0);
+        let unread = || seqpacket::unread(events.as_fd()).unwrap_or(0);
         let behind = !self.unasked.is_empty() || unread() > UNREAD_MAX;
         let pace = if behind { Pace::Behind } else { Pace::KeepsUp };
         let before = std::mem::replace(&mut self.pace, pace);
@@ -341,6 +341,6 @@ impl Client {
             Channel::Calls => self.calls.as_fd(),
             Channel::Events => self.events.as_ref()?.as_fd(),
         };
-        Some(descriptors::receive(from, bytes))
+        Some(unsolicited_fds::receive(from, bytes))
     }
 }

@@ -15,7 +15,7 @@ use crate::wakeup::Wakeup;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_sys::descriptors::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, Plain};
 use omniverb_sys::epoll::Interest;
 use omniverb_tenancy::{Channel, Pace, SessionId, VnicId};
 use omniverb_terms::Qpn;
@@ -223,7 +223,7 @@ impl Clients {
     /// Has the kernel refuse descriptors that are sent to one of ours, if it can.
     pub(crate) fn refuse(&self, socket: impl AsFd) {
         if self.unwanted == Unwanted::Refused {
-            let _ = descriptors::refuse(socket.as_fd());
+            let _ = unsolicited_fds::refuse(socket.as_fd());
         }
     }
 

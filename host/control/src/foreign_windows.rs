@@ -6,7 +6,7 @@
 
 use crate::pieces::Place;
 use omniverb_sys::Extent;
-use omniverb_sys::disposal::Bin;
+use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::extent::FileId;
 use std::collections::BTreeMap;
 use std::io;

@@ -3,7 +3,7 @@
 
 use omniverb_session::printable;
 use omniverb_sys::clock;
-use omniverb_sys::lines::Lines;
+use omniverb_sys::log_rate_limit::Lines;
 use std::fmt::Display;
 use std::io::Write;
 

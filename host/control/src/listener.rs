@@ -7,7 +7,7 @@ use crate::journal::{Journal, Level};
 use crate::reactor::{Reactor, Timer};
 use crate::runtime_folder::RuntimeFolder;
 use crate::wakeup::{Entrance, Wakeup};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Listener {
 
     /// Who has connected next.
     pub(crate) fn accept(&self, reactor: &mut Reactor, journal: &mut Journal) -> Option<OwnedFd> {
-        match socket::accept(self.place.listener().as_fd()) {
+        match seqpacket::accept(self.place.listener().as_fd()) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, most likely. Others keep what they have.
@@ -69,6 +69,6 @@ impl Listener {
 
     /// Who had connected before it was closed.
     pub(crate) fn next_left(&self) -> Option<OwnedFd> {
-        socket::accept(self.place.listener().as_fd()).ok().flatten()
+        seqpacket::accept(self.place.listener().as_fd()).ok().flatten()
     }
 }

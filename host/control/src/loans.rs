@@ -99,7 +99,7 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::pieces::PAGE;
     use omniverb_session::pair_window;
-    use omniverb_sys::disposal::Bin;
+    use omniverb_sys::deferred_close::Bin;
     use omniverb_sys::memfd;
 
     fn pieces() -> Arc<Pieces> {

@@ -5,7 +5,7 @@
 //! file in the place of the old one. A guard makes sure that of two newcomers one does.
 
 use crate::errors::StartError;
-use omniverb_sys::process;
+use omniverb_sys::process_state;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, rename, stat};
 use rustix::process::getpid;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), Star
     for _ in 0..TRIES {
         let mut file = open_file(&name).map_err(failed)?;
         let pid = holder(&mut file);
-        let dead = pid.is_some_and(process::is_dead);
+        let dead = pid.is_some_and(process_state::is_dead);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Somebody may have put another in its place while we opened it.
             if is_at(&file, &name) {
@@ -169,7 +169,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         writeln!(holder.stdin.as_mut().unwrap()).unwrap();
-        while !process::is_dead(pid) {
+        while !process_state::is_dead(pid) {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(holder.try_wait().unwrap().is_none(), "it cannot be reaped");
@@ -184,7 +184,7 @@ mod tests {
             .collect();
         let results: Vec<_> = newcomers.into_iter().map(|one| one.join().unwrap()).collect();
         assert_eq!(results.iter().filter(|one| one.is_ok()).count(), 1, "{results:?}");
-        assert!(omniverb_sys::socket::is_alive(&path));
+        assert!(omniverb_sys::seqpacket::is_alive(&path));
         drop(results);
         crate::runtime_folder::RuntimeFolder::take(&path, Audience::Owner).unwrap();
         holder.kill().unwrap();

@@ -11,7 +11,7 @@ use crate::pieces::Pieces;
 use crate::ram::Ram;
 use crate::vnic_holds::Hold;
 use omniverb_session::vm::MachineName;
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::pidfd::Peer;
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId, VnicAddress, VnicId};
 use std::collections::{BTreeMap, BTreeSet};

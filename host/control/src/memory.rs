@@ -219,7 +219,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::ledger::Ledger;
-    use omniverb_sys::disposal::Bin;
+    use omniverb_sys::deferred_close::Bin;
 
     #[test]
     fn both_have_memory_if_it_is_of_one_window_or_of_none() {

@@ -4,7 +4,7 @@
 use crate::listener::Listener;
 use omniverb_fairness::Holder;
 use omniverb_session::operator::Message;
-use omniverb_sys::socket::Peer;
+use omniverb_sys::seqpacket::Peer;
 use omniverb_tenancy::SessionId;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -6,8 +6,8 @@
 use crate::tally::{Bytes, Taken, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
-use omniverb_sys::disposal::Bin;
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::deferred_close::Bin;
+use omniverb_sys::{memfd, seqpacket};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -192,7 +192,7 @@ fn is_large(file: &OwnedFd) -> bool {
 
 fn attempt(to: BorrowedFd<'_>, bytes: &[u8], parcels: &[Parcel]) -> Sent {
     let descriptors: Vec<BorrowedFd<'_>> = parcels.iter().map(|parcel| parcel.as_fd()).collect();
-    match socket::try_send(to, bytes, &descriptors).map_err(|e| Errno::from_io_error(&e)) {
+    match seqpacket::try_send(to, bytes, &descriptors).map_err(|e| Errno::from_io_error(&e)) {
         Ok(()) => Sent::All,
         Err(Some(Errno::AGAIN)) => Sent::Room,
         // Too many descriptors of ours are in sockets, unread (without privilege there is a limit).
@@ -212,7 +212,7 @@ mod tests {
         let (of_all, bytes) = (Arc::new(Tally::default()), Bytes::default());
         let bin = Bin::new().unwrap();
         let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone(), bytes.clone()));
-        let pairs = [(); 2].map(|()| socket::pair().unwrap());
+        let pairs = [(); 2].map(|()| seqpacket::pair().unwrap());
         let parcels: Vec<Parcel> =
             (0..2).map(|_| Arc::new(memfd::create("parcel", 4096).unwrap())).collect();
         for (outbox, (ours, _)) in boxes.iter_mut().zip(&pairs) {
@@ -231,7 +231,7 @@ mod tests {
         let (ours, theirs) = &pairs[0];
         while !one.is_empty() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
-            socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
             one.flush(ours.as_fd());
         }
         assert_eq!((one.descriptors.count(), of_all.count(), bytes.count()), (0, 0, 0));
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_is_over_at_last_and_order_is_kept() {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let mut outbox = Outbox::default();
         let message = |n: u64| Message::from(GidsChanged { reserved: n });
         let letter = |n: u64| Letter::of(message(n));
@@ -257,7 +257,7 @@ mod tests {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for expected in 0..pushed {
             let (length, _) =
-                socket::receive(theirs.as_fd(), &mut buffer, socket::Mode::Blocking).unwrap();
+                seqpacket::receive(theirs.as_fd(), &mut buffer, seqpacket::Mode::Blocking).unwrap();
             let (tag, found) = omniverb_session::decode(&buffer[..length]).unwrap();
             assert_eq!((tag, found), (expected, message(expected)));
             outbox.flush(ours.as_fd());

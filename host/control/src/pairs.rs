@@ -17,7 +17,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::operator::AttachPair;
 use omniverb_session::pair_window::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
-use omniverb_sys::disposal::Bin;
+use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent as Pages, random};
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId};

@@ -12,7 +12,7 @@
 use crate::leaked_pieces::{Left, Retired};
 use crate::ledger::{Ledger, State};
 use omniverb_session::body;
-use omniverb_sys::disposal::Bin;
+use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
 //! UDP port 4791 of a vNIC, as far as it is the daemon's: how far its sockets are, and who waits
 //! for them.
 
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::EngineEnd;
 use omniverb_terms::{Qpn, Underlay};
 use std::collections::HashMap;

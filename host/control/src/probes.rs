@@ -4,7 +4,7 @@
 //! would have been heard, that it was not says nothing: the question is asked again, a few times,
 //! and then counts as unheard.
 
-use omniverb_sys::pulse::{Mark, Pulses};
+use omniverb_sys::thread_watchdog::{Mark, Pulses};
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

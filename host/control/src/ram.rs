@@ -8,7 +8,7 @@
 
 use crate::engine::Row;
 use omniverb_session::pinned_pages::{Layout, Refused, Run};
-use omniverb_sys::disposal::Bin;
+use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 
 use crate::wakeup::{Entrance, Wakeup};
 use omniverb_sys::epoll::Interest;
-use omniverb_sys::pulse::Pulse;
+use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_sys::{Poller, clock};
 use omniverb_tenancy::{SessionId, VnicId};
 use std::collections::BTreeSet;

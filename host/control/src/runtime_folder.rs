@@ -6,7 +6,7 @@
 
 use crate::errors::{PATH_BYTES_MAX, StartError};
 use crate::lock::{self, LastHolder};
-use omniverb_sys::socket::{self, Listener};
+use omniverb_sys::seqpacket::{self, Listener};
 use rustix::fs::{FileType, lstat};
 use rustix::process::geteuid;
 use std::io;
@@ -72,7 +72,7 @@ impl RuntimeFolder {
             Audience::Everybody => 0o666,
             Audience::Owner => 0o600,
         };
-        let listener = socket::listen(path, mode)
+        let listener = seqpacket::listen(path, mode)
             .map_err(|source| StartError::Listen { path: path.into(), source })?;
         Ok(RuntimeFolder {
             path: path.into(),
@@ -154,7 +154,7 @@ fn remove_stale(path: &Path, last: LastHolder) -> Result<(), StartError> {
     }
     // We hold the lock, so no daemon of ours lives; somebody else's server may. A dead process
     // that cannot let go of its files still listens.
-    let alive = match socket::listener(path) {
+    let alive = match seqpacket::listener(path) {
         Listener::Alive => true,
         Listener::Full => last == LastHolder::Unknown,
         Listener::None | Listener::Dead => false,

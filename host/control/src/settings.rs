@@ -3,8 +3,8 @@
 use crate::allow::Allow;
 use crate::totals::Totals;
 use crate::watchdog::SignOfLife;
-use omniverb_sys::child::Helpers;
-use omniverb_sys::pulse::Pulses;
+use omniverb_sys::helper_process::Helpers;
+use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_tenancy::{FilePerExtent, Layout, Limits, Policies};
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::vnic_holds::{Hold, Left, WeakHold};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{Reach, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use std::collections::{BTreeSet, HashMap};

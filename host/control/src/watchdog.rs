@@ -8,8 +8,8 @@
 //! Beside that it gives memory that others have freed back to the kernel.
 
 use crate::journal::{Journal, Level};
-use omniverb_sys::heap::Trimmer;
-use omniverb_sys::pulse::{News, Pulses, Rank, Stuck, Watch};
+use omniverb_sys::heap_trim::Trimmer;
+use omniverb_sys::thread_watchdog::{News, Pulses, Rank, Stuck, Watch};
 use omniverb_sys::{clock, lock};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};

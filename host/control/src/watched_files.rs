@@ -3,7 +3,7 @@
 //! Where the kernel does not say, because there are too many or it has none of this, nothing is
 //! ever said of a file, and the tables go on counting it.
 
-use omniverb_sys::last_holder::LastHolder;
+use omniverb_sys::memfd_deletion::LastHolder;
 use omniverb_tenancy::FileId;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};

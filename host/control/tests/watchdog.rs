@@ -4,7 +4,7 @@
 mod support;
 
 use omniverb_control::{Settings, SignOfLife};
-use omniverb_sys::pulse::{Pulse, Pulses};
+use omniverb_sys::thread_watchdog::{Pulse, Pulses};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! `/etc/passwd` and `/etc/group`.
 
 use omniverb_control::Allow;
-use omniverb_sys::people::People;
+use omniverb_sys::users_and_groups::People;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 

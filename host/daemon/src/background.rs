@@ -5,7 +5,7 @@
 
 use crate::places::{files, socket};
 use anyhow::{Context, bail};
-use omniverb_sys::{inherit, socket as unix};
+use omniverb_sys::{fd_inheritance, seqpacket as unix};
 use omniverbd_arguments::Arguments;
 use rustix::process::geteuid;
 use std::fs::OpenOptions;
@@ -47,7 +47,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("{} is another user's", log.display());
     }
     let from = status.len();
-    inherit::nothing_but_standard()?;
+    fd_inheritance::nothing_but_standard()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--own-session").arg("--socket").arg(&path);
     if let Some(operators) = &arguments.operator_socket {

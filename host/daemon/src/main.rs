@@ -18,9 +18,9 @@ use omniverb_control::{
 };
 use omniverb_formats::message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
-use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
-use omniverb_sys::disposal::{DISPOSER, dispose};
-use omniverb_sys::{manager, signals};
+use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
+use omniverb_sys::deferred_close::{DISPOSER, dispose};
+use omniverb_sys::{sd_notify, signalfd};
 use omniverbd_arguments::{Arguments, LogLevel};
 use places::{files, operator_socket, socket};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -69,10 +69,10 @@ fn helper(name: &str) -> ExitCode {
     // What a terminal sends to the daemon's group is for the daemon, which ends us.
     let _ = rustix::process::setpgid(None, None);
     let served = match name {
-        STARTER => child::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
-        HELPER => child::socket_of_helper(HELPER).map(netns::serve_alone),
-        DISPOSER => child::socket_of_helper(DISPOSER).map(dispose),
-        BROKER => child::socket_of_helper(BROKER).map(omniverb_broker::serve),
+        STARTER => helper_process::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
+        HELPER => helper_process::socket_of_helper(HELPER).map(netns::serve_alone),
+        DISPOSER => helper_process::socket_of_helper(DISPOSER).map(dispose),
+        BROKER => helper_process::socket_of_helper(BROKER).map(omniverb_broker::serve),
         _ => Err(std::io::ErrorKind::InvalidInput.into()),
     };
     match served {
@@ -102,7 +102,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let configuration = Configuration::load(arguments.config.as_deref())?;
     // Before the first thread is started: threads inherit the signal mask.
-    let termination = signals::termination()?;
+    let termination = signalfd::termination()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let descriptors = raise_descriptor_limit();
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
@@ -154,9 +154,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
             "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"
         );
     }
-    manager::tell("READY=1");
+    sd_notify::tell("READY=1");
     let ended = server.run(Some(termination.as_fd()));
-    manager::tell("STOPPING=1");
+    sd_notify::tell("STOPPING=1");
     ended?;
     Ok(())
 }

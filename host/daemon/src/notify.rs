@@ -1,14 +1,14 @@
 //! Whether the service manager wants to hear that we go on; see sd_watchdog_enabled(3).
 
 use omniverb_control::SignOfLife;
-use omniverb_sys::manager;
+use omniverb_sys::sd_notify;
 use std::time::Duration;
 
 /// How often the service manager wants to hear that we go on, if it does.
 pub(crate) fn sign_of_life() -> Option<SignOfLife> {
     let (time, process) = (std::env::var("WATCHDOG_USEC"), std::env::var("WATCHDOG_PID"));
     let every = half_of(&time.ok()?, process.ok().as_deref(), std::process::id())?;
-    Some(SignOfLife { every, send: || manager::tell("WATCHDOG=1") })
+    Some(SignOfLife { every, send: || sd_notify::tell("WATCHDOG=1") })
 }
 
 /// Half of the time after which it takes us for dead, if it is us that it means.

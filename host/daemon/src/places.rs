@@ -1,7 +1,7 @@
 //! Where the daemon listens and has its files, as the command line and the user say.
 
 use omniverb_session::operator::{self, Runner};
-use omniverb_sys::own;
+use omniverb_sys::user_daemon;
 use omniverbd_arguments::Arguments;
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Where to listen.
 pub(crate) fn socket(arguments: &Arguments) -> PathBuf {
     arguments.socket.clone().unwrap_or_else(|| {
-        let own = own::path().filter(|_| !geteuid().is_root());
+        let own = user_daemon::path().filter(|_| !geteuid().is_root());
         own.unwrap_or_else(|| omniverb_session::SYSTEM_SOCKET.into())
     })
 }

@@ -49,7 +49,7 @@ impl Daemon {
     fn start(socket: &Path, more: &[&str]) -> Daemon {
         let child = Command::new(PROGRAM).arg("--socket").arg(socket).args(more).spawn().unwrap();
         let daemon = Daemon(child);
-        until(|| omniverb_sys::socket::is_alive(socket));
+        until(|| omniverb_sys::seqpacket::is_alive(socket));
         daemon
     }
 
@@ -139,7 +139,7 @@ fn one_socket_one_daemon() {
 fn an_idle_daemon_ends_when_told_so() {
     let folder = Folder::new();
     let mut daemon = Daemon::start(&folder.socket(), &["--idle-exit", "1"]);
-    let client = omniverb_sys::socket::connect(&folder.socket()).unwrap();
+    let client = omniverb_sys::seqpacket::connect(&folder.socket()).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     assert!(daemon.0.try_wait().unwrap().is_none(), "somebody is there");
     drop(client);
@@ -169,7 +169,7 @@ fn many_starters_one_daemon() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.is_empty(), "{text}");
     }
-    assert!(omniverb_sys::socket::is_alive(&socket));
+    assert!(omniverb_sys::seqpacket::is_alive(&socket));
     let lock = fs::read_to_string(files_of(&socket).with_added_extension("lock")).unwrap();
     let status = fs::File::open(format!("/proc/{}/status", lock.trim())).unwrap();
     let name = BufReader::new(status).lines().next().unwrap().unwrap();

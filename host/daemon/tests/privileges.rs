@@ -6,8 +6,8 @@ mod processes;
 use omniverb_session::body::{Hello, ROLE_VERBS};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::event::readable;
-use omniverb_sys::socket;
+use omniverb_sys::eventfd::readable;
+use omniverb_sys::seqpacket;
 use processes::{children, field, until};
 use std::fs;
 use std::os::fd::AsFd;
@@ -34,7 +34,7 @@ impl Daemon {
         command.arg("--socket").arg(folder.join("socket")).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let daemon = Daemon { child, folder };
-        until(|| socket::is_alive(&daemon.socket()));
+        until(|| seqpacket::is_alive(&daemon.socket()));
         daemon
     }
 
@@ -65,15 +65,15 @@ fn helper(daemon: u32) -> Option<u32> {
 }
 
 fn answered(socket: &Path) -> bool {
-    let Ok(calls) = socket::connect(socket) else { return false };
+    let Ok(calls) = seqpacket::connect(socket) else { return false };
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(1, &hello.into(), &mut bytes);
-    socket::send(calls.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(calls.as_fd(), &bytes[..length], &[]).unwrap();
     if !readable(calls.as_fd(), Some(Duration::from_secs(10))).unwrap() {
         return false;
     }
-    let (length, _) = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+    let (length, _) = seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
     matches!(decode(&bytes[..length]), Ok((_, Message::Welcome(_))))
 }
 

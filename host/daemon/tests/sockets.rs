@@ -3,7 +3,7 @@
 mod processes;
 
 use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use processes::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::fs;
@@ -35,10 +35,10 @@ impl Daemon {
         let daemon = Daemon { child, folder };
         // The broker's place is taken before anybody is answered.
         let path = daemon.folder.join("socket");
-        until(|| socket::is_alive(&path));
-        let calls = socket::connect(&path).unwrap();
-        socket::send(calls.as_fd(), b"nonsense", &[]).unwrap();
-        let _ = socket::receive(calls.as_fd(), &mut [0; 1024], socket::Mode::Blocking);
+        until(|| seqpacket::is_alive(&path));
+        let calls = seqpacket::connect(&path).unwrap();
+        seqpacket::send(calls.as_fd(), b"nonsense", &[]).unwrap();
+        let _ = seqpacket::receive(calls.as_fd(), &mut [0; 1024], seqpacket::Mode::Blocking);
         daemon
     }
 
@@ -73,12 +73,12 @@ fn is_welcoming(daemon: &Daemon) -> bool {
 
 /// A process that has said hello, and was answered.
 fn welcomed(daemon: &Daemon) -> Option<OwnedFd> {
-    let calls = socket::connect(&daemon.place()).ok()?;
+    let calls = seqpacket::connect(&daemon.place()).ok()?;
     let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
     let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
-    socket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).ok()?;
+    seqpacket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).ok()?;
     let mut bytes = [0; BYTES];
-    socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking).ok()?;
+    seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).ok()?;
     (Reply::decode(&bytes) == Some(Reply::Welcome)).then_some(calls)
 }
 

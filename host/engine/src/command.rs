@@ -5,7 +5,7 @@ use crate::pacing::bucket::Limit;
 use crate::recorder::queue::PacketQueue;
 use omniverb_link::grant_pacing::Denied;
 use omniverb_ring::Window;
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Qpn, Rkey, Service, Underlay, VnicId};
 use omniverb_transport::Status;

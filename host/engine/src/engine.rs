@@ -9,7 +9,7 @@ use crate::worker::counted::Counters;
 use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::outbox::Outbox;
 use omniverb_sys::EventFd;
-use omniverb_sys::pulse::Pulses;
+use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_terms::{Qpn, VnicId};
 use omniverb_transport::fault_injection::Done as FaultCounters;
 use std::io;

@@ -2,10 +2,10 @@
 //! namespace wait for locks that others hold, and nobody else shall wait for that.
 
 use crate::protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::{addresses, pidfd, socket};
+use omniverb_sys::{addresses, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ pub fn serve(socket: OwnedFd) {
     let under_way = Arc::new(AtomicUsize::new(0));
     loop {
         let mut bytes = [0; REQUEST_BYTES + 1];
-        let request = match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
+        let request = match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
             Ok((0, _)) => return,
             Ok((length, files)) => protocol::read_request(&bytes[..length], files),
             // Too long, or with too many descriptors: not ours.

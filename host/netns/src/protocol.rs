@@ -3,9 +3,9 @@
 //! check everything.
 
 use omniverb_sys::addresses::{Address, Scope};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -124,7 +124,7 @@ pub fn request(
     bytes.number(MARK);
     bytes.number(kind.number());
     bytes.0.extend(id.to_ne_bytes());
-    socket::try_send(socket, &bytes.0, &[file])
+    seqpacket::try_send(socket, &bytes.0, &[file])
 }
 
 /// A request as the helper gets it; `None` if it makes no sense.
@@ -150,7 +150,7 @@ fn header(kind: u32, id: u64, errno: i32, count: usize) -> Writer {
 /// The helper has begun to serve, and says which namespaces it can enter.
 pub(crate) fn send_started(socket: BorrowedFd<'_>, enters: Enters) -> io::Result<()> {
     let count = usize::from(enters == Enters::Others);
-    socket::send(socket, &header(STARTED, 0, 0, count).0, &[])
+    seqpacket::send(socket, &header(STARTED, 0, 0, count).0, &[])
 }
 
 /// The helper answers.
@@ -164,7 +164,7 @@ pub(crate) fn send_answer(
     match found {
         Err(error) => {
             let errno = error.raw_os_error().filter(|e| *e > 0).unwrap_or(libc_eio());
-            socket::send(socket, &header(number, id, errno, 0).0, &[])
+            seqpacket::send(socket, &header(number, id, errno, 0).0, &[])
         }
         Ok(Found::Process(process)) => {
             let identity = process.namespace.identity();
@@ -179,7 +179,7 @@ pub(crate) fn send_answer(
             process.surroundings.unwrap_or_default().into_iter().for_each(|n| bytes.long(n));
             bytes.0.extend(cgroup);
             bytes.0.resize(PROCESS_BYTES, 0);
-            socket::send(socket, &bytes.0, &[process.namespace.as_fd()])
+            seqpacket::send(socket, &bytes.0, &[process.namespace.as_fd()])
         }
         Ok(Found::Addresses(list)) => {
             let list = list.get(..ADDRESSES_MAX).unwrap_or(list);
@@ -188,7 +188,7 @@ pub(crate) fn send_answer(
                 bytes.address(address);
             }
             bytes.0.resize(ADDRESSES_BYTES, 0);
-            socket::send(socket, &bytes.0, &[])
+            seqpacket::send(socket, &bytes.0, &[])
         }
         Ok(Found::Port(port)) => {
             let (files, senders) = port.parts();
@@ -197,7 +197,7 @@ pub(crate) fn send_answer(
                 bytes.number(u32::from(port) << 1 | u32::from(six));
             }
             bytes.0.resize(PORT_BYTES, 0);
-            socket::send(socket, &bytes.0, &files)
+            seqpacket::send(socket, &bytes.0, &files)
         }
     }
 }
@@ -208,7 +208,7 @@ pub(crate) fn send_answer(
 /// `UnexpectedEof` if the helper is gone for good; `InvalidData` for what makes no sense.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     let mut bytes = vec![0; ADDRESSES_BYTES + 1];
-    match socket::receive(socket, &mut bytes, socket::Mode::NonBlocking) {
+    match seqpacket::receive(socket, &mut bytes, seqpacket::Mode::NonBlocking) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((length, files)) => {
             let answer = bytes.get(..length).and_then(|bytes| read_answer(bytes, files));

@@ -1,7 +1,7 @@
 //! Starts the helper, and starts it again: an unprivileged daemon could not give it its privileges
 //! back. The starter has them, and does nothing but wait.
 
-use omniverb_sys::child::{ARGUMENT, OWN_PROGRAM};
+use omniverb_sys::helper_process::{ARGUMENT, OWN_PROGRAM};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 //! The helper at the end of its socket: what it finds, what it refuses, what it survives.
 
 use omniverb_netns::{Answer, Found, Kind, WORKERS, receive, request, serve};
-use omniverb_sys::event::readable;
+use omniverb_sys::eventfd::readable;
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::{memfd, pidfd, socket};
+use omniverb_sys::{memfd, pidfd, seqpacket};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
@@ -17,7 +17,7 @@ struct Helper {
 
 impl Helper {
     fn new() -> Helper {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let thread = std::thread::spawn(move || serve(theirs));
         let helper = Helper { socket: Some(ours), thread: Some(thread), last: 0 };
         assert!(matches!(helper.answer(), Answer::Started { .. }));
@@ -117,7 +117,7 @@ fn opens_the_port_of_another_namespace() {
 fn refuses_what_is_not_what_it_should_be() {
     let mut helper = Helper::new();
     let file = memfd::create("x", 4096).unwrap();
-    let (one, _other) = socket::pair().unwrap();
+    let (one, _other) = seqpacket::pair().unwrap();
     let user_namespace = std::fs::File::open("/proc/self/ns/uts").unwrap();
     for kind in [Kind::Process, Kind::Addresses, Kind::Port] {
         assert!(helper.ask(kind, &file).is_err());
@@ -137,7 +137,7 @@ fn noise_is_passed_by_and_too_much_is_refused() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let bytes = vec![(seed >> 40) as u8; 1 + (seed >> 50) as usize % 40];
         let files = vec![file.as_fd(); (seed >> 33) as usize % 8];
-        socket::send(helper.socket(), &bytes, &files).unwrap();
+        seqpacket::send(helper.socket(), &bytes, &files).unwrap();
     }
     // What has the form of a request is answered, each with its number.
     let count = 4 * WORKERS as u64;

@@ -397,7 +397,7 @@ bodies! {
     /// [states](OpenQp::statement) so. Answered with `QpOpened`, and sent again until then.
     OpenQp {
         qpn: Qpn,
-        /// Number of a socket of the asking process (`support/sys/src/numbered.rs`).
+        /// Number of a socket of the asking process (`support/sys/src/autobind_socket.rs`).
         door: u32,
         /// The part of the asking process: where to answer.
         part: u32,
@@ -468,7 +468,7 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/statement.rs`) that goes with it: which part
+    /// The number of the statement (`support/sys/src/lock_statement.rs`) that goes with it: which part
     /// asks which, for what. The rest is the word of who has the socket of that part. `None`: it
     /// says what cannot be.
     #[must_use]

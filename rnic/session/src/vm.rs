@@ -267,7 +267,7 @@ pub enum FrameKind {
     /// Agent: it has the machine's UDP port 4791 and carries what comes by it.
     Port = 8,
     /// A datagram that came by this port, or is to leave by it: where it comes from and goes to
-    /// (`omniverb_sys::carried`), and its payload.
+    /// (`omniverb_sys::proxied_udp`), and its payload.
     Packet = 9,
     /// Something was rung on the side that says so: who sleeps on the other side is to be woken.
     Word = 10,

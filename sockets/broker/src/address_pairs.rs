@@ -275,7 +275,7 @@ impl AddressPairs {
 mod tests {
     use super::*;
     use crate::daemon_messages::{BYTES, ToDaemon};
-    use omniverb_sys::socket;
+    use omniverb_sys::seqpacket;
     use std::os::fd::AsFd;
 
     fn place(namespace: u64, last: u8) -> Place {
@@ -395,15 +395,15 @@ mod tests {
             assert!(matches!(asked, PairDecision::Ask(_)));
         }
         all.sweep(u64::MAX);
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let say = |number: u64| {
-            socket::try_send(ours.as_fd(), &ToDaemon::Release { number }.encode(), &[]).is_ok()
+            seqpacket::try_send(ours.as_fd(), &ToDaemon::Release { number }.encode(), &[]).is_ok()
         };
         assert!(!all.announce_unneeded(say) && !all.is_empty(), "it fits");
         let mut said = Vec::new();
         while said.len() < 700 {
             let mut bytes = [0; BYTES];
-            match socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            match seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
                 Ok((length, _)) => said.push(ToDaemon::decode(&bytes[..length]).unwrap()),
                 Err(_) => _ = all.announce_unneeded(say),
             }

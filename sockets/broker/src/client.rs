@@ -9,9 +9,9 @@ use omniverb_formats::show::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::connection::{Connection, Diagnosis, Names, Traffic};
-use omniverb_sys::socket::Peer;
-use omniverb_sys::{Access, Extent, lock, memfd, socket};
+use omniverb_sys::tcp_connection::{Connection, Diagnosis, Names, Traffic};
+use omniverb_sys::seqpacket::Peer;
+use omniverb_sys::{Access, Extent, lock, memfd, seqpacket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Post {
 }
 
 fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
-    socket::limit_sending(socket.as_fd(), UNREAD)?;
+    seqpacket::limit_sending(socket.as_fd(), UNREAD)?;
     let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
     let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
     memfd::seal_future_write(page.as_fd())?;
@@ -297,7 +297,7 @@ impl Client {
 
     fn tell(&self, reply: Reply, files: &[BorrowedFd<'_>]) -> bool {
         let mut post = lock(&self.post);
-        let is_sent = socket::try_send(self.socket.as_fd(), &reply.encode(), files).is_ok();
+        let is_sent = seqpacket::try_send(self.socket.as_fd(), &reply.encode(), files).is_ok();
         if is_sent {
             post.sent += 1;
             post.page.store(0, post.sent, Ordering::Release);
@@ -310,8 +310,8 @@ impl Client {
 impl Client {
     /// One in a network namespace, whose other end is gone.
     pub(crate) fn alone(namespace: u64) -> std::sync::Arc<Client> {
-        let (socket, _) = socket::pair().unwrap();
-        let peer = socket::peer(socket.as_fd()).unwrap();
+        let (socket, _) = seqpacket::pair().unwrap();
+        let peer = seqpacket::peer(socket.as_fd()).unwrap();
         std::sync::Arc::new(Client::new(socket, peer, namespace).unwrap())
     }
 }

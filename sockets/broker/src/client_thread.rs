@@ -14,8 +14,8 @@ use crate::offers::Offer;
 use crate::other_hosts;
 use crate::status;
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
-use omniverb_sys::connection::Connection;
-use omniverb_sys::{clock, descriptors, lock, socket};
+use omniverb_sys::tcp_connection::Connection;
+use omniverb_sys::{clock, unsolicited_fds, lock, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -37,9 +37,9 @@ pub(crate) fn serve_client(broker: &Broker, client: Arc<Client>) {
 
 /// Ends a connection and lets go of what waits in its socket, which may take for ever.
 fn drain(socket: &OwnedFd) {
-    while !descriptors::is_spent(socket) {
-        let mode = socket::Mode::NonBlocking;
-        if socket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
+    while !unsolicited_fds::is_spent(socket) {
+        let mode = seqpacket::Mode::NonBlocking;
+        if seqpacket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
             // It was none that we can take whole; who sent it can wait.
             thread::sleep(PAUSE);
         }
@@ -47,7 +47,7 @@ fn drain(socket: &OwnedFd) {
 }
 
 fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
-    socket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
+    seqpacket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
     let (request, diagnosis) = next_request(client)?;
     match (request, diagnosis) {
         (Request::Hello { name }, Some(diagnosis)) => {
@@ -64,7 +64,7 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
         _ => return None,
     }
     lock(&broker.admissions).mark_greeted(client.number);
-    socket::limit_receiving(client.socket.as_fd(), None).ok()?;
+    seqpacket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
         let said = next_request(client)?;
@@ -110,10 +110,10 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
 
 /// Who does not read is told no more.
 fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
-    socket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
+    seqpacket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
     let all = broker.light.iter().map(|range| Reply::Range(*range).encode());
     for range in all {
-        socket::send(client.socket.as_fd(), &range, &[]).ok()?;
+        seqpacket::send(client.socket.as_fd(), &range, &[]).ok()?;
     }
     None
 }
@@ -122,9 +122,9 @@ fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
 fn next_request(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
     let mut bytes = [0; BYTES];
     let received = loop {
-        match socket::receive_kept(client.socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
+        match seqpacket::receive_kept(client.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
             // It stays until others have closed something.
-            Err(error) if socket::lacks_room(&error) => thread::sleep(PAUSE),
+            Err(error) if seqpacket::lacks_room(&error) => thread::sleep(PAUSE),
             other => break other,
         }
     };
@@ -235,19 +235,19 @@ mod tests {
     /// Somebody has found a process's offer when that ends with something behind its last word.
     #[test]
     fn what_one_has_sent_is_let_go_of_by_its_own_thread() {
-        let (ours, theirs) = socket::pair().unwrap();
-        let peer = socket::peer(ours.as_fd()).unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let peer = seqpacket::peer(ours.as_fd()).unwrap();
         let client = Arc::new(Client::new(ours, peer, 0).unwrap());
         let (slow, _peer) = lingering();
-        socket::send(theirs.as_fd(), &[9; BYTES], &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), &[9; BYTES], &[]).unwrap();
         // An empty message looks like the end.
-        socket::send(theirs.as_fd(), b"", &[]).unwrap();
-        socket::send(theirs.as_fd(), b"text", &[slow.as_fd()]).unwrap();
+        seqpacket::send(theirs.as_fd(), b"", &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), b"text", &[slow.as_fd()]).unwrap();
         drop(slow);
         let others = client.clone();
         thread::spawn(move || serve_client(&Broker::default(), client));
         // Until it is shut.
-        while socket::receive(theirs.as_fd(), &mut [0; BYTES], socket::Mode::Blocking)
+        while seqpacket::receive(theirs.as_fd(), &mut [0; BYTES], seqpacket::Mode::Blocking)
             .is_ok_and(|(bytes, _)| bytes > 0)
         {}
         // Its own thread has let go of it, if it does not hang.

@@ -15,7 +15,7 @@ use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::traffic_match;
 use omniverb_formats::message::Refusal;
-use omniverb_sys::connection::Names;
+use omniverb_sys::tcp_connection::Names;
 use omniverb_sys::{clock, lock};
 use std::net::IpAddr;
 

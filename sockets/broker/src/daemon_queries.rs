@@ -3,7 +3,7 @@
 use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::{Denial, Place, ToDaemon};
-use omniverb_sys::{clock, lock, pidfd, socket};
+use omniverb_sys::{clock, lock, pidfd, seqpacket};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -26,5 +26,5 @@ fn try_ask(
     let [one, other] = clients.map(|client| pidfd::of_peer(client.socket.as_fd()));
     let (one, other) = (one?, other?);
     let question = ToDaemon::Ask { number, places, users }.encode();
-    socket::try_send(daemon.as_fd(), &question, &[one.as_fd(), other.as_fd()])
+    seqpacket::try_send(daemon.as_fd(), &question, &[one.as_fd(), other.as_fd()])
 }

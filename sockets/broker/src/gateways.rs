@@ -341,14 +341,14 @@ pub(crate) fn way(wanted: &Wanted) -> Way {
 mod tests {
     use super::*;
     use crate::limits::INCOMING_OF_NAMESPACE;
-    use omniverb_sys::connection::{self, Connection};
+    use omniverb_sys::tcp_connection::{self, Connection};
 
     fn way_to(last: u8) -> Way {
         ([10, 0, 0, 1].into(), ([10, 0, 0, last], 80).into())
     }
 
     fn offer(client: &Arc<Client>, (from, remote): Way) -> Offer {
-        let names = connection::Names { local: (from, 4000).into(), remote };
+        let names = tcp_connection::Names { local: (from, 4000).into(), remote };
         let namespace = client.namespace;
         let connection = Connection { names, cookie: 1, namespace, is_bound: false };
         Offer { client: client.clone(), tag: 1, connection, accepted: None }

@@ -5,7 +5,7 @@ use crate::channels::{Between, Channels, Ends, Room};
 use crate::client::Client;
 use crate::gateways::Way;
 use omniverb_formats::channel;
-use omniverb_sys::{clock, lock, memfd, random, socket};
+use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -140,7 +140,7 @@ struct ChannelFiles {
 impl ChannelFiles {
     fn new() -> Option<ChannelFiles> {
         let memory = memfd::create("omniverb channel", channel::BYTES as u64).ok()?;
-        Some(ChannelFiles { memory, ends: socket::stream_pair().ok()? })
+        Some(ChannelFiles { memory, ends: seqpacket::stream_pair().ok()? })
     }
 }
 

@@ -48,9 +48,9 @@ use crate::admission::Admission;
 use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::{FromDaemon, ToDaemon};
-use omniverb_sys::disposal::Disposal;
-use omniverb_sys::people::People;
-use omniverb_sys::{EventFd, Poller, clock, connection, lock, pidfd, socket};
+use omniverb_sys::deferred_close::Disposal;
+use omniverb_sys::users_and_groups::People;
+use omniverb_sys::{EventFd, Poller, clock, tcp_connection, lock, pidfd, seqpacket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,7 +75,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// with `order`.
 pub fn serve(order: OwnedFd) {
     let mut bytes = vec![0; startup_parameters::BYTES];
-    let received = socket::receive(order.as_fd(), &mut bytes, socket::Mode::Blocking);
+    let received = seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
     let Ok((length, mut files)) = received else { return };
     let (Some(listener), Some(said)) = (files.pop(), StartupParameters::decode(&bytes[..length]))
     else {
@@ -93,7 +93,7 @@ pub fn serve(order: OwnedFd) {
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
     let clients = lock(&broker.admissions).clients();
-    clients.iter().for_each(|client| socket::shut(client.socket.as_fd()));
+    clients.iter().for_each(|client| seqpacket::shut(client.socket.as_fd()));
 }
 
 fn listen(
@@ -126,7 +126,7 @@ fn listen(
         if ready.contains(&ORDER) {
             hear(order, broker)?;
         }
-        match socket::accept(listener.as_fd()) {
+        match seqpacket::accept(listener.as_fd()) {
             Ok(Some(calls)) => {
                 if let Err(refused) = admit(calls, said.allowed.as_ref(), broker) {
                     disposal.close_socket(refused);
@@ -149,7 +149,7 @@ fn tidy(broker: &Broker) -> Option<Duration> {
     let is_said = pairs.announce_unneeded(|number| {
         let message = ToDaemon::Release { number }.encode();
         let daemon = broker.daemon.as_ref();
-        daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
+        daemon.is_none_or(|daemon| seqpacket::try_send(daemon.as_fd(), &message, &[]).is_ok())
     });
     let mut is_empty = pairs.is_empty() && !has_inherited;
     drop(pairs);
@@ -184,7 +184,7 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
 fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
     for _ in 0..PER_TURN {
         let mut bytes = [0; daemon_messages::BYTES];
-        match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+        match seqpacket::receive(order.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Allowed { number }) => {
@@ -201,13 +201,13 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                 Some(FromDaemon::AskIdle) => {
                     let time = lock(&broker.admissions).idle_time(clock::now());
                     // If there is no room it asks again.
-                    _ = socket::try_send(order.as_fd(), &ToDaemon::Idle { time }.encode(), &[]);
+                    _ = seqpacket::try_send(order.as_fd(), &ToDaemon::Idle { time }.encode(), &[]);
                 }
                 None => {}
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             // An operator's, for whose socket there is no room.
-            Err(error) if socket::is_lost(&error) => {}
+            Err(error) if seqpacket::is_lost(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -231,8 +231,8 @@ fn cgroup(calls: &OwnedFd) -> String {
 
 /// Somebody has connected. His socket, if he is not let in: he may have sent something.
 fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
-    let Ok(peer) = socket::peer(calls.as_fd()) else { return Err(calls) };
-    let Ok(namespace) = connection::namespace(calls.as_fd()) else { return Err(calls) };
+    let Ok(peer) = seqpacket::peer(calls.as_fd()) else { return Err(calls) };
+    let Ok(namespace) = tcp_connection::namespace(calls.as_fd()) else { return Err(calls) };
     if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
         return Err(calls);
     }
@@ -246,7 +246,7 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
         && let Some(other) = other.upgrade()
     {
         // Its thread lets go of what it was sent before it leaves.
-        socket::shut(other.socket.as_fd());
+        seqpacket::shut(other.socket.as_fd());
     }
     if !matches!(admission, Admission::Refused) {
         let (broker, client) = (broker.clone(), client.clone());

@@ -3,8 +3,8 @@
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::offers::Offer;
-use omniverb_sys::connection::Connection;
-use omniverb_sys::process;
+use omniverb_sys::tcp_connection::Connection;
+use omniverb_sys::process_state;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -88,7 +88,7 @@ impl Links {
 
     /// Another file may be kept, beside so many of channels: others need descriptors more.
     pub(crate) fn may_keep_file(&self, channels: usize) -> bool {
-        self.all.len() + channels < process::files_max() / 2
+        self.all.len() + channels < process_state::files_max() / 2
     }
 
     /// One of a number.
@@ -169,15 +169,15 @@ impl Given {
 mod tests {
     use super::*;
     use omniverb_formats::message::{BYTES, Reply};
-    use omniverb_sys::connection::Names;
-    use omniverb_sys::socket;
+    use omniverb_sys::tcp_connection::Names;
+    use omniverb_sys::seqpacket;
     use std::os::fd::AsFd;
 
     /// Who reads nothing has room for some 64 messages.
     #[test]
     fn who_has_no_room_is_told_later_and_each_once() {
-        let (ours, theirs) = socket::pair().unwrap();
-        let peer = socket::peer(ours.as_fd()).unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let peer = seqpacket::peer(ours.as_fd()).unwrap();
         let client = Arc::new(Client::new(ours, peer, 5).unwrap());
         let address = ([127, 0, 0, 1], 9).into();
         let names = Names { local: address, remote: address };
@@ -188,8 +188,8 @@ mod tests {
         links.part(0..1000);
         let heard = || {
             let mut bytes = [0; BYTES];
-            let mode = socket::Mode::NonBlocking;
-            let (length, _) = socket::receive(theirs.as_fd(), &mut bytes, mode).ok()?;
+            let mode = seqpacket::Mode::NonBlocking;
+            let (length, _) = seqpacket::receive(theirs.as_fd(), &mut bytes, mode).ok()?;
             match Reply::decode(&bytes[..length]) {
                 Some(Reply::Over { link }) => Some(link),
                 other => panic!("{other:?}"),

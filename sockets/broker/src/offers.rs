@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::daemon_messages::Place as Address;
 use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
-use omniverb_sys::connection::{Connection, Names};
+use omniverb_sys::tcp_connection::{Connection, Names};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeBounds;
 use std::sync::Arc;

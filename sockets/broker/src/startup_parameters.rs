@@ -2,8 +2,8 @@
 
 use omniverb_formats::message::{self, Reply};
 use omniverb_formats::range::Range;
-use omniverb_sys::child::{Helpers, OWN_PROGRAM};
-use omniverb_sys::people::People;
+use omniverb_sys::helper_process::{Helpers, OWN_PROGRAM};
+use omniverb_sys::users_and_groups::People;
 use std::io;
 
 /// Most bytes of an order: some sixteen thousand users and groups.

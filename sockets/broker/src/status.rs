@@ -12,8 +12,8 @@ use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
 use omniverb_formats::show::{Channel, Listener, Reason, Row, Socket, State};
 use omniverb_formats::{Direction, channel, layout};
-use omniverb_sys::connection::{Connection, Names};
-use omniverb_sys::{Access, Extent, lock, socket};
+use omniverb_sys::tcp_connection::{Connection, Names};
+use omniverb_sys::{Access, Extent, lock, seqpacket};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -58,8 +58,8 @@ fn show_until(
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        socket::limit_sending_time(to, left)?;
-        socket::send(to, &row.encode(), &[])
+        seqpacket::limit_sending_time(to, left)?;
+        seqpacket::send(to, &row.encode(), &[])
     };
     let clients = lock(&broker.admissions).clients_in(namespace);
     for client in clients {
@@ -260,23 +260,23 @@ mod tests {
         let broker = Arc::new(Broker::default());
         let mut gone = Vec::new();
         for _ in 0..300 {
-            let (ours, theirs) = socket::pair().unwrap();
-            let peer = socket::peer(ours.as_fd()).unwrap();
+            let (ours, theirs) = seqpacket::pair().unwrap();
+            let peer = seqpacket::peer(ours.as_fd()).unwrap();
             let client = Arc::new(Client::new(ours, peer, 5).unwrap());
             let (number, holder) = (client.number, holder("/", number_of(&gone), 5));
             _ = lock(&broker.admissions).admit(number, (&holder, 5), Arc::downgrade(&client));
             gone.push((client, theirs));
         }
-        let (ours, theirs) = socket::pair().unwrap();
-        socket::limit_sending(ours.as_fd(), 4608).unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        seqpacket::limit_sending(ours.as_fd(), 4608).unwrap();
         let shown = broker.clone();
         let until = Instant::now() + Duration::from_millis(300);
         let shows = thread::spawn(move || show_until(&shown, ours.as_fd(), Some(5), until));
         let mut rows = 0;
         while !shows.is_finished() {
-            let mode = socket::Mode::NonBlocking;
+            let mode = seqpacket::Mode::NonBlocking;
             let mut bytes = [0; BYTES];
-            let row = socket::receive(theirs.as_fd(), &mut bytes, mode);
+            let row = seqpacket::receive(theirs.as_fd(), &mut bytes, mode);
             rows += usize::from(row.is_ok_and(|(length, _)| length > 0));
             // Nobody is held but who is looked at, for a moment.
             let held = gone.iter().filter(|(client, _)| Arc::strong_count(client) > 1).count();

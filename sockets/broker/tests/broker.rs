@@ -10,8 +10,8 @@ use omniverb_formats::layout;
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::people::People;
-use omniverb_sys::{Access, Extent, socket};
+use omniverb_sys::users_and_groups::People;
+use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io::{Read, Write};
@@ -112,7 +112,7 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
     let refused = Reply::Refused { tag: 1, why: Refusal::NotConnected };
     assert_eq!(one.hear().unwrap().0, refused);
     one.say(Request::Ended { link: 77 }, &[]);
-    socket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    seqpacket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     assert!(one.hear().is_none());
     // Hello has to come with the right socket, and soon.
     let two = broker.call();
@@ -127,10 +127,10 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
 fn who_reads_nothing_is_told_no_more() {
     let broker = Broker::start("unread");
     let idle = broker.connect();
-    let (one, _other) = socket::pair().unwrap();
+    let (one, _other) = seqpacket::pair().unwrap();
     (0..200).for_each(|tag| idle.offer(tag, &one));
     // It is parted with when all have been answered, or not.
-    socket::send(idle.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    seqpacket::send(idle.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     // Who reads meanwhile makes room.
     let mut over = [PollFd::new(&idle.calls, PollFlags::RDHUP)];
     assert_eq!(poll(&mut over, Some(&HANGS.try_into().unwrap())).unwrap(), 1);
@@ -157,7 +157,7 @@ fn who_is_refused_holds_up_nobody() {
     for _ in 0..20 {
         let (slow, peer) = lingering();
         let one = broker.call();
-        _ = socket::send(one.calls.as_fd(), b"text", &[slow.as_fd()]);
+        _ = seqpacket::send(one.calls.as_fd(), b"text", &[slow.as_fd()]);
         close_elsewhere((slow, one));
         peers.push(peer);
     }
@@ -178,7 +178,7 @@ fn who_is_not_allowed_is_parted_with() {
     let broker = Broker::start_for("denied", only(uid + 1));
     let one = broker.call();
     let by = diagnosis();
-    _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[by.as_fd()]);
+    _ = seqpacket::send(one.calls.as_fd(), &HELLO.encode(), &[by.as_fd()]);
     assert!(one.hear().is_none());
 }
 
@@ -190,7 +190,7 @@ fn who_hangs_before_hello_takes_a_small_share() {
     let (slow, _peer) = lingering();
     let hanging: Vec<Process> = (0..20).map(|_| broker.call()).collect();
     for one in &hanging {
-        _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[slow.as_fd()]);
+        _ = seqpacket::send(one.calls.as_fd(), &HELLO.encode(), &[slow.as_fd()]);
     }
     close_elsewhere(slow);
     broker.connect().settle();

@@ -8,7 +8,7 @@ use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::show::{self, Row};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::{Access, Extent, memfd, socket};
+use omniverb_sys::{Access, Extent, memfd, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,7 +72,7 @@ fn shown(broker: &Broker, name: u64) -> Shown {
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
         let mut bytes = [0; show::BYTES];
-        let got = socket::receive(asks.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let got = seqpacket::receive(asks.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
             Row::Listener(one) => listeners.push((one.process, one.local)),
             Row::Channel(one) => {
@@ -223,7 +223,7 @@ fn those_that_share_a_socket_are_reached_in_turn() {
 fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
     let broker = Broker::start("wrong");
     let one = broker.connect();
-    let (pair, _other) = socket::pair().unwrap();
+    let (pair, _other) = seqpacket::pair().unwrap();
     let file = memfd::create("test", 4096).unwrap();
     for wrong in [pair.as_fd(), file.as_fd()] {
         one.say(Request::Listen { tag: 1 }, &[wrong]);
@@ -343,7 +343,7 @@ fn who_floods_and_reads_nothing_harms_nobody() {
     say_reaches(&one, 5, to(&listener));
     let (_, 0, _) = given(&one, 5) else { panic!("it has not asked") };
     // It is parted with when it has been answered, or not.
-    socket::send(flood.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    seqpacket::send(flood.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     let mut over = [PollFd::new(&flood.calls, PollFlags::RDHUP)];
     assert_eq!(poll(&mut over, Some(&HANGS.try_into().unwrap())).unwrap(), 1);
     let told = std::iter::from_fn(|| flood.hear()).count();

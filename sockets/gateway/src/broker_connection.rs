@@ -3,7 +3,7 @@
 use crate::limits::BROKER;
 use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{clock, limited, socket};
+use omniverb_sys::{clock, socket_deadline, seqpacket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, netlink, socket_with};
 use std::ffi::OsString;
 use std::io;
@@ -33,7 +33,7 @@ impl BrokerConnection {
     /// # Errors
     /// There is none.
     pub(crate) fn new() -> io::Result<Self> {
-        let broker = limited::connect(&path(), clock::now() + BROKER)?;
+        let broker = socket_deadline::connect(&path(), clock::now() + BROKER)?;
         let (flags, protocol) = (SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG));
         let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
         let (halves, _) = NAME.as_chunks();
@@ -53,7 +53,7 @@ impl BrokerConnection {
 
     fn send_with(&self, request: Request, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let until = clock::now() + BROKER;
-        limited::send(self.0.as_fd(), &request.encode(), files, until)
+        socket_deadline::send(self.0.as_fd(), &request.encode(), files, until)
     }
 
     /// Says that this is a gateway, for all if it may be.
@@ -72,7 +72,7 @@ impl BrokerConnection {
     /// # Errors
     /// It is gone.
     pub(crate) fn receive(&self) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        self.next(socket::Mode::Blocking)
+        self.next(seqpacket::Mode::Blocking)
     }
 
     /// The same, if it is there.
@@ -80,21 +80,21 @@ impl BrokerConnection {
     /// # Errors
     /// It is gone.
     pub(crate) fn try_receive(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        match self.next(socket::Mode::NonBlocking) {
+        match self.next(seqpacket::Mode::NonBlocking) {
             Ok(said) => Ok(Some(said)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn next(&self, mode: socket::Mode) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn next(&self, mode: seqpacket::Mode) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
         let (length, files) = loop {
-            match socket::receive_kept(self.0.as_fd(), &mut bytes, mode) {
+            match seqpacket::receive_kept(self.0.as_fd(), &mut bytes, mode) {
                 // It stays until there is room for what it brings.
-                Err(error) if socket::lacks_room(&error) => match mode {
-                    socket::Mode::Blocking => std::thread::sleep(ROOM),
-                    socket::Mode::NonBlocking => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(error) if seqpacket::lacks_room(&error) => match mode {
+                    seqpacket::Mode::Blocking => std::thread::sleep(ROOM),
+                    seqpacket::Mode::NonBlocking => return Err(io::ErrorKind::WouldBlock.into()),
                 },
                 other => break other?,
             }

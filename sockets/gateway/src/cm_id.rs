@@ -12,7 +12,7 @@ use omniverb_abi::{
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 use omniverb_formats::letter::{HELLO, hello, is_hello};
-use omniverb_sys::event;
+use omniverb_sys::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -131,7 +131,7 @@ impl CmId {
     fn expect(&self, what: u32) -> io::Result<bool> {
         // Its own patience ends first, mostly.
         let limit = Duration::from_millis(4 * NETWORK_MS.unsigned_abs() as u64);
-        if !event::readable(self.events.file(), Some(limit))? {
+        if !eventfd::readable(self.events.file(), Some(limit))? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let event = self.events.next()?;

@@ -41,7 +41,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { port, to, verbose } = Arguments::parse();
-    omniverb_sys::spare::keep();
+    omniverb_sys::spare_fds::keep();
     let verbosity = if verbose { Verbosity::Verbose } else { Verbosity::Quiet };
     match run(GatewayState::new(to, port, verbosity)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,7 +23,7 @@ use crate::work::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap}
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::ptr;
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use rustix::mm::{MprotectFlags, MremapFlags, mprotect, mremap_fixed};
 use std::sync::Once;
 
@@ -69,7 +69,7 @@ extern "C" fn before() {
     let forking = unsafe { &mut *FORKING.0.get() };
     forking.calm = Some(Calm::new());
     // A failure leaves the rest without snapshots, see above.
-    let _ = maps::for_each(|mapping| {
+    let _ = proc_maps::for_each(|mapping| {
         Region::each_in(mapping, |region, Part { address, length, offset }| {
             if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
                 let stretch = Stretch { region, offset, address, length };

@@ -18,7 +18,7 @@
 use crate::devices;
 use crate::tasks::{self, number, open_directory};
 use core::mem::MaybeUninit;
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, RawDir, readlinkat_raw};
 use rustix::io::{Errno, read};
@@ -40,7 +40,7 @@ pub(crate) fn present() -> bool {
 /// devices, vDPA, iommufd. The kernel counts them whoever pays for them.
 pub(crate) fn pinned_pages() -> bool {
     let mut text = [0u8; 4096];
-    let Ok(file) = maps::open_read(c"/proc/self/status") else { return true };
+    let Ok(file) = proc_maps::open_read(c"/proc/self/status") else { return true };
     let mut filled = 0;
     while let Ok(count @ 1..) = read(&file, &mut text[filled..]) {
         filled += count;

@@ -63,7 +63,7 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
 use omniverb_sys::extent::Kind;
-use omniverb_sys::{Extent, clock, maps, memfd};
+use omniverb_sys::{Extent, clock, proc_maps, memfd};
 use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -271,7 +271,7 @@ impl Place {
 
 fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
     let mut found: Option<Place> = None;
-    maps::for_each(|mapping| {
+    proc_maps::for_each(|mapping| {
         let (protection, source) = (work::protection_of(mapping), region.source(mapping));
         let place = region.part_in(mapping).map(|part| Place { part, protection, source });
         let Some(before) = &mut found else {
@@ -356,7 +356,7 @@ fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(
 /// place, which gets the same contents.
 fn is_mapped(region: &Region, (offset, length): (u64, usize)) -> Result<bool, Errno> {
     let mut found = false;
-    maps::for_each(|mapping| {
+    proc_maps::for_each(|mapping| {
         found = region.part_in(mapping).is_some_and(|part| {
             part.offset < offset + length as u64 && offset < part.offset + part.length as u64
         });

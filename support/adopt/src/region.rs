@@ -78,7 +78,7 @@ impl Region {
 
     /// Where its contents are to be read: in the file, as long as we have it. Without it, and where
     /// it is a device, they are read where they are mapped, if they can be read there.
-    pub(crate) fn source(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Source {
+    pub(crate) fn source(&self, mapping: &omniverb_sys::proc_maps::Mapping<'_>) -> Source {
         let in_file = self.kind == Kind::File && self.file_is_ours();
         if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
     }
@@ -95,7 +95,7 @@ impl Region {
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one
     /// file and in memory, or of other parts of the file.
-    pub(crate) fn part_in(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Option<Part> {
+    pub(crate) fn part_in(&self, mapping: &omniverb_sys::proc_maps::Mapping<'_>) -> Option<Part> {
         if mapping.inode != self.inode || mapping.device != self.device || !mapping.is_shared {
             return None;
         }
@@ -140,7 +140,7 @@ impl Region {
 
     /// The regions that a mapping shows something of. With the lock held.
     pub(crate) fn each_in(
-        mapping: &omniverb_sys::maps::Mapping<'_>,
+        mapping: &omniverb_sys::proc_maps::Mapping<'_>,
         mut visit: impl FnMut(&Region, Part),
     ) {
         let mut at = FIRST.load(Ordering::Relaxed);

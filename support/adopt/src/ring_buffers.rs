@@ -8,7 +8,7 @@ use crate::holders::{pinned_pages, shares_files};
 use crate::tasks::{for_each_number, open_directory, open_file, with_path};
 use core::mem::MaybeUninit;
 use core::ops::ControlFlow;
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, readlinkat_raw};
 use rustix::io::{Errno, read};
@@ -63,7 +63,7 @@ fn has_buffer(task: i32, number: i32, start: usize, end: usize) -> bool {
         let mut buffers = Buffers::default();
         let looked = open_file(CWD, format_args!("/proc/self/task/{task}/fdinfo/{number}"))
             .and_then(|info| {
-                maps::texts(
+                proc_maps::texts(
                     |room| read(&info, room),
                     |line| {
                         buffers.add(line, (start as u64, end as u64));

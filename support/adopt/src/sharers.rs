@@ -23,7 +23,7 @@ use crate::tasks::{belongs, for_each_number, open_directory};
 use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::CWD;
 use rustix::io::{Errno, read};
@@ -77,7 +77,7 @@ fn newest_number() -> i32 {
 /// The number that a file ends with, or 0.
 fn number_in(path: &'static CStr) -> i32 {
     let mut text = [0u8; 128];
-    let file = maps::open_read(path);
+    let file = proc_maps::open_read(path);
     let last = file.and_then(|file| read(&file, &mut text)).ok().map(|count| &text[..count]);
     let last = last.and_then(|text| text.trim_ascii().rsplit(|&byte| byte == b' ').next());
     last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)

@@ -8,8 +8,8 @@
 use crate::error::AdoptError;
 use crate::holders;
 use core::ops::ControlFlow;
-use omniverb_sys::maps::{self, Mapping};
-use omniverb_sys::smaps;
+use omniverb_sys::proc_maps::{self, Mapping};
+use omniverb_sys::proc_smaps;
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::{Errno, read};
 
@@ -36,7 +36,7 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
         return Err(AdoptError::NotAnonymous);
     }
     let mut survey = Survey { covered_to: start, ..Survey::default() };
-    maps::for_each(|mapping| {
+    proc_maps::for_each(|mapping| {
         survey.add(mapping, start, end, stack_pointer);
         ControlFlow::Continue(())
     })?;
@@ -62,7 +62,7 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
 #[must_use]
 pub fn kernel_may_store() -> bool {
     let mut found = false;
-    let looked = maps::for_each(|mapping| {
+    let looked = proc_maps::for_each(|mapping| {
         found |= stores_behind_page_tables(mapping.name);
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -98,7 +98,7 @@ pub(crate) fn has_plain_flags(start: usize, end: usize) -> Result<bool, Errno> {
     const PLAIN: [&[u8; 2]; 10] =
         [b"rd", b"wr", b"mr", b"mw", b"me", b"ac", b"nr", b"sd", b"hg", b"nh"];
     let (mut covered_to, mut is_plain) = (start, true);
-    smaps::for_each(|mapping, flags| {
+    proc_smaps::for_each(|mapping, flags| {
         if mapping.end > start && mapping.start < end {
             is_plain &= mapping.start <= covered_to
                 && flags.protection_key == 0
@@ -119,7 +119,7 @@ pub(crate) fn has_plain_flags_still(start: usize, end: usize) -> Result<bool, Er
     /// Pages of a process whose mappings are walked in a millisecond: much less than a step copies.
     const PAGES_MAX: usize = 1 << 14;
     let mut text = [0u8; 128];
-    let count = read(maps::open_read(c"/proc/self/statm")?, &mut text)?;
+    let count = read(proc_maps::open_read(c"/proc/self/statm")?, &mut text)?;
     let resident = core::str::from_utf8(&text[..count])
         .ok()
         .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<usize>().ok());
@@ -133,7 +133,7 @@ pub(crate) fn has_plain_flags_still(start: usize, end: usize) -> Result<bool, Er
 /// True if the program says on which NUMA nodes pages of a range are to be (`mbind`).
 fn has_numa_policy(start: usize, end: usize) -> Result<bool, Errno> {
     let mut found = false;
-    maps::for_each(|mapping| {
+    proc_maps::for_each(|mapping| {
         if mapping.end > start && mapping.start < end {
             found |= policy_of(mapping.start.max(start));
         }
@@ -195,7 +195,7 @@ fn stores_behind_page_tables(name: &[u8]) -> bool {
 fn mappings_max() -> usize {
     const KERNEL_DEFAULT: usize = 65530;
     let mut text = [0u8; 32];
-    let Ok(file) = maps::open_read(c"/proc/sys/vm/max_map_count") else { return KERNEL_DEFAULT };
+    let Ok(file) = proc_maps::open_read(c"/proc/sys/vm/max_map_count") else { return KERNEL_DEFAULT };
     let Ok(count) = read(&file, &mut text) else { return KERNEL_DEFAULT };
     core::str::from_utf8(&text[..count])
         .ok()

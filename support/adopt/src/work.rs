@@ -12,7 +12,7 @@ use crate::survey;
 use core::ops::ControlFlow;
 use core::slice;
 use omniverb_sys::extent::Kind;
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, pread, pwrite};
@@ -106,7 +106,7 @@ impl Work<'_> {
         let Stretch { region, offset, address, length } = self.stretch;
         let mut covered_to = address;
         let mut found = None;
-        maps::for_each(|mapping| {
+        proc_maps::for_each(|mapping| {
             if mapping.start > covered_to || covered_to >= address + length {
                 return ControlFlow::Break(());
             }
@@ -477,7 +477,7 @@ pub(crate) fn unmap(address: usize, length: usize) {
     let _ = unsafe { munmap(core::ptr::with_exposed_provenance_mut(address), length) };
 }
 
-pub(crate) fn protection_of(mapping: &maps::Mapping<'_>) -> MprotectFlags {
+pub(crate) fn protection_of(mapping: &proc_maps::Mapping<'_>) -> MprotectFlags {
     let mut protection = MprotectFlags::empty();
     protection.set(MprotectFlags::READ, mapping.may_read);
     protection.set(MprotectFlags::WRITE, mapping.may_write);
@@ -487,7 +487,7 @@ pub(crate) fn protection_of(mapping: &maps::Mapping<'_>) -> MprotectFlags {
 
 /// `/proc/self/pagemap`, if the process may read it (a process that is not dumpable may not).
 pub(crate) fn open_pagemap() -> Option<OwnedFd> {
-    maps::open_read(c"/proc/self/pagemap").ok()
+    proc_maps::open_read(c"/proc/self/pagemap").ok()
 }
 
 #[cfg(test)]

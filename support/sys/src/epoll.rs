@@ -1,6 +1,6 @@
 //! epoll, level-triggered, with a number of the caller's choice for each descriptor.
 
-use crate::event::timespec;
+use crate::eventfd::timespec;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::io;

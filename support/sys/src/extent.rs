@@ -4,12 +4,12 @@
 //! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by
 //! another way. How a file shows that it cannot be cut short under a reader depends on its kind:
 //! for a memfd its seals do ([`memfd::size`]); memory that the machine was given as a device is as
-//! large as that ([`dax::size`]). An extent is no border: whoever has the descriptor can map all of
+//! large as that ([`dax_device::size`]). An extent is no border: whoever has the descriptor can map all of
 //! the file.
 
 use crate::mapping::{Access, Mapping};
-use crate::verify::VerifyError;
-use crate::{clock, dax, memfd, window};
+use crate::extent_error::VerifyError;
+use crate::{clock, dax_device, memfd, mapped_window};
 use omniverb_ring::Window;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat};
 use std::io;
@@ -51,7 +51,7 @@ pub enum Kind {
 /// Bytes of a file that can never lose any, whatever kind of memory it is.
 fn size(file: BorrowedFd<'_>) -> Result<u64, VerifyError> {
     match memfd::size(file) {
-        Err(VerifyError::NotMemory) => dax::size(file).ok_or(VerifyError::NotMemory),
+        Err(VerifyError::NotMemory) => dax_device::size(file).ok_or(VerifyError::NotMemory),
         found => found,
     }
 }
@@ -148,7 +148,7 @@ impl<F: AsFd> Extent<F> {
         access: Access,
         keep: impl Send + Sync + 'static,
     ) -> io::Result<Window> {
-        Ok(window::over(self.mapping(access)?, keep))
+        Ok(mapped_window::over(self.mapping(access)?, keep))
     }
 
     /// As [`map`](Self::map), if it has just so many bytes.
@@ -186,11 +186,11 @@ impl<F: AsFd> Extent<F> {
         if found != expected {
             return Err(VerifyError::Length { found, expected }.into());
         }
-        Ok(window::over(Mapping::behind_own(self.file.as_fd(), self.offset, bytes)?, ()))
+        Ok(mapped_window::over(Mapping::behind_own(self.file.as_fd(), self.offset, bytes)?, ()))
     }
 
     /// As [`map`](Self::map), with a page behind it that the file does not have, for
-    /// [`window::residency_for_sure`]. `keep` lives as long as the mapping.
+    /// [`mapped_window::residency_for_sure`]. `keep` lives as long as the mapping.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -203,7 +203,7 @@ impl<F: AsFd> Extent<F> {
         let end = size.next_multiple_of(clock::page_bytes() as u64);
         let mapping =
             Mapping::with_a_page_of(self.file.as_fd(), (self.offset, length), end, access)?;
-        Ok(window::over(mapping, keep))
+        Ok(mapped_window::over(mapping, keep))
     }
 
     /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too.
@@ -225,7 +225,7 @@ impl<F: AsFd> Extent<F> {
     /// all of a mapping's pages; otherwise what the kernel says.
     pub fn replace(&self, window: &Window) -> io::Result<()> {
         let new = self.map_exactly(window.len(), Access::ReadWrite)?;
-        window::replace(window, &new, self.file.as_fd(), self.offset)
+        mapped_window::replace(window, &new, self.file.as_fd(), self.offset)
     }
 }
 
@@ -396,7 +396,7 @@ mod tests {
             let window = extent.map_with_proof(Access::ReadWrite, ()).unwrap();
             assert_eq!(window.len() as u64, pages * PAGE);
             let mut found = vec![7; pages as usize];
-            window::residency_for_sure(&window, 0, &mut found).unwrap();
+            mapped_window::residency_for_sure(&window, 0, &mut found).unwrap();
             let expected = |page: usize| u8::from(page == there);
             let right = found.iter().enumerate().all(|(i, byte)| byte & 1 == expected(i));
             assert!(right, "{first} {pages}: {found:?}");

@@ -5,7 +5,7 @@
 //! that (never trusting the sender) before anyone maps any of it.
 
 use crate::Access;
-use crate::verify::VerifyError;
+use crate::extent_error::VerifyError;
 use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,

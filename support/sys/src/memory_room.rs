@@ -3,7 +3,7 @@
 //!
 //! Cached files do not count as used: the kernel drops them first. What cannot be read is no limit.
 
-use crate::maps::{self, texts};
+use crate::proc_maps::{self, texts};
 use core::ops::ControlFlow;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
@@ -84,7 +84,7 @@ fn fields(path: &str, names: &[&[u8]]) -> Option<u64> {
     for_each_line(path, |line| {
         let text = names.iter().find_map(|name| line.strip_prefix(*name));
         let first = text.and_then(|text| text.trim_ascii().split(|&byte| byte == b' ').next());
-        if let Some(number) = first.and_then(maps::decimal) {
+        if let Some(number) = first.and_then(proc_maps::decimal) {
             sum = Some(sum.unwrap_or(0u64).saturating_add(number));
         }
     });

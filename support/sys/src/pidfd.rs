@@ -178,7 +178,7 @@ fn cgroup_in(text: &str) -> &str {
 /// False once the process has ended.
 #[must_use]
 pub fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
-    matches!(crate::event::readable(pidfd, Some(Duration::ZERO)), Ok(false))
+    matches!(crate::eventfd::readable(pidfd, Some(Duration::ZERO)), Ok(false))
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn tells_who_and_whether_alive() {
-        let (one, _other) = crate::socket::pair().unwrap();
+        let (one, _other) = crate::seqpacket::pair().unwrap();
         let us = peer(one.as_fd()).unwrap();
         assert_eq!(us.pid, i32::try_from(std::process::id()).unwrap());
         assert_eq!(us.uid, rustix::process::geteuid().as_raw());
@@ -212,10 +212,10 @@ mod tests {
         let pidfd = of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(is_alive(pidfd.as_fd()));
         assert_eq!(pid_of(pidfd.as_fd()).unwrap(), i32::try_from(child.id()).unwrap());
-        let socket = crate::socket::pair().unwrap().0;
+        let socket = crate::seqpacket::pair().unwrap().0;
         assert!(pid_of(socket.as_fd()).is_err());
         child.kill().unwrap();
-        assert!(crate::event::readable(pidfd.as_fd(), Some(Duration::from_secs(10))).unwrap());
+        assert!(crate::eventfd::readable(pidfd.as_fd(), Some(Duration::from_secs(10))).unwrap());
         assert!(!is_alive(pidfd.as_fd()));
         child.wait().unwrap();
         assert!(pid_of(pidfd.as_fd()).is_err());

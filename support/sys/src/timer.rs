@@ -49,7 +49,7 @@ impl AsFd for Timer {
 #[cfg(test)]
 mod tests {
     use super::Timer;
-    use crate::{clock, event};
+    use crate::{clock, eventfd};
     use std::os::fd::AsFd;
     use std::time::Duration;
 
@@ -57,7 +57,7 @@ mod tests {
     fn goes_off_when_it_is_time() {
         let timer = Timer::new().unwrap();
         let readable = |patience| {
-            event::readable(timer.as_fd(), Some(Duration::from_millis(patience))).unwrap()
+            eventfd::readable(timer.as_fd(), Some(Duration::from_millis(patience))).unwrap()
         };
         assert!(!readable(1));
         let begin = clock::now();

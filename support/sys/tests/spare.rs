@@ -1,8 +1,8 @@
 //! Messages with descriptors for a process that has no room for any. The only test of its process,
 //! whose limits it changes.
 
-use omniverb_sys::socket::{Mode, lacks_room, pair, receive_kept, send};
-use omniverb_sys::{memfd, spare};
+use omniverb_sys::seqpacket::{Mode, lacks_room, pair, receive_kept, send};
+use omniverb_sys::{memfd, spare_fds};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,7 +46,7 @@ fn a_message_waits_for_room_and_what_is_spare_makes_some() {
     assert_eq!((&name[..], files.len()), (&b"first"[..], 2));
     drop(files);
     // Two are. Everything else up to the limit is in use.
-    spare::keep();
+    spare_fds::keep();
     limit(64);
     let mut rest = Vec::new();
     while let Ok(file) = memfd::create("test", 1) {
@@ -64,7 +64,7 @@ fn a_message_waits_for_room_and_what_is_spare_makes_some() {
         limit(0);
         assert!(next(&other).is_none());
         limit(64);
-        spare::keep();
+        spare_fds::keep();
     }
     assert!(is_full());
     limit(0);

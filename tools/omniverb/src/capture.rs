@@ -7,7 +7,7 @@ use crate::operator::Operator;
 use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
 use omniverb_session::operator::{Capture, Captured};
-use omniverb_sys::{event, signals};
+use omniverb_sys::{eventfd, signalfd};
 use omniverb_terms::Errno;
 use rustix::fs::{FileType, OFlags};
 use std::fs::{File, OpenOptions};
@@ -31,7 +31,7 @@ pub(crate) fn capture(
         bail!("packets are nothing for a terminal: name a file with -w, or use a pipe");
     }
     // Before anything is written: an interruption ends the capture in an orderly way.
-    let termination = signals::termination()?;
+    let termination = signalfd::termination()?;
     let target = match file.filter(|_| !to_stdout) {
         Some(file) => private(file).with_context(|| format!("{}", file.display()))?,
         None => nameless().context("a temporary file")?,
@@ -43,7 +43,7 @@ pub(crate) fn capture(
     let mut copy = to_stdout.then_some(Copy { from: target, at: 0, buffer: vec![0; 64 << 10] });
     loop {
         let wait = copy.as_ref().map(|_| COPY_EVERY);
-        if event::readable(termination.as_fd(), Some(wait.unwrap_or(Duration::from_secs(1))))? {
+        if eventfd::readable(termination.as_fd(), Some(wait.unwrap_or(Duration::from_secs(1))))? {
             break;
         }
         if let Some(copy) = &mut copy

@@ -7,7 +7,7 @@ use omniverb_session::body::{
 };
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::{event, socket};
+use omniverb_sys::{eventfd, seqpacket};
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -80,7 +80,7 @@ impl Client {
     fn send(&self, message: &Message) -> anyhow::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, message, &mut bytes);
-        Ok(socket::send(self.calls.as_fd(), &bytes[..length], &[])?)
+        Ok(seqpacket::send(self.calls.as_fd(), &bytes[..length], &[])?)
     }
 
     fn answer_with_files(&self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
@@ -136,10 +136,10 @@ pub(crate) fn listen(
     patience: Duration,
     bytes: &mut [u8; MESSAGE_BYTES_MAX],
 ) -> anyhow::Result<(usize, Vec<OwnedFd>)> {
-    if !event::readable(socket, Some(patience))? {
+    if !eventfd::readable(socket, Some(patience))? {
         bail!("the daemon does not answer");
     }
-    match socket::receive(socket, bytes, socket::Mode::NonBlocking)? {
+    match seqpacket::receive(socket, bytes, seqpacket::Mode::NonBlocking)? {
         (0, _) => bail!("the daemon closed the connection"),
         received => Ok(received),
     }

@@ -12,7 +12,7 @@ use omniverb_session::operator::{
 };
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_session::pinned_pages::Layout;
-use omniverb_sys::{event, socket};
+use omniverb_sys::{eventfd, seqpacket};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::io;
@@ -59,8 +59,8 @@ impl Home {
 
     /// Connects to the daemon that is there now, if it is the same user's.
     pub(crate) fn connect(&self) -> io::Result<Operator> {
-        let socket = socket::connect(&self.path)?;
-        match socket::peer(socket.as_fd())?.uid == self.uid {
+        let socket = seqpacket::connect(&self.path)?;
+        match seqpacket::peer(socket.as_fd())?.uid == self.uid {
             true => Ok(Operator(socket, self.clone())),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
@@ -248,7 +248,7 @@ impl Operator {
         let bit = |can, bit| if can { bit } else { 0 };
         let can = bit(can_join, CAN_JOIN) | bit(can_take_out, CAN_TAKE_OUT);
         self.say(&AwaitPair { name, left, trouble, can }.into(), &[])?;
-        while !event::readable(self.0.as_fd(), None)? {}
+        while !eventfd::readable(self.0.as_fd(), None)? {}
         match self.hear(PATIENCE)? {
             (Message::PairWanted(_), _) => Ok(PairCall::Own),
             (Message::PairOffered(_), files) => {
@@ -263,7 +263,7 @@ impl Operator {
 
     /// Waits until the daemon closes the connection.
     pub(crate) fn wait_over(&self) -> anyhow::Result<()> {
-        while !event::readable(self.0.as_fd(), None)? {}
+        while !eventfd::readable(self.0.as_fd(), None)? {}
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Operator {
 
     /// The daemon has closed the connection: it says nothing by itself.
     pub(crate) fn is_over(&self) -> bool {
-        event::readable(self.0.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
+        eventfd::readable(self.0.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
     }
 
     fn call(
@@ -310,7 +310,7 @@ impl Operator {
     fn say(&self, message: &Message, files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, message, &mut bytes);
-        Ok(socket::send(self.0.as_fd(), &bytes[..length], files)?)
+        Ok(seqpacket::send(self.0.as_fd(), &bytes[..length], files)?)
     }
 
     fn hear(&self, patience: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
@@ -325,8 +325,8 @@ impl Operator {
 /// A socket whose other end is root's or ours, unless somebody named it: what we send is not meant
 /// for others.
 fn open(path: &Path) -> io::Result<(OwnedFd, u32)> {
-    let socket = socket::connect(path)?;
-    let owner = socket::peer(socket.as_fd())?.uid;
+    let socket = seqpacket::connect(path)?;
+    let owner = seqpacket::peer(socket.as_fd())?.uid;
     let named = daemon::named().is_some() || daemon::named_operators().is_some();
     if named || owner == 0 || owner == rustix::process::geteuid().as_raw() {
         return Ok((socket, owner));
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_daemon_is_the_same_users_when_it_comes_back() {
         let path = std::env::temp_dir().join(format!("omniverb-home-{}", std::process::id()));
-        let _listener = socket::listen(&path, 0o600).unwrap();
+        let _listener = seqpacket::listen(&path, 0o600).unwrap();
         let uid = rustix::process::geteuid().as_raw();
         assert!(Home { path: path.clone(), uid }.connect().is_ok());
         assert!(Home { path: path.clone(), uid: uid + 1 }.connect().is_err());

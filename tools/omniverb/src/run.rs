@@ -6,7 +6,7 @@ use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::message::{self, Reply, Request, SUFFIX};
 use omniverb_formats::range;
 use omniverb_session::SOCKET_VARIABLE;
-use omniverb_sys::{clock, limited, socket};
+use omniverb_sys::{clock, socket_deadline, seqpacket};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -120,13 +120,13 @@ fn light(daemon: &Path) -> Option<String> {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
     let deadline = clock::now() + PATIENCE.as_nanos() as u64;
-    let broker = limited::connect(Path::new(&path), deadline).ok()?;
-    socket::send(broker.as_fd(), &Request::Ranges.encode(), &[]).ok()?;
-    socket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
+    let broker = socket_deadline::connect(Path::new(&path), deadline).ok()?;
+    seqpacket::send(broker.as_fd(), &Request::Ranges.encode(), &[]).ok()?;
+    seqpacket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
     let mut all = Vec::new();
     while all.len() < range::MOST && clock::now() < deadline {
         let mut bytes = [0; message::BYTES];
-        let said = socket::receive(broker.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let said = seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         let Ok((length, _)) = said else { break };
         let Some(Reply::Range(range)) = Reply::decode(&bytes[..length]) else { break };
         all.push(range.to_string());

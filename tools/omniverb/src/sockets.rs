@@ -11,7 +11,7 @@ use omniverb_formats::channel;
 use omniverb_formats::layout::RING;
 use omniverb_formats::message::{Request, SUFFIX};
 use omniverb_formats::show::{BYTES, Channel, Listener, Process, Row, Socket, State};
-use omniverb_sys::{event, socket};
+use omniverb_sys::{eventfd, seqpacket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,8 +39,8 @@ type Rows = Vec<Shown>;
 pub(crate) fn connect(daemon: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
-    let Ok(broker) = socket::connect(Path::new(&path)) else { return Ok(None) };
-    socket::send(broker.as_fd(), &Request::Show.encode(), &[])?;
+    let Ok(broker) = seqpacket::connect(Path::new(&path)) else { return Ok(None) };
+    seqpacket::send(broker.as_fd(), &Request::Show.encode(), &[])?;
     Ok(Some(broker))
 }
 
@@ -73,11 +73,11 @@ fn twice(
 fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
     let mut rows: Rows = Vec::new();
     for _ in 0..MOST {
-        if !event::readable(broker.as_fd(), Some(PATIENCE))? {
+        if !eventfd::readable(broker.as_fd(), Some(PATIENCE))? {
             bail!("the broker of sockets does not answer");
         }
         let mut bytes = [0; BYTES];
-        let (length, _) = socket::receive(broker.as_fd(), &mut bytes, socket::Mode::NonBlocking)?;
+        let (length, _) = seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)?;
         match Row::decode(&bytes[..length]) {
             Some(Row::Process(process)) => rows.push(Shown::of(process)),
             Some(Row::End) => return Ok(rows),

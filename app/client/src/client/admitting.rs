@@ -5,7 +5,7 @@ use super::Client;
 use crate::opened::Attendant;
 use crate::places::{ASKED_MAX, Place};
 use omniverb_session::body::{OpenQp, QpOpened};
-use omniverb_sys::{clock, numbered};
+use omniverb_sys::{clock, autobind_socket};
 use omniverb_terms::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -65,7 +65,7 @@ impl Openings {
             return let_go();
         }
         // Who is asked again may be connected already: then nobody is at that door any more.
-        let Ok((socket, by)) = numbered::connect(door) else { return let_go() };
+        let Ok((socket, by)) = autobind_socket::connect(door) else { return let_go() };
         if !place.is_stated(ask.statement()) {
             return let_go();
         }

@@ -8,7 +8,7 @@ use omniverb_device::Qp;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use omniverb_terms::Qpn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Client {
         self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..EVENTS_AT_ONCE {
-            let mode = socket::Mode::NonBlocking;
-            match socket::receive_kept(events.as_fd(), &mut bytes, mode) {
+            let mode = seqpacket::Mode::NonBlocking;
+            match seqpacket::receive_kept(events.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => match decode(&bytes[..length]) {
                     Ok((_, Message::CmHappened(_))) => {
@@ -39,9 +39,9 @@ impl Client {
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 // It stays until there is room for what it brings.
-                Err(error) if socket::lacks_room(&error) => return self.progress.come_back(),
+                Err(error) if seqpacket::lacks_room(&error) => return self.progress.come_back(),
                 // More than any message has: a daemon that is none of ours, or one message lost.
-                Err(error) if socket::is_lost(&error) => {}
+                Err(error) if seqpacket::is_lost(&error) => {}
                 Err(_) => return self.session.lost_events(&events),
             }
         }

@@ -8,7 +8,7 @@ use crate::imports::{Device, Door, Exported, Import, Owner};
 use omniverb_device::Shared;
 use omniverb_session::device_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
-use omniverb_sys::{lock, socket};
+use omniverb_sys::{lock, seqpacket};
 use omniverb_terms::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,9 +29,9 @@ impl Client {
     /// # Errors
     /// errno: `EMFILE`.
     pub fn command_file(&self) -> Result<(OwnedFd, OwnedFd), Errno> {
-        let (file, door) = socket::pair().map_err(|error| errno_of(&error))?;
+        let (file, door) = seqpacket::pair().map_err(|error| errno_of(&error))?;
         let card = self.card();
-        socket::try_send(door.as_fd(), card.bytes(), &[]).map_err(|error| errno_of(&error))?;
+        seqpacket::try_send(door.as_fd(), card.bytes(), &[]).map_err(|error| errno_of(&error))?;
         Ok((file, door))
     }
 
@@ -86,9 +86,9 @@ impl Client {
         if shown(file).ok_or(Errno::EINVAL)? != self.card() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let (ours, theirs) = socket::pair().map_err(|error| errno_of(&error))?;
+        let (ours, theirs) = seqpacket::pair().map_err(|error| errno_of(&error))?;
         let ask = Ask { what: device_import::OPEN, ..Ask::NONE };
-        let sent = socket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
+        let sent = seqpacket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
         sent.map_err(|error| match error.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED) => Errno::EOPNOTSUPP,
             _ => errno_of(&error),
@@ -108,7 +108,7 @@ pub fn is_command_file(file: BorrowedFd<'_>) -> bool {
 /// What a command file shows.
 fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     let mut bytes = [0; size_of::<Card>() + 1];
-    let length = socket::peek(file, &mut bytes).ok()?;
+    let length = seqpacket::peek(file, &mut bytes).ok()?;
     Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import::MAGIC)
 }
 

@@ -16,7 +16,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, page_rights};
 use omniverb_sys::clock;
 use omniverb_sys::memory_room;
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Rkey, Service};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -218,7 +218,7 @@ impl Client {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
-        let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
+        let _ = seqpacket::try_send(events.as_fd(), &bytes[..length], &[]);
     }
 }
 

@@ -129,7 +129,7 @@ impl Client {
     /// Another client, for this call's caller alone.
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
         let session::First { session, nic, daemon, area } = Session::connect()?;
-        omniverb_sys::spare::keep();
+        omniverb_sys::spare_fds::keep();
         let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
         let bells = bells::Bells::new().map_err(NoDevice::Resources)?;

@@ -17,7 +17,7 @@ use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::shared_qp::{self, Ask, Attributes};
-use omniverb_sys::{clock, numbered};
+use omniverb_sys::{clock, autobind_socket};
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl Membership {
         }
         let place = &self.place;
         self.client.hand_over_at(place)?;
-        let (listener, door) = numbered::listen().map_err(|error| errno_of(&error))?;
+        let (listener, door) = autobind_socket::listen().map_err(|error| errno_of(&error))?;
         let ask = OpenQp { qpn: number, door, part: place.part.number, reserved: 0 };
         place.attend(door);
         let found = search(place, &ask, listener.as_fd(), parts);
@@ -168,7 +168,7 @@ fn search(
 
 /// Who has connected to a door by this number, if he has.
 fn admitted(door: BorrowedFd<'_>, by: u32) -> Result<Option<OwnedFd>, Errno> {
-    while let Some((socket, from)) = numbered::accept(door).map_err(|error| errno_of(&error))? {
+    while let Some((socket, from)) = autobind_socket::accept(door).map_err(|error| errno_of(&error))? {
         if from == Some(by) {
             return Ok(Some(socket));
         }

@@ -12,7 +12,7 @@ use super::service::{Party, Service};
 use crate::thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::device_import::{self, Ask, Notice};
-use omniverb_sys::socket::{self, Mode};
+use omniverb_sys::seqpacket::{self, Mode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
@@ -139,7 +139,7 @@ impl Party for Door {
     /// One at a time: whoever has gone meanwhile makes room.
     fn hear(&self) -> bool {
         let mut bytes = [0; device_import::BYTES_MAX];
-        match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+        match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
             // Nobody has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
@@ -148,7 +148,7 @@ impl Party for Door {
                     ask.is_some_and(|ask| ask.what == device_import::OPEN) && files.len() == 1;
                 // Before anything is done with it: it may be a file of a system that never
                 // answers. What is none of ours is closed here, where nobody waits.
-                let socket = files.pop().filter(|file| asks && socket::is_one(file.as_fd()));
+                let socket = files.pop().filter(|file| asks && seqpacket::is_one(file.as_fd()));
                 if let Some(socket) = socket {
                     self.exporter.admit(socket, self);
                 }
@@ -175,7 +175,7 @@ impl Party for Importer {
                 return false;
             }
             let mut bytes = [0; device_import::BYTES_MAX];
-            match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
                     if !ask.is_some_and(|ask| self.take(&ask)) {
@@ -253,7 +253,7 @@ impl Importer {
             drop(ending);
             if !me.answer(&ask, answer) {
                 // Who listens to it finds its end.
-                socket::shut(me.socket.as_fd());
+                seqpacket::shut(me.socket.as_fd());
             }
         };
         let begun = spawn_quietly("omniverb-ends", work);
@@ -268,7 +268,7 @@ impl Importer {
     /// Whether it could be sent: an importer that takes nothing has no answer.
     fn send(&self, notice: &Notice, file: Option<&OwnedFd>) -> bool {
         let files: Vec<BorrowedFd<'_>> = file.into_iter().map(AsFd::as_fd).collect();
-        socket::try_send(self.socket.as_fd(), notice.bytes(), &files).is_ok()
+        seqpacket::try_send(self.socket.as_fd(), notice.bytes(), &files).is_ok()
     }
 
     /// It uses an object no longer.
@@ -330,7 +330,7 @@ impl Exporter {
             let idle = importers.here.keys().filter(|number| !pages.has(**number)).min().copied();
             drop(pages);
             let Some(idle) = idle.and_then(|number| importers.here.remove(&number)) else { return };
-            socket::shut(idle.socket.as_fd());
+            seqpacket::shut(idle.socket.as_fd());
         }
         importers.latest += 1;
         let number = importers.latest;

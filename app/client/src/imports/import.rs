@@ -9,7 +9,7 @@ use super::line::{Ends, Line};
 use super::service::Service;
 use omniverb_ring::Window;
 use omniverb_session::device_import::{self, Ask, Notice};
-use omniverb_sys::process::files_max;
+use omniverb_sys::process_state::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;

@@ -5,7 +5,7 @@ use super::outbox::Outbox;
 use super::service::Party;
 use omniverb_device::Shared;
 use omniverb_session::device_import::{self, Ask, Notice};
-use omniverb_sys::socket::{self, Mode};
+use omniverb_sys::seqpacket::{self, Mode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ impl Party for Line {
 
     fn hear(&self) -> bool {
         let mut bytes = [0; device_import::BYTES_MAX];
-        let goes_on = match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+        let goes_on = match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
             Ok((length, files)) => {
                 self.take(Notice::read(&bytes[..length]), files)
                     && self.outbox.flush(self.socket.as_fd()).is_some()
@@ -184,7 +184,7 @@ impl Line {
             Some(false) => return Err(Errno::EAGAIN),
             None => return Err(Errno::EIO),
         }
-        socket::try_send(self.socket.as_fd(), ask.bytes(), &[]).map_err(|error| {
+        seqpacket::try_send(self.socket.as_fd(), ask.bytes(), &[]).map_err(|error| {
             let full = error.kind() == std::io::ErrorKind::WouldBlock;
             if full { Errno::EAGAIN } else { Errno::EIO }
         })

@@ -1,7 +1,7 @@
 //! What one process has to say to another whose socket is full: it waits here, and is sent before
 //! what comes later. Whoever hears of the other sends what waits.
 
-use omniverb_sys::{lock, socket};
+use omniverb_sys::{lock, seqpacket};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ pub(super) struct Outbox(Mutex<VecDeque<Vec<u8>>>);
 
 fn send_all(waiting: &mut VecDeque<Vec<u8>>, socket: BorrowedFd<'_>) -> bool {
     while let Some(message) = waiting.front() {
-        match socket::try_send(socket, message, &[]) {
+        match seqpacket::try_send(socket, message, &[]) {
             Ok(()) => _ = waiting.pop_front(),
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
         }
@@ -49,14 +49,14 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_and_nothing_overtakes() {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let outbox = Outbox::default();
         let all = 0..2000u32;
         assert!(all.clone().all(|n| outbox.say(ours.as_fd(), &n.to_ne_bytes())));
         assert_eq!(outbox.flush(ours.as_fd()), Some(false), "more than a socket takes");
         for n in all {
             let mut bytes = [0; 4];
-            socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
             assert_eq!(u32::from_ne_bytes(bytes), n);
             assert!(outbox.flush(ours.as_fd()).is_some());
         }

@@ -190,7 +190,7 @@ impl Pages {
         of: Object,
         context: u64,
     ) -> Result<(), Errno> {
-        if self.parts.len() >= PARTS_MAX.min(omniverb_sys::process::files_max() / SHARE) {
+        if self.parts.len() >= PARTS_MAX.min(omniverb_sys::process_state::files_max() / SHARE) {
             return Err(Errno::ENOMEM);
         }
         let pages = adopt(range.start, range.len(), Access::ReadWrite)

@@ -6,7 +6,7 @@ use super::service::Service;
 use crate::testing::imports::Ready;
 use omniverb_device::Region;
 use omniverb_session::device_import::{self, Ask, Notice};
-use omniverb_sys::socket::{self, Mode};
+use omniverb_sys::seqpacket::{self, Mode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,12 +40,12 @@ impl Exported for Process {
 
 fn say(to: &OwnedFd, what: u32, tag: u64) {
     let ask = Ask { what, object: device_import::DEVICE_MEMORY, handle: 1, tag, ..Ask::NONE };
-    socket::try_send(to.as_fd(), ask.bytes(), &[]).unwrap();
+    seqpacket::try_send(to.as_fd(), ask.bytes(), &[]).unwrap();
 }
 
 fn hear(from: &OwnedFd) -> Notice {
     let mut bytes = [0; device_import::BYTES_MAX];
-    let (length, _) = socket::receive(from.as_fd(), &mut bytes, Mode::Blocking).unwrap();
+    let (length, _) = seqpacket::receive(from.as_fd(), &mut bytes, Mode::Blocking).unwrap();
     Notice::read(&bytes[..length]).unwrap()
 }
 
@@ -56,12 +56,12 @@ fn who_destroys_waits_for_the_other_importers() {
     let service = Arc::<Service>::default();
     let exporter = Exporter::new(service.clone(), Ready::the_one());
     *process.exporter.lock().unwrap() = Arc::downgrade(&exporter);
-    let (file, door) = socket::pair().unwrap();
+    let (file, door) = seqpacket::pair().unwrap();
     service.add(Arc::new(Door::new(Arc::new(door), exporter, objects))).unwrap();
     let opened = || {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let open = Ask { what: device_import::OPEN, ..Ask::NONE };
-        socket::try_send(file.as_fd(), open.bytes(), &[theirs.as_fd()]).unwrap();
+        seqpacket::try_send(file.as_fd(), open.bytes(), &[theirs.as_fd()]).unwrap();
         ours
     };
     let importers = [(); 2].map(|()| {
@@ -147,7 +147,7 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
     let exporter = Exporter::new(Arc::<Service>::default(), owner.clone());
     let (mut number, mut refused) = (0, 0);
     while now() < 200 * SECOND {
-        let (theirs, ours) = socket::pair().unwrap();
+        let (theirs, ours) = seqpacket::pair().unwrap();
         number += 1;
         let importer = Importer::new(number, ours, exporter.clone(), owner.clone(), 1);
         for what in [device_import::IMPORT, device_import::PAGES] {

@@ -5,7 +5,7 @@ use crate::imports::Party;
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
-use omniverb_sys::{clock, lock, socket};
+use omniverb_sys::{clock, lock, seqpacket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
@@ -154,7 +154,7 @@ impl Line {
             return Err(Errno::EIO);
         }
         let ask = Ask { tag: known.tag, ..*ask };
-        socket::try_send(self.socket.as_fd(), ask.bytes(), &[]).map_err(|error| {
+        seqpacket::try_send(self.socket.as_fd(), ask.bytes(), &[]).map_err(|error| {
             let full = error.kind() == std::io::ErrorKind::WouldBlock;
             if full { Errno::ETIMEDOUT } else { Errno::EIO }
         })?;
@@ -201,7 +201,7 @@ mod tests {
         crate::host::on_async_event(hear);
         let qp = stand_in().unwrap();
         qp.cookie.store(cookie, Ordering::Release);
-        Line::new(socket::pair().unwrap().0, qp)
+        Line::new(seqpacket::pair().unwrap().0, qp)
     }
 
     fn heard(cookie: usize) -> Vec<AsyncEvent> {

@@ -16,7 +16,7 @@ pub(crate) use self::opener::{Opener, Openers};
 
 use crate::imports::Party;
 use crate::thread::spawn_quietly;
-use omniverb_sys::descriptors::{self, Plain};
+use omniverb_sys::unsolicited_fds::{self, Plain};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl<T: Mortal> Party for Watched<T> {
 /// Takes one message of so many bytes at most. `Some(0)`: there is none now. `None`: there is
 /// nobody any more, or somebody who says what nobody says.
 fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
-    match descriptors::receive(socket, buffer) {
+    match unsolicited_fds::receive(socket, buffer) {
         Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
         // Left there for whoever closes the socket (`hang_up`): this thread hears all the others.
         Ok(Plain::Descriptors) => None,
@@ -68,7 +68,7 @@ fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
 /// Ends a connection, for whoever else has its sockets, too, and lets go of it where nobody waits
 /// for what may be behind a descriptor that somebody has sent. Nobody takes it up any more.
 fn hang_up(of: Arc<impl Party + 'static>) {
-    if descriptors::is_spent(of.socket()) {
+    if unsolicited_fds::is_spent(of.socket()) {
         return;
     }
     let kept = of.clone();

@@ -4,7 +4,7 @@ use super::{Mortal, Watched, hang_up, take};
 use crate::imports::{Party, Service};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
-use omniverb_sys::{lock, process, socket};
+use omniverb_sys::{lock, process_state, seqpacket};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -150,7 +150,7 @@ impl Opener {
 
     /// False: it takes no notices any more.
     fn say(&self, notice: &Notice) -> bool {
-        socket::try_send(self.socket.as_fd(), notice.bytes(), &[]).is_ok()
+        seqpacket::try_send(self.socket.as_fd(), notice.bytes(), &[]).is_ok()
     }
 
     /// Answers one question: the attendant has heard of each, and others have their turn between
@@ -230,7 +230,7 @@ struct All {
 
 /// How many there may be at a time.
 fn openers_max() -> usize {
-    OPENERS_MAX.min(process::files_max() / DESCRIPTORS_EACH).max(1)
+    OPENERS_MAX.min(process_state::files_max() / DESCRIPTORS_EACH).max(1)
 }
 
 impl Openers {
@@ -288,9 +288,9 @@ mod tests {
     fn there_are_only_so_many() {
         let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
         let most = openers_max();
-        assert!(most <= OPENERS_MAX && most * 2 <= (process::files_max() / 4).max(2));
+        assert!(most <= OPENERS_MAX && most * 2 <= (process_state::files_max() / 4).max(2));
         let add = |number| {
-            let (ours, theirs) = socket::pair().unwrap();
+            let (ours, theirs) = seqpacket::pair().unwrap();
             Some((openers.add(ours, Qpn(number), receivers.clone(), idle())?, theirs))
         };
         let mut admitted: Vec<_> = (0..most).map(|_| add(7).unwrap()).collect();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn one() -> (Opener, OwnedFd) {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         (alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
     }
 
@@ -337,12 +337,12 @@ mod tests {
     fn a_descriptor_stays_where_it_is() {
         let (opener, theirs) = one();
         let null = std::fs::File::open("/dev/null").unwrap();
-        socket::send(theirs.as_fd(), Ask::QUERY.bytes(), &[null.as_fd()]).unwrap();
+        seqpacket::send(theirs.as_fd(), Ask::QUERY.bytes(), &[null.as_fd()]).unwrap();
         let settled = opener.settled();
         assert!(!settled.load(Ordering::Acquire));
         assert!(!opener.hear() && !opener.serve() && settled.load(Ordering::Acquire));
         assert!(opener.asked().is_none());
-        assert!(!omniverb_sys::descriptors::is_spent(&opener.socket));
+        assert!(!omniverb_sys::unsolicited_fds::is_spent(&opener.socket));
         // Who hears it at this moment is not the last owner.
         let opener = Arc::new(opener);
         let (heard, left) = (opener.clone(), Arc::downgrade(&opener));

@@ -18,7 +18,7 @@ use omniverb_link::layout;
 use omniverb_session::body::*;
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
-use omniverb_sys::{lock, memfd, socket};
+use omniverb_sys::{lock, memfd, seqpacket};
 use omniverb_terms::{Errno, Lkey, Qpn, Rkey, Service};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
@@ -82,7 +82,7 @@ fn daemon() {
         let name = format!("omniverb-hostile-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_file(&path);
-        if let Ok(listener) = socket::listen(&path, 0o600) {
+        if let Ok(listener) = seqpacket::listen(&path, 0o600) {
             std::thread::spawn(move || serve(&listener));
         }
         // SAFETY: done once, before any other thread of the fuzzer or test looks.
@@ -94,7 +94,7 @@ fn serve(listener: &OwnedFd) {
     loop {
         let mut poll = [PollFd::new(listener, PollFlags::IN)];
         if rustix::event::poll(&mut poll, None).is_ok()
-            && let Ok(Some(calls)) = socket::accept(listener.as_fd())
+            && let Ok(Some(calls)) = seqpacket::accept(listener.as_fd())
         {
             let _ = converse(&calls);
         }
@@ -104,10 +104,10 @@ fn serve(listener: &OwnedFd) {
 /// One connection, until it ends.
 fn converse(calls: &OwnedFd) -> std::io::Result<()> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (events, theirs) = socket::pair()?;
+    let (events, theirs) = seqpacket::pair()?;
     let mut numbers = 0x100;
     loop {
-        let (length, _) = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking)?;
+        let (length, _) = seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking)?;
         let Ok((tag, call)) = decode(&bytes[..length]) else { return Ok(()) };
         numbers += 1;
         if let Message::Hello(_) = call {
@@ -121,7 +121,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
         let plan = plans().pop_front();
         let plan = plan.unwrap_or_default();
         while let Ok((length @ 1.., _)) =
-            socket::receive(events.as_fd(), &mut bytes, socket::Mode::NonBlocking)
+            seqpacket::receive(events.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)
         {
             if let Ok((_, Message::Adopted(adopted))) = decode(&bytes[..length]) {
                 *lock(&ADOPTED) = Some(adopted);
@@ -159,7 +159,7 @@ fn tell(
 ) -> std::io::Result<()> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(tag, message, &mut bytes);
-    socket::try_send(to.as_fd(), &bytes[..length], files)
+    seqpacket::try_send(to.as_fd(), &bytes[..length], files)
 }
 
 /// The process: queue pairs of two kinds, a region.
@@ -294,7 +294,7 @@ fn file(bytes: &mut Bytes<'_>, place: Extent) -> Option<OwnedFd> {
         0 => None,
         1 => std::fs::File::open("/dev/null").ok().map(Into::into),
         2 => std::fs::File::open("/").ok().map(Into::into),
-        3 => socket::pair().ok().map(|pair| pair.0),
+        3 => seqpacket::pair().ok().map(|pair| pair.0),
         4 => memfd::create("hostile", PAGE).ok(),
         5 => memfd::create("hostile", expected.wrapping_sub(PAGE).min(1 << 30)).ok(),
         6 => rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).ok(),
@@ -415,7 +415,7 @@ fn wakers(bytes: &mut Bytes<'_>) -> Vec<OwnedFd> {
             let file = event.as_fd().try_clone_to_owned().ok()?;
             Some((file.try_clone().ok()?, file))
         }),
-        _ => socket::pair().ok(),
+        _ => seqpacket::pair().ok(),
     };
     made.map(|(one, other)| vec![one, other]).unwrap_or_default()
 }

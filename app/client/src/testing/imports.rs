@@ -6,7 +6,7 @@
 use crate::imports::{Device, Exported, Exporter, Importer, Line, Owner, Service};
 use omniverb_device::{Extras, Region, Shared, access};
 use omniverb_session::device_import::{self, Ask, Notice};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -111,9 +111,9 @@ pub fn imports(bytes: &[u8]) {
     let process = Process::the_one();
     let exporter = Exporter::new(Arc::<Service>::default(), Ready::the_one());
     let objects: Weak<Process> = Arc::downgrade(process);
-    let Ok((theirs, ours)) = socket::pair() else { return };
+    let Ok((theirs, ours)) = seqpacket::pair() else { return };
     let importer = Importer::new(1, ours, exporter.clone(), objects, 1);
-    let Ok((line, _owner)) = socket::pair() else { return };
+    let Ok((line, _owner)) = seqpacket::pair() else { return };
     let line = Line::new(line, Weak::<Nobody>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {
         let byte = |at: usize| u32::from(step.get(at).copied().unwrap_or(0));
@@ -127,7 +127,7 @@ pub fn imports(bytes: &[u8]) {
         };
         importer.take(&ask);
         let mut answer = [0; device_import::BYTES_MAX];
-        let answered = socket::receive(theirs.as_fd(), &mut answer, socket::Mode::NonBlocking);
+        let answered = seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::Mode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
             answer[byte(7) as usize % device_import::BYTES_MAX] ^= step[0];

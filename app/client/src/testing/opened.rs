@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -80,7 +80,7 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
 pub fn opened(bytes: &[u8]) {
     let one = Arc::new(One);
     let receivers: Weak<dyn Receivers> = Arc::<One>::downgrade(&one);
-    let (Ok((opener, _theirs)), Ok((line, _maker))) = (socket::pair(), socket::pair()) else {
+    let (Ok((opener, _theirs)), Ok((line, _maker))) = (seqpacket::pair(), seqpacket::pair()) else {
         return;
     };
     let Some(qp) = stand_in() else { return };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use omniverb_sys::why;
+use omniverb_sys::refusal_log;
 use omniverb_terms::Errno;
 
 use super::limits::{AH_MAX, COUNTER_COUNT_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
@@ -49,7 +49,7 @@ impl<const MOST: u32> Count<MOST> {
         let counted = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         counted.map(drop).map_err(|_| {
             let why = format_args!("{verb}: a device has {MOST} of these, and all are there");
-            why::say(&self.said, Errno::ENOMEM, why)
+            refusal_log::say(&self.said, Errno::ENOMEM, why)
         })
     }
 

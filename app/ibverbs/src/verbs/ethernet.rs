@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
 use omniverb_abi::{ibv_ah_attr, ibv_context};
-use omniverb_sys::neighbour::{self, Mac};
+use omniverb_sys::neighbour_table::{self, Mac};
 use omniverb_terms::{Errno, Gid};
 
 use super::context::ContextShell;
@@ -48,13 +48,13 @@ pub unsafe extern "C" fn ov_ibv_resolve_eth_l2_from_gid(
         return -refused!(Errno::EINVAL, "ibv_resolve_eth_l2_from_gid: {why}").raw();
     };
     let destination = address(Gid::new(asked.grh.dgid.raw));
-    match neighbour::resolve(destination, source.ifindex, PATIENCE) {
+    match neighbour_table::resolve(destination, source.ifindex, PATIENCE) {
         Ok(Some(found)) => {
             // SAFETY: the caller's promise.
             unsafe {
                 mac.write(found);
                 if let Some(vid) = vid.as_mut() {
-                    *vid = neighbour::vlan(source.ifindex).ok().flatten().unwrap_or(NO_VLAN);
+                    *vid = neighbour_table::vlan(source.ifindex).ok().flatten().unwrap_or(NO_VLAN);
                 }
             }
             0

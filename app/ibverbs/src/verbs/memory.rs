@@ -12,7 +12,7 @@ use omniverb_client::{Client, ImportedRegion, Wish, lock};
 use omniverb_device::{Extras, access};
 use omniverb_ring::UserMemory;
 use omniverb_session::device_import;
-use omniverb_sys::{presence, protection::Needs};
+use omniverb_sys::{memory_probe, page_protection::Needs};
 use omniverb_terms::{Errno, Rkey};
 
 use super::context::ContextShell;
@@ -103,7 +103,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
             0 => Needs::Reading,
             _ => Needs::Writing,
         };
-        if !presence::is_usable(address as usize, length, needs) {
+        if !memory_probe::is_usable(address as usize, length, needs) {
             let why = "memory that is not mapped, or not for that access";
             return Err(refused!(Errno::EFAULT, "ibv_reg_mr: {why}"));
         }
@@ -114,7 +114,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
 
 /// Whether memory that comes and goes is there, just before it is used.
 fn is_there(memory: UserMemory) -> bool {
-    memory.is_empty() || presence::is_mapped(memory.address(), memory.len())
+    memory.is_empty() || memory_probe::is_mapped(memory.address(), memory.len())
 }
 
 /// Registers what was checked.

@@ -22,7 +22,7 @@ use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, O_CLOEXEC, O_NONBLOCK, POLLERR, POLLHUP, POLLIN,
     POLLNVAL, POLLOUT, epoll_event, pollfd,
 };
-use omniverb_sys::event::EventFd;
+use omniverb_sys::eventfd::EventFd;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::net::SocketFlags;

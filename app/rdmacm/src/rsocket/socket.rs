@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{O_NONBLOCK, sockaddr};
 use omniverb_abi::*;
 use omniverb_sys::lock;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::format::Hello;

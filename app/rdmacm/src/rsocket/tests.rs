@@ -11,7 +11,7 @@ use std::{fs, thread};
 use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
 use omniverb_abi::*;
 use omniverb_sys::clock;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::*;

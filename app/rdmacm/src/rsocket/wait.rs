@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
 use omniverb_sys::clock;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::gate::{Enter, Gate, Saw, SleepOn};

@@ -15,7 +15,7 @@ use crate::wakeup::Wakeup;
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::{clock, socket};
+use omniverb_sys::{clock, seqpacket};
 use omniverb_tenancy::{PtraceDomain, SessionId};
 use omniverb_terms::Errno;
 use std::io;
@@ -28,10 +28,10 @@ pub(super) const HELLO_TIME: Duration = Duration::from_secs(5);
 
 impl Server {
     pub(super) fn admit(&mut self, calls: OwnedFd) {
-        let Ok(peer) = socket::peer(calls.as_fd()) else {
+        let Ok(peer) = seqpacket::peer(calls.as_fd()) else {
             return self.disposal.close_socket(calls);
         };
-        let pidfd = socket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
+        let pidfd = seqpacket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
         let id = self.next_session();
         self.reactor.set(HELLO_TIME, Timer::Hello(id));
         let holder = Holder::new("", peer.uid).in_process(peer.pid);

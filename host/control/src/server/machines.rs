@@ -27,9 +27,9 @@ use omniverb_session::vm::{
     EndSession, MachineAddress, MachineName, Message, Parted, PortOpened, REACH_GLOBAL, REACH_LINK,
     SessionOpened, TellAddresses, decode, encode,
 };
-use omniverb_sys::datagram::Port;
-use omniverb_sys::descriptors::{self, Plain};
-use omniverb_sys::{Extent, clock, socket};
+use omniverb_sys::udp_socket::Port;
+use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::{Extent, clock, seqpacket};
 use omniverb_tenancy::{Reach, SessionId, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
@@ -106,7 +106,7 @@ impl Server {
         let boots = BootId::of(ledger.clone(), pages);
         let this = machine_identity::of(&ledger, pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
-        let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        let (door, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
         let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
         let id = self.next_session();
         self.clients.refuse(&door);
@@ -175,7 +175,7 @@ impl Server {
     pub(super) fn door_ready(&mut self, id: SessionId) {
         let Some(record) = self.machines.get(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = match descriptors::receive(record.door.as_fd(), &mut bytes) {
+        let length = match unsolicited_fds::receive(record.door.as_fd(), &mut bytes) {
             Ok(Plain::Message(0)) => return self.part_with_machine(id, "its porter is gone"),
             Ok(Plain::Message(length)) => length,
             Ok(Plain::Descriptors) => {
@@ -250,7 +250,7 @@ impl Server {
         if record.sessions.len() >= SESSIONS_MAX {
             return Err(Errno::ENOMEM);
         }
-        let (ours, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        let (ours, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
         let (attached, peer) = (Attached::Machine(record.machine.clone()), record.porter);
         let holder = Holder::new(&format!("vm-{}", record.machine.name), peer.uid);
         let session = self.next_session();

@@ -15,7 +15,7 @@ use omniverb_netns::{Kind, Process};
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{Message, SocketsShown, decode, encode};
-use omniverb_sys::{clock, pidfd, socket};
+use omniverb_sys::{clock, pidfd, seqpacket};
 use omniverb_tenancy::SessionId;
 use omniverb_terms::Errno;
 use rustix::process::geteuid;
@@ -31,7 +31,7 @@ impl Server {
     }
 
     fn admit_operator(&mut self, socket: OwnedFd) {
-        let Ok(peer) = socket::peer(socket.as_fd()) else {
+        let Ok(peer) = seqpacket::peer(socket.as_fd()) else {
             return self.disposal.close_socket(socket);
         };
         if peer.uid != 0 && peer.uid != geteuid().as_raw() {
@@ -53,7 +53,7 @@ impl Server {
     pub(super) fn operator_ready(&mut self, id: SessionId) {
         let Some(socket) = self.operators.socket(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, files)) => {
                 self.captures.discard(files);
                 self.end_operator(id);
@@ -203,5 +203,5 @@ pub(super) fn answer_at(
 ) -> bool {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(&mut bytes);
-    socket::try_send(socket.as_fd(), &bytes[..length], files).is_ok()
+    seqpacket::try_send(socket.as_fd(), &bytes[..length], files).is_ok()
 }

@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::server::parts::EnginePorts;
 use crate::vnics::Vnics;
 use omniverb_sys::clock;
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::net::IpAddr;
 

@@ -19,7 +19,7 @@ use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
-use omniverb_sys::disposal::Disposal;
+use omniverb_sys::deferred_close::Disposal;
 
 /// Answers clients, and tells them what they did not ask for.
 pub(super) struct Delivery<'a> {

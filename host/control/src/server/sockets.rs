@@ -12,7 +12,7 @@ use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
-use omniverb_sys::{clock, socket};
+use omniverb_sys::{clock, seqpacket};
 use omniverb_tenancy::{Arrived, Channel, Client, SessionId, Unrelated};
 use omniverb_terms::Errno;
 use std::io;
@@ -78,7 +78,7 @@ impl SocketPairs<'_> {
     /// A socket by which the broker shows an operator what there is.
     pub(super) fn show_sockets(&mut self) -> Result<OwnedFd, Errno> {
         let broker = self.broker.as_mut().ok_or(Errno::ENOENT)?;
-        let (ours, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        let (ours, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
         broker.tell(FromDaemon::Operator, Some(theirs), self.reactor);
         Ok(ours)
     }

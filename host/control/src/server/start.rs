@@ -36,10 +36,10 @@ use crate::watchdog::Watchdog;
 use crate::watched_files::WatchedFiles;
 use omniverb_broker::{Range, StartupParameters};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
-use omniverb_sys::child::Helpers;
-use omniverb_sys::disposal::Disposal;
+use omniverb_sys::helper_process::Helpers;
+use omniverb_sys::deferred_close::Disposal;
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::{clock, descriptors, heap, random};
+use omniverb_sys::{clock, unsolicited_fds, heap_trim, random};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
 use std::io;
 use std::os::fd::AsFd;
@@ -73,7 +73,7 @@ impl Server {
         fit(&mut settings.limits, settings.queued_descriptors);
         let (memory, limits) = (settings.memory, &mut settings.limits);
         limits.fit_memory(memory.connections, memory.datagrams, memory.tables);
-        heap::map_large_allocations();
+        heap_trim::map_large_allocations();
         // First those who keep privileges, then everything that can be attacked.
         let helper = HelperRequests::start(&settings.helpers, settings.pulses.minor("helper"))
             .map_err(os("start its helper"))?;
@@ -83,7 +83,7 @@ impl Server {
         let disposal = Disposal::new(settings.helpers.clone()).map_err(os("start its disposer"))?;
         if settings.unwanted == Unwanted::Refused {
             // Before 6.16 the kernel does not know how; then we look before we take.
-            let _ = descriptors::refuse(place.listener().as_fd());
+            let _ = unsolicited_fds::refuse(place.listener().as_fd());
         }
         let engine = Packets::start(&settings.pulses, settings.memory.kept)
             .map_err(os("start its engine"))?;

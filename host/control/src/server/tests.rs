@@ -11,7 +11,7 @@ use omniverb_fairness::Holder;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};
 use omniverb_session::{Message, decode, encode, limits::MESSAGE_BYTES_MAX};
-use omniverb_sys::{event::readable, socket};
+use omniverb_sys::{eventfd::readable, seqpacket};
 use omniverb_tenancy::{Action, Client, Reach, Unrelated, VnicAddress, VnicId};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,7 +38,7 @@ impl Bench {
     fn say(&mut self, process: &Process, message: impl Into<Message>) -> (Message, Vec<OwnedFd>) {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, &message.into(), &mut bytes);
-        socket::send(process.1.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(process.1.as_fd(), &bytes[..length], &[]).unwrap();
         self.server.calls_ready(process.0);
         self.server.settle();
         // Whoever attached it says what its addresses are: there is nobody to ask.
@@ -57,8 +57,8 @@ impl Bench {
 
     /// A process of whatever is attached at this place.
     fn process(&mut self, place: u64, serial: Option<u64>) -> Process {
-        let (ours, theirs) = socket::pair().unwrap();
-        let peer = socket::peer(ours.as_fd()).unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let peer = seqpacket::peer(ours.as_fd()).unwrap();
         let (id, holder) = (self.server.next_session(), Holder::new("", peer.uid));
         let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
         self.server.enter(id, arrival, Ok(Attached::Double(place, serial)));
@@ -115,7 +115,7 @@ fn heard(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     readable(socket.as_fd(), Some(Duration::ZERO)).unwrap().then(|| {
         let (length, files) =
-            socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
         (decode(&bytes[..length]).unwrap().1, files)
     })
 }

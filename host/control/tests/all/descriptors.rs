@@ -5,7 +5,7 @@ use crate::support::*;
 use omniverb_control::{Settings, Unwanted};
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_sys::{EventFd, Extent, descriptors, memfd, socket};
+use omniverb_sys::{EventFd, Extent, unsolicited_fds, memfd, seqpacket};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,10 +29,10 @@ fn lingering() -> (OwnedFd, TcpStream) {
 fn kinds() -> Vec<OwnedFd> {
     use rustix::fs::{Mode, OFlags, open};
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let (nest, inside) = socket::pair().unwrap();
-    let (slow, _) = socket::pair().unwrap();
+    let (nest, inside) = seqpacket::pair().unwrap();
+    let (slow, _) = seqpacket::pair().unwrap();
     // A socket whose queue holds further descriptors.
-    socket::send(inside.as_fd(), b"x", &[read.as_fd(), slow.as_fd()]).unwrap();
+    seqpacket::send(inside.as_fd(), b"x", &[read.as_fd(), slow.as_fd()]).unwrap();
     let huge = memfd::create("huge", 64 << 20).unwrap();
     let open = |path: &str, flags| open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
     vec![
@@ -75,7 +75,7 @@ fn attack(daemon: &Daemon, at: At, files: &[BorrowedFd<'_>]) -> Client {
         _ => client.calls.as_fd(),
     };
     if matches!(at, At::AndEnd) {
-        let _ = socket::send(to, b"", &[]);
+        let _ = seqpacket::send(to, b"", &[]);
     }
     for chunk in files.chunks(4) {
         // Refused where the kernel can, or parted with already.
@@ -84,13 +84,13 @@ fn attack(daemon: &Daemon, at: At, files: &[BorrowedFd<'_>]) -> Client {
                 let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
                 let mut bytes = [0; omniverb_session::limits::MESSAGE_BYTES_MAX];
                 let length = omniverb_session::encode(1, &hello.into(), &mut bytes);
-                socket::send(to, &bytes[..length], chunk)
+                seqpacket::send(to, &bytes[..length], chunk)
             }
-            _ => socket::send(to, b"text", chunk),
+            _ => seqpacket::send(to, b"text", chunk),
         };
     }
     if matches!(at, At::AndEnd) {
-        client.calls = socket::pair().unwrap().0;
+        client.calls = seqpacket::pair().unwrap().0;
     }
     client
 }
@@ -139,7 +139,7 @@ fn foreign_descriptors_hold_up_nobody(unwanted: Unwanted) {
     for _ in 0..20 {
         let client = Client::connect(&daemon.path);
         let (slow, peer) = lingering();
-        let _ = socket::send(client.calls.as_fd(), b"x", &[slow.as_fd()]);
+        let _ = seqpacket::send(client.calls.as_fd(), b"x", &[slow.as_fd()]);
         close_elsewhere(slow);
         peers.push(peer);
         clients.push(client);
@@ -152,7 +152,7 @@ fn foreign_descriptors_hold_up_nobody(unwanted: Unwanted) {
 }
 
 fn has_refusal() -> bool {
-    descriptors::refuse(socket::pair().unwrap().0.as_fd()).is_ok()
+    unsolicited_fds::refuse(seqpacket::pair().unwrap().0.as_fd()).is_ok()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
-use omniverb_sys::{Access, Extent, memfd, socket};
+use omniverb_sys::{Access, Extent, memfd, seqpacket};
 use omniverb_tenancy::testing::packed::Packed;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,10 +76,10 @@ impl Two {
         let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
         let events = self.owner.events.as_ref().unwrap().as_fd();
         let along: Vec<_> = along.iter().map(AsFd::as_fd).collect();
-        match socket::send(events, &bytes[..length], &along) {
+        match seqpacket::send(events, &bytes[..length], &along) {
             // A kernel that can refuse descriptors for the daemon did.
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied && !along.is_empty() => {
-                socket::send(events, &bytes[..length], &[]).unwrap();
+                seqpacket::send(events, &bytes[..length], &[]).unwrap();
             }
             sent => sent.unwrap(),
         }

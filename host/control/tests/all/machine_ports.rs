@@ -6,9 +6,9 @@ use omniverb_control::Settings;
 use omniverb_ring::{WordMemory, sync::Ordering as Order};
 use omniverb_session::Message;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::carried::{self, Head, MESSAGE_MAX};
-use omniverb_sys::event::readable;
-use omniverb_sys::{Access, Extent, socket};
+use omniverb_sys::proxied_udp::{self, Head, MESSAGE_MAX};
+use omniverb_sys::eventfd::readable;
+use omniverb_sys::{Access, Extent, seqpacket};
 use omniverb_terms::Service;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 fn carry(ports: &[OwnedFd; 2]) {
     let mut buffer = [0; MESSAGE_MAX];
     for (from, to) in [(&ports[0], &ports[1]), (&ports[1], &ports[0])] {
-        let mode = socket::Mode::NonBlocking;
+        let mode = seqpacket::Mode::NonBlocking;
         // An empty one: the other end is gone.
-        while let Ok((length @ 1.., _)) = socket::receive(from.as_fd(), &mut buffer, mode) {
+        while let Ok((length @ 1.., _)) = seqpacket::receive(from.as_fd(), &mut buffer, mode) {
             let Some((head, payload)) = Head::read(&buffer[..length]) else { continue };
             let (local, remote) = (Some(head.remote), head.local.unwrap());
             let arrived = [&Head { local, remote, ..head }.written()[..], payload].concat();
-            let _ = socket::send(to.as_fd(), &arrived, &[]);
+            let _ = seqpacket::send(to.as_fd(), &arrived, &[]);
         }
     }
 }
@@ -136,8 +136,8 @@ fn nonsense_by_a_machines_port_harms_nobody() {
     for length in [0, 1, 12, 40, 64, 4000] {
         for byte in [0, 0x0f, 0xff] {
             let message = [&head.written()[..], &vec![byte; length]].concat();
-            socket::send(port.as_fd(), &message, &[]).unwrap();
-            socket::send(port.as_fd(), &vec![byte; length + 1], &[]).unwrap();
+            seqpacket::send(port.as_fd(), &message, &[]).unwrap();
+            seqpacket::send(port.as_fd(), &vec![byte; length + 1], &[]).unwrap();
         }
     }
     create(&mut Client::hello(&daemon.path), Service::Rc);
@@ -157,8 +157,8 @@ fn a_porter_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
     link(&mut a, &mut b);
     let null = std::fs::File::open("/dev/null").unwrap();
     // Kernels that can refuse descriptors do so; an empty message is none, either.
-    if socket::send(port.as_fd(), b"x", &[null.as_fd()]).is_err() {
-        socket::send(port.as_fd(), b"", &[]).unwrap();
+    if seqpacket::send(port.as_fd(), b"x", &[null.as_fd()]).is_err() {
+        seqpacket::send(port.as_fd(), b"", &[]).unwrap();
     }
     assert!(one.is_parted_with() && a.is_dropped());
     until(|| seen(&daemon, "one").is_none());
@@ -178,7 +178,7 @@ fn what_came_while_a_machine_had_no_process_is_for_none_that_comes() {
         let (ip, local) = (|last| [10, 9, 0, last].into(), Some([10, 9, 0, 1].into()));
         let head = Head { local, remote: ip(2), interface: 0, port: 4791, ecn: 0 };
         let bytes = [&[0xff, 0x0f][..], &[0; 10], b"omniver1", &[number; 16], &[0; 4]].concat();
-        socket::send(port.as_fd(), &[&head.written()[..], &bytes].concat(), &[]).unwrap();
+        seqpacket::send(port.as_fd(), &[&head.written()[..], &bytes].concat(), &[]).unwrap();
     };
     (0..10).for_each(|_| ask(1));
     let (mut a, _) = one.process();
@@ -189,8 +189,8 @@ fn what_came_while_a_machine_had_no_process_is_for_none_that_comes() {
         ask(2);
     }
     let mut buffer = [0; MESSAGE_MAX];
-    let mode = socket::Mode::NonBlocking;
-    while let Ok((length @ 1.., _)) = socket::receive(port.as_fd(), &mut buffer, mode) {
+    let mode = seqpacket::Mode::NonBlocking;
+    while let Ok((length @ 1.., _)) = seqpacket::receive(port.as_fd(), &mut buffer, mode) {
         let Some((_, answer)) = Head::read(&buffer[..length]) else { continue };
         assert_eq!((&answer[12..20], &answer[20..36]), (&b"omniver2"[..], &[2; 16][..]));
     }
@@ -240,7 +240,7 @@ fn write_all_over(window: &OwnedFd, ready: &[LinkReady], port: &OwnedFd, dice: &
             };
             all.store(at, value, Order::Relaxed);
         }
-        carried::say(port.as_fd());
+        proxied_udp::say(port.as_fd());
     }
 }
 

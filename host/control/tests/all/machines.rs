@@ -9,8 +9,8 @@ use omniverb_session::body::{Extent, *};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
 use omniverb_session::vm::{self, OpenSession};
-use omniverb_sys::event::readable;
-use omniverb_sys::{Access, memfd, socket};
+use omniverb_sys::eventfd::readable;
+use omniverb_sys::{Access, memfd, seqpacket};
 use omniverb_terms::{Errno, Rkey, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -479,7 +479,7 @@ fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
     ] {
         let mut machine = Machine::attach(&daemon, "one");
         let (client, _) = machine.process();
-        let sent = socket::send(machine.door.as_fd(), said, files);
+        let sent = seqpacket::send(machine.door.as_fd(), said, files);
         // Kernels that can refuse descriptors do so.
         if !files.is_empty() && sent.is_err() {
             drop(machine);

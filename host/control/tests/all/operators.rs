@@ -9,8 +9,8 @@ use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
-use omniverb_sys::people::People;
-use omniverb_sys::socket;
+use omniverb_sys::users_and_groups::People;
+use omniverb_sys::seqpacket;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -56,9 +56,9 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             let length = operator::encode(1, &message, &mut bytes);
             // With the file of a capture it is not even sent, or nobody answers:
             // tests/descriptors.rs.
-            socket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
+            seqpacket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
             let (length, _) =
-                socket::receive(client.calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+                seqpacket::receive(client.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
             let answer = omniverb_session::decode(&bytes[..length]).unwrap().1;
             assert_eq!(answer, Message::Failed(Errno::EPROTO), "{message:?}");
             assert!(client.is_dropped(), "{message:?}");
@@ -71,10 +71,10 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
         bytes[..2].copy_from_slice(&omniverb_session::VERSION.to_ne_bytes());
         bytes[2..4].copy_from_slice(&kind.to_ne_bytes());
         assert!(bytes.len() > size_of::<Header>());
-        socket::send(client.calls.as_fd(), &bytes, &[]).unwrap();
+        seqpacket::send(client.calls.as_fd(), &bytes, &[]).unwrap();
         let mut answer = [0; MESSAGE_BYTES_MAX];
         let (length, _) =
-            socket::receive(client.calls.as_fd(), &mut answer, socket::Mode::Blocking).unwrap();
+            seqpacket::receive(client.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking).unwrap();
         let answer = omniverb_session::decode(&answer[..length]).unwrap().1;
         assert_eq!(answer, Message::Failed(Errno::EPROTO), "{kind}");
     }
@@ -89,13 +89,13 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
     let found = std::fs::metadata(&daemon.operators).unwrap();
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
     assert_eq!(found.uid(), rustix::process::geteuid().as_raw());
-    let stranger = socket::connect(&daemon.operators).unwrap();
+    let stranger = seqpacket::connect(&daemon.operators).unwrap();
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let length = omniverb_session::encode(5, &hello.into(), &mut bytes);
-    socket::send(stranger.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(stranger.as_fd(), &bytes[..length], &[]).unwrap();
     let (length, _) =
-        socket::receive(stranger.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+        seqpacket::receive(stranger.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
     assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(Errno::EPROTO))));
     let mut operator = Operator::connect(&daemon);
     assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(Errno::EPROTO));

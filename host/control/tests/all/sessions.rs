@@ -5,7 +5,7 @@ use crate::support::*;
 use omniverb_control::{Audience, RuntimeFolder, Settings, StartError};
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
-use omniverb_sys::{Access, Extent, socket};
+use omniverb_sys::{Access, Extent, seqpacket};
 use omniverb_tenancy::Limits;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::{AsFd, OwnedFd};
@@ -193,16 +193,16 @@ fn garbage_hurts_only_its_sender() {
             bytes[2..4].copy_from_slice(&((random() % 30) as u16).to_ne_bytes());
         }
         let target = if round % 8 > 5 { client.events.as_ref() } else { None };
-        let _ = socket::send(target.unwrap_or(&client.calls).as_fd(), &bytes, &[]);
+        let _ = seqpacket::send(target.unwrap_or(&client.calls).as_fd(), &bytes, &[]);
     }
     let stranger = Client::connect(&daemon.path);
     let mut bytes = [0; 4096];
     let length = omniverb_session::encode(9, &QueryGids { reserved: 0 }.into(), &mut bytes);
     bytes[0] ^= 0x55;
-    socket::send(stranger.calls.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(stranger.calls.as_fd(), &bytes[..length], &[]).unwrap();
     let mut answer = [0; 4096];
     let (length, _) =
-        socket::receive(stranger.calls.as_fd(), &mut answer, socket::Mode::Blocking).unwrap();
+        seqpacket::receive(stranger.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking).unwrap();
     let decoded = omniverb_session::decode(&answer[..length]).unwrap();
     assert_eq!(decoded, (9, Message::Failed(Errno::EPROTO)), "another version is told so");
     assert!(stranger.is_dropped());
@@ -331,7 +331,7 @@ fn a_place_is_taken_once() {
     let folder = daemon.stop();
     assert!(!path.exists());
     // A socket that a killed daemon left behind.
-    drop(socket::listen(&path, 0o600).unwrap());
+    drop(seqpacket::listen(&path, 0o600).unwrap());
     drop(RuntimeFolder::take(&path, Audience::Owner).unwrap());
     std::fs::write(&path, "text").unwrap();
     assert!(matches!(

@@ -11,9 +11,9 @@ use omniverb_session::body::{Extent, *};
 use omniverb_session::operator::{AttachPair, AwaitPair, JoinPair, Message as Said};
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_session::vm::{self, TellPairs};
-use omniverb_sys::event::readable;
+use omniverb_sys::eventfd::readable;
 use omniverb_sys::extent::FileId;
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::{memfd, seqpacket};
 use omniverb_terms::{Errno, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -85,9 +85,9 @@ impl There {
     fn offered(&self) -> OwnedFd {
         assert!(readable(self.keeper.socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; omniverb_session::limits::MESSAGE_BYTES_MAX];
-        let mode = socket::Mode::NonBlocking;
+        let mode = seqpacket::Mode::NonBlocking;
         let (length, mut files) =
-            socket::receive(self.keeper.socket.as_fd(), &mut bytes, mode).unwrap();
+            seqpacket::receive(self.keeper.socket.as_fd(), &mut bytes, mode).unwrap();
         let said = omniverb_session::operator::decode(&bytes[..length]).unwrap().1;
         assert!(matches!(said, Said::PairOffered(_)), "{said:?}");
         files.remove(0)

@@ -1,8 +1,8 @@
 //! UDP port 4791 of one vNIC, and its way to the network: sockets of ours; or whoever has the port
 //! carries its datagrams, one by one.
 
-use omniverb_sys::carried::{Came, Carried, Head, MESSAGE_MAX};
-use omniverb_sys::datagram::{Port, Sender};
+use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
+use omniverb_sys::udp_socket::{Port, Sender};
 use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};

@@ -20,7 +20,7 @@ use crate::recorder::queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
-use omniverb_sys::pulse::Pulse;
+use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_terms::{Errno, Qpn, VnicId};
 use std::io;
 use std::os::fd::OwnedFd;

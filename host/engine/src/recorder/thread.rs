@@ -14,7 +14,7 @@ use super::task::{Summary, Task};
 use crate::recorder::queue::CapturedPacket;
 use crate::room::{Part, Room};
 use omniverb_link::Trace;
-use omniverb_sys::pulse::Pulse;
+use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_sys::{EventFd, clock};
 use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::Identification;

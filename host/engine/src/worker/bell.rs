@@ -3,8 +3,8 @@
 use crate::command::Memory;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
-use omniverb_sys::datagram::Port;
-use omniverb_sys::{Listener, listener, lock};
+use omniverb_sys::udp_socket::Port;
+use omniverb_sys::{Listener, doorbell_listener, lock};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,7 +87,7 @@ impl Bell {
     pub(crate) fn ring(&self) {
         if self.ringer.due.load(Ordering::Relaxed) {
             self.ringer.due.store(false, Ordering::Relaxed);
-            listener::ring(&self.ringer.page);
+            doorbell_listener::ring(&self.ringer.page);
             if let Some(carried) = self.carrier.as_deref().and_then(Port::carried) {
                 carried.say();
             }

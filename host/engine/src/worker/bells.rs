@@ -7,7 +7,7 @@
 use super::bell::{Bell, DueRings};
 use crate::command::Memory;
 use omniverb_link::Doorbell;
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{EventFd, Listener, clock, futex, lock};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -209,7 +209,7 @@ impl Bells {
 mod tests {
     use super::*;
     use omniverb_ring::{BellPage, Window, doorbell::PAGE_BYTES};
-    use omniverb_sys::{Extent, listener, memfd};
+    use omniverb_sys::{Extent, doorbell_listener, memfd};
     use std::time::Duration;
 
     const MANY: u64 = 200;
@@ -229,7 +229,7 @@ mod tests {
     fn tell(page: &BellPage<Window>) {
         page.set_ready(5);
         if page.take_kick() {
-            listener::ring(page);
+            doorbell_listener::ring(page);
         }
     }
 

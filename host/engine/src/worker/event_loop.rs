@@ -11,7 +11,7 @@ use crate::command::Command;
 use crate::memory::Store;
 use crate::network::questions::Questions;
 use crate::pages::budget::Mappings;
-use omniverb_sys::pulse::Pulse;
+use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_sys::{EventFd, clock};
 use std::io;
 use std::sync::{Arc, mpsc};

@@ -4,7 +4,7 @@ use super::*;
 use omniverb_sys::{memfd, pidfd};
 
 fn pass(id: u64, kind: Kind, found: &io::Result<Found>) -> Answer {
-    let (one, other) = socket::pair().unwrap();
+    let (one, other) = seqpacket::pair().unwrap();
     send_answer(one.as_fd(), id, kind, found).unwrap();
     receive(other.as_fd()).unwrap().unwrap()
 }
@@ -61,7 +61,7 @@ fn what_is_said_is_understood() {
 
 #[test]
 fn nonsense_is_refused_at_both_ends() {
-    let (one, other) = socket::pair().unwrap();
+    let (one, other) = seqpacket::pair().unwrap();
     let file = memfd::create("x", 4096).unwrap();
     let mut seed = 1u64;
     let mut next = move || {
@@ -83,7 +83,7 @@ fn nonsense_is_refused_at_both_ends() {
         }
         let _ = read_answer(&bytes, own());
         if !bytes.is_empty() {
-            socket::send(one.as_fd(), &bytes, &files).unwrap();
+            seqpacket::send(one.as_fd(), &bytes, &files).unwrap();
             let _ = receive(other.as_fd());
         }
     }

@@ -5,9 +5,9 @@ use omniverb_broker::{Range, StartupParameters};
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::child::{Helper, Helpers};
-use omniverb_sys::people::People;
-use omniverb_sys::{Access, Extent, socket};
+use omniverb_sys::helper_process::{Helper, Helpers};
+use omniverb_sys::users_and_groups::People;
+use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
@@ -40,20 +40,20 @@ impl Broker {
     /// For some only.
     pub fn start_for(name: &str, allowed: Option<People>) -> Broker {
         let path = std::env::temp_dir().join(format!("broker-{}-{name}", std::process::id()));
-        let listener = socket::listen(&path, 0o600).unwrap();
+        let listener = seqpacket::listen(&path, 0o600).unwrap();
         let helper =
             Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
         let order = StartupParameters { helpers: Helpers::Threads, allowed, light: light() }
             .encode()
             .unwrap();
-        socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
+        seqpacket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
         Broker { path, _helper: helper }
     }
 
     /// Without a word.
     pub fn call(&self) -> Process {
-        let calls = socket::connect(&self.path).unwrap();
-        socket::limit_receiving(calls.as_fd(), Some(HANGS)).unwrap();
+        let calls = seqpacket::connect(&self.path).unwrap();
+        seqpacket::limit_receiving(calls.as_fd(), Some(HANGS)).unwrap();
         Process { calls, page: None }
     }
 
@@ -87,7 +87,7 @@ pub struct Process {
 
 impl Process {
     pub fn say(&self, request: Request, files: &[BorrowedFd<'_>]) {
-        socket::send(self.calls.as_fd(), &request.encode(), files).unwrap();
+        seqpacket::send(self.calls.as_fd(), &request.encode(), files).unwrap();
     }
 
     /// `None`: it is parted with.
@@ -108,7 +108,7 @@ impl Process {
     /// The next message, with all descriptors.
     pub fn hear_any(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
-        let got = socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let got = seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         let (length, files) = got.ok().filter(|(length, _)| *length > 0)?;
         Some((Reply::decode(&bytes[..length]).unwrap(), files))
     }
@@ -125,7 +125,7 @@ impl Process {
 
     /// Has been answered everything: a socket that cannot be carried is refused.
     pub fn settle(&self) {
-        let (one, _other) = socket::pair().unwrap();
+        let (one, _other) = seqpacket::pair().unwrap();
         self.offer(99, &one);
         let refused = Reply::Refused { tag: 99, why: Refusal::NotConnected };
         assert_eq!(self.hear().unwrap().0, refused);

@@ -6,7 +6,7 @@ use crate::elf::{self, Program};
 use crate::library;
 use crate::program::{is_musl, locate};
 use omniverb_formats::message::SUFFIX;
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use rustix::fs::getxattr;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const SET_ID: u32 = 0o6000;
 pub(super) fn broker(findings: &mut Findings, daemon: &Path) {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
-    match socket::connect(Path::new(&path)) {
+    match seqpacket::connect(Path::new(&path)) {
         Ok(_) => findings.good(format_args!(
             "the daemon brings sockets together at {}",
             Path::new(&path).display()

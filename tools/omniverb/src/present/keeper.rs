@@ -13,7 +13,7 @@ use super::tree::{self, Tree};
 use super::values::Source;
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE};
-use omniverb_sys::{inherit, netns, own, pidfd};
+use omniverb_sys::{fd_inheritance, netns, user_daemon, pidfd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -69,13 +69,13 @@ pub(super) fn obtain(socket: &Path) -> anyhow::Result<Kept> {
 /// what he likes.
 fn bases() -> Vec<PathBuf> {
     let system = geteuid().is_root().then(|| PathBuf::from(SYSTEM_FOLDER));
-    let own = own::path().and_then(|path| path.parent().map(Path::to_owned));
+    let own = user_daemon::path().and_then(|path| path.parent().map(Path::to_owned));
     let memory = format!("/dev/shm/omniverb-{}", geteuid().as_raw());
     system.into_iter().chain(own).chain([memory.into()]).collect()
 }
 
 fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
-    tree::make_folder(base).and_then(|()| own::check_folder(base)).context("is not ours to use")?;
+    tree::make_folder(base).and_then(|()| user_daemon::check_folder(base)).context("is not ours to use")?;
     let name = name(socket)?;
     let folder = base.join(&name);
     let door = locked(&folder.with_extension("door"), FlockOperation::LockShared)?;
@@ -161,7 +161,7 @@ fn start(folder: &Path, socket: &Path) -> anyhow::Result<()> {
 
 /// `omniverb present --for PID FOLDER`: starts the keeper, and ends when it is ready.
 pub(super) fn launch(folder: &Path, pid: i32) -> anyhow::Result<()> {
-    inherit::nothing_but_standard()?;
+    fd_inheritance::nothing_but_standard()?;
     let mut keeper = Command::new(std::env::current_exe()?)
         .arg("present")
         .args(["--keep", &pid.to_string()])

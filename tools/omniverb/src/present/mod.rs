@@ -17,7 +17,7 @@ use folder::Folder;
 use keeper::Kept;
 use omniverb_arguments::PresentMode;
 use omniverb_session::PRESENTED_VARIABLE;
-use omniverb_sys::own;
+use omniverb_sys::user_daemon;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ fn mounted(folder: &Path) -> bool {
 /// This process, and so the program, is shown a folder already, and nobody else writes there.
 fn presented(socket: &Path) -> Option<PathBuf> {
     shown::folder().filter(|folder| {
-        own::check_folder(folder).is_ok()
+        user_daemon::check_folder(folder).is_ok()
             && tree::is_complete(folder)
             && !keeper::is_for_others(folder, socket)
     })
@@ -164,7 +164,7 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
             // Another user that may write there, or where it lies, could have us write elsewhere.
             let opened = tree::make_folder(&folder).and_then(|()| Folder::open(&folder));
             let opened = opened.and_then(|opened| {
-                own::check_folder(&opened.path())?;
+                user_daemon::check_folder(&opened.path())?;
                 Ok(opened)
             });
             let opened = opened.with_context(|| {

@@ -9,7 +9,7 @@
 //! since a library may be preloaded here that shows these files already.
 
 use anyhow::{Context, bail};
-use omniverb_sys::mounts;
+use omniverb_sys::mount_namespace;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
     Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, accessat, mkdirat, openat, readlinkat,
@@ -31,7 +31,7 @@ const ENTRIES_MAX: usize = 1 << 16;
 
 /// Has this process, and so the program that it becomes, see what is in `kept` where programs look.
 pub(super) fn show(kept: &Path) -> anyhow::Result<()> {
-    mounts::unshare().context("cannot have mounts of its own")?;
+    mount_namespace::unshare().context("cannot have mounts of its own")?;
     let mut covered = Vec::new();
     for (place, names) in PLACES {
         if let Err(error) = add(kept, place, names, &mut covered) {

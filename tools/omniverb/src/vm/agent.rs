@@ -29,7 +29,7 @@ use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
-use omniverb_sys::{clock, manager, privileges, socket};
+use omniverb_sys::{clock, sd_notify, privileges, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, ExitCode};
@@ -83,7 +83,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
     // What it needs it has.
     privileges::become_nobody().context("cannot become a user that nobody is")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;
-    manager::tell("READY=1");
+    sd_notify::tell("READY=1");
     let (last, told, full, woken) = (0, None, false, false);
     let (network, tried, wakes) = (network.ok(), clock::now(), Wakes::new()?);
     let sharing = Sharing::new(found)?;
@@ -277,7 +277,7 @@ impl Agent {
             if self.full {
                 break;
             }
-            let calls = match socket::accept(self.listener.as_fd()) {
+            let calls = match seqpacket::accept(self.listener.as_fd()) {
                 Ok(Some(calls)) => calls,
                 Ok(None) => break,
                 Err(error) if is_lack(&error) => {
@@ -286,7 +286,7 @@ impl Agent {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let Ok(peer) = socket::peer(calls.as_fd()) else { continue };
+            let Ok(peer) = seqpacket::peer(calls.as_fd()) else { continue };
             self.tell_addresses();
             self.last = self.last.wrapping_add(1);
             let who = [peer.pid.to_le_bytes(), peer.uid.to_le_bytes()].concat();
@@ -378,7 +378,7 @@ impl Agent {
             files.push(match one {
                 Enclosed::Memory => memory.clone(),
                 Enclosed::Events => {
-                    let (ours, theirs) = socket::pair()?;
+                    let (ours, theirs) = seqpacket::pair()?;
                     self.relay.set_events(session, ours);
                     Arc::new(theirs)
                 }

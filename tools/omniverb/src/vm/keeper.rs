@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use holder::Holder;
 pub(super) use holder::hold;
 use omniverb_session::vm::MachineName;
-use omniverb_sys::{clock, inherit, pidfd, socket};
+use omniverb_sys::{clock, fd_inheritance, pidfd, seqpacket};
 use rustix::event::PollFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ pub(super) fn keep(
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
     if !alone {
-        inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
+        fd_inheritance::nothing_but_standard().context("cannot let go of what is its starter's")?;
         let mut keeper = Command::new(own_program()?);
         keeper.args(KEEP).arg(name.text()).args(wanted.words()).arg("--alone");
         if let Some(user) = user {
@@ -79,17 +79,17 @@ pub(super) fn keep(
     };
     let files: Vec<BorrowedFd<'_>> =
         begun.iter().map(|(keeper, _)| keeper.window.file.as_fd()).collect();
-    socket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
+    seqpacket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
     let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
-    keeper.pairs.hand_over(|pair| socket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
+    keeper.pairs.hand_over(|pair| seqpacket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
     if let Some(memory) = &keeper.memory {
-        socket::send(starter.as_fd(), b"+", &[memory.file.as_fd()])?;
+        seqpacket::send(starter.as_fd(), b"+", &[memory.file.as_fd()])?;
     }
     // QEMU takes the starter's place, if it is to inherit the window.
     let machine = match user {
         Some(_) => None,
-        None => Some(pidfd::of(socket::peer(starter.as_fd())?.pid)?),
+        None => Some(pidfd::of(seqpacket::peer(starter.as_fd())?.pid)?),
     };
     drop(starter);
     std::env::set_current_dir("/").context("cannot leave the starter's folder")?;

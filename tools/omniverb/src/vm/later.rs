@@ -19,7 +19,7 @@ use crate::operator::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair_window::{PlugTrouble, Whose};
-use omniverb_sys::{clock, event, memfd, pidfd, socket};
+use omniverb_sys::{clock, eventfd, memfd, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -230,7 +230,7 @@ impl Later {
         drop(talker);
         let life = pidfd::of(talker_runs.id().cast_signed());
         // Whatever it has been made to do, it is over then.
-        if !life.is_ok_and(|life| event::readable(life.as_fd(), Some(CHILD)).unwrap_or(false)) {
+        if !life.is_ok_and(|life| eventfd::readable(life.as_fd(), Some(CHILD)).unwrap_or(false)) {
             let _ = talker_runs.kill();
         }
         Ok(talker_runs.wait()?.code())
@@ -278,13 +278,13 @@ fn talk_until(
                 let files = [window.as_fd()];
                 let files = if beside == Beside::Window { &files[..] } else { &[] };
                 // A socket that has no room for so little is not read.
-                let said = socket::try_send(monitor.as_fd(), text.as_bytes(), files);
+                let said = seqpacket::try_send(monitor.as_fd(), text.as_bytes(), files);
                 said.map_err(|_| PlugTrouble::Silent)?;
             }
             Next::Listen => {
                 let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
                 let mut piece = [0; PIECE];
-                let came = match event::readable(monitor.as_fd(), Some(left)) {
+                let came = match eventfd::readable(monitor.as_fd(), Some(left)) {
                     Ok(came) => came && !left.is_zero(),
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => continue,
                     Err(_) => false,

@@ -23,7 +23,7 @@ use super::pairs::Pairs;
 use super::slots::Slots;
 use super::window::Window;
 use anyhow::Context;
-use omniverb_sys::{event, lock, pidfd, socket};
+use omniverb_sys::{eventfd, lock, pidfd, seqpacket};
 use rustix::net::SocketFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,7 +89,7 @@ impl Running {
 
     /// How it has ended, if it does in time.
     fn ends(&mut self) -> io::Result<Option<ExitStatus>> {
-        if !event::readable(self.life.as_fd(), Some(GOES))? {
+        if !eventfd::readable(self.life.as_fd(), Some(GOES))? {
             return Ok(None);
         }
         self.child.take().map(|mut child| child.wait()).transpose()
@@ -101,7 +101,7 @@ impl Drop for Running {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
         // Two of them are not to have QEMU's sockets at a time.
-        let _ = event::readable(self.life.as_fd(), Some(GOES));
+        let _ = eventfd::readable(self.life.as_fd(), Some(GOES));
         wait_elsewhere(child);
     }
 }
@@ -137,7 +137,7 @@ impl Mapped {
                 let _ = self.serve_qemu(starter, &Kept { qemu: &qemu, own, notes });
             }
             // QEMU is not to wait for an answer of nobody's, nor by what others may have of it.
-            socket::shut(qemu.as_fd());
+            seqpacket::shut(qemu.as_fd());
             self.is_over();
             close([qemu]);
         }
@@ -170,7 +170,7 @@ impl Mapped {
     }
 
     fn serve_one(&self, starter: &Starter, kept: &Kept<'_>) -> anyhow::Result<End> {
-        let (ours, theirs) = socket::pair()?;
+        let (ours, theirs) = seqpacket::pair()?;
         let mut mapper = Command::new(&starter.program);
         mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
         mapper.stdin(kept.qemu.try_clone()?).stdout(theirs).stderr(Stdio::null());
@@ -190,7 +190,7 @@ impl Mapped {
         let mut inner = lock(&self.inner);
         match inner.tell_all(&ours, kept) {
             // One that does not go on is gone before it has heard all: that is heard from itself.
-            Err(error) if is_gone(&error) => socket::shut(ours.as_fd()),
+            Err(error) if is_gone(&error) => seqpacket::shut(ours.as_fd()),
             // What cannot be said now can be in a moment, to another one.
             told => told?,
         }
@@ -202,12 +202,12 @@ impl Mapped {
     fn hear(&self, ours: &OwnedFd) -> io::Result<bool> {
         loop {
             let mut said = [0; 2];
-            let heard = socket::receive(ours.as_fd(), &mut said, socket::Mode::Blocking);
+            let heard = seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::Blocking);
             let (length, mut files) = match heard {
                 // Said once if it has left something unread, before what it had said itself.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                 // A word that is longer, or with more beside it, than any.
-                Err(error) if socket::is_lost(&error) => return Ok(false),
+                Err(error) if seqpacket::is_lost(&error) => return Ok(false),
                 heard => heard?,
             };
             let mut inner = lock(&self.inner);
@@ -242,9 +242,9 @@ impl Inner {
         let count = u8::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut beside = vec![kept.notes.as_fd()];
         beside.extend(self.channel.as_ref().map(AsFd::as_fd));
-        socket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
+        seqpacket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
         for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
-            socket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
+            seqpacket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
         }
         // What nobody has answered nobody has heard, or there is nobody any more who hears.
         self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))

@@ -23,7 +23,7 @@ use self::stream::Stream;
 use super::slots::Slots;
 use super::vhost::{ANSWER_BYTES, Change, Device, News, Part};
 use super::window::DATA_OFFSET;
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::{memfd, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, pwrite};
 use std::collections::{BTreeMap, VecDeque};
@@ -112,7 +112,7 @@ impl Mapper {
     fn new(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Mapper, Over> {
         let mut said = [0; 2];
         let mut hear = || {
-            let heard = socket::receive(keeper.as_fd(), &mut said, socket::Mode::Blocking)?;
+            let heard = seqpacket::receive(keeper.as_fd(), &mut said, seqpacket::Mode::Blocking)?;
             if heard.0 == 2 { Ok((said, heard.1)) } else { Err(Over) }
         };
         let ([NOTES, count], files) = hear()? else { return Err(Over) };
@@ -190,7 +190,7 @@ impl Mapper {
             };
             let file = [window.file.as_fd()];
             let files = if job.change == Change::Map { &file[..] } else { &[] };
-            socket::try_send(channel.socket.as_fd(), &job.change.of(window.part), files)?;
+            seqpacket::try_send(channel.socket.as_fd(), &job.change.of(window.part), files)?;
             self.asked = true;
         }
         Ok(())
@@ -210,13 +210,13 @@ impl Mapper {
     }
 
     fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), Over> {
-        Ok(socket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
+        Ok(seqpacket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
     }
 
     fn hear_keeper(&mut self) -> Result<(), Over> {
         let mut said = [0; 2];
-        let mode = socket::Mode::NonBlocking;
-        let (length, mut files) = match socket::receive(self.keeper.as_fd(), &mut said, mode) {
+        let mode = seqpacket::Mode::NonBlocking;
+        let (length, mut files) = match seqpacket::receive(self.keeper.as_fd(), &mut said, mode) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             heard => heard?,
         };
@@ -281,13 +281,13 @@ impl Mapper {
             News::Channel => {
                 let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(Over)?;
                 // Whoever follows this one asks there, too.
-                socket::try_send(self.keeper.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
+                seqpacket::try_send(self.keeper.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
                 self.channel = Some(Stream::new(channel));
             }
             News::Begun { knows } => self.begin(knows)?,
         }
         if let Some(answer) = answer {
-            socket::try_send(self.qemu.socket.as_fd(), &answer, &[])?;
+            seqpacket::try_send(self.qemu.socket.as_fd(), &answer, &[])?;
         }
         Ok(())
     }

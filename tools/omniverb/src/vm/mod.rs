@@ -44,7 +44,7 @@ use crate::{output, vnic};
 use anyhow::{Context, bail};
 use border::{Border, Side};
 use omniverb_session::vm::MachineName;
-use omniverb_sys::{inherit, privileges};
+use omniverb_sys::{fd_inheritance, privileges};
 use options::{Maps, Plugged, Room};
 use place::User;
 use porter::PairWindows;
@@ -212,14 +212,14 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 /// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
 /// of the machine's pair windows, of which it keeps the bells.
 pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
-    let more = more.map(inherit::taken).transpose().context("not started as a porter")?;
+    let more = more.map(fd_inheritance::taken).transpose().context("not started as a porter")?;
     let sessions = sessions();
     let [door, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
     let mut windows = PairWindows { border: Border::new(Side::Host)?, present: 0, going: 0, more };
     for word in pairs {
         let one = pairs::Handed::read(word).context("not started as a porter")?;
-        let file = inherit::taken(one.descriptor).context("not started as a porter")?;
+        let file = fd_inheritance::taken(one.descriptor).context("not started as a porter")?;
         let added = windows.add(one.number, &file, one.whose);
         added.ok().context("not started as a porter")?;
     }

@@ -4,8 +4,8 @@
 //! In: datagrams of the network; messages of the engine. Out: the same, the other way round. Here
 //! nothing is looked into: whose they are the engine finds out.
 
-use omniverb_sys::carried::{HEAD_BYTES, Head, PAYLOAD_MAX};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::proxied_udp::{HEAD_BYTES, Head, PAYLOAD_MAX};
+use omniverb_sys::udp_socket::Port;
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};

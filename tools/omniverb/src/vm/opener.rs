@@ -7,7 +7,7 @@
 use super::start::{be_ended_as_others, own_program};
 use super::windows::{DEVICES, names};
 use anyhow::Context;
-use omniverb_sys::{privileges, socket};
+use omniverb_sys::{privileges, seqpacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, open};
@@ -30,7 +30,7 @@ const DEVICES_MAX: usize = 256;
 
 /// Starts such a process: where descriptors come from.
 pub(super) fn start() -> anyhow::Result<(OwnedFd, Child)> {
-    let (ours, theirs) = socket::pair()?;
+    let (ours, theirs) = seqpacket::pair()?;
     let mut opener = Command::new(own_program()?);
     opener.args(OPEN).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
     let opener = opener.env_clear().current_dir("/").spawn().context("cannot start a process")?;
@@ -39,7 +39,7 @@ pub(super) fn start() -> anyhow::Result<(OwnedFd, Child)> {
 
 /// A device that has come; an error: there is no such process any more.
 pub(super) fn take(devices: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
-    match socket::receive(devices.as_fd(), &mut [0; 1], socket::Mode::NonBlocking) {
+    match seqpacket::receive(devices.as_fd(), &mut [0; 1], seqpacket::Mode::NonBlocking) {
         Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
         Ok((_, files)) => Ok(files.into_iter().next()),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
@@ -69,7 +69,7 @@ pub(super) fn serve() -> anyhow::Result<ExitCode> {
             ) {
                 Ok(device) => {
                     // Whoever does not take it is gone, or has no need of it.
-                    if socket::send(agent.as_fd(), b"+", &[device.as_fd()]).is_err() {
+                    if seqpacket::send(agent.as_fd(), b"+", &[device.as_fd()]).is_err() {
                         return Ok(ExitCode::SUCCESS);
                     }
                     sent.insert(name);

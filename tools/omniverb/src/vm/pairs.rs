@@ -10,7 +10,7 @@ use crate::operator::Operator;
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair_window::Whose;
-use omniverb_sys::{event, lock, memfd, socket};
+use omniverb_sys::{eventfd, lock, memfd, seqpacket};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -204,7 +204,7 @@ impl Pairs {
     /// which it is told of windows that come later, and of those that there are.
     pub(super) fn start_porter(&self, command: &mut Command) -> anyhow::Result<Child> {
         let mut inner = lock(&self.0);
-        let (ours, theirs) = socket::pair()?;
+        let (ours, theirs) = seqpacket::pair()?;
         let socket = copies([&theirs].into_iter())?;
         let copies = copies(inner.all.values().map(|pair| &pair.window.file))?;
         command.args(socket.iter().map(|file| file.as_raw_fd().to_string()));
@@ -229,7 +229,7 @@ impl Pairs {
         if let Some(porter) = &inner.porter {
             // One that has ended is followed by another, which has all.
             let word = [said(pair.whose()), number];
-            let _ = socket::try_send(porter.as_fd(), &word, &[pair.window.file.as_fd()]);
+            let _ = seqpacket::try_send(porter.as_fd(), &word, &[pair.window.file.as_fd()]);
         }
         inner.all.insert(number, pair);
         let pair = inner.all.get(&number).context("none")?;
@@ -247,7 +247,7 @@ impl Pairs {
             inner.porter.as_ref().and_then(|porter| porter.try_clone().ok())
         };
         let Some(porter) = porter else { return };
-        if socket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok() {
+        if seqpacket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok() {
             wait_for_word(&porter, number, Instant::now() + LET_GO);
         }
     }
@@ -274,11 +274,11 @@ impl Pairs {
 fn wait_for_word(porter: &OwnedFd, number: u8, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || !event::readable(porter.as_fd(), Some(left)).unwrap_or(false) {
+        if left.is_zero() || !eventfd::readable(porter.as_fd(), Some(left)).unwrap_or(false) {
             return;
         }
         let mut word = [0; 2];
-        match socket::receive(porter.as_fd(), &mut word, socket::Mode::NonBlocking) {
+        match seqpacket::receive(porter.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
             Ok((2, files)) if files.is_empty() && word != [GOES, number] => {
                 // Of one before that took too long.
             }
@@ -310,10 +310,10 @@ mod tests {
     /// A porter that never stops talking is heard for as long as it may take, and no longer.
     #[test]
     fn nobody_waits_for_a_porter_that_says_other_things() {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let (over, stop) = std::sync::mpsc::channel::<()>();
         let talker = std::thread::spawn(move || {
-            let other = || socket::try_send(theirs.as_fd(), &[GOES, 7], &[]);
+            let other = || seqpacket::try_send(theirs.as_fd(), &[GOES, 7], &[]);
             let full = |said: &io::Result<()>| {
                 said.is_ok() || matches!(said, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
             };
@@ -326,19 +326,19 @@ mod tests {
 
     #[test]
     fn a_word_that_has_been_waited_for_ends_it() {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let far = || Instant::now() + Duration::from_secs(3600);
         for word in [[GOES, 2], [GOES, 3], [GOES, 4]] {
-            socket::send(theirs.as_fd(), &word, &[]).unwrap();
+            seqpacket::send(theirs.as_fd(), &word, &[]).unwrap();
         }
         wait_for_word(&ours, 3, far());
         let mut word = [0; 2];
-        socket::receive(ours.as_fd(), &mut word, socket::Mode::NonBlocking).unwrap();
+        seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking).unwrap();
         assert_eq!(word, [GOES, 4], "what is behind it stays");
         // What makes no sense ends it, too: too short, with a descriptor, nobody there.
-        socket::send(theirs.as_fd(), &[GOES], &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), &[GOES], &[]).unwrap();
         wait_for_word(&ours, 3, far());
-        socket::send(theirs.as_fd(), &[GOES, 4], &[theirs.as_fd()]).unwrap();
+        seqpacket::send(theirs.as_fd(), &[GOES, 4], &[theirs.as_fd()]).unwrap();
         wait_for_word(&ours, 3, far());
     }
 

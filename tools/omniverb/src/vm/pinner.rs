@@ -8,7 +8,7 @@
 //! the host about it.
 //!
 //! **What a process says is checked as far as a kernel lets it be**
-//! (`omniverb_sys::pinned::keeps`): that it is a ring, of just these bytes, which cannot let go of
+//! (`omniverb_sys::io_uring_pin::keeps`): that it is a ring, of just these bytes, which cannot let go of
 //! them. That the pages which are at these addresses now are those that the ring took, nobody can
 //! see: a process could pin some and then put others in their place, and the host's engine would
 //! write to those when they are somebody else's. So it is done for processes that may write to the
@@ -28,7 +28,7 @@ use omniverb_session::pinned_pages::{self, Run};
 use omniverb_session::vm::{Message, PinsOver, TellPinned, decode, encode, written};
 use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
 use omniverb_sys::privileges::{self, Privilege};
-use omniverb_sys::{clock, pidfd, socket};
+use omniverb_sys::{clock, pidfd, seqpacket};
 use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -78,7 +78,7 @@ impl Pinner {
             InPlace::All => "all",
         };
         taken_over::make(folder)?;
-        let (socket, theirs) = socket::pair()?;
+        let (socket, theirs) = seqpacket::pair()?;
         let mut pinner = Command::new(own_program()?);
         pinner.args(PIN).arg(word).arg(folder).stdin(theirs);
         pinner.stdout(Stdio::null()).stderr(Stdio::null()).env_clear().current_dir("/");
@@ -100,18 +100,18 @@ impl Pinner {
     /// false: not now.
     pub(super) fn look(&self, session: u32, calls: BorrowedFd<'_>, said: &[u8]) -> bool {
         let message = [&session.to_ne_bytes(), said].concat();
-        socket::try_send(self.socket(), &message, &[calls]).is_ok()
+        seqpacket::try_send(self.socket(), &message, &[calls]).is_ok()
     }
 
     /// These need not be kept any more. What it does not take it is told again.
     pub(super) fn over(&self, over: &PinsOver) -> bool {
-        socket::try_send(self.socket(), &written(0, &(*over).into()), &[]).is_ok()
+        seqpacket::try_send(self.socket(), &written(0, &(*over).into()), &[]).is_ok()
     }
 
     /// What it says; an error: it is gone.
     pub(super) fn heard(&mut self) -> std::io::Result<Option<Heard>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = match socket::receive(self.socket(), &mut bytes, socket::Mode::NonBlocking) {
+        let length = match seqpacket::receive(self.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
             Ok((length, _)) => Ok(length),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
@@ -234,7 +234,7 @@ impl Pins {
     /// What the agent says; false: it is gone.
     fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = match socket::receive(agent, &mut bytes, socket::Mode::NonBlocking) {
+        let (length, files) = match seqpacket::receive(agent, &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, _)) => return false,
             Ok(heard) => heard,
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
@@ -267,14 +267,14 @@ impl Pins {
                         encode(session, &told.into(), &mut bytes)
                     }
                 };
-                socket::send(agent, &bytes[..length], &[]).is_ok()
+                seqpacket::send(agent, &bytes[..length], &[]).is_ok()
             }
             Ok((_, Said::Pinned(said))) => {
                 let found = self.keep(calls, &said);
                 let runs = found.as_deref().map_err(|errno| *errno);
                 let told = TellPinned::new(said.token, said.epoch, runs);
                 let length = encode(session, &told.into(), &mut bytes);
-                let sent = socket::send(agent, &bytes[..length], &[]).is_ok();
+                let sent = seqpacket::send(agent, &bytes[..length], &[]).is_ok();
                 if !sent && found.is_ok() {
                     // Nobody was told of it.
                     self.kept.let_go(said.token);
@@ -287,7 +287,7 @@ impl Pins {
 
     /// Whether whoever has this socket is believed.
     fn may(&self, calls: BorrowedFd<'_>) -> Result<i32, Errno> {
-        let peer = socket::peer(calls).map_err(|_| Errno::EACCES)?;
+        let peer = seqpacket::peer(calls).map_err(|_| Errno::EACCES)?;
         let may = match self.in_place {
             InPlace::Nobody => false,
             InPlace::Root => peer.uid == 0 && pages::may(peer.pid, pages::ANYTHING),
@@ -335,7 +335,7 @@ impl Pins {
             .flat_map(|agent| tokens.chunks(PINS_MAX).map(move |some| (agent, some)))
         {
             let message = written(0, &QueryPins::new(some).into());
-            let _ = socket::send(agent.as_fd(), &message, &[]);
+            let _ = seqpacket::send(agent.as_fd(), &message, &[]);
         }
     }
 }

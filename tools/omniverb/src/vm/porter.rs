@@ -18,7 +18,7 @@ use omniverb_session::vm::{
     TellPairs, TellPinned, decode, encode, written,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
-use omniverb_sys::{carried, clock, limited, socket};
+use omniverb_sys::{proxied_udp, clock, socket_deadline, seqpacket};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ impl Over {
 /// What the daemon says at a door by itself: its last word, or nothing any more.
 pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = match socket::receive(door, &mut bytes, socket::Mode::NonBlocking) {
+    let length = match seqpacket::receive(door, &mut bytes, seqpacket::Mode::NonBlocking) {
         Ok((length, _)) => length,
         Err(_) => 0,
     };
@@ -201,13 +201,13 @@ impl Porter {
             }
             // What is not taken at once is lost, as in a network; where there is no room for a
             // word, something else wakes the engine. An empty message would look like our end.
-            FrameKind::Packet if self.has_port && bytes.len() >= carried::HEAD_BYTES => {
+            FrameKind::Packet if self.has_port && bytes.len() >= proxied_udp::HEAD_BYTES => {
                 if let Some(packets) = &self.packets {
-                    let _ = socket::try_send(packets.as_fd(), &bytes, &[]);
+                    let _ = seqpacket::try_send(packets.as_fd(), &bytes, &[]);
                 }
             }
             FrameKind::Word if self.has_port => {
-                self.packets.iter().for_each(|packets| carried::say(packets.as_fd()));
+                self.packets.iter().for_each(|packets| proxied_udp::say(packets.as_fd()));
             }
             FrameKind::Packet | FrameKind::Word => {}
             FrameKind::Pairs => {
@@ -330,8 +330,8 @@ impl Porter {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_TURN {
             let Some(packets) = &self.packets else { break };
-            let mode = socket::Mode::NonBlocking;
-            let length = match socket::receive(packets.as_fd(), &mut bytes, mode) {
+            let mode = seqpacket::Mode::NonBlocking;
+            let length = match seqpacket::receive(packets.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return Err(last_word(self.door.as_fd())),
                 Ok((length, _)) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -341,7 +341,7 @@ impl Porter {
             if !self.has_port {
                 continue;
             }
-            match carried::is_word(message) {
+            match proxied_udp::is_word(message) {
                 true => self.relay.say(FrameKind::Word, 0, Vec::new()),
                 false => self.relay.say(FrameKind::Packet, 0, message.to_vec()),
             }
@@ -356,8 +356,8 @@ impl Porter {
         let length = encode(self.tag, message, &mut bytes);
         let deadline = clock::now() + PATIENCE;
         // If it is closed, the last word may be there.
-        let _ = limited::send(self.door.as_fd(), &bytes[..length], &[], deadline);
-        let heard = limited::receive(self.door.as_fd(), &mut bytes, deadline);
+        let _ = socket_deadline::send(self.door.as_fd(), &bytes[..length], &[], deadline);
+        let heard = socket_deadline::receive(self.door.as_fd(), &mut bytes, deadline);
         let (length, files) = heard.map_err(|_| Over::Daemon)?;
         match decode(&bytes[..length]) {
             Ok((_, Message::Parted(_))) => Err(Over::Detached),

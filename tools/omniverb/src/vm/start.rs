@@ -4,7 +4,7 @@ use super::place::User;
 use super::way::Way;
 use super::window::Neighbours;
 use anyhow::{Context, bail};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use serde_json::Value;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -78,7 +78,7 @@ impl Wanted {
 
 /// Starts a machine's keeper. `user`: whose QEMU will be, if it is not started by us.
 pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::Result<Kept> {
-    let (ours, theirs) = socket::pair().context("cannot make a socket")?;
+    let (ours, theirs) = seqpacket::pair().context("cannot make a socket")?;
     let mut first = Command::new(own_program()?);
     first.args(KEEP).arg(name).args(wanted.words()).stdin(theirs);
     if let Some(user) = user {
@@ -90,10 +90,10 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let started = first.process_group(0).status().context("cannot start the machine's keeper")?;
     drop(first);
     let mut said = [0; WORDS];
-    if !started.success() || !omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))? {
+    if !started.success() || !omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))? {
         bail!("cannot start the machine's keeper");
     }
-    let (length, files) = socket::receive(ours.as_fd(), &mut said, socket::Mode::NonBlocking)?;
+    let (length, files) = seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::NonBlocking)?;
     let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
     let text = |name: &str| said[name].as_str().map(str::to_owned);
     if let Some(text) = text("failed") {
@@ -107,8 +107,8 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let next = || {
         let mut word = [0; 1];
-        let came = omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))?;
-        let files = socket::receive(ours.as_fd(), &mut word, socket::Mode::NonBlocking);
+        let came = omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))?;
+        let files = seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking);
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
         files.into_iter().next().context("the keeper said something else")
     };

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_TRUNC, iovec, sockaddr, socklen_t};
 use omniverb_sys::lock;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::kernel::Family;

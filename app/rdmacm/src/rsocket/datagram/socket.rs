@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
 use omniverb_sys::EventFd;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::format::{self, HEADER_MAX, Knock, Purpose};

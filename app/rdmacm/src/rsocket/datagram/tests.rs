@@ -7,7 +7,7 @@ use std::thread;
 use libc::iovec;
 use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use omniverb_sys::clock;
-use omniverb_sys::socket::Mode;
+use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;

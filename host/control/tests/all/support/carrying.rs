@@ -3,8 +3,8 @@
 
 use super::machine::Machine;
 use super::net::Net;
-use omniverb_sys::carried::{Head, MESSAGE_MAX};
-use omniverb_sys::socket;
+use omniverb_sys::proxied_udp::{Head, MESSAGE_MAX};
+use omniverb_sys::seqpacket;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -36,8 +36,8 @@ impl Carried {
     /// What has come by either end goes on by the other.
     pub fn carry(&self) {
         let mut bytes = [0; MESSAGE_MAX];
-        let mode = socket::Mode::NonBlocking;
-        while let Ok((length, _)) = socket::receive(self.port.as_fd(), &mut bytes, mode) {
+        let mode = seqpacket::Mode::NonBlocking;
+        while let Ok((length, _)) = seqpacket::receive(self.port.as_fd(), &mut bytes, mode) {
             if let Some((head, payload)) = Head::read(&bytes[..length]) {
                 let _ = self.udp.send_to(payload, (head.remote, head.port));
             }
@@ -47,7 +47,7 @@ impl Carried {
             let local = Some(self.address.into());
             let head = Head { local, remote, interface: 0, port, ecn: 0 };
             let message = [&head.written()[..], &bytes[..length]].concat();
-            let _ = socket::send(self.port.as_fd(), &message, &[]);
+            let _ = seqpacket::send(self.port.as_fd(), &message, &[]);
         }
     }
 }

@@ -9,7 +9,7 @@ use omniverb_session::operator::{AttachMachine, Message as Said};
 use omniverb_session::vm::{
     self, Booted, EndSession, MachineAddress, OpenPort, OpenSession, TellAddresses,
 };
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::{memfd, seqpacket};
 use serde_json::Value;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -60,10 +60,10 @@ impl Machine {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = vm::encode(self.tag, &message.into(), &mut bytes);
-        socket::send(self.door.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(self.door.as_fd(), &bytes[..length], &[]).unwrap();
         assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "no answer");
         let (length, files) =
-            socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.door.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
         let (tag, answer) = vm::decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
         (answer, files)
@@ -118,7 +118,7 @@ impl Machine {
     pub fn hear(&self) -> Option<vm::Message> {
         assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+        match seqpacket::receive(self.door.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, _)) | Err(_) => None,
             Ok((length, _)) => Some(vm::decode(&bytes[..length]).unwrap().1),
         }

@@ -8,8 +8,8 @@ use omniverb_control::{
 use omniverb_session::body::*;
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::event::readable;
-use omniverb_sys::{EventFd, socket};
+use omniverb_sys::eventfd::readable;
+use omniverb_sys::{EventFd, seqpacket};
 use omniverb_terms::{Gid, Qpn, Service};
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
@@ -120,7 +120,7 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &Path) -> Client {
-        Client::over(socket::connect(path).unwrap())
+        Client::over(seqpacket::connect(path).unwrap())
     }
 
     /// On a connection that is there.
@@ -147,14 +147,14 @@ impl Client {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(self.tag, &message.into(), &mut bytes);
-        socket::send(self.calls.as_fd(), &bytes[..length], files).unwrap();
+        seqpacket::send(self.calls.as_fd(), &bytes[..length], files).unwrap();
     }
 
     pub fn answer(&mut self) -> (Message, Vec<OwnedFd>) {
         assert!(readable(self.calls.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) =
-            socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the connection");
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
@@ -176,7 +176,7 @@ impl Client {
             return None;
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = socket::receive(events, &mut bytes, socket::Mode::Blocking).unwrap();
+        let (length, files) = seqpacket::receive(events, &mut bytes, seqpacket::Mode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the events");
         Some((decode(&bytes[..length]).unwrap().1, files))
     }
@@ -185,10 +185,10 @@ impl Client {
     pub fn is_dropped(&self) -> bool {
         readable(self.calls.as_fd(), Some(Duration::from_secs(8))).unwrap()
             && matches!(
-                socket::receive(
+                seqpacket::receive(
                     self.calls.as_fd(),
                     &mut [0; MESSAGE_BYTES_MAX],
-                    socket::Mode::Blocking
+                    seqpacket::Mode::Blocking
                 ),
                 Ok((0, _)) | Err(_)
             )
@@ -229,7 +229,7 @@ impl Speaker for Client {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, &message, &mut bytes);
         let events = self.events.as_ref().unwrap();
-        socket::send(events.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(events.as_fd(), &bytes[..length], &[]).unwrap();
     }
 }
 

@@ -16,7 +16,7 @@ pub fn name(text: &str) -> [u8; VNIC_NAME_BYTES] {
 
 impl Operator {
     pub fn connect(daemon: &Daemon) -> Operator {
-        Operator { socket: socket::connect(&daemon.operators).unwrap() }
+        Operator { socket: seqpacket::connect(&daemon.operators).unwrap() }
     }
 
     pub fn call(&mut self, message: impl Into<Message>) -> Message {
@@ -37,10 +37,10 @@ impl Operator {
     ) -> (Message, Vec<OwnedFd>) {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(7, &message.into(), &mut bytes);
-        socket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
+        seqpacket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
         assert!(readable(self.socket.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let (length, files) =
-            socket::receive(self.socket.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, 7);
         (message, files)
@@ -50,7 +50,7 @@ impl Operator {
     pub fn say(&self, message: impl Into<Message>) {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(7, &message.into(), &mut bytes);
-        socket::send(self.socket.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(self.socket.as_fd(), &bytes[..length], &[]).unwrap();
     }
 
     /// What it is answered within this time; `None`: nothing. An operator who is hung up on hears
@@ -58,8 +58,8 @@ impl Operator {
     pub fn heard(&self, patience: Duration) -> Option<Result<Message, ()>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         readable(self.socket.as_fd(), Some(patience)).unwrap().then(|| {
-            let mode = socket::Mode::NonBlocking;
-            match socket::receive(self.socket.as_fd(), &mut bytes, mode) {
+            let mode = seqpacket::Mode::NonBlocking;
+            match seqpacket::receive(self.socket.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) | Err(_) => Err(()),
                 Ok((length, _)) => Ok(decode(&bytes[..length]).unwrap().1),
             }

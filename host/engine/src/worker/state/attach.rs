@@ -14,7 +14,7 @@ use crate::worker::watcher::Watcher;
 use crate::worker::work_left::WorkLeft;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_terms::{Qpn, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_wire::{Flow, PORT};

@@ -14,7 +14,7 @@ use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Outbox;
 use crate::worker::watcher::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{EventFd, Extent, memfd};
 use omniverb_terms::{Qpn, Rkey, RouteKey, Service, Underlay, VnicId};
 use omniverb_transport::Ecn;

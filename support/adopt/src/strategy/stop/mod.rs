@@ -33,7 +33,7 @@ use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Staging, Work};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use omniverb_sys::maps;
+use omniverb_sys::proc_maps;
 use order::{Order, REFUSED, STARTED, THREADS_MAX};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -115,7 +115,7 @@ extern "C" fn main(order: *mut c_void) -> c_int {
 /// process, hence all its descendants) as allowed.
 fn allow_own_children_to_trace() {
     let mut scope = [0u8; 4];
-    let restricted = maps::open_read(c"/proc/sys/kernel/yama/ptrace_scope")
+    let restricted = proc_maps::open_read(c"/proc/sys/kernel/yama/ptrace_scope")
         .and_then(|file| read(&file, &mut scope))
         .is_ok_and(|count| scope[..count].trim_ascii() == b"1");
     if restricted {

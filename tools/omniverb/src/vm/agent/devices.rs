@@ -3,7 +3,7 @@
 use crate::vm::windows::{Found, names};
 use anyhow::{Context, bail};
 use omniverb_session::vm::PORT_NAME;
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -72,9 +72,9 @@ pub(super) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    if socket::is_alive(path) {
+    if seqpacket::is_alive(path) {
         bail!("a daemon listens at {}", path.display());
     }
     let _ = std::fs::remove_file(path);
-    socket::listen(path, 0o666).with_context(|| path.display().to_string())
+    seqpacket::listen(path, 0o666).with_context(|| path.display().to_string())
 }

@@ -26,11 +26,11 @@ struct Bench {
 fn bench() -> Bench {
     let (port, far) = UnixStream::pair().unwrap();
     let mut relay = Relay::new(port.into(), Reads::Always).unwrap();
-    let ((calls, process), (events, heard)) = (socket::pair().unwrap(), socket::pair().unwrap());
+    let ((calls, process), (events, heard)) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     relay.add(SESSION, calls);
     relay.set_events(SESSION, events);
     let window = Arc::new(memfd::create("window", WINDOW_BYTES).unwrap());
-    let (listener, _) = socket::pair().unwrap();
+    let (listener, _) = seqpacket::pair().unwrap();
     let agent = Agent {
         opener: None,
         keeping: Keeping::none(),
@@ -132,7 +132,7 @@ fn a_process_whose_bell_cannot_be_heard_is_lost() {
     assert_eq!(bench.said(), [FrameKind::Lost]);
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut hear = |socket: &OwnedFd| {
-        socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap().0
+        seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap().0
     };
     // What it was told before, then nothing any more.
     assert!(hear(&bench.process[1]) > 0);
@@ -165,7 +165,7 @@ fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
     for _ in 0..2 {
         engine.count_ring();
         futex::wake(engine.rung(), 1);
-        while !omniverb_sys::event::readable(bench.agent.wakes.rung(), None).unwrap() {}
+        while !omniverb_sys::eventfd::readable(bench.agent.wakes.rung(), None).unwrap() {}
         bench.agent.other(RUNG).unwrap();
         assert_eq!(bench.said(), [FrameKind::Word]);
     }
@@ -217,10 +217,10 @@ fn what_is_said_of_pages_is_looked_at_here() {
     };
     let Ok((_, AtDoor::TellPinned(told))) = vm::decode(bytes) else { panic!("not that") };
     assert_eq!((told.token, told.errno, told.count), (7, Errno::EPERM, 0));
-    let heard = socket::receive(
+    let heard = seqpacket::receive(
         bench.process[1].as_fd(),
         &mut [0; MESSAGE_BYTES_MAX],
-        socket::Mode::NonBlocking,
+        seqpacket::Mode::NonBlocking,
     );
     assert!(heard.is_err(), "it was asked");
 }
@@ -233,7 +233,7 @@ fn only_who_was_asked_is_looked_at() {
     use omniverb_session::written;
     use omniverb_terms::{Errno, Rkey};
     let mut bench = bench();
-    let (ours, pinner) = socket::pair().unwrap();
+    let (ours, pinner) = seqpacket::pair().unwrap();
     let Agent { keeping, relay, .. } = &mut bench.agent;
     *keeping = Keeping::of(Some(Pinner::stand_in(ours)));
     let says = |keeping: &mut Keeping, relay: &mut Relay, session: u32, token: u64| {
@@ -241,11 +241,11 @@ fn only_who_was_asked_is_looked_at() {
         let from = (session, Channel::Events);
         assert!(keeping.takes(relay, Speaker::Process, from, &written(0, &said.into())));
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        socket::receive(pinner.as_fd(), &mut bytes, socket::Mode::NonBlocking).is_ok()
+        seqpacket::receive(pinner.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).is_ok()
     };
     let asked = |keeping: &mut Keeping, relay: &mut Relay, token: u64| {
         let pin = Pin { token, rkey: Rkey(1), qpn: Qpn(2), start: 4096, length: 4096 };
-        socket::send(pinner.as_fd(), &written(SESSION.into(), &pin.into()), &[]).unwrap();
+        seqpacket::send(pinner.as_fd(), &written(SESSION.into(), &pin.into()), &[]).unwrap();
         assert!(keeping.hear(relay).is_ok());
     };
     assert!(!says(keeping, relay, SESSION, 7), "nobody has asked");
@@ -277,6 +277,6 @@ fn without_who_keeps_pages_all_sessions_end() {
     assert!(error.contains("has ended"), "{error}");
     assert_eq!(bench.said(), [FrameKind::Lost], "its process lives, and has what is its");
     assert_eq!(bench.agent.relay.len(), 0);
-    let heard = socket::receive(bench.process[0].as_fd(), &mut [0; 8], socket::Mode::NonBlocking);
+    let heard = seqpacket::receive(bench.process[0].as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
     assert_eq!(heard.unwrap().0, 0, "its daemon is gone");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::vm::relay::{News, Reads, Relay};
-use omniverb_sys::{listener, memfd};
+use omniverb_sys::{doorbell_listener, memfd};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn border(file: &OwnedFd, side: Side) -> Border {
     let mut border = Border::new(side).unwrap();
     border.add(1, file, DATA, Whose::Own).unwrap();
     // Once at the beginning it tells.
-    assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+    assert!(omniverb_sys::eventfd::readable(border.rung(), Some(LIMIT)).unwrap());
     border.take();
     border
 }
@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// The last word was that of a change.
 fn until_quiet(border: &Border) {
-    while omniverb_sys::event::readable(border.rung(), Some(QUIET)).unwrap() {
+    while omniverb_sys::eventfd::readable(border.rung(), Some(QUIET)).unwrap() {
         border.take();
     }
 }
@@ -44,8 +44,8 @@ fn who_sleeps_across_the_border_is_woken_by_a_word() {
     let last = pair_window::bells(DATA.length) - 1;
     for number in [0, last] {
         let [ours, theirs] = bell(&file, number);
-        listener::ring(&theirs);
-        assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+        doorbell_listener::ring(&theirs);
+        assert!(omniverb_sys::eventfd::readable(host.rung(), Some(LIMIT)).unwrap());
         host.take();
         let (seen, woken) = (futex::low(ours.rung()), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ fn what_is_rung_is_said_by_name() {
     // Whoever begins to hear bells says once, or more often, that any may have been rung. Who
     // has heard one of them twice is through with that: so it is not taken for what follows.
     for number in (0..pair_window::bells(DATA.length)).chain(0..pair_window::bells(DATA.length)) {
-        listener::ring(&bell(&file, number)[1]);
+        doorbell_listener::ring(&bell(&file, number)[1]);
         let news = agent.wait(&[], Some(20_000)).unwrap();
         let [News::Frame(frame)] = &news[..] else { panic!("{news:?}") };
         let name = [1, u8::try_from(number).unwrap()];
@@ -101,7 +101,7 @@ fn what_is_rung_is_said_by_name() {
         assert_eq!((frame.kind, &frame.bytes[..]), (FrameKind::Rung, &[1, 5][..]));
     });
     assert!(woken.load(Ordering::SeqCst));
-    assert!(!omniverb_sys::event::readable(host.rung(), Some(Duration::ZERO)).unwrap());
+    assert!(!omniverb_sys::eventfd::readable(host.rung(), Some(Duration::ZERO)).unwrap());
     // Its counter does not change: it is woken by what was said.
     let (seen, slept) = (futex::low(theirs.rung()), AtomicBool::new(true));
     std::thread::scope(|scope| {
@@ -119,8 +119,8 @@ fn what_is_rung_is_said_by_name() {
     assert!(!slept.load(Ordering::SeqCst));
     // Nobody says it at once: who serves the port does.
     host.speak_by(None);
-    listener::ring(&theirs);
-    assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+    doorbell_listener::ring(&theirs);
+    assert!(omniverb_sys::eventfd::readable(host.rung(), Some(LIMIT)).unwrap());
 }
 
 /// Two machines with one window: what a process of the one rings, its agent hears; that one's
@@ -131,7 +131,7 @@ fn a_word_passes_two_borders() {
     let of = |side, whose| {
         let mut border = Border::new(side).unwrap();
         border.add(1, &file, DATA, whose).unwrap();
-        assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+        assert!(omniverb_sys::eventfd::readable(border.rung(), Some(LIMIT)).unwrap());
         // It sleeps before the next one does: a ring wakes who has slept for longest.
         until_quiet(&border);
         border
@@ -145,10 +145,10 @@ fn a_word_passes_two_borders() {
         let there = of(Side::Machine, to);
         let _ = futex::low(page.rung());
         // One kernel here stands for three: only this listener is woken by a ring.
-        listener::ring(page);
-        assert!(omniverb_sys::event::readable(agent.rung(), Some(LIMIT)).unwrap());
+        doorbell_listener::ring(page);
+        assert!(omniverb_sys::eventfd::readable(agent.rung(), Some(LIMIT)).unwrap());
         porter.wake();
-        assert!(omniverb_sys::event::readable(others.rung(), Some(LIMIT)).unwrap());
+        assert!(omniverb_sys::eventfd::readable(others.rung(), Some(LIMIT)).unwrap());
         there.wake();
     }
 }
@@ -164,13 +164,13 @@ fn a_window_can_be_left_out_again() {
     assert!(host.named.is_empty() && lock(&host.near.pages).is_empty());
     assert!(lock(&host.far.names).is_empty());
     until_quiet(&host);
-    listener::ring(&theirs);
-    assert!(!omniverb_sys::event::readable(host.rung(), Some(QUIET)).unwrap());
+    doorbell_listener::ring(&theirs);
+    assert!(!omniverb_sys::eventfd::readable(host.rung(), Some(QUIET)).unwrap());
     let other = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     host.add(1, &other, DATA, Whose::Own).unwrap();
     host.take();
-    listener::ring(&bell(&other, 5)[1]);
-    assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+    doorbell_listener::ring(&bell(&other, 5)[1]);
+    assert!(omniverb_sys::eventfd::readable(host.rung(), Some(LIMIT)).unwrap());
 }
 
 #[test]

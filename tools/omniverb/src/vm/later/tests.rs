@@ -28,7 +28,7 @@ fn without(refused: &'static str) -> impl FnOnce(UnixStream) + Send + 'static {
         let mut bytes = [0; 4096];
         let end: OwnedFd = socket.try_clone().unwrap().into();
         while let Ok((length @ 1.., came)) =
-            socket::receive(end.as_fd(), &mut bytes, socket::Mode::Blocking)
+            seqpacket::receive(end.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
         {
             files += came.len();
             let said: serde_json::Value = serde_json::from_slice(&bytes[..length]).unwrap();
@@ -63,7 +63,7 @@ fn what_qemu_says_is_what_is_wrong() {
 #[test]
 fn another_machine_s_window_that_is_too_long_ends_nothing() {
     let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
-    let (ours, mapper) = socket::pair().unwrap();
+    let (ours, mapper) = seqpacket::pair().unwrap();
     let slots = Slots { bytes: 2 * STEP, count: 3 };
     let mut later = Later {
         machine: [0; VNIC_NAME_BYTES],
@@ -86,7 +86,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
     let folder = std::fs::File::open("/proc/self").unwrap();
     later.monitor = Some(Monitor(folder.into()));
     assert_eq!(plug(&later, 3 * STEP), PlugTrouble::NoMonitor);
-    assert!(!event::readable(mapper.as_fd(), Some(Duration::ZERO)).unwrap(), "it was asked");
+    assert!(!eventfd::readable(mapper.as_fd(), Some(Duration::ZERO)).unwrap(), "it was asked");
     for _ in 0..TRIES {
         later.is_in_vain(Whose::Another, PlugTrouble::NoMonitor);
     }
@@ -94,7 +94,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
     // One that has a place goes to who maps; here nobody follows that one.
     let mapped = later.mapped.clone().unwrap();
     let ends = std::thread::spawn(move || {
-        let asked = event::readable(mapper.as_fd(), Some(Duration::from_secs(20))).unwrap();
+        let asked = eventfd::readable(mapper.as_fd(), Some(Duration::from_secs(20))).unwrap();
         mapped.is_over();
         asked
     });

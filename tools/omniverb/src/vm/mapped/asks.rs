@@ -6,7 +6,7 @@
 use crate::vm::mapper::{MAP, UNMAP};
 use crate::vm::slots::Slots;
 use omniverb_session::pair_window::PlugTrouble;
-use omniverb_sys::{lock, socket};
+use omniverb_sys::{lock, seqpacket};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,7 +60,7 @@ impl Asked {
     pub(super) fn tell(&self, mapper: &OwnedFd) -> io::Result<()> {
         let what = if self.file.is_some() { MAP } else { UNMAP };
         let files: Vec<_> = self.file.iter().map(AsFd::as_fd).collect();
-        socket::try_send(mapper.as_fd(), &[what, self.number], &files)
+        seqpacket::try_send(mapper.as_fd(), &[what, self.number], &files)
     }
 }
 
@@ -150,7 +150,7 @@ impl Mapped {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // What it says of this one must not be taken for what it says of the next.
-                inner.mapper.take().iter().for_each(|mapper| socket::shut(mapper.as_fd()));
+                inner.mapper.take().iter().for_each(|mapper| seqpacket::shut(mapper.as_fd()));
                 break PlugTrouble::Silent;
             }
             let waited = self.changed.wait_timeout(inner, left);

@@ -36,22 +36,22 @@ struct Played {
 
 impl Played {
     fn new(mapped: &Arc<Mapped>, kept: &Kept<'_>) -> Played {
-        let (ours, end) = socket::pair().unwrap();
+        let (ours, end) = seqpacket::pair().unwrap();
         mapped.tell_all(ours.try_clone().unwrap(), kept).unwrap();
         let mapped = mapped.clone();
         Played { end, heard: spawn(move || mapped.hear(&ours).unwrap()) }
     }
 
     fn hears(&self) -> ([u8; 2], Vec<OwnedFd>) {
-        assert!(event::readable(self.end.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        assert!(eventfd::readable(self.end.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let heard = socket::receive(self.end.as_fd(), &mut said, socket::Mode::NonBlocking);
+        let heard = seqpacket::receive(self.end.as_fd(), &mut said, seqpacket::Mode::NonBlocking);
         (said, heard.unwrap().1)
     }
 
     fn says(&self, word: &[u8], beside: &[&OwnedFd]) {
         let files: Vec<_> = beside.iter().map(|file| file.as_fd()).collect();
-        socket::send(self.end.as_fd(), word, &files).unwrap();
+        seqpacket::send(self.end.as_fd(), word, &files).unwrap();
     }
 
     /// As it is ended, whatever it has not read: whether it made sense.
@@ -125,10 +125,10 @@ fn whoever_follows_hears_what_there_is_and_what_is_to_be_done() {
 fn what_a_mapper_has_said_is_heard_although_it_has_not_heard_all() {
     let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let kept = kept(&ends);
-    let (ours, end) = socket::pair().unwrap();
+    let (ours, end) = seqpacket::pair().unwrap();
     mapped.tell_all(ours.try_clone().unwrap(), &kept).unwrap();
     for word in [[BEGUN, 0], [BEGUN, 1]] {
-        socket::send(end.as_fd(), &word, &[]).unwrap();
+        seqpacket::send(end.as_fd(), &word, &[]).unwrap();
     }
     drop(end);
     assert!(mapped.hear(&ours).unwrap());
@@ -144,7 +144,7 @@ fn one_that_cannot_be_told_what_there_is_maps_nothing() {
     let alone = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     mapped.tell_all(alone, &kept).unwrap_err();
     assert!(lock(&mapped.inner).mapper.is_none());
-    let (ours, gone) = socket::pair().unwrap();
+    let (ours, gone) = seqpacket::pair().unwrap();
     drop(gone);
     mapped.tell_all(ours, &kept).unwrap();
     assert!(lock(&mapped.inner).mapper.is_some());
@@ -153,7 +153,7 @@ fn one_that_cannot_be_told_what_there_is_maps_nothing() {
 #[test]
 fn a_mapper_that_makes_no_sense_is_heard_no_more() {
     let [channel, other, own] = qemu();
-    let (packets, _far) = socket::pair().unwrap();
+    let (packets, _far) = seqpacket::pair().unwrap();
     let words: [(&[u8], &[&OwnedFd]); 7] = [
         (b"x0", &[]),
         (&[DONE], &[]),

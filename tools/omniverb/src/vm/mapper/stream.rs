@@ -2,7 +2,7 @@
 
 use super::over::Over;
 use crate::vm::vhost::{HEAD_BYTES, Head};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -71,7 +71,7 @@ fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
 ) -> Result<Option<(usize, Vec<OwnedFd>)>, Over> {
-    match socket::receive(socket, bytes, socket::Mode::NonBlocking) {
+    match seqpacket::receive(socket, bytes, seqpacket::Mode::NonBlocking) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         heard => Ok(Some(heard?)),
     }

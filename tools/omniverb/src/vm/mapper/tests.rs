@@ -3,7 +3,7 @@
 use super::*;
 use crate::vm::vhost::HEAD_BYTES;
 use crate::vm::window::STEP;
-use omniverb_sys::event;
+use omniverb_sys::eventfd;
 use rustix::io::pread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn start(
     (notes, channel): (&OwnedFd, Option<&OwnedFd>),
     windows: &[(u8, &OwnedFd)],
 ) -> (OwnedFd, std::thread::JoinHandle<()>) {
-    let (keeper, keepers) = socket::pair().unwrap();
+    let (keeper, keepers) = seqpacket::pair().unwrap();
     let qemu = qemu.try_clone().unwrap();
     let mapper = std::thread::spawn(move || {
         let Err(Over) = serve(qemu, keepers, SLOTS);
@@ -50,10 +50,10 @@ fn start(
     let mut files = vec![notes.as_fd()];
     files.extend(channel.map(AsFd::as_fd));
     let count = u8::try_from(windows.len()).unwrap();
-    socket::send(keeper.as_fd(), &[NOTES, count], &files).unwrap();
+    seqpacket::send(keeper.as_fd(), &[NOTES, count], &files).unwrap();
     for (number, file) in windows {
         // One that does not go on hears none of it.
-        let _ = socket::send(keeper.as_fd(), &[HAS, *number], &[file.as_fd()]);
+        let _ = seqpacket::send(keeper.as_fd(), &[HAS, *number], &[file.as_fd()]);
     }
     (keeper, mapper)
 }
@@ -68,17 +68,17 @@ impl Ends {
         let windows: Vec<_> = [(OWN, &own)].into_iter().chain(more.iter().copied()).collect();
         let (keeper, mapper) = start(&theirs, (&notes, None), &windows);
         let (channel, asks) = stream();
-        socket::send(qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
-        assert!(event::readable(keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        seqpacket::send(qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
+        assert!(eventfd::readable(keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let mode = socket::Mode::NonBlocking;
-        let (length, mut files) = socket::receive(keeper.as_fd(), &mut said, mode).unwrap();
+        let mode = seqpacket::Mode::NonBlocking;
+        let (length, mut files) = seqpacket::receive(keeper.as_fd(), &mut said, mode).unwrap();
         assert_eq!((length, said[0], files.len()), (2, CHANNEL, 1));
         (Ends { qemu, theirs, channel, keeper, notes, own, mapper }, files.remove(0))
     }
 
     fn tell(&self, request: u32, body: &[u8]) {
-        socket::send(self.qemu.as_fd(), &message(request, body), &[]).unwrap();
+        seqpacket::send(self.qemu.as_fd(), &message(request, body), &[]).unwrap();
     }
 
     fn begins(&self, features: u64) {
@@ -87,28 +87,28 @@ impl Ends {
     }
 
     fn gives(&self, number: u8, file: &OwnedFd) {
-        socket::send(self.keeper.as_fd(), &[MAP, number], &[file.as_fd()]).unwrap();
+        seqpacket::send(self.keeper.as_fd(), &[MAP, number], &[file.as_fd()]).unwrap();
     }
 
     fn takes_out(&self, number: u8) {
-        socket::send(self.keeper.as_fd(), &[UNMAP, number], &[]).unwrap();
+        seqpacket::send(self.keeper.as_fd(), &[UNMAP, number], &[]).unwrap();
     }
 
     /// What the keeper hears.
     fn heard(&self) -> [u8; 2] {
-        assert!(event::readable(self.keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        assert!(eventfd::readable(self.keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
-        let mode = socket::Mode::NonBlocking;
-        assert_eq!(socket::receive(self.keeper.as_fd(), &mut said, mode).unwrap().0, 2);
+        let mode = seqpacket::Mode::NonBlocking;
+        assert_eq!(seqpacket::receive(self.keeper.as_fd(), &mut said, mode).unwrap().0, 2);
         said
     }
 
     /// What QEMU is asked for: which change, where, how long, and of which file.
     fn asked(&self) -> (u32, [u64; 3], Option<OwnedFd>) {
-        assert!(event::readable(self.channel.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        assert!(eventfd::readable(self.channel.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 52];
-        let mode = socket::Mode::NonBlocking;
-        let (length, files) = socket::receive(self.channel.as_fd(), &mut said, mode).unwrap();
+        let mode = seqpacket::Mode::NonBlocking;
+        let (length, files) = seqpacket::receive(self.channel.as_fd(), &mut said, mode).unwrap();
         assert_eq!(length, said.len());
         let long = |at: usize| u64::from_ne_bytes(said[at..at + 8].try_into().unwrap());
         let request = u32::from_ne_bytes(said[..4].try_into().unwrap());
@@ -118,19 +118,19 @@ impl Ends {
     fn answers(&self, request: u32, outcome: u64) {
         let head = [request, 5, 8].map(u32::to_ne_bytes).concat();
         let answer = [head, outcome.to_ne_bytes().to_vec()].concat();
-        socket::send(self.channel.as_fd(), &answer, &[]).unwrap();
+        seqpacket::send(self.channel.as_fd(), &answer, &[]).unwrap();
     }
 
     fn is_asked_nothing(&self) {
-        assert!(!event::readable(self.channel.as_fd(), Some(MOMENT)).unwrap());
+        assert!(!eventfd::readable(self.channel.as_fd(), Some(MOMENT)).unwrap());
     }
 
     /// Asks QEMU's question how many queues there are: whether it is answered.
     fn is_answered(&self) -> bool {
         self.tell(17, &[]);
         let mut answer = [0; 64];
-        event::readable(self.qemu.as_fd(), Some(LIMIT)).unwrap()
-            && socket::receive(self.qemu.as_fd(), &mut answer, socket::Mode::NonBlocking)
+        eventfd::readable(self.qemu.as_fd(), Some(LIMIT)).unwrap()
+            && seqpacket::receive(self.qemu.as_fd(), &mut answer, seqpacket::Mode::NonBlocking)
                 .is_ok_and(|(length, _)| length == HEAD_BYTES + 8)
     }
 
@@ -285,13 +285,13 @@ fn qemu_is_answered_while_it_is_asked() {
     ends.asked();
     let said = message(17, &[]);
     for piece in said.chunks(5) {
-        socket::send(ends.qemu.as_fd(), piece, &[]).unwrap();
+        seqpacket::send(ends.qemu.as_fd(), piece, &[]).unwrap();
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
+    assert!(eventfd::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
     let mut answer = [0; 64];
-    let mode = socket::Mode::NonBlocking;
-    assert_eq!(socket::receive(ends.qemu.as_fd(), &mut answer, mode).unwrap().0, 20);
+    let mode = seqpacket::Mode::NonBlocking;
+    assert_eq!(seqpacket::receive(ends.qemu.as_fd(), &mut answer, mode).unwrap().0, 20);
     ends.answers(9, 0);
 }
 
@@ -334,8 +334,8 @@ fn another_one_goes_on_where_one_was_at_rest() {
     assert_eq!(ends.heard(), [DONE, 1]);
     // And what the machine's own file began with, and that QEMU wants answers.
     let told = [3_u32, 9, 0].map(u32::to_ne_bytes).concat();
-    socket::send(ends.qemu.as_fd(), &told, &[]).unwrap();
-    assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
+    seqpacket::send(ends.qemu.as_fd(), &told, &[]).unwrap();
+    assert!(eventfd::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
     ends.begins(KNOWS);
     assert_eq!(ends.asked().1[0], 0);
     let mut bytes = [0; 5];
@@ -350,12 +350,12 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
     type Begins = fn(&Ends);
     let middles: [Begins; 3] = [
         // A word half heard.
-        |ends| socket::send(ends.qemu.as_fd(), &message(17, &[])[..5], &[]).unwrap(),
+        |ends| seqpacket::send(ends.qemu.as_fd(), &message(17, &[])[..5], &[]).unwrap(),
         // Asked, and not answered; an answer half heard.
         |ends| ends.begins(KNOWS),
         |ends| {
             ends.begins(KNOWS);
-            socket::send(ends.channel.as_fd(), &[0; 3], &[]).unwrap();
+            seqpacket::send(ends.channel.as_fd(), &[0; 3], &[]).unwrap();
         },
     ];
     for begin in middles {
@@ -394,8 +394,8 @@ fn nobody_begins_with_what_does_not_fit() {
         Notes::new(notes.try_clone().unwrap()).unwrap().at_rest(left).unwrap();
         let (keeper, mapper) = start(&theirs, (&notes, channel), windows);
         if fits {
-            socket::send(qemu.as_fd(), &message(17, &[]), &[]).unwrap();
-            assert!(event::readable(qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
+            seqpacket::send(qemu.as_fd(), &message(17, &[]), &[]).unwrap();
+            assert!(eventfd::readable(qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
             drop(keeper);
         }
         mapper.join().unwrap();
@@ -410,19 +410,19 @@ fn nonsense_of_either_ends_it() {
         // Where it is asked it says once.
         |ends| {
             let (_channel, asks) = stream();
-            socket::send(ends.qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
+            seqpacket::send(ends.qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
         },
-        |ends| socket::send(ends.qemu.as_fd(), &[0xff; 12], &[]).unwrap(),
+        |ends| seqpacket::send(ends.qemu.as_fd(), &[0xff; 12], &[]).unwrap(),
         |ends| ends.tell(2, &[1]),
         |ends| ends.answers(9, 0),
-        |ends| socket::send(ends.keeper.as_fd(), b"x", &[]).unwrap(),
-        |ends| socket::send(ends.keeper.as_fd(), &[MAP, 1], &[]).unwrap(),
+        |ends| seqpacket::send(ends.keeper.as_fd(), b"x", &[]).unwrap(),
+        |ends| seqpacket::send(ends.keeper.as_fd(), &[MAP, 1], &[]).unwrap(),
     ];
     for say in says {
         let (ends, _) = Ends::new(&[]);
         // Once it is known where QEMU is asked.
         ends.tell(17, &[]);
-        assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
+        assert!(eventfd::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
         say(&ends);
         ends.mapper.join().unwrap();
     }

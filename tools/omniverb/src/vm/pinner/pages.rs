@@ -1,7 +1,7 @@
 //! Where pages of a process are in the machine's memory, and what can be seen of what keeps them.
 
 use omniverb_session::body::Pinned;
-use omniverb_sys::pinned;
+use omniverb_sys::io_uring_pin;
 use omniverb_terms::Errno;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::pread;
@@ -29,12 +29,12 @@ pub(super) fn look(
     if !whole || !(PAGE..=BYTES_MAX).contains(&length) || start.checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
-    let ring = pinned::descriptor_of(process, ring).map_err(|error| refused(&error))?;
+    let ring = io_uring_pin::descriptor_of(process, ring).map_err(|error| refused(&error))?;
     let pages = numbers(pid, start, length)?;
     // Of a process with this number there was one in between, or nothing has changed.
     let same = numbers(pid, start, length)? == pages;
     let lives = omniverb_sys::pidfd::pid_of(process).is_ok_and(|now| now == pid);
-    match (same && lives, pinned::keeps(ring.as_fd(), start, length)) {
+    match (same && lives, io_uring_pin::keeps(ring.as_fd(), start, length)) {
         (true, true) => Ok((ring, pages)),
         (false, true) => Err(Errno::EAGAIN),
         (_, false) => Err(Errno::EINVAL),

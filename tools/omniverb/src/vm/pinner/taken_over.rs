@@ -14,7 +14,7 @@ use super::kept::{Kept, PINS_MAX};
 use super::pages::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_sys::{clock, limited, pidfd, pinned, socket};
+use omniverb_sys::{clock, socket_deadline, pidfd, io_uring_pin, seqpacket};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ fn number(file: &impl AsRawFd) -> u64 {
 /// Whether whoever has the other end of this socket is what we are: root of this user namespace,
 /// who may look into processes.
 fn is_alike(socket: BorrowedFd<'_>) -> Option<i32> {
-    let peer = socket::peer(socket).ok()?;
+    let peer = seqpacket::peer(socket).ok()?;
     let alike = peer.pid > 0 && peer.uid == geteuid().as_raw() && pages::may(peer.pid, LOOKS);
     alike.then_some(peer.pid)
 }
@@ -113,7 +113,7 @@ impl Drop for Alone {
 
 /// Whether there is somebody who keeps pins for an agent that is no more.
 pub(super) fn is_somebody_there(folder: &Path) -> bool {
-    socket::is_alive(&folder.join(NAME))
+    seqpacket::is_alive(&folder.join(NAME))
 }
 
 /// Whether whoever it is kept for is there. While he lives it is not given to anybody: he would
@@ -147,7 +147,7 @@ impl Heirs {
         make(folder)?;
         let _alone = Alone::at(folder)?;
         let path = folder.join(NAME);
-        if socket::is_alive(&path) {
+        if seqpacket::is_alive(&path) {
             take_over(&path, kept)?;
         }
         Heirs::at(&path)
@@ -160,19 +160,19 @@ impl Heirs {
     /// Somebody is there, or there is no such place.
     pub(super) fn begin_without_agent(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
         let path = folder.join(NAME);
-        if socket::is_alive(&path) {
+        if seqpacket::is_alive(&path) {
             Before::find(&path)?.leave(kept)?;
             bail!("somebody is there");
         }
         make(folder)?;
         let _alone = Alone::at(folder)?;
-        ensure!(!socket::is_alive(&path), "somebody has come");
+        ensure!(!seqpacket::is_alive(&path), "somebody has come");
         Heirs::at(&path)
     }
 
     fn at(path: &Path) -> anyhow::Result<Heirs> {
         let _ = fs::remove_file(path);
-        let door = socket::listen(path, 0o600).context("cannot listen")?;
+        let door = seqpacket::listen(path, 0o600).context("cannot listen")?;
         Ok(Heirs { door, heirs: Vec::new() })
     }
 
@@ -199,7 +199,7 @@ impl Heirs {
             }
         });
         if ready.first() == Some(&true)
-            && let Ok(Some(socket)) = socket::accept(self.door.as_fd())
+            && let Ok(Some(socket)) = seqpacket::accept(self.door.as_fd())
             && let Some(pid) = is_alike(socket.as_fd())
         {
             if self.heirs.len() >= HEIRS_MAX {
@@ -223,8 +223,8 @@ enum Said {
 impl Heir {
     fn serve(&mut self, kept: &Kept, agent: Agent) -> Said {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (socket, mode) = (self.socket.as_fd(), socket::Mode::NonBlocking);
-        let length = match socket::receive(socket, &mut bytes, mode) {
+        let (socket, mode) = (self.socket.as_fd(), seqpacket::Mode::NonBlocking);
+        let length = match seqpacket::receive(socket, &mut bytes, mode) {
             Ok((length, _)) => length,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Said::Something,
             Err(_) => return Said::Nonsense,
@@ -234,10 +234,10 @@ impl Heir {
             Some((HAVE, words)) => self.hear(&words),
             Some((ALL, _)) if agent == Agent::Gone && self.has_all(kept) => {
                 // Whether it hears that or not: it has them.
-                let _ = socket::try_send(self.socket.as_fd(), &[YES], &[]);
+                let _ = seqpacket::try_send(self.socket.as_fd(), &[YES], &[]);
                 return Said::All;
             }
-            Some((ALL, _)) => socket::try_send(self.socket.as_fd(), &[NO], &[]).is_ok(),
+            Some((ALL, _)) => seqpacket::try_send(self.socket.as_fd(), &[NO], &[]).is_ok(),
             _ => false,
         };
         if told { Said::Something } else { Said::Nonsense }
@@ -247,7 +247,7 @@ impl Heir {
     fn tell(&self, after: Option<u64>, kept: &Kept) -> bool {
         let behind = kept.iter().filter(|(token, ..)| after.is_none_or(|after| *token > after));
         let some = behind.take(AT_ONCE).map(|(token, ring, bytes)| [token, bytes, number(ring)]);
-        socket::try_send(self.socket.as_fd(), &message(SOME, some.flatten()), &[]).is_ok()
+        seqpacket::try_send(self.socket.as_fd(), &message(SOME, some.flatten()), &[]).is_ok()
     }
 
     fn hear(&mut self, words: &[u64]) -> bool {
@@ -265,7 +265,7 @@ impl Heir {
             && kept.iter().all(|(token, ring, _)| {
                 let number = self.has.get(&token);
                 number.is_some_and(|number| {
-                    pinned::is_same_file(ring.as_fd(), self.pid, *number).unwrap_or(false)
+                    io_uring_pin::is_same_file(ring.as_fd(), self.pid, *number).unwrap_or(false)
                 })
             })
     }
@@ -292,19 +292,19 @@ struct Before {
 impl Before {
     fn find(path: &Path) -> anyhow::Result<Before> {
         let deadline = clock::now() + PATIENCE;
-        let socket = limited::connect(path, deadline)?;
+        let socket = socket_deadline::connect(path, deadline)?;
         let pid = is_alike(socket.as_fd()).context("somebody else is there")?;
         let process = pidfd::of_peer(socket.as_fd())?;
         Ok(Before { socket, process, pid, deadline })
     }
 
     fn say(&self, message: &[u8]) -> anyhow::Result<()> {
-        Ok(limited::send(self.socket.as_fd(), message, &[], self.deadline)?)
+        Ok(socket_deadline::send(self.socket.as_fd(), message, &[], self.deadline)?)
     }
 
     fn hear(&self) -> anyhow::Result<(u8, Vec<u64>)> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = limited::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
+        let (length, _) = socket_deadline::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
         parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
     }
 
@@ -330,7 +330,7 @@ impl Before {
     /// Whether what is kept under this number is what that one has as this descriptor.
     fn has(&self, kept: &Kept, token: u64, number: u32) -> bool {
         kept.ring(token).is_some_and(|ring| {
-            pinned::is_same_file(ring.as_fd(), self.pid, number).unwrap_or(false)
+            io_uring_pin::is_same_file(ring.as_fd(), self.pid, number).unwrap_or(false)
         })
     }
 
@@ -342,7 +342,7 @@ impl Before {
         let mut held = Vec::new();
         for (token, bytes, theirs) in self.entries()? {
             if !self.has(kept, token, theirs) {
-                kept.add(token, pinned::descriptor_of(self.process.as_fd(), theirs)?, bytes);
+                kept.add(token, io_uring_pin::descriptor_of(self.process.as_fd(), theirs)?, bytes);
             }
             held.extend(kept.ring(token).map(|ring| [token, number(ring)]));
         }

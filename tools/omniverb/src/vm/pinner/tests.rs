@@ -12,7 +12,7 @@ fn pins(in_place: InPlace) -> Pins {
 
 /// A socket that this process has connected.
 fn calls() -> (OwnedFd, OwnedFd) {
-    socket::pair().unwrap()
+    seqpacket::pair().unwrap()
 }
 
 fn asked(token: u64, length: u64) -> Pin {
@@ -60,7 +60,7 @@ fn no_more_is_asked_for_than_may_be_kept() {
 #[test]
 fn a_question_is_passed_on_or_answered() {
     let (calls, _other) = calls();
-    let (agent, hears) = socket::pair().unwrap();
+    let (agent, hears) = seqpacket::pair().unwrap();
     let mut pins = pins(InPlace::All);
     let mut ask = |in_place, length| {
         pins.in_place = in_place;
@@ -69,7 +69,7 @@ fn a_question_is_passed_on_or_answered() {
         let said = [&5_u32.to_ne_bytes(), &bytes[..size]].concat();
         assert!(pins.looked(agent.as_fd(), calls.as_fd(), &said));
         let (size, _) =
-            socket::receive(hears.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+            seqpacket::receive(hears.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
         let told = match decode(&bytes[..size]) {
             Ok((5, Message::TellPinned(told))) => Some((told.token, told.errno)),
             _ => None,

@@ -27,12 +27,12 @@ fn what_a_porter_says_is_heard() {
 
 #[test]
 fn the_last_word_tells_a_parting_from_a_death() {
-    let ends = || socket::pair().unwrap();
+    let ends = || seqpacket::pair().unwrap();
     let (ours, theirs) = ends();
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let said = omniverb_session::vm::Parted { reserved: 0 };
     let length = encode(0, &said.into(), &mut bytes);
-    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     drop(theirs);
     assert_eq!(last_word(ours.as_fd()), Over::Detached);
     assert_eq!(last_word(ours.as_fd()), Over::Daemon);
@@ -46,7 +46,7 @@ fn the_last_word_tells_a_parting_from_a_death() {
         serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, border())
     };
     let (ours, theirs) = ends();
-    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     assert_eq!(ask(theirs, ours), Over::Detached);
     let (ours, theirs) = ends();
     assert_eq!(ask(theirs, ours), Over::Daemon);
@@ -54,7 +54,7 @@ fn the_last_word_tells_a_parting_from_a_death() {
 
 #[test]
 fn an_agent_that_goes_on_with_another_porter_begins_anew() {
-    let (ours, _theirs) = socket::pair().unwrap();
+    let (ours, _theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
     rustix::io::write(&far, &late.encode()).unwrap();
@@ -63,7 +63,7 @@ fn an_agent_that_goes_on_with_another_porter_begins_anew() {
 
 #[test]
 fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
     // Of another machine's agent nothing is believed, nor of one that knows of no boot.
@@ -72,7 +72,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut hear = || {
-        let received = socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let received = seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         decode(&bytes[..received.unwrap().0]).unwrap()
     };
     let (tag, Message::Booted(told)) = hear() else { panic!() };
@@ -80,7 +80,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
     let mut answer = [0; MESSAGE_BYTES_MAX];
     let done = omniverb_session::body::Done { take_back: 0 };
     let length = encode(tag, &done.into(), &mut answer);
-    socket::send(theirs.as_fd(), &answer[..length], &[]).unwrap();
+    seqpacket::send(theirs.as_fd(), &answer[..length], &[]).unwrap();
     assert!(matches!(hear(), (_, Message::OpenSession(_))));
     drop(theirs);
     assert_eq!(serving.join().unwrap(), Over::Daemon);
@@ -89,9 +89,9 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
 /// What is rung in a window that comes later is heard.
 #[test]
 fn a_window_that_comes_later_has_bells() {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (keeper, more) = socket::pair().unwrap();
+    let (keeper, more) = seqpacket::pair().unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
@@ -100,12 +100,12 @@ fn a_window_that_comes_later_has_bells() {
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (length, _) = socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+    let (length, _) = seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
     let Ok((tag, Message::TellPairs(_))) = decode(&bytes[..length]) else { panic!() };
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
-    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     let file = memfd::create("pair", 4 << 20).unwrap();
-    socket::send(keeper.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
+    seqpacket::send(keeper.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
     let is_rung = |one: &News| matches!(one, News::Frame(frame) if frame.kind == FrameKind::Rung);
     // Other words may come before, of windows.
     let mut rung = |milliseconds| loop {
@@ -121,12 +121,12 @@ fn a_window_that_comes_later_has_bells() {
     let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
     let page = omniverb_ring::doorbell::PAGE_BYTES;
-    omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
     assert!(rung(20_000), "not heard");
     // A keeper that is gone is nothing to a porter.
     drop(keeper);
     while rung(100) {}
-    omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
     assert!(rung(20_000), "not heard");
     drop(agent);
     assert_eq!(serving.join().unwrap(), Over::Machine);
@@ -134,7 +134,7 @@ fn a_window_that_comes_later_has_bells() {
 
 #[test]
 fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
-    let (ours, theirs) = socket::pair().unwrap();
+    let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let frame = |kind, bytes| Frame { kind, session: 0, bytes };
     let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
@@ -143,7 +143,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     agent.begin(&frame(FrameKind::Begin, bytes));
     // Nobody has the port yet.
     let port_frame = frame(FrameKind::Port, Vec::new());
-    let head = carried::HEAD_BYTES;
+    let head = proxied_udp::HEAD_BYTES;
     for said in [packet(head), port_frame, packet(0), packet(head - 1), packet(head + 1)] {
         agent.say(said.kind, 0, said.bytes);
     }
@@ -152,19 +152,19 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; PACKET_BYTES_MAX];
     let mut receive = |from: &OwnedFd| {
-        let received = socket::receive(from.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let received = seqpacket::receive(from.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         bytes[..received.unwrap().0].to_vec()
     };
     let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
-    let (queue, engine) = socket::pair().unwrap();
+    let (queue, engine) = seqpacket::pair().unwrap();
     let opened = omniverb_session::vm::PortOpened { reserved: 0 };
     let mut answer = [0; MESSAGE_BYTES_MAX];
     let length = encode(tag, &opened.into(), &mut answer);
-    socket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
+    seqpacket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
     assert_eq!(receive(&engine).len(), head + 1);
-    assert!(carried::is_word(&receive(&engine)));
-    socket::send(engine.as_fd(), &[3; 100], &[]).unwrap();
-    carried::say(engine.as_fd());
+    assert!(proxied_udp::is_word(&receive(&engine)));
+    seqpacket::send(engine.as_fd(), &[3; 100], &[]).unwrap();
+    proxied_udp::say(engine.as_fd());
     let mut came = Vec::new();
     while came.len() < 3 {
         for news in agent.wait(&[], None).unwrap() {
@@ -181,7 +181,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
 /// What comes and goes the agent is told, and when it has let go of what goes the keeper hears it.
 #[test]
 fn windows_come_and_go() {
-    let ((ours, theirs), (more, keeper)) = (socket::pair().unwrap(), socket::pair().unwrap());
+    let ((ours, theirs), (more, keeper)) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let windows = PairWindows { more: Some(more), ..border() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
@@ -203,7 +203,7 @@ fn windows_come_and_go() {
         }
     };
     let file = memfd::create("pair", 2 << 20).unwrap();
-    let give = |number| socket::send(keeper.as_fd(), &[b'+', number], &[file.as_fd()]).unwrap();
+    let give = |number| seqpacket::send(keeper.as_fd(), &[b'+', number], &[file.as_fd()]).unwrap();
     give(2);
     rustix::io::write(&far, &begin(7, 0)).unwrap();
     while told() != 0b10 {}
@@ -214,24 +214,24 @@ fn windows_come_and_go() {
         let frame = Frame { kind: FrameKind::Pairs, session: 0, bytes };
         rustix::io::write(&far, &frame.encode()).unwrap();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let mode = socket::Mode::Blocking;
-        let length = socket::receive(theirs.as_fd(), &mut bytes, mode).unwrap().0;
+        let mode = seqpacket::Mode::Blocking;
+        let length = seqpacket::receive(theirs.as_fd(), &mut bytes, mode).unwrap().0;
         let (tag, Message::TellPairs(tells)) = decode(&bytes[..length]).unwrap() else { panic!() };
         assert_eq!(tells.present, told);
         let done = omniverb_session::body::Done { take_back: 0 };
         let length = encode(tag, &done.into(), &mut bytes);
-        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     };
     says(0b110, 0b110);
-    socket::send(keeper.as_fd(), &[pairs::GOES, 2], &[]).unwrap();
+    seqpacket::send(keeper.as_fd(), &[pairs::GOES, 2], &[]).unwrap();
     assert_eq!(told(), 0b100);
     // It has not let go yet; nobody is given any of it.
     says(0b110, 0b100);
     let moment = Some(std::time::Duration::from_millis(100));
-    assert!(!omniverb_sys::event::readable(keeper.as_fd(), moment).unwrap());
+    assert!(!omniverb_sys::eventfd::readable(keeper.as_fd(), moment).unwrap());
     says(0b100, 0b100);
     let mut word = [0; 2];
-    socket::receive(keeper.as_fd(), &mut word, socket::Mode::Blocking).unwrap();
+    seqpacket::receive(keeper.as_fd(), &mut word, seqpacket::Mode::Blocking).unwrap();
     assert_eq!(word, [pairs::GOES, 2]);
     give(2);
     assert_eq!(told(), 0b110);

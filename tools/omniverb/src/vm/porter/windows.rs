@@ -5,7 +5,7 @@ use super::Over;
 use crate::vm::border::Border;
 use crate::vm::{pairs, window};
 use omniverb_session::pair_window::Whose;
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::{memfd, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// A machine's pair windows, as its porter has them.
@@ -39,7 +39,7 @@ impl PairWindows {
     pub(super) fn take(&mut self) -> Result<bool, Over> {
         let Some(from) = &self.more else { return Ok(false) };
         let mut word = [0; 2];
-        match socket::receive(from.as_fd(), &mut word, socket::Mode::NonBlocking) {
+        match seqpacket::receive(from.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
             Ok((2, files)) => match (word, files.into_iter().next()) {
                 ([pairs::GOES, number], None) => {
                     let bit = bit(number).ok_or(Over::Broken)?;
@@ -73,7 +73,7 @@ impl PairWindows {
         let Some(to) = &self.more else { return };
         for number in (1..=u64::BITS as u8).filter(|number| bit(*number).unwrap_or(0) & gone != 0) {
             // A keeper that does not hear it waits no longer.
-            let _ = socket::try_send(to.as_fd(), &[pairs::GOES, number], &[]);
+            let _ = seqpacket::try_send(to.as_fd(), &[pairs::GOES, number], &[]);
         }
     }
 }

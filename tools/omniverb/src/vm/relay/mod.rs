@@ -13,7 +13,7 @@ mod tests;
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::vm::{Frame, FrameKind};
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use port::Port;
 pub(super) use port::{Reads, Voice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -257,7 +257,7 @@ impl Relay {
         let session = self.sessions.get(&number);
         let Some(socket) = session.and_then(|session| session.socket(channel)) else { return };
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-        match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+        match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
             Ok((0, _)) => {}
             Ok((length, files)) => {
                 bytes.truncate(length);
@@ -265,7 +265,7 @@ impl Relay {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             // No room for a descriptor that came along, which none of ours sends.
-            Err(error) if socket::is_lost(&error) => return,
+            Err(error) if seqpacket::is_lost(&error) => return,
             Err(_) => {}
         }
         self.remove(number);

@@ -1,7 +1,7 @@
 //! A process at an end of a port: its two sockets, and what waits for room in them.
 
 use omniverb_session::vm::FrameKind;
-use omniverb_sys::socket;
+use omniverb_sys::seqpacket;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -94,7 +94,7 @@ impl Session {
         while let Some(first) = self.waiting.front() {
             let Some(socket) = self.socket(first.channel) else { return Err(End::Lost) };
             let files: Vec<_> = first.files.iter().map(AsFd::as_fd).collect();
-            match socket::try_send(socket.as_fd(), &first.bytes, &files) {
+            match seqpacket::try_send(socket.as_fd(), &first.bytes, &files) {
                 Ok(()) => {
                     self.cost -= first.cost();
                     self.waiting.pop_front();

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 fn ends() -> (Relay, Relay, (OwnedFd, OwnedFd)) {
     let (one, other) = UnixStream::pair().unwrap();
     let relay = |end: UnixStream| Relay::new(end.into(), Reads::Always).unwrap();
-    (relay(one), relay(other), socket::pair().unwrap())
+    (relay(one), relay(other), seqpacket::pair().unwrap())
 }
 
 fn turn(relay: &mut Relay, quiet: &OwnedFd) -> Vec<News> {
@@ -19,11 +19,11 @@ fn turn(relay: &mut Relay, quiet: &OwnedFd) -> Vec<News> {
 #[test]
 fn messages_of_sessions_come_out_where_they_belong() {
     let (mut one, mut other, (quiet, _far)) = ends();
-    let pairs: Vec<_> = (0..3).map(|_| socket::pair().unwrap()).collect();
+    let pairs: Vec<_> = (0..3).map(|_| seqpacket::pair().unwrap()).collect();
     let mut theirs = Vec::new();
     for (number, (ours, far)) in (1..).zip(pairs) {
         one.add(number, ours);
-        socket::send(far.as_fd(), format!("from {number}").as_bytes(), &[]).unwrap();
+        seqpacket::send(far.as_fd(), format!("from {number}").as_bytes(), &[]).unwrap();
         theirs.push(far);
     }
     let mut found = Vec::new();
@@ -47,7 +47,7 @@ fn messages_of_sessions_come_out_where_they_belong() {
 #[test]
 fn who_takes_nothing_is_parted_with_and_others_are_not() {
     let (mut relay, _other, (quiet, _far)) = ends();
-    let (slow, lively) = (socket::pair().unwrap(), socket::pair().unwrap());
+    let (slow, lively) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     relay.add(1, slow.0);
     relay.add(2, lively.0);
     for _ in 0..10_000 {
@@ -58,18 +58,18 @@ fn who_takes_nothing_is_parted_with_and_others_are_not() {
     relay.tell(2, Channel::Calls, b"still".to_vec(), Vec::new());
     let mut bytes = [0; 16];
     let (length, _) =
-        socket::receive(lively.1.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
+        seqpacket::receive(lively.1.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap();
     assert_eq!(&bytes[..length], b"still");
 }
 
 #[test]
 fn while_the_port_takes_nothing_no_socket_is_read() {
     let (mut relay, _other, (quiet, _far)) = ends();
-    let (ours, far) = socket::pair().unwrap();
+    let (ours, far) = seqpacket::pair().unwrap();
     relay.add(1, ours);
     let mut read = 0;
     for _ in 0..2000 {
-        let _ = socket::try_send(far.as_fd(), &[0; 4096], &[]);
+        let _ = seqpacket::try_send(far.as_fd(), &[0; 4096], &[]);
         for news in turn(&mut relay, &quiet) {
             let News::Said { session, channel, bytes, .. } = news else { panic!("{news:?}") };
             relay.say(channel.frame(), session, bytes);
@@ -86,7 +86,7 @@ fn while_the_port_takes_nothing_no_socket_is_read() {
 #[test]
 fn who_computes_for_a_while_is_not_parted_with() {
     let (mut relay, _other, _quiet) = ends();
-    let (ours, far) = socket::pair().unwrap();
+    let (ours, far) = seqpacket::pair().unwrap();
     relay.add(1, ours);
     for _ in 0..10_000 {
         relay.tell(1, Channel::Calls, vec![7; 128], Vec::new());
@@ -95,7 +95,7 @@ fn who_computes_for_a_while_is_not_parted_with() {
     let mut bytes = [0; 256];
     for _ in 0..10_000 {
         relay.flush(1);
-        let got = socket::receive(far.as_fd(), &mut bytes, socket::Mode::NonBlocking);
+        let got = seqpacket::receive(far.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking);
         assert_eq!(got.unwrap().0, 128);
     }
     assert_eq!(relay.cost, 0);
@@ -104,7 +104,7 @@ fn who_computes_for_a_while_is_not_parted_with() {
 #[test]
 fn all_sessions_together_have_a_bound() {
     let (mut relay, _other, (quiet, _far)) = ends();
-    let pairs: Vec<_> = (0..64).map(|_| socket::pair().unwrap()).collect();
+    let pairs: Vec<_> = (0..64).map(|_| seqpacket::pair().unwrap()).collect();
     let mut theirs = Vec::new();
     for (number, (ours, far)) in (0..).zip(pairs) {
         relay.add(number, ours);
@@ -121,7 +121,7 @@ fn all_sessions_together_have_a_bound() {
 fn who_takes_no_answers_is_not_heard() {
     let (one, other) = UnixStream::pair().unwrap();
     let mut relay = Relay::new(one.into(), Reads::WithRoom).unwrap();
-    let (quiet, _far) = socket::pair().unwrap();
+    let (quiet, _far) = seqpacket::pair().unwrap();
     other.set_nonblocking(true).unwrap();
     let frame = Frame { kind: FrameKind::Open, session: 7, bytes: vec![0; 8] }.encode();
     let turns = |relay: &mut Relay| {
@@ -153,7 +153,7 @@ fn who_takes_no_answers_is_not_heard() {
 fn who_comes_later_hears_nothing_of_what_was_said_before() {
     let (one, other) = UnixStream::pair().unwrap();
     let mut porter = Relay::new(one.into(), Reads::WithRoom).unwrap();
-    let (quiet, _far) = socket::pair().unwrap();
+    let (quiet, _far) = seqpacket::pair().unwrap();
     for session in 0..200 {
         porter.say(FrameKind::Call, session, vec![session as u8; 4096]);
     }

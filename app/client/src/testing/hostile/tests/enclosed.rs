@@ -40,7 +40,7 @@ fn a_link_is_made_of_its_memory_and_that_of_a_new_bell_and_of_nothing_else() {
         delivers(&process, other, some(count, bytes));
         assert_eq!(links(&process), 1, "{count} files");
     }
-    delivers(&process, other, vec![socket::pair().unwrap().0]);
+    delivers(&process, other, vec![seqpacket::pair().unwrap().0]);
     assert_eq!(links(&process), 1, "a socket");
     delivers(&process, other, some(1, bytes));
     assert_eq!(links(&process), 2);
@@ -89,7 +89,7 @@ fn a_grant_is_one_file() {
     for (bell, count) in (810..).zip(COUNTS) {
         assert_eq!(is_mapped(bell, some(count, PAGE)), count == 1, "{count} files");
     }
-    assert!(!is_mapped(819, vec![socket::pair().unwrap().0]), "a socket");
+    assert!(!is_mapped(819, vec![seqpacket::pair().unwrap().0]), "a socket");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_question_for_pages_has_one_file_if_they_are_to_be_moved() {
         assert_eq!(answer(1, some(count, PAGE)), errno(1), "{count} files");
         assert_eq!(answer(0, some(count, PAGE)), errno(0), "{count} files, and there already");
     }
-    assert_eq!(answer(1, vec![socket::pair().unwrap().0]), Some((5, Errno::EPROTO)));
+    assert_eq!(answer(1, vec![seqpacket::pair().unwrap().0]), Some((5, Errno::EPROTO)));
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn files_beside_a_message_that_has_none_are_closed_and_it_counts() {
     delivers(&process, LinkReady { bell: 820, ..link }, files(link.memory.length));
     assert_eq!(process.qps[0].peers().len(), 1);
     let closed = LinkClosed { qpn, peer_qpn: Qpn(0x200), reason: CLOSED_BY_DEATH, reserved: 0 };
-    let (ours, theirs) = socket::pair().unwrap();
+    let (ours, theirs) = seqpacket::pair().unwrap();
     delivers(&process, closed, vec![theirs]);
-    let heard = socket::receive(ours.as_fd(), &mut [0; 8], socket::Mode::NonBlocking);
+    let heard = seqpacket::receive(ours.as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
     assert!(matches!(heard, Ok((0, _))), "it is closed");
     assert_eq!(process.qps[0].query().0, State::Err);
 }

@@ -44,7 +44,7 @@ fn bench(pins: u64) -> Option<Bench> {
         loop {
             let sockets: Vec<_> = heirs.sockets().collect();
             let ready = |of: &BorrowedFd<'_>| {
-                omniverb_sys::event::readable(*of, Some(std::time::Duration::ZERO)).unwrap()
+                omniverb_sys::eventfd::readable(*of, Some(std::time::Duration::ZERO)).unwrap()
             };
             let ready: Vec<bool> = sockets.iter().map(ready).collect();
             drop(sockets);
@@ -63,13 +63,13 @@ impl Bench {
     /// Somebody comes who says this, and hears that.
     fn come(&self, said: &[Vec<u8>]) -> (OwnedFd, Option<(u8, Vec<u64>)>) {
         let deadline = clock::now() + PATIENCE;
-        let socket = limited::connect(&self.folder.join(NAME), deadline).unwrap();
+        let socket = socket_deadline::connect(&self.folder.join(NAME), deadline).unwrap();
         for message in said {
-            limited::send(socket.as_fd(), message, &[], deadline).unwrap();
+            socket_deadline::send(socket.as_fd(), message, &[], deadline).unwrap();
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let heard = (!said.is_empty()).then(|| {
-            let (length, _) = limited::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
+            let (length, _) = socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
             parts(&bytes[..length])
         });
         (socket, heard.flatten())
@@ -137,11 +137,11 @@ fn nothing_is_let_go_of_for_who_has_no_copy() {
 fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
     let Some(bench) = bench(0) else { return };
     let path = bench.folder.join("other.sock");
-    let door = socket::listen(&path, 0o600).unwrap();
+    let door = seqpacket::listen(&path, 0o600).unwrap();
     let before = thread::spawn(move || {
         let kept = kept(3);
         loop {
-            let Ok(Some(socket)) = socket::accept(door.as_fd()) else {
+            let Ok(Some(socket)) = seqpacket::accept(door.as_fd()) else {
                 thread::yield_now();
                 continue;
             };
@@ -151,7 +151,7 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             loop {
                 let deadline = clock::now() + PATIENCE;
-                let heard = limited::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
+                let heard = socket_deadline::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
                 match parts(&bytes[..heard.0]).unwrap() {
                     (WHICH, words) => assert!(heir.tell(words.first().copied(), &kept)),
                     (HAVE, words) => assert!(heir.hear(&words)),

@@ -22,19 +22,19 @@ pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::unread;
-    use crate::socket;
+    use crate::seqpacket;
     use std::os::fd::AsFd;
 
     #[test]
     fn what_is_taken_does_not_count() {
-        let (one, other) = socket::pair().unwrap();
+        let (one, other) = seqpacket::pair().unwrap();
         assert_eq!(unread(one.as_fd()).unwrap(), 0);
-        (0..32).for_each(|_| socket::send(one.as_fd(), &[0; 100], &[]).unwrap());
+        (0..32).for_each(|_| seqpacket::send(one.as_fd(), &[0; 100], &[]).unwrap());
         let bytes = unread(one.as_fd()).unwrap();
         assert!((32 * 100..32 << 11).contains(&bytes), "{bytes}");
         assert_eq!(unread(other.as_fd()).unwrap(), 0);
         (0..32).for_each(|_| {
-            drop(socket::receive(other.as_fd(), &mut [0; 100], socket::Mode::NonBlocking).unwrap())
+            drop(seqpacket::receive(other.as_fd(), &mut [0; 100], seqpacket::Mode::NonBlocking).unwrap())
         });
         assert_eq!(unread(one.as_fd()).unwrap(), 0);
     }

@@ -3,7 +3,7 @@
 //! The thread hears as many bells as the kernel lets it sleep on; threads of a [`Listener`] hear
 //! the others and nudge. What sleeps on descriptors, too, is another thread's business.
 
-use crate::listener::{Bell, GROUP, Group, Listener, Spawn, sleep};
+use crate::doorbell_listener::{Bell, GROUP, Group, Listener, Spawn, sleep};
 use crate::{clock, futex, lock};
 use omniverb_ring::{BellPage, Window};
 use std::io;
@@ -131,7 +131,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listener::ring;
+    use crate::doorbell_listener::ring;
     use crate::mapping::Access;
     use crate::{Extent, memfd};
 

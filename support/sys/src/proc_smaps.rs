@@ -1,10 +1,10 @@
 //! Reads `/proc/self/smaps`: the flags of mappings, which `/proc/self/maps` does not show. Raw
-//! system calls and no allocation, as in [`crate::maps`].
+//! system calls and no allocation, as in [`crate::proc_maps`].
 //!
 //! The kernel walks all pages of each mapping that it shows, which takes about 4 us for each MiB
 //! that is resident; what lies behind the last mapping that is wanted is not walked.
 
-use crate::maps::{self, Mapping};
+use crate::proc_maps::{self, Mapping};
 use core::ops::ControlFlow;
 use rustix::io::{Errno, read};
 
@@ -39,7 +39,7 @@ impl Flags<'_> {
 pub fn for_each(
     visit: impl FnMut(&Mapping<'_>, &Flags<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let file = maps::open_read(c"/proc/self/smaps")?;
+    let file = proc_maps::open_read(c"/proc/self/smaps")?;
     entries(|buffer| read(&file, buffer), visit)
 }
 
@@ -49,12 +49,12 @@ fn entries(
 ) -> Result<(), Errno> {
     let mut current: Option<Mapping<'static>> = None;
     let mut protection_key = 0;
-    maps::texts(more, |line| {
-        if let Some(mapping) = maps::parse(line) {
+    proc_maps::texts(more, |line| {
+        if let Some(mapping) = proc_maps::parse(line) {
             protection_key = 0;
             current = Some(mapping.without_name());
         } else if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
-            protection_key = maps::decimal(key.trim_ascii())
+            protection_key = proc_maps::decimal(key.trim_ascii())
                 .and_then(|key| u32::try_from(key).ok())
                 .ok_or(Errno::IO)?;
         } else if let Some(letters) = line.strip_prefix(b"VmFlags:")

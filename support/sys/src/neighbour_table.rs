@@ -4,7 +4,7 @@
 //! kernel, which a datagram to it has it do.
 
 use crate::addresses::{attributes, ip, request, u16_at, u32_at};
-use crate::outgoing;
+use crate::outgoing_interface;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -258,7 +258,7 @@ fn ask(next: IpAddr, by: u32) {
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     if let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None)
-        && outgoing::set_interface(socket.as_fd(), family, by).is_ok()
+        && outgoing_interface::set_interface(socket.as_fd(), family, by).is_ok()
     {
         let _ = sendto(&socket, &[], SendFlags::empty(), &to);
     }

@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn what_is_none_is_none() {
         let file = crate::memfd::create("test", 4096).unwrap();
-        let (one, _other) = crate::socket::pair().unwrap();
+        let (one, _other) = crate::seqpacket::pair().unwrap();
         assert_eq!(Connection::of(file.as_fd()).unwrap(), None);
         assert_eq!(Connection::of(one.as_fd()).unwrap(), None);
         assert!(Diagnosis::by(one.as_fd()).is_none() && Diagnosis::by(file.as_fd()).is_none());
@@ -391,19 +391,19 @@ mod tests {
             return;
         }
         let path = std::env::temp_dir().join(format!("omniverb-from-{}", std::process::id()));
-        let listener = crate::socket::listen(&path, 0o600).unwrap();
+        let listener = crate::seqpacket::listen(&path, 0o600).unwrap();
         let ours = namespace(listener.as_fd()).unwrap();
         let there = std::thread::spawn({
             let path = path.clone();
             move || {
                 // SAFETY: of this thread only, which ends.
                 assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-                let socket = crate::socket::connect(&path).unwrap();
+                let socket = crate::seqpacket::connect(&path).unwrap();
                 (namespace(socket.as_fd()).unwrap(), socket)
             }
         });
         let (theirs, _socket) = there.join().unwrap();
-        let accepted = crate::socket::accept(listener.as_fd()).unwrap().unwrap();
+        let accepted = crate::seqpacket::accept(listener.as_fd()).unwrap().unwrap();
         assert_eq!(namespace(accepted.as_fd()).unwrap(), theirs);
         assert_ne!(ours, theirs);
         std::fs::remove_file(path).unwrap();

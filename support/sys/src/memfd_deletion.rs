@@ -59,7 +59,7 @@ impl AsFd for LastHolder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Extent, event, memfd};
+    use crate::{Access, Extent, eventfd, memfd};
     use std::time::Duration;
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
         }
         assert!(last.gone().is_empty(), "it is mapped");
         drop(map);
-        assert!(event::readable(last.as_fd(), Some(Duration::from_secs(20))).unwrap());
+        assert!(eventfd::readable(last.as_fd(), Some(Duration::from_secs(20))).unwrap());
         assert_eq!(last.gone(), [name]);
         assert!(last.gone().is_empty(), "said once");
     }
@@ -88,7 +88,7 @@ mod tests {
         last.forget(names[0]);
         drop(one);
         drop(other);
-        assert!(event::readable(last.as_fd(), Some(Duration::from_secs(20))).unwrap());
+        assert!(eventfd::readable(last.as_fd(), Some(Duration::from_secs(20))).unwrap());
         assert_eq!(last.gone(), [names[1]]);
     }
 }

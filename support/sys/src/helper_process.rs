@@ -4,7 +4,7 @@
 //! input; everything else it could have inherited is closed. It ends when the other end does.
 //! Nothing here waits for a helper: what it does may hang, and that is why it is one.
 
-use crate::{inherit, socket};
+use crate::{fd_inheritance, seqpacket};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::CString;
 use std::io;
@@ -38,11 +38,11 @@ impl Helpers {
     /// # Errors
     /// What the kernel says.
     pub fn start(&self, name: &'static str, serve: fn(OwnedFd)) -> io::Result<Helper> {
-        let (ours, theirs) = socket::pair()?;
+        let (ours, theirs) = seqpacket::pair()?;
         let life = match self {
             Helpers::Program(path) => {
                 // Ours are close-on-exec from birth; our starter may have left us others.
-                inherit::nothing_but_standard()?;
+                fd_inheritance::nothing_but_standard()?;
                 let process = Command::new(path)
                     .arg0("omniverbd")
                     .args([ARGUMENT, name])
@@ -153,9 +153,9 @@ mod tests {
     fn echo(socket: OwnedFd) {
         let mut buffer = [0; 16];
         while let Ok((length @ 1.., _)) =
-            socket::receive(socket.as_fd(), &mut buffer, socket::Mode::Blocking)
+            seqpacket::receive(socket.as_fd(), &mut buffer, seqpacket::Mode::Blocking)
         {
-            let _ = socket::send(socket.as_fd(), &buffer[..length], &[]);
+            let _ = seqpacket::send(socket.as_fd(), &buffer[..length], &[]);
         }
     }
 
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn a_thread_serves_and_ends_with_its_socket() {
         let mut helper = Helpers::Threads.start("echo", echo).unwrap();
-        socket::send(helper.socket(), b"hello", &[]).unwrap();
+        seqpacket::send(helper.socket(), b"hello", &[]).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(
-            socket::receive(helper.socket(), &mut buffer, socket::Mode::Blocking).unwrap().0,
+            seqpacket::receive(helper.socket(), &mut buffer, seqpacket::Mode::Blocking).unwrap().0,
             5
         );
         assert!(!helper.has_ended() && helper.pid().is_none());
-        let (closed, _) = socket::pair().unwrap();
+        let (closed, _) = seqpacket::pair().unwrap();
         helper.socket = closed;
         assert!(ends(&mut helper));
     }

@@ -125,7 +125,7 @@ pub fn is_spent(socket: impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::{pair, send};
+    use crate::seqpacket::{pair, send};
 
     #[test]
     fn plain_messages_come_and_others_stay() {

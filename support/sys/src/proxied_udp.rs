@@ -7,8 +7,8 @@
 //! memory in which one looks then. One is lost where the queue is full, and then there is a message
 //! still to be read, and whoever reads any looks as well; or where the kernel has no memory.
 
-use crate::descriptors::{self, Plain};
-use crate::socket;
+use crate::unsolicited_fds::{self, Plain};
+use crate::seqpacket;
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -120,9 +120,9 @@ impl Carried {
     /// # Errors
     /// `EMFILE` and the like.
     pub(crate) fn new(close: Closer) -> io::Result<Carried> {
-        let (socket, carriers_end) = socket::pair()?;
+        let (socket, carriers_end) = seqpacket::pair()?;
         // Where the kernel cannot, they are seen when they come.
-        let _ = descriptors::refuse(socket.as_fd());
+        let _ = unsolicited_fds::refuse(socket.as_fd());
         Ok(Carried { socket: Some(socket), carriers_end, close })
     }
 
@@ -141,7 +141,7 @@ impl Carried {
     /// Forgets what has come while nobody looked. No network keeps anything for so long.
     pub fn forget(&self) {
         for _ in 0..FORGOTTEN_MAX {
-            match descriptors::receive(self.socket(), &mut []) {
+            match unsolicited_fds::receive(self.socket(), &mut []) {
                 Ok(Plain::Message(_)) => {}
                 // Longer than nothing.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {}
@@ -157,7 +157,7 @@ impl Carried {
         if let Some(room) = message.get_mut(HEAD_BYTES..length) {
             room.copy_from_slice(payload);
             message[..HEAD_BYTES].copy_from_slice(&head.written());
-            let _ = socket::try_send(self.socket(), &message[..length], &[]);
+            let _ = seqpacket::try_send(self.socket(), &message[..length], &[]);
         }
     }
 
@@ -168,7 +168,7 @@ impl Carried {
 
     /// The next message, into `buffer`; what is longer is lost.
     pub fn receive<'a>(&self, buffer: &'a mut [u8; MESSAGE_MAX]) -> Came<'a> {
-        let length = match descriptors::receive(self.socket(), buffer) {
+        let length = match unsolicited_fds::receive(self.socket(), buffer) {
             Ok(Plain::Message(length)) if length > 0 => length,
             Ok(Plain::Message(_) | Plain::Descriptors) => return Came::Over,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Came::Nothing,
@@ -185,7 +185,7 @@ impl Carried {
 impl Drop for Carried {
     /// Not here: this may be the control thread, or a packet thread.
     fn drop(&mut self) {
-        if let Some(socket) = self.socket.take().filter(|socket| !descriptors::is_spent(socket)) {
+        if let Some(socket) = self.socket.take().filter(|socket| !unsolicited_fds::is_spent(socket)) {
             (self.close)(socket);
         }
     }
@@ -193,7 +193,7 @@ impl Drop for Carried {
 
 /// The same as [`Carried::say`], at the other end.
 pub fn say(socket: BorrowedFd<'_>) {
-    let _ = socket::try_send(socket, &WORD, &[]);
+    let _ = seqpacket::try_send(socket, &WORD, &[]);
 }
 
 /// Whether a message is a word.
@@ -249,17 +249,17 @@ mod tests {
         carried.send(&head, b"there");
         carried.say();
         let receive = |buffer: &mut [u8]| {
-            socket::receive(theirs.as_fd(), buffer, socket::Mode::NonBlocking).unwrap().0
+            seqpacket::receive(theirs.as_fd(), buffer, seqpacket::Mode::NonBlocking).unwrap().0
         };
         let length = receive(&mut buffer);
         assert_eq!(Head::read(&buffer[..length]), Some((head, &b"there"[..])));
         let length = receive(&mut buffer);
         assert!(is_word(&buffer[..length]));
         let back = [&head.written()[..], b"back"].concat();
-        socket::send(theirs.as_fd(), &back, &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), &back, &[]).unwrap();
         say(theirs.as_fd());
-        socket::send(theirs.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
-        socket::send(theirs.as_fd(), b"nonsense", &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
+        seqpacket::send(theirs.as_fd(), b"nonsense", &[]).unwrap();
         assert_eq!(carried.receive(&mut buffer), Came::Datagram(head, b"back"));
         for _ in 0..3 {
             assert_eq!(carried.receive(&mut buffer), Came::Word);
@@ -275,15 +275,15 @@ mod tests {
         (0..100_000).for_each(|_| carried.send(&head, &[0; 1024]));
         carried.say();
         let mut buffer = [0; MESSAGE_MAX];
-        let mode = socket::Mode::NonBlocking;
-        assert!(socket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
+        let mode = seqpacket::Mode::NonBlocking;
+        assert!(seqpacket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
     }
 
     #[test]
     fn who_sends_descriptors_is_heard_no_more() {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
-        let sent = socket::try_send(theirs.as_fd(), b"x", &[theirs.as_fd()]);
+        let sent = seqpacket::try_send(theirs.as_fd(), b"x", &[theirs.as_fd()]);
         let mut buffer = [0; MESSAGE_MAX];
         // Linux 6.16 and newer refuse it.
         let expected = if sent.is_ok() { Came::Over } else { Came::Nothing };
@@ -295,7 +295,7 @@ mod tests {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
         let old = [&head(Some("10.0.0.1"), "10.0.0.2").written()[..], b"old"].concat();
-        (0..200).for_each(|_| socket::try_send(theirs.as_fd(), &old, &[]).unwrap_or_default());
+        (0..200).for_each(|_| seqpacket::try_send(theirs.as_fd(), &old, &[]).unwrap_or_default());
         carried.forget();
         let mut buffer = [0; MESSAGE_MAX];
         assert_eq!(carried.receive(&mut buffer), Came::Nothing);
@@ -316,13 +316,13 @@ mod tests {
             let carried = Carried::new(closer).unwrap();
             let theirs = carried.carriers_end().unwrap();
             // Before Linux 6.16 nobody refuses them.
-            let _ = descriptors::accept(carried.socket());
+            let _ = unsolicited_fds::accept(carried.socket());
             let files = [theirs.as_fd()];
             say(theirs.as_fd());
-            socket::try_send(theirs.as_fd(), b"x", &files[..usize::from(full)]).unwrap();
+            seqpacket::try_send(theirs.as_fd(), b"x", &files[..usize::from(full)]).unwrap();
             drop(carried);
             assert_eq!(told.try_recv().is_ok(), full);
-            assert!(socket::try_send(theirs.as_fd(), b"x", &[]).is_err(), "nobody reads it");
+            assert!(seqpacket::try_send(theirs.as_fd(), b"x", &[]).is_err(), "nobody reads it");
         }
     }
 }

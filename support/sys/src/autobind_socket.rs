@@ -2,7 +2,7 @@
 //! are told by a number (`unix(7)`, autobind: a zero byte and five hexadecimal digits). Where the
 //! kernel can, it refuses descriptors for them.
 
-use crate::descriptors;
+use crate::unsolicited_fds;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind,
@@ -21,7 +21,7 @@ fn named() -> io::Result<(OwnedFd, u32)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     // Before it has a name: nobody is quicker. Before Linux 6.16 it cannot be told.
-    let _ = descriptors::refuse(socket.as_fd());
+    let _ = unsolicited_fds::refuse(socket.as_fd());
     bind(&socket, &SocketAddrUnix::new_unnamed())?;
     let number = number_of(getsockname(&socket)?).ok_or(Errno::ADDRNOTAVAIL)?;
     Ok((socket, number))
@@ -78,8 +78,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, Option<u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptors::{Plain, receive};
-    use crate::socket;
+    use crate::unsolicited_fds::{Plain, receive};
+    use crate::seqpacket;
 
     #[test]
     fn who_connects_is_known_by_a_number() {
@@ -88,7 +88,7 @@ mod tests {
         let (ours, by) = connect(number).unwrap();
         let (theirs, from) = accept(door.as_fd()).unwrap().unwrap();
         assert!(number < NUMBERS && from == Some(by) && by != number);
-        socket::try_send(ours.as_fd(), b"seven", &[]).unwrap();
+        seqpacket::try_send(ours.as_fd(), b"seven", &[]).unwrap();
         let mut bytes = [0; 8];
         assert_eq!(receive(theirs.as_fd(), &mut bytes).unwrap(), Plain::Message(5));
         drop(door);
@@ -98,14 +98,14 @@ mod tests {
     #[test]
     fn a_kernel_that_can_refuses_descriptors_at_both_ends() {
         let (door, number) = listen().unwrap();
-        if descriptors::refuse(door.as_fd()).is_err() {
+        if unsolicited_fds::refuse(door.as_fd()).is_err() {
             return; // before Linux 6.16
         }
         let (ours, _) = connect(number).unwrap();
         let (theirs, _) = accept(door.as_fd()).unwrap().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         for from in [&ours, &theirs] {
-            let error = socket::try_send(from.as_fd(), b"x", &[null.as_fd()]).unwrap_err();
+            let error = seqpacket::try_send(from.as_fd(), b"x", &[null.as_fd()]).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         }
     }

@@ -49,7 +49,7 @@ fn numbers(socket: BorrowedFd<'_>) -> Option<[u32; NUMBERS]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::datagram::Port;
+    use crate::udp_socket::Port;
     use std::net::{Ipv4Addr, UdpSocket};
     use std::os::fd::AsFd;
 

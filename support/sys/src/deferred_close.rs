@@ -8,8 +8,8 @@
 //! own: closing ours never lets go of the last reference. One that does not report a file as
 //! closed in time is abandoned to its fate and replaced. While too many hang, files are kept.
 
-use crate::child::{Helper, Helpers};
-use crate::{EventFd, Poller, clock, descriptors, lock, memfd, socket};
+use crate::helper_process::{Helper, Helpers};
+use crate::{EventFd, Poller, clock, unsolicited_fds, lock, memfd, seqpacket};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -175,7 +175,7 @@ impl Disposal {
 
     /// Has a socket closed whose other end somebody else has.
     pub fn close_socket(&self, socket: OwnedFd) {
-        if !descriptors::is_spent(&socket) {
+        if !unsolicited_fds::is_spent(&socket) {
             self.bin.put(socket);
         }
     }
@@ -240,7 +240,7 @@ impl Disposal {
         let Some(disposer) = &mut self.disposer else { return };
         let mut ended = false;
         loop {
-            match socket::receive(disposer.helper.socket(), &mut [0; 1], socket::Mode::NonBlocking)
+            match seqpacket::receive(disposer.helper.socket(), &mut [0; 1], seqpacket::Mode::NonBlocking)
             {
                 Ok((0, _)) => ended = true,
                 Ok(_) => {
@@ -280,7 +280,7 @@ impl Disposal {
         let Some(disposer) = &mut self.disposer else { return };
         loop {
             while disposer.holds() {
-                if socket::try_send(disposer.helper.socket(), &CLOSE, &[]).is_err() {
+                if seqpacket::try_send(disposer.helper.socket(), &CLOSE, &[]).is_err() {
                     return;
                 }
                 disposer.told += 1;
@@ -289,7 +289,7 @@ impl Disposal {
                 return;
             }
             let Some(file) = self.waiting.pop_front() else { return };
-            if socket::try_send(disposer.helper.socket(), &TAKE, &[file.as_fd()]).is_err() {
+            if seqpacket::try_send(disposer.helper.socket(), &TAKE, &[file.as_fd()]).is_err() {
                 return self.waiting.push_front(file);
             }
             // Another reference is on its way and stays until the disposer is told.
@@ -314,13 +314,13 @@ impl Drop for Disposal {
 pub fn dispose(socket: OwnedFd) {
     let mut files = Vec::new();
     loop {
-        match socket::receive(socket.as_fd(), &mut [0; 1], socket::Mode::Blocking) {
+        match seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking) {
             Ok((0, _)) | Err(_) => return,
             Ok((_, more)) if !more.is_empty() => files.extend(more),
             Ok(_) => {
                 for file in files.drain(..) {
                     drop(file);
-                    if socket::send(socket.as_fd(), &CLOSE, &[]).is_err() {
+                    if seqpacket::send(socket.as_fd(), &CLOSE, &[]).is_err() {
                         return;
                     }
                 }
@@ -332,7 +332,7 @@ pub fn dispose(socket: OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::readable;
+    use crate::eventfd::readable;
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
@@ -366,7 +366,7 @@ mod tests {
         let mut disposal = Disposal::new(Helpers::Threads).unwrap();
         let ends: Vec<OwnedFd> = (0..200)
             .map(|_| {
-                let (ours, theirs) = socket::pair().unwrap();
+                let (ours, theirs) = seqpacket::pair().unwrap();
                 disposal.bin().put(ours);
                 theirs
             })
@@ -391,7 +391,7 @@ mod tests {
         disposal.turn();
         assert!(begun.elapsed() < Duration::from_secs(15), "nothing is closed here");
         assert!(turn_until(&mut disposal, 10, |d| d.lost == 1 && d.disposer.is_some()));
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         disposal.bin().put(ours);
         disposal.turn();
         assert!(readable(theirs.as_fd(), Some(Duration::from_secs(5))).unwrap());
@@ -407,7 +407,7 @@ mod tests {
         let (_never, hanging): (Vec<_>, Vec<_>) = (0..ABANDONED_MAX)
             .map(|_| {
                 fn hang(socket: OwnedFd) {
-                    let _ = socket::receive(socket.as_fd(), &mut [0; 1], socket::Mode::Blocking);
+                    let _ = seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking);
                 }
                 let helper = Helpers::Threads.start("hang", hang).unwrap();
                 ((), helper)
@@ -416,7 +416,7 @@ mod tests {
         disposal.abandoned = hanging;
         let old = disposal.disposer.take().unwrap();
         disposal.poller.remove(old.helper.socket()).unwrap();
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         disposal.bin().put(ours);
         disposal.turn();
         assert_eq!((disposal.counts().kept, disposal.disposer.is_none()), (1, true));

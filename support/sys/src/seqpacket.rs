@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer, peer_groups};
-pub use crate::unread::unread;
+pub use crate::socket_unread::unread;
 
 /// Most descriptors one message carries. A message with more is an error at either end.
 pub const DESCRIPTORS_MAX: usize = 8;
@@ -165,7 +165,7 @@ pub fn receive(
 }
 
 /// As [`receive`], but a message whose descriptors find no room stays: it can be received when
-/// there is some. What this process [keeps spare](crate::spare) is given up for it. For a socket
+/// there is some. What this process [keeps spare](crate::spare_fds) is given up for it. For a socket
 /// that one thread at a time receives from.
 ///
 /// # Errors
@@ -263,14 +263,14 @@ pub(crate) fn receive_kept_once(
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let look = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
     let mut looked = receive_with(socket, buffer, mode, look);
-    if matches!(looked, Err(Errno::MFILE)) && crate::spare::give_up() {
+    if matches!(looked, Err(Errno::MFILE)) && crate::spare_fds::give_up() {
         looked = receive_with(socket, buffer, Mode::NonBlocking, look);
     }
     // What was looked at has descriptors of its own: those in the message are closed with it.
     if !matches!(looked, Err(Errno::MFILE | Errno::AGAIN | Errno::INTR)) {
         let _ = recv(socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
     }
-    crate::spare::refill();
+    crate::spare_fds::refill();
     looked
 }
 
@@ -329,7 +329,7 @@ pub fn listener(path: &Path) -> Listener {
     });
     match connected {
         Ok(socket) => {
-            let dead = peer(socket.as_fd()).is_ok_and(|peer| crate::process::is_dead(peer.pid));
+            let dead = peer(socket.as_fd()).is_ok_and(|peer| crate::process_state::is_dead(peer.pid));
             if dead { Listener::Dead } else { Listener::Alive }
         }
         Err(None) => Listener::Full,

@@ -27,13 +27,13 @@ impl People {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket;
+    use crate::seqpacket;
     use std::os::fd::AsFd;
 
     #[test]
     fn they_are_among_them_or_not() {
-        let (one, _other) = socket::pair().unwrap();
-        let peer = socket::peer(one.as_fd()).unwrap();
+        let (one, _other) = seqpacket::pair().unwrap();
+        let peer = seqpacket::peer(one.as_fd()).unwrap();
         let have = |users: &[u32], groups: &[u32]| {
             let people = People { users: users.to_vec(), groups: groups.to_vec() };
             people.have(&peer, one.as_fd())

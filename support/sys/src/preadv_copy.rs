@@ -13,7 +13,7 @@
 #![expect(unsafe_code)]
 
 use crate::mapping::Access;
-use crate::{Extent, memfd, presence, random};
+use crate::{Extent, memfd, memory_probe, random};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use omniverb_ring::{UserMemory, Window};
@@ -114,13 +114,13 @@ impl Slot {
         let file = libc::c_long::from(self.staging.file.as_raw_fd());
         let (count, offset) = (1 + parts.len(), OFFSET as usize + at);
         const NO_MORE: libc::c_ulong = 0;
-        let before = presence::errno();
+        let before = memory_probe::errno();
         // SAFETY: the kernel checks every address. What it writes is `found`, or the program's,
         // which a peer's request may have written.
         let copied = unsafe {
             libc::syscall(libc::SYS_preadv, file, vectors.as_ptr(), count, offset, NO_MORE)
         };
-        presence::set_errno(before);
+        memory_probe::set_errno(before);
         let copied = usize::try_from(copied).ok().and_then(|all| all.checked_sub(NUMBER));
         if copied.is_none() || found != number {
             self.lose();
@@ -179,7 +179,7 @@ fn make() -> Option<&'static Staging> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{guarded, lock};
+    use crate::{fault_safe_copy, lock};
     use std::sync::Mutex;
 
     /// Tests that need a slot, or all of them.
@@ -218,7 +218,7 @@ mod tests {
                 }
                 let mut found = vec![0; bytes.len()];
                 is_right &= UserMemory::lend(&bytes, |ours| {
-                    UserMemory::lend_mut(&mut found, |program| guarded::place(ours, program))
+                    UserMemory::lend_mut(&mut found, |program| fault_safe_copy::place(ours, program))
                 }) && found == bytes;
                 if STATE.made.load(Ordering::Relaxed) < FILES {
                     is_right &= copy(&bytes) == (bytes.clone(), true);
@@ -249,13 +249,13 @@ mod tests {
         let mut found = vec![0; 3 * BYTES + 5];
         let long: Vec<u8> = (0..found.len()).map(|at| (at % 241) as u8).collect();
         let is_placed = UserMemory::lend(&long, |ours| {
-            UserMemory::lend_mut(&mut found, |program| guarded::place(ours, program))
+            UserMemory::lend_mut(&mut found, |program| fault_safe_copy::place(ours, program))
         });
         assert!(is_placed && found == long);
         let placed = UserMemory::lend(&long, |ours| {
             UserMemory::lend_mut(&mut found, |program| {
                 let piece = |at| (ours.skip(at).first(BYTES / 4), program.skip(at));
-                guarded::place_all(&[0, 1, 2, 3, 4].map(|number| piece(number * BYTES / 4)))
+                fault_safe_copy::place_all(&[0, 1, 2, 3, 4].map(|number| piece(number * BYTES / 4)))
             })
         });
         assert_eq!(placed, 4);
@@ -274,7 +274,7 @@ mod tests {
         // None is left, and copies are made all the same.
         let mut found = [0; 8];
         assert!(UserMemory::lend(&[3; 8], |ours| {
-            UserMemory::lend_mut(&mut found, |program| guarded::place(ours, program))
+            UserMemory::lend_mut(&mut found, |program| fault_safe_copy::place(ours, program))
         }));
         assert_eq!(found, [3; 8]);
         drop(slots);

@@ -3,7 +3,7 @@
 
 use crate::extent::Extent;
 use crate::mapping::{Access, Mapping};
-use crate::window;
+use crate::mapped_window;
 use omniverb_ring::Window;
 use std::io;
 use std::os::fd::AsFd;
@@ -44,7 +44,7 @@ impl SideBySide {
     /// One without an errno if it is not.
     pub fn finish(self, keep: impl Send + Sync + 'static) -> io::Result<Window> {
         match self.done == self.mapping.len() {
-            true => Ok(window::over(self.mapping, keep)),
+            true => Ok(mapped_window::over(self.mapping, keep)),
             false => Err(io::ErrorKind::InvalidInput.into()),
         }
     }

@@ -7,7 +7,7 @@
 // UNSAFETY: an ioctl that rustix does not have.
 #![expect(unsafe_code)]
 
-use crate::maps;
+use crate::proc_maps;
 use core::ops::ControlFlow;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ pub enum Needs {
 /// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`:
 /// nobody says.
 pub fn allows(start: usize, end: usize, needs: Needs) -> Option<bool> {
-    let file = maps::open_read(c"/proc/self/maps").ok()?;
+    let file = proc_maps::open_read(c"/proc/self/maps").ok()?;
     match asked(file.as_fd(), start, end, needs) {
         Ok(allowed) => Some(allowed),
         Err(_) => listed(start, end, needs).ok(),
@@ -90,7 +90,7 @@ fn asked(file: BorrowedFd<'_>, start: usize, end: usize, needs: Needs) -> Result
 /// By the list of all.
 fn listed(start: usize, end: usize, needs: Needs) -> Result<bool, Errno> {
     let mut at = start;
-    maps::for_each(|mapping| {
+    proc_maps::for_each(|mapping| {
         if mapping.end <= at {
             return ControlFlow::Continue(());
         }
@@ -119,7 +119,7 @@ mod tests {
     fn said(begin: usize, pages: core::ops::Range<usize>, needs: Needs) -> bool {
         let (start, end) = (begin + pages.start * PAGE, begin + pages.end * PAGE);
         let found = listed(start, end, needs).unwrap();
-        let file = maps::open_read(c"/proc/self/maps").unwrap();
+        let file = proc_maps::open_read(c"/proc/self/maps").unwrap();
         match asked(file.as_fd(), start, end, needs) {
             Ok(asked) => assert_eq!(asked, found),
             Err(errno) => assert_eq!(errno, Errno::NOTTY, "a kernel before 6.11"),

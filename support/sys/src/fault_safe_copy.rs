@@ -5,7 +5,7 @@
 //! it cannot. So a page that another thread is moving is waited for, as in any system call. Nothing
 //! is forced: what may not be written by the program is not written for a peer either.
 //!
-//! What is written comes from a file of ours ([`staged`]). What is read, and what is written where
+//! What is written comes from a file of ours ([`preadv_copy`]). What is read, and what is written where
 //! there is no such file, is copied by `process_vm_writev` and `process_vm_readv` of this very
 //! process, which need no right.
 //!
@@ -14,9 +14,9 @@
 // UNSAFETY: system calls that rustix lacks, on addresses that the kernel checks.
 #![expect(unsafe_code)]
 
-use crate::presence;
-use crate::protection::Needs;
-use crate::staged::{self, Slot};
+use crate::memory_probe;
+use crate::page_protection::Needs;
+use crate::preadv_copy::{self, Slot};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -35,7 +35,7 @@ const TOGETHER: usize = 32;
 /// Copies `ours` to as much of the program's memory. False: some of it may not be written.
 #[must_use]
 pub fn place(ours: UserMemory, program: UserMemory) -> bool {
-    match staged::slot().and_then(|slot| by_file(&slot, ours, program)) {
+    match preadv_copy::slot().and_then(|slot| by_file(&slot, ours, program)) {
         Some(is_placed) => is_placed,
         None => copy(Way::Place, ours, program),
     }
@@ -46,7 +46,7 @@ fn by_file(slot: &Slot, ours: UserMemory, program: UserMemory) -> Option<bool> {
     let length = ours.len().min(program.len());
     let mut done = 0;
     while done < length {
-        let piece = program.skip(done).first(staged::BYTES.min(length - done));
+        let piece = program.skip(done).first(preadv_copy::BYTES.min(length - done));
         let staged = slot.memory(piece.len());
         staged.copy_from(ours.skip(done));
         if slot.scatter(staged, &ending_last(piece).map(vector))? < piece.len() {
@@ -59,11 +59,11 @@ fn by_file(slot: &Slot, ours: UserMemory, program: UserMemory) -> Option<bool> {
 
 /// Copies several pieces, from ours to the program's each, in order and as [`place`] does, by one
 /// system call. Says how many: the next one may not be written, or there was no more room for it
-/// ([`TOGETHER`] pieces, [`staged::BYTES`] bytes or, where there is no file, [`PIECE`]).
+/// ([`TOGETHER`] pieces, [`preadv_copy::BYTES`] bytes or, where there is no file, [`PIECE`]).
 #[must_use]
 pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
-    if let Some(slot) = staged::slot() {
-        let gathered = Gathered::new(pieces, |length| slot.memory(length), staged::BYTES);
+    if let Some(slot) = preadv_copy::slot() {
+        let gathered = Gathered::new(pieces, |length| slot.memory(length), preadv_copy::BYTES);
         if let Some(copied) = slot.scatter(gathered.staged, gathered.parts()) {
             return gathered.pieces_in(copied);
         }
@@ -148,7 +148,7 @@ pub fn fetch(program: UserMemory, ours: UserMemory) -> bool {
 /// Whether the eight bytes at an address, a multiple of eight, may be written just now.
 #[must_use]
 pub fn bears_atomics(program: UserMemory) -> bool {
-    presence::is_writable(program.address())
+    memory_probe::is_writable(program.address())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -234,7 +234,7 @@ fn after_a_look(way: Way, ours: UserMemory, program: UserMemory) -> bool {
         Way::Place => Needs::Writing,
         Way::Fetch => Needs::Reading,
     };
-    if !presence::is_usable_throughout(program.address(), program.len(), needs) {
+    if !memory_probe::is_usable_throughout(program.address(), program.len(), needs) {
         return false;
     }
     match way {
@@ -283,14 +283,14 @@ fn transfer(way: Way, program: &[libc::iovec], ours: UserMemory) -> Result<usize
         // vouched for, or the program's, which a peer's request may have written.
         let copied =
             unsafe { libc::syscall(call, process, local, parts, &raw const remote, ONE, NONE) };
-        usize::try_from(copied).map_err(|_| presence::errno())
+        usize::try_from(copied).map_err(|_| memory_probe::errno())
     };
-    let before = presence::errno();
+    let before = memory_probe::errno();
     let mut made = copied(this_process());
     if made == Err(libc::ESRCH) {
         made = copied(getpid().as_raw_nonzero().get());
     }
-    presence::set_errno(before);
+    memory_probe::set_errno(before);
     made
 }
 
@@ -404,7 +404,7 @@ mod tests {
             let mut ours = [0; 8];
             let read =
                 UserMemory::lend_mut(&mut ours, |ours| fetch(at(address + PAGE - 4, 8), ours));
-            assert!(!read || presence::is_mapped(address + PAGE, 1));
+            assert!(!read || memory_probe::is_mapped(address + PAGE, 1));
             munmap(pointer(address), PAGE).unwrap();
         }
     }

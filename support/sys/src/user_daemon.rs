@@ -6,7 +6,7 @@
 // UNSAFETY: reads a word that the kernel gave the process at its start.
 #![expect(unsafe_code)]
 
-use crate::{limited, socket};
+use crate::{socket_deadline, seqpacket};
 use rustix::fs::{FileType, lstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -48,11 +48,11 @@ pub fn path() -> Option<PathBuf> {
 ///
 /// # Errors
 /// `EACCES` if its folder is not the user's alone, or if somebody else listens there; `ETIMEDOUT`;
-/// as [`socket::connect`].
+/// as [`seqpacket::connect`].
 pub fn connect(path: &Path, deadline: u64) -> io::Result<OwnedFd> {
     check_folder(path.parent().unwrap_or(path))?;
-    let daemon = limited::connect(path, deadline)?;
-    let user = socket::peer(daemon.as_fd())?.uid;
+    let daemon = socket_deadline::connect(path, deadline)?;
+    let user = seqpacket::peer(daemon.as_fd())?.uid;
     match user == 0 || user == geteuid().as_raw() {
         true => Ok(daemon),
         false => Err(Errno::ACCESS.into()),
@@ -93,7 +93,7 @@ mod tests {
         let soon = || clock::now() + 1_000_000_000;
         modes(0o700);
         assert_eq!(errno(connect(&path, soon())), Some(libc::ENOENT));
-        let _listener = socket::listen(&path, 0o600).unwrap();
+        let _listener = seqpacket::listen(&path, 0o600).unwrap();
         connect(&path, soon()).unwrap();
         for mode in [0o770, 0o702, 0o1777] {
             modes(mode);

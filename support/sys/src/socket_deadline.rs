@@ -1,10 +1,10 @@
-//! Talking to somebody who may never answer: what [`crate::socket`] does, with a deadline.
+//! Talking to somebody who may never answer: what [`crate::seqpacket`] does, with a deadline.
 //!
 //! In: a time of [`crate::clock`]. Out: `ETIMEDOUT` when it has passed. A process that is stopped
 //! has sockets that work, and hangs whoever waits for it; so does one whose backlog is full.
 
-use crate::event::timespec;
-use crate::{clock, socket};
+use crate::eventfd::timespec;
+use crate::{clock, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -34,7 +34,7 @@ fn left(deadline: u64) -> io::Result<Duration> {
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// `ETIMEDOUT`, and as [`socket::connect`].
+/// `ETIMEDOUT`, and as [`seqpacket::connect`].
 pub fn connect(path: &Path, deadline: u64) -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let file = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -65,7 +65,7 @@ fn ready(file: BorrowedFd<'_>, flags: PollFlags, deadline: u64) -> io::Result<()
 /// Sends one message.
 ///
 /// # Errors
-/// `ETIMEDOUT`, and as [`socket::send`].
+/// `ETIMEDOUT`, and as [`seqpacket::send`].
 pub fn send(
     file: BorrowedFd<'_>,
     bytes: &[u8],
@@ -73,7 +73,7 @@ pub fn send(
     deadline: u64,
 ) -> io::Result<()> {
     loop {
-        match socket::try_send(file, bytes, descriptors) {
+        match seqpacket::try_send(file, bytes, descriptors) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 ready(file, PollFlags::OUT, deadline)?;
             }
@@ -87,7 +87,7 @@ pub fn send(
 /// For room for descriptors it waits, too.
 ///
 /// # Errors
-/// `ETIMEDOUT`, and as [`socket::receive_kept`].
+/// `ETIMEDOUT`, and as [`seqpacket::receive_kept`].
 pub fn receive(
     file: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -95,7 +95,7 @@ pub fn receive(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let sleep_at = clock::now() + LOOK_TIME_NS;
     while clock::now() < sleep_at.min(deadline) {
-        match socket::receive_kept_once(file, buffer, socket::Mode::NonBlocking) {
+        match seqpacket::receive_kept_once(file, buffer, seqpacket::Mode::NonBlocking) {
             Err(Errno::AGAIN | Errno::MFILE) => rustix::thread::sched_yield(),
             Err(Errno::INTR) => {}
             other => return Ok(other?),
@@ -103,7 +103,7 @@ pub fn receive(
     }
     loop {
         set_socket_timeout(file, Timeout::Recv, Some(left(deadline)?.max(INSTANT)))?;
-        match socket::receive_kept_once(file, buffer, socket::Mode::Blocking) {
+        match seqpacket::receive_kept_once(file, buffer, seqpacket::Mode::Blocking) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             // Others may close some.
             Err(Errno::MFILE) if clock::now() < deadline => {
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_longer_than_said() {
         let late = |error: &io::Error| error.raw_os_error() == Some(libc::ETIMEDOUT);
-        let (one, other) = socket::pair().unwrap();
+        let (one, other) = seqpacket::pair().unwrap();
         assert!(late(&receive(other.as_fd(), &mut [0; 8], soon()).unwrap_err()));
         send(one.as_fd(), b"hello", &[], soon()).unwrap();
         assert_eq!(receive(other.as_fd(), &mut [0; 8], soon()).unwrap().0, 5);
@@ -142,7 +142,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("omniverb-limited-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");
-        let listener = socket::listen(&path, 0o600).unwrap();
+        let listener = seqpacket::listen(&path, 0o600).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let clients: Vec<_> = (0..8).map(|_| connect(&path, soon())).collect();
         assert!(clients.first().is_some_and(Result::is_ok));

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
 
-use crate::protection::{self, Needs};
+use crate::page_protection::{self, Needs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -62,7 +62,7 @@ pub fn is_usable(address: usize, length: usize, needs: Needs) -> bool {
     let pages = last / PAGE - address / PAGE + 1;
     let between = || {
         let (start, end) = ((address / PAGE + 1) * PAGE, last / PAGE * PAGE);
-        protection::allows(start, end, needs).unwrap_or_else(|| is_mapped(start, end - start))
+        page_protection::allows(start, end, needs).unwrap_or_else(|| is_mapped(start, end - start))
     };
     kind(address) && (pages == 1 || kind(last)) && (pages <= 2 || between())
 }

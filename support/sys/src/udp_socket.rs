@@ -1,7 +1,7 @@
 //! UDP sockets in the calling thread's network namespace, one for each IP version; or a port that
-//! somebody else has (`carried.rs`), which looks the same to whoever has it watched.
+//! somebody else has (`proxied_udp.rs`), which looks the same to whoever has it watched.
 
-use crate::carried::{Carried, Closer, Head};
+use crate::proxied_udp::{Carried, Closer, Head};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
@@ -55,7 +55,7 @@ impl Sender {
     /// Less than half of the send buffer is used, as [`Port::is_half_free`].
     #[must_use]
     pub fn is_half_free(&self) -> bool {
-        crate::drops::is_half_free(self.socket.as_fd())
+        crate::socket_drops::is_half_free(self.socket.as_fd())
     }
 }
 
@@ -118,7 +118,7 @@ impl Port {
         let six = match receiver(AddressFamily::INET6) {
             Ok(six) => {
                 sockopt::set_ipv6_v6only(&six, true)?;
-                crate::checksum::may_be_absent(six.as_fd())?;
+                crate::udp_zero_checksum::may_be_absent(six.as_fd())?;
                 match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
                     Ok(()) => Some(six),
                     Err(Errno::ADDRNOTAVAIL) => None,
@@ -201,14 +201,14 @@ impl Port {
     /// Datagrams that were lost in front of the sockets so far, modulo 2^32: mostly since the
     /// receive queue was full. None where the kernel, or whoever carries the port, does not say.
     pub fn dropped(&self) -> u32 {
-        let each = |socket| crate::drops::count(socket).unwrap_or_default();
+        let each = |socket| crate::socket_drops::count(socket).unwrap_or_default();
         self.sockets().map(each).fold(0, u32::wrapping_add)
     }
 
     /// Bytes of the kernel's memory that datagrams take which wait to be received. None where the
     /// kernel, or whoever carries the port, does not say.
     pub fn waiting(&self) -> u32 {
-        let each = |socket| crate::drops::waiting(socket).unwrap_or_default();
+        let each = |socket| crate::socket_drops::waiting(socket).unwrap_or_default();
         self.sockets().map(each).max().unwrap_or_default()
     }
 
@@ -244,7 +244,7 @@ impl Port {
     /// neighbour that it asks the network for, for seconds if there is none.
     #[must_use]
     pub fn is_half_free(&self, to: IpAddr) -> bool {
-        self.socket_of(to).map_or(true, |socket| crate::drops::is_half_free(socket.as_fd()))
+        self.socket_of(to).map_or(true, |socket| crate::socket_drops::is_half_free(socket.as_fd()))
     }
 
     /// Takes what is sent to a multicast group from now on, at `interface`. If that is zero: for
@@ -314,7 +314,7 @@ mod tests {
             port.send(b"hello", None, home, 0).unwrap();
             let arrived = |socket| {
                 let second = std::time::Duration::from_millis(500);
-                crate::event::readable(socket, Some(second)).unwrap()
+                crate::eventfd::readable(socket, Some(second)).unwrap()
             };
             assert!(port.sockets().any(arrived));
             let mut buffer = [0; 8];

@@ -18,7 +18,7 @@ macro_rules! refused {
     ($errno:expr, $($reason:tt)*) => {{
         static SAID: ::core::sync::atomic::AtomicBool =
             ::core::sync::atomic::AtomicBool::new(false);
-        $crate::why::say(&SAID, $errno, format_args!($($reason)*))
+        $crate::refusal_log::say(&SAID, $errno, format_args!($($reason)*))
     }};
 }
 

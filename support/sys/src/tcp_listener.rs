@@ -5,7 +5,7 @@
 //! families, whose turn it is among those that share a port, is the kernel's affair. So it is asked
 //! (sock_diag(7)), as if somebody had connected.
 
-use crate::connection::{
+use crate::tcp_connection::{
     ANSWER, Diagnosis, Names, SO_BINDTOIFINDEX, address, is_tcp, namespace, option, question,
 };
 use rustix::net::{getsockname, sockopt};
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_does_not_listen_is_none() {
-        let (one, _other) = crate::socket::pair().unwrap();
+        let (one, _other) = crate::seqpacket::pair().unwrap();
         let file = crate::memfd::create("test", 4096).unwrap();
         let flags = SocketFlags::CLOEXEC;
         let idle = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();

@@ -32,7 +32,7 @@ fn set(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::datagram::Port;
+    use crate::udp_socket::Port;
     use rustix::net::{AddressFamily, SendFlags, SocketType, sendto, socket};
     use std::net::{Ipv6Addr, SocketAddrV6};
     use std::os::fd::AsFd;
@@ -50,7 +50,7 @@ mod tests {
         let home = SocketAddrV6::new(Ipv6Addr::LOCALHOST, number, 0, 0);
         sendto(&sender, b"hello", SendFlags::empty(), &home).unwrap();
         let socket = port.sockets().last().unwrap();
-        assert!(crate::event::readable(socket, Some(Duration::from_millis(500))).unwrap());
+        assert!(crate::eventfd::readable(socket, Some(Duration::from_millis(500))).unwrap());
         let mut buffer = [0; 8];
         assert_eq!(port.receive(&mut buffer), Some(5));
     }
