@@ -262,17 +262,17 @@ pub fn cm_message(bytes: &[u8]) {
 
 /// A process whose daemon says and hands over anything.
 pub fn hostile_daemon(bytes: &[u8]) {
-    omniverb_client::testing::hostile::daemon_says(bytes);
+    omniverb_client::testing::hostile_daemon::daemon_says(bytes);
 }
 
 /// A process of which another imports, and one that imports, where the other says anything.
 pub fn imports(bytes: &[u8]) {
-    omniverb_client::testing::imports(bytes);
+    omniverb_client::testing::hostile_importer(bytes);
 }
 
 /// Two processes that have a queue pair of an XRC domain open, where the other says anything.
 pub fn opened(bytes: &[u8]) {
-    omniverb_client::testing::opened(bytes);
+    omniverb_client::testing::hostile_opener(bytes);
 }
 
 /// What the kernel says of interfaces and addresses.

@@ -148,6 +148,6 @@ mod tests {
         assert_eq!(count("rnic/wire/src/opcode.rs", text), 0);
         assert_eq!(count("rnic/wire/src/opcode.rs", "fn f() {}"), 1);
         assert!(!is_product("rnic/wire/tests/vectors.rs") && !is_product("xtask/src/tidy.rs"));
-        assert!(!is_product("app/client/src/testing/opened.rs"));
+        assert!(!is_product("app/client/src/testing/hostile_opener.rs"));
     }
 }

@@ -1,7 +1,7 @@
 //! The statistics area: two cache lines per QP, written here, shown by the daemon, which makes it.
 //! After a restart of the daemon the new one's area takes the place of the old.
 
-use crate::memory;
+use crate::daemon_memory;
 use omniverb_ring::Window;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::Extent;
@@ -21,14 +21,14 @@ const _: () = assert!(STATISTICS_SLOT_BYTES == omniverb_device::limits::STATISTI
 impl Area {
     /// Maps what the daemon made.
     pub(crate) fn new(made: &Extent<OwnedFd>) -> Result<Area, Errno> {
-        let window = memory::map(made, BYTES)?;
+        let window = daemon_memory::map(made, BYTES)?;
         let free = Mutex::new((0..STATISTICS_SLOTS as u32).rev().collect());
         Ok(Area { window, free })
     }
 
     /// Goes on in the area of another daemon, with the counts of now.
     pub(crate) fn move_to(&self, made: &Extent<OwnedFd>) -> Result<(), Errno> {
-        made.replace(&self.window).map_err(|error| memory::errno(&error))
+        made.replace(&self.window).map_err(|error| daemon_memory::errno(&error))
     }
 
     /// A free slot and its memory.

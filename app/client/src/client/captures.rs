@@ -1,8 +1,8 @@
 //! While somebody captures packets: what the daemon wants traced.
 
 use super::Client;
-use crate::delivered::Delivered;
-use crate::memory;
+use crate::message_descriptors::Delivered;
+use crate::daemon_memory;
 use omniverb_link::Tracer;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
@@ -11,7 +11,7 @@ impl Client {
     /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
     /// that nothing comes.
     pub(super) fn trace_begin(&self, begin: Option<Delivered<TraceBegin>>) {
-        let mapped = begin.and_then(|begin| memory::map(&begin.files, TRACE_BYTES).ok());
+        let mapped = begin.and_then(|begin| daemon_memory::map(&begin.files, TRACE_BYTES).ok());
         self.tracing.set(mapped.and_then(|memory| Tracer::new(&memory)));
     }
 

@@ -2,38 +2,38 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
-mod admitting;
+mod shared_qp_admission;
 mod captures;
-mod events;
-mod explaining;
-mod groups;
-mod handing_over;
-mod hidden;
-mod importing;
-mod lending;
-mod links;
-mod mapping;
-mod objects;
-mod openers;
-mod opening;
-mod pinning;
-mod registering;
+mod daemon_events;
+mod explain_qp;
+mod multicast_groups;
+mod xrc_srq_links;
+mod hidden_qps;
+mod device_sharing;
+mod pending_grants;
+mod link_attachment;
+mod mapping_requests;
+mod qp_lifecycle;
+mod shared_qp_openers;
+mod open_shared_qp;
+mod page_pinning;
+mod memory_registration;
 mod resume;
-mod second;
-mod taking_back;
-mod turning;
+mod secondary_libraries;
+mod pages_to_revoke;
+mod progress_thread;
 
-pub use self::handing_over::Membership;
-pub use self::importing::{Offer, is_command_file};
-pub use self::opening::OpenedQp;
-pub use self::registering::{REGIONS_MAX, Wish};
-pub use self::second::Answer;
+pub use self::xrc_srq_links::Membership;
+pub use self::device_sharing::{Offer, is_command_file};
+pub use self::open_shared_qp::OpenedQp;
+pub use self::memory_registration::{REGIONS_MAX, Wish};
+pub use self::secondary_libraries::Answer;
 
-use crate::delivered::Delivered;
-use crate::nic::{NoDevice, VirtualNic};
-use crate::session::{self, Session};
-use crate::{audience, bells, calls, environment, fork, host, imports, keys, mapped, places};
-use crate::{opened, progress, queue_pairs, statistics, taking, tracing, watches};
+use crate::message_descriptors::Delivered;
+use crate::vnic_facts::{NoDevice, VirtualNic};
+use crate::daemon_session::{self, Session};
+use crate::{event_subscribers, doorbells, deferred_tasks, environment, fork, device_platform, device_import, memory_keys, peer_mappings, xrc_directory};
+use crate::{shared_qp, progress_state, queue_pair_records, statistics, page_revocation, trace_ring, watched_fds};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -48,36 +48,36 @@ pub struct Client {
     session: Session,
     nic: RwLock<VirtualNic>,
     statistics: statistics::Area,
-    pub(crate) qps: queue_pairs::QueuePairs,
+    pub(crate) qps: queue_pair_records::QueuePairs,
     /// What peers may reach, and what of it lies on files of a daemon's.
-    keys: keys::Keys,
-    bells: bells::Bells,
-    progress: Arc<progress::Progress>,
+    keys: memory_keys::Keys,
+    bells: doorbells::Bells,
+    progress: Arc<progress_state::Progress>,
     /// Calls to the daemon that nobody of the application waits for.
-    calls: Arc<calls::Calls>,
+    calls: Arc<deferred_tasks::Calls>,
     /// What is taken back from peers.
-    taking: Arc<taking::Taking>,
+    taking: Arc<page_revocation::Taking>,
     /// Descriptors of other libraries that the progress thread looks after.
-    watches: watches::Watches,
+    watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
-    audience: audience::Audience,
+    audience: event_subscribers::Audience,
     /// What of peers is mapped here.
-    mapped: mapped::Mapped,
+    mapped: peer_mappings::Mapped,
     /// Its parts of XRC domains, where others find it.
-    places: Mutex<Vec<Arc<places::Place>>>,
+    places: Mutex<Vec<Arc<xrc_directory::Place>>>,
     /// Processes that have queue pairs of ours open.
-    openers: opened::Openers,
+    openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
-    service: Arc<imports::Service>,
+    service: Arc<device_import::Service>,
     /// What those have who import ours.
-    exporter: Arc<imports::Exporter>,
+    exporter: Arc<device_import::Exporter>,
     /// What is mapped of those whose we import.
-    imported: Arc<imports::Budget>,
+    imported: Arc<device_import::Budget>,
     /// Whoever attaches or detaches a queue pair has its turn.
     pub(crate) attaching: Mutex<()>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    tracing: tracing::Tracing,
+    tracing: trace_ring::Tracing,
     /// Which process made it; see [`fork::generation`].
     generation: u64,
     /// The environment says that no pages of this process are to be granted.
@@ -88,7 +88,7 @@ static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 
 /// This process is about to fork: takes all pages back from peers, and moves none until it has.
 extern "C" fn before_fork() {
-    keys::hold_pages();
+    memory_keys::hold_pages();
     if let Some(client) = Client::existing() {
         client.withdraw_before_fork();
     }
@@ -96,7 +96,7 @@ extern "C" fn before_fork() {
 
 /// This process has forked, or could not.
 extern "C" fn after_fork() {
-    keys::let_pages_move();
+    memory_keys::let_pages_move();
 }
 
 impl Client {
@@ -128,13 +128,13 @@ impl Client {
 
     /// Another client, for this call's caller alone.
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
-        let session::First { session, nic, daemon, area } = Session::connect()?;
+        let daemon_session::First { session, nic, daemon, area } = Session::connect()?;
         omniverb_sys::spare_fds::keep();
         let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
-        let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
-        let bells = bells::Bells::new().map_err(NoDevice::Resources)?;
-        let service = Arc::<imports::Service>::default();
-        let shared = Shared::new(Box::new(host::ProcessHost::new(progress.clone())));
+        let progress = progress_state::Progress::new().map_err(NoDevice::Resources)?;
+        let bells = doorbells::Bells::new().map_err(NoDevice::Resources)?;
+        let service = Arc::<device_import::Service>::default();
+        let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             shared,
@@ -142,17 +142,17 @@ impl Client {
             nic: RwLock::new(nic),
             statistics: area,
             qps: Default::default(),
-            keys: keys::Keys::default(),
+            keys: memory_keys::Keys::default(),
             bells,
-            watches: watches::Watches::new(progress.ears.clone()),
+            watches: watched_fds::Watches::new(progress.ears.clone()),
             audience: Default::default(),
             progress,
             calls: Arc::default(),
             taking: Arc::default(),
-            mapped: mapped::Mapped::default(),
+            mapped: peer_mappings::Mapped::default(),
             places: Mutex::default(),
             openers: Default::default(),
-            exporter: imports::Exporter::new(service.clone(), me.clone()),
+            exporter: device_import::Exporter::new(service.clone(), me.clone()),
             service,
             imported: Arc::default(),
             attaching: Mutex::default(),
@@ -200,12 +200,12 @@ impl Client {
             return Err(Errno::EIO);
         }
         match self.session.call(message) {
-            Err(errno) if session::is_lost(errno) => {
+            Err(errno) if daemon_session::is_lost(errno) => {
                 self.reconnect()?;
                 self.session.call(message)
             }
             Err(Errno::ETIMEDOUT) => {
-                self.have_called(calls::Call::Settle);
+                self.have_called(deferred_tasks::Call::Settle);
                 Err(Errno::ETIMEDOUT)
             }
             answer => answer,
@@ -213,7 +213,7 @@ impl Client {
     }
 
     /// Has this done by the thread for it.
-    fn have_called(&self, call: calls::Call) {
+    fn have_called(&self, call: deferred_tasks::Call) {
         self.calls.ask(&self.me, call);
     }
 

@@ -1,8 +1,8 @@
 //! After the daemon was restarted: tell the new one what this process holds.
 
 use super::Client;
-use super::objects::{Purpose, connect_message};
-use crate::queue_pairs::Connection;
+use super::qp_lifecycle::{Purpose, connect_message};
+use crate::queue_pair_records::Connection;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};
@@ -23,7 +23,7 @@ impl Client {
                     // Refused: we are too late, or the daemon has lost what our tickets were made
                     // with. The object works on with its peer; it cannot be connected anew.
                     Ok(_) | Err(Errno::EPERM | Errno::EADDRINUSE) => {}
-                    Err(errno) if crate::session::is_lost(errno) => return Err(errno),
+                    Err(errno) if crate::daemon_session::is_lost(errno) => return Err(errno),
                     Err(_) => {}
                 }
             }

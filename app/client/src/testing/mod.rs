@@ -1,10 +1,10 @@
 //! What tests and fuzzing need of the client, and no product has.
 
-pub mod hostile;
-pub(crate) mod imports;
-pub(crate) mod opened;
+pub mod hostile_daemon;
+pub(crate) mod hostile_importer;
+pub(crate) mod hostile_opener;
 #[cfg(test)]
 pub(crate) mod random;
 
-pub use self::imports::imports;
-pub use self::opened::opened;
+pub use self::hostile_importer::imports;
+pub use self::hostile_opener::opened;

@@ -1,0 +1,120 @@
+//! Attaching links that the daemon made.
+
+use super::Client;
+use crate::doorbells::{BELL_BYTES, PeerBell};
+use crate::message_descriptors::{Delivered, LinkFiles};
+use crate::daemon_memory;
+use omniverb_device::bell::Bell;
+use omniverb_device::{FarEnd, Peer};
+use omniverb_link::{Endpoint, EndpointParts, layout};
+use omniverb_ring::BellPage;
+use omniverb_session::body::LinkReady;
+use omniverb_sys::Extent;
+use omniverb_terms::Errno;
+use std::os::fd::OwnedFd;
+
+/// Most bytes of one ring that we map at a daemon's word.
+const RING_BYTES_MAX: u32 = 64 << 20;
+
+/// Who is at the other end of a link, and of its bell.
+fn far_end(ready: &LinkReady) -> FarEnd {
+    if ready.engine != 0 { FarEnd::Engine } else { FarEnd::Process }
+}
+
+impl Client {
+    /// The daemon made a link for a queue pair of ours, and says what it is made of.
+    pub(super) fn link_ready(&self, delivered: Delivered<LinkReady>) -> Result<(), Errno> {
+        let Delivered { said: ready, files: LinkFiles { link, bell } } = delivered;
+        let ready = &ready;
+        // A link within this process tells of its bell twice, once for each end.
+        let name = self.bells.name(ready.bell);
+        if let Some(memory) = bell.filter(|_| self.bells.get(name).is_none()) {
+            self.add_bell(ready, &memory)?;
+        }
+        let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
+        // Of one that is destroyed by now the daemon has told the peer, and somebody else may have
+        // the memory.
+        let qp = self.qp(ready.qpn).ok_or(Errno::ENOENT)?;
+        if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
+            return Err(Errno::EPROTO);
+        }
+        let (request_bytes, response_bytes) =
+            (ready.request_bytes as usize, ready.response_bytes as usize);
+        let bytes = layout::link_bytes(request_bytes, response_bytes);
+        let parts = EndpointParts {
+            memory: daemon_memory::map(&link, bytes)?,
+            side: ready.side as usize,
+            request_bytes,
+            response_bytes,
+            doorbell,
+            peer_slot: ready.peer_slot,
+        };
+        let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
+        let of_group = ready.peer_qpn.is_group();
+        if of_group && !self.group_link_comes(&qp, ready) {
+            self.qps.while_there(ready.qpn, || endpoint.close());
+            return Err(Errno::ENOENT);
+        }
+        self.qps.linked(ready.qpn, name);
+        let peer = Peer {
+            qpn: ready.peer_qpn,
+            dgid: ready.dgid,
+            sgid: ready.sgid,
+            far_end: far_end(ready),
+        };
+        let tracer = if ready.traced != 0 { self.tracing.tracer() } else { None };
+        if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
+            let front = qp.front().flatten().map(|(front, _)| front);
+            let served = front.as_ref().unwrap_or(&qp);
+            bell.bind(ready.local_slot, served, index);
+            self.bells.hear(name, &self.progress.sleep);
+            // News that came before the bit had a meaning.
+            served.pump();
+        } else if of_group {
+            return Err(Errno::EINVAL);
+        }
+        if of_group && !self.group_link_came(ready) {
+            qp.peer_closed(ready.peer_qpn);
+            return Err(Errno::ENOENT);
+        }
+        Ok(())
+    }
+
+    fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), Errno> {
+        let both = daemon_memory::map(memory, BELL_BYTES)?;
+        let page = |side: u32| {
+            let bytes = BELL_BYTES / 2;
+            both.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(Errno::EPROTO)
+        };
+        let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
+        let bell = Bell::new(page(ready.bell_side)?);
+        let peer = PeerBell::new(page(peer_side)?);
+        self.shared.bells.add(bell.clone());
+        let ours = (memory, ready.bell_side as usize);
+        self.bells.add(self.bells.name(ready.bell), ours, bell, peer, far_end(ready));
+        Ok(())
+    }
+
+    /// Bells with links are to wake us, those without no more.
+    pub(crate) fn hear_bells(&self) {
+        let over = self.bells.review(&self.progress.sleep);
+        over.iter().for_each(|bell| self.shared.bells.remove(bell));
+    }
+
+    /// The peer process of a bell is gone.
+    pub(super) fn bell_closed(&self, bell: u64) {
+        let over = self.bells.remove(self.bells.name(bell), &self.progress.sleep);
+        over.iter().for_each(|bell| self.shared.bells.remove(bell));
+    }
+
+    /// The daemon whose events were read until now is gone. Links between processes need none; the
+    /// engine's links, and the bells it rang, died with it.
+    pub(crate) fn daemon_lost(&self) {
+        self.bells.begin_era();
+        self.trace_end();
+        self.qps.all().iter().for_each(|qp| qp.engine_died());
+        self.group_links_gone();
+        let dead = self.bells.remove_engines(&self.progress.sleep);
+        dead.iter().for_each(|bell| self.shared.bells.remove(bell));
+    }
+}

@@ -1,0 +1,207 @@
+//! Memory keys: registration and revocation. How pages come to be granted is in `lending`.
+
+use super::Client;
+use super::pending_grants::Manner;
+use omniverb_device::region::NO_RKEY;
+use omniverb_device::{Extras, Region, WindowType, access};
+use omniverb_session::Message;
+use omniverb_session::body::{DeregMr, MrRegistered, RegMr};
+use omniverb_terms::{Errno, Lkey, Rkey};
+use std::sync::Arc;
+
+/// Regions a process may register, local ones included; `ibv_query_device` reports it.
+pub const REGIONS_MAX: usize = 1 << 18;
+
+/// Memory to be registered.
+pub struct Wish {
+    /// The protection domain's number.
+    pub pd: u32,
+    /// Of the first byte, as the program has it mapped.
+    pub address: usize,
+    /// Bytes from there on.
+    pub length: usize,
+    /// What requests name the first byte by.
+    pub iova: u64,
+    /// `IBV_ACCESS_*`.
+    pub access: u32,
+    /// In what it differs from most.
+    pub extras: Extras,
+}
+
+impl Wish {
+    /// # Safety
+    /// As [`Client::register`].
+    #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
+    unsafe fn region(self, lkey: Lkey, rkey: Rkey) -> Arc<Region> {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { crate::registered_memory::registered(self.address, self.length) };
+        let Wish { pd, access, iova, extras, .. } = self;
+        let moved = Default::default();
+        Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, extras })
+    }
+}
+
+/// A key that nobody can guess.
+fn random_key() -> u32 {
+    omniverb_sys::random::number() as u32
+}
+
+impl Client {
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// errno: what the daemon says about its quota, mostly `ENOMEM`.
+    ///
+    /// # Safety
+    /// The contract of `ibv_reg_mr`: the range stays mapped, with the access asked for, until it is
+    /// deregistered.
+    #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
+    pub unsafe fn register(&self, wish: Wish) -> Result<Arc<Region>, Errno> {
+        let most = REGIONS_MAX.min(self.nic().mr_max as usize);
+        if self.shared.regions.count() >= most {
+            return Err(Errno::ENOMEM);
+        }
+        // One number for both keys, as with the drivers of kernels: programs that send their L_Key
+        // to peers work with those.
+        let (lkey, rkey) = match wish.access & access::REMOTE {
+            0 => (self.spare_key(), NO_RKEY),
+            _ => self.register_key(&wish).map(|rkey| (Lkey(rkey.0), rkey))?,
+        };
+        // SAFETY: the caller's promise.
+        let region = unsafe { wish.region(lkey, rkey) };
+        self.shared.regions.insert(region.clone());
+        if rkey != NO_RKEY {
+            self.keys.add(&region);
+        }
+        Ok(region)
+    }
+
+    /// A key of the daemon's for a region.
+    fn register_key(&self, wish: &Wish) -> Result<Rkey, Errno> {
+        let ask = RegMr {
+            pd: wish.pd,
+            access: wish.access & (access::LOCAL_WRITE | access::REMOTE),
+            addr: wish.iova,
+            length: wish.length as u64,
+            rkey: Rkey(0),
+            reserved: 0,
+        };
+        loop {
+            let rkey = match self.call(&ask.into())? {
+                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
+                _ => return Err(Errno::EPROTO),
+            };
+            if self.shared.regions.is_free(rkey.0) {
+                return Ok(rkey);
+            }
+            // One that the daemon does not know of: a window's, or of a region without remote
+            // access, or that has changed.
+            self.call(&DeregMr { rkey, reserved: 0 }.into())?;
+        }
+    }
+
+    /// Registers anew what was registered: its local key stays. `rkey`: what peers are to name it
+    /// by, if they may; the daemon does not know of that any more, so it is never mapped.
+    ///
+    /// # Errors
+    /// errno: `EBUSY` while windows are bound to it; the region is as it was.
+    ///
+    /// # Safety
+    /// As [`Self::register`].
+    #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
+    pub unsafe fn reregister(
+        &self,
+        region: &Region,
+        wish: Wish,
+        rkey: Rkey,
+    ) -> Result<Arc<Region>, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.deregister(region)?;
+        self.qps.all().iter().for_each(|qp| qp.doubt_receives(region.lkey));
+        let opens = wish.access & access::REMOTE != 0;
+        // SAFETY: the caller's promise.
+        let region = unsafe { wish.region(region.lkey, if opens { rkey } else { NO_RKEY }) };
+        self.shared.regions.insert(region.clone());
+        Ok(region)
+    }
+
+    /// A key of a region that peers may not use. They may later ([`Self::reregister`]), by the same
+    /// number.
+    fn spare_key(&self) -> Lkey {
+        loop {
+            let key = random_key();
+            if key != NO_RKEY.0 && self.shared.regions.is_free(key) {
+                return Lkey(key);
+            }
+        }
+    }
+
+    /// Deregisters memory: when this returns, no peer reaches it any more.
+    ///
+    /// # Errors
+    /// errno; the region is registered still. `EBUSY` while windows are bound to it.
+    pub fn deregister(&self, region: &Region) -> Result<(), Errno> {
+        if !self.is_ours() {
+            return Ok(()); // a forked child's copy of the handle: nothing of it is registered
+        }
+        if region.is_bound() {
+            return Err(Errno::EBUSY);
+        }
+        let registered = self.shared.regions.remove(region.lkey);
+        if region.rkey != NO_RKEY && self.keys.has(region.rkey) {
+            if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
+                self.shared.regions.insert(region);
+                return Err(errno);
+            }
+            self.keys.remove(region.rkey);
+        }
+        Ok(())
+    }
+
+    /// A new memory window, bound to nothing, and its first key.
+    ///
+    /// # Errors
+    /// errno: there are too many.
+    pub fn add_window(&self, of: WindowType, pd: u32) -> Result<Rkey, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.shared.regions.add_window(of, pd, random_key).ok_or(Errno::ENOMEM)
+    }
+
+    /// A window goes: when this returns, no peer reaches anything by it any more.
+    pub fn remove_window(&self, rkey: Rkey) {
+        if self.is_ours() {
+            self.shared.regions.remove_window(rkey);
+        }
+    }
+
+    /// Takes a key's pages back from everybody who mapped them, for good. The right ends first,
+    /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon,
+    /// which has them let go of their mappings.
+    ///
+    /// # Errors
+    /// errno: the pages could not be moved back, and whoever keeps a mapping reaches them still.
+    fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
+        self.keys.mediate_one(rkey);
+        if self.keys.has_extents(rkey) {
+            self.qps.all().iter().for_each(|qp| qp.revoke_grants());
+        }
+        // Without a daemon there is nobody to forget it.
+        let _ = self.call(&DeregMr { rkey, reserved: 0 }.into());
+        // Who is at them at this moment reaches a region that is gone.
+        self.withdraw_those(|keys| keys.take_out_of(rkey), Manner::AtOnce)
+    }
+
+    /// A QP lost access rights: no mapping may outlive them.
+    ///
+    /// # Errors
+    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
+    /// mapped them reaches them until that succeeds.
+    pub(super) fn revoke_all(&self) -> Result<(), Errno> {
+        self.keys.mediate(|_| true);
+        self.withdraw(|_, _| true, Manner::Kindly).inspect_err(|_| self.take_all_back())
+    }
+}

@@ -1,0 +1,74 @@
+//! Lists what is to be taken back from peers, and the calls that wait for it.
+
+use super::Client;
+use super::pending_grants::Manner;
+use crate::region_extent::Extent;
+use crate::page_revocation::{PageOwner, Question};
+use omniverb_session::Message;
+use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
+use omniverb_terms::{Errno, Rkey};
+use std::collections::BTreeSet;
+
+impl Client {
+    /// The daemon says what is to be taken back.
+    pub(super) fn hear_take_back(&self, ask: &TakeBack) {
+        match ask.what {
+            TAKE_EXTENT => {
+                self.take_back_those(ask.number, |rkey, extent| {
+                    (rkey, extent.start() as u64) == (ask.rkey, ask.start)
+                });
+            }
+            TAKE_ALL => {
+                // For this once: who asks anew is judged by the daemon.
+                let qps = self.qps.all();
+                qps.iter().for_each(|qp| qp.forget_grants());
+                self.take_all_back();
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn answer_adopt(&self, Question { ask, to }: Question) {
+        let answer = self.adopt(ask);
+        self.progress.answer(&to, answer.into());
+    }
+
+    /// What was granted must not stay so, and nobody knows what exactly.
+    pub(super) fn take_all_back(&self) {
+        self.take_back_those(0, |_, _| true);
+    }
+
+    /// Another daemon is there, which does not know the extents that were made for the one before:
+    /// nor whether the links are there still by which they were granted.
+    pub(super) fn take_older_back(&self, era: u64) {
+        self.taking.restart();
+        self.take_back_those(0, |_, extent| extent.era() < era);
+    }
+
+    /// Has these taken back. `number`: what the daemon calls that, or 0.
+    pub(super) fn take_back_those(&self, number: u64, which: impl Fn(Rkey, &Extent) -> bool) {
+        self.taking.ask(&self.me, number, &self.keys.extents(which));
+    }
+
+    /// The answer to a call that may have ended a link. Without one nobody says what was granted by
+    /// it.
+    pub(super) fn link_ended(&self, answer: Result<Message, Errno>) {
+        match answer {
+            Ok(Message::Done(done)) => self.taking.wait(done.take_back),
+            Ok(_) => {}
+            // Somebody else's by now, or unknown: nothing was granted by it.
+            Err(Errno::ENOENT) => {}
+            Err(_) => self.take_all_back(),
+        }
+    }
+}
+
+impl PageOwner for Client {
+    fn take_back(&self, which: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
+        self.withdraw(|rkey, extent| which.contains(&(rkey, extent.start())), Manner::Kindly)
+    }
+
+    fn answer(&self, question: Question) {
+        self.answer_adopt(question);
+    }
+}

@@ -1,0 +1,299 @@
+//! Parts of this process's regions that are moved onto files, where peers can map them.
+//!
+//! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
+//! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
+//! them (`omniverb_link::grant_pacing`).
+
+use super::Client;
+use crate::message_descriptors::Delivered;
+use crate::region_extent::Extent;
+use crate::memory_keys::{Key, Keys, Others};
+use crate::window_loans;
+use omniverb_device::Qp;
+use omniverb_link::grant_pacing;
+use omniverb_session::body::{Adopt, Adopted, Released};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode, page_rights};
+use omniverb_sys::clock;
+use omniverb_sys::memory_room;
+use omniverb_sys::seqpacket;
+use omniverb_terms::{Errno, Rkey, Service};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a file that the daemon gave, for pages to go to.
+type Place = omniverb_sys::Extent<OwnedFd>;
+
+/// How long a peer may be at pages that are taken back: an honest one copies a large message, or
+/// waits for a processor.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Budget: how long a fork waits for peers that use pages which are taken back. A peer that is not
+/// done by then repeats its operation.
+const PATIENCE_BEFORE_FORK: Duration = Duration::from_millis(20);
+/// How long it takes at most until one sees what another has written.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// Why pages were not moved of which some may be where they were to go: what has no other name.
+const STUCK: Errno = Errno::EIO;
+
+/// How extents are taken back from peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
+    Kindly,
+    /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
+    BeforeFork,
+    /// Whoever is at the pages reaches a region that is gone: it does so again, and finds none.
+    AtOnce,
+}
+
+/// Why a question for pages is not answered with them.
+pub(super) enum Refused {
+    /// An extent is in the way, with this first page: the daemon gave up waiting for it, has it
+    /// taken back, or is another one.
+    InTheWay(usize),
+    Errno(Errno),
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Refused {
+        Refused::Errno(errno)
+    }
+}
+
+impl Client {
+    /// A peer wants to map part of a region: moves its pages onto the file that came along.
+    pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
+        let (token, era) = (ask.said.token, self.bells.era());
+        let piece = ask.files.as_ref().and_then(|onto| window_loans::piece(ask.said.memory, onto));
+        let (errno, epoch) = match self.move_pages(ask) {
+            Ok(epoch) => (Errno::NONE, epoch),
+            Err(errno) => (errno, 0),
+        };
+        // Of what failed otherwise nothing is there.
+        let unused = errno != Errno::NONE && errno != STUCK;
+        if let Some(piece) = piece.filter(|_| unused) {
+            self.let_go((piece, era), 1);
+        }
+        Adopted { token, errno, epoch }
+    }
+
+    /// The EPOCH of the link that the pages will be reached by.
+    fn move_pages(&self, delivered: Delivered<Adopt>) -> Result<u32, Errno> {
+        let Delivered { said: ask, files: onto } = delivered;
+        if self.keeps_pages {
+            return Err(Errno::EPERM);
+        }
+        let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
+        let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
+        start.checked_add(length).ok_or(Errno::EPROTO)?;
+        // While others are on their way back, in another thread, none are moved.
+        let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
+        let era = self.bells.era();
+        let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
+        let lent = self.keys.with(ask.rkey, |key, others| {
+            self.lend((&ask, onto), &qp, key, (start, length), (era, others))?;
+            // Before whoever takes the pages back moves it: the keys are locked.
+            Ok(qp.epoch() as u32)
+        });
+        match lent.ok_or(Errno::EACCES)? {
+            Ok(epoch) => Ok(epoch),
+            Err(Refused::Errno(errno)) => Err(errno),
+            Err(Refused::InTheWay(old)) => {
+                self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
+                Err(Errno::EAGAIN)
+            }
+        }
+    }
+
+    /// Has pages of a key on the file that came along, if they may be.
+    fn lend(
+        &self,
+        (ask, onto): (&Adopt, Option<Place>),
+        qp: &Qp,
+        key: &mut Key,
+        place @ (_, length): (usize, usize),
+        (era, others): (u64, Others),
+    ) -> Result<(), Refused> {
+        let piece = onto.as_ref().and_then(|onto| window_loans::piece(ask.memory, onto));
+        let mappable = match piece {
+            Some(_) => page_rights::mappable_in_window,
+            None => page_rights::mappable,
+        };
+        let uses = mappable(key.region().access, ask.trust());
+        may_lend(qp, key, uses)?;
+        let Some(onto) = onto else {
+            return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
+        };
+        has_room(key, place, others)?;
+        has_room_twice(key, length, others)?;
+        // Before anybody is given anything: later there may be no thread to be had.
+        let stay = self.taking.stay(&self.me)?;
+        key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
+            self.taking.left();
+            Refused::Errno(errno)
+        })
+    }
+
+    /// Takes extents back from everybody who mapped them.
+    ///
+    /// # Errors
+    /// errno: some could not be moved back, and whoever mapped them reaches them still.
+    pub(super) fn withdraw(
+        &self,
+        which: impl Fn(Rkey, &Extent) -> bool,
+        manner: Manner,
+    ) -> Result<(), Errno> {
+        self.withdraw_those(|keys| keys.take_out(which), manner)
+    }
+
+    /// Withdraws the extents that `take` removes from the table of keys.
+    ///
+    /// # Errors
+    /// As [`Self::withdraw`].
+    pub(super) fn withdraw_those(
+        &self,
+        take: impl FnOnce(&Keys) -> Vec<(Rkey, Extent)>,
+        manner: Manner,
+    ) -> Result<(), Errno> {
+        let _moving = self.keys.move_pages();
+        let taken = take(&self.keys);
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let qps = self.qps.all();
+        qps.iter().for_each(|qp| qp.revoke_grants());
+        match manner {
+            Manner::Kindly => await_peers(&qps, PATIENCE),
+            Manner::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
+            // No peer is waited for, so a peer that uses the pages is told to redo its operation.
+            Manner::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
+        }
+        // Where pages stay, who is late would be at what they are for next.
+        let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
+        let is_left = !keeps || self.await_engine(&qps);
+        let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
+        for (rkey, extent) in taken {
+            if extent.is_kept() && !is_left {
+                outcome = Err(Errno::EBUSY);
+                self.keys.put_back(rkey, extent);
+                continue;
+            }
+            let era = extent.era();
+            match extent.release() {
+                Ok(piece) => {
+                    released.insert(rkey);
+                    piece.into_iter().for_each(|piece| self.let_go((piece, era), 1));
+                }
+                Err((extent, errno)) => {
+                    outcome = Err(errno);
+                    self.keys.put_back(rkey, extent);
+                }
+            }
+        }
+        self.taking.left();
+        let gone = released.into_iter().filter(|rkey| !self.keys.has_extents(*rkey));
+        gone.for_each(|rkey| self.tell_released(rkey));
+        outcome
+    }
+
+    /// Has all pages back that are on files, before a fork. What could not be moved the child gets
+    /// copies of (`omniverb_adopt`). Nothing is moved where the kernel may be storing: a program
+    /// that deregisters ends its requests before, one that forks need not.
+    pub(super) fn withdraw_before_fork(&self) {
+        let moved = |_, extent: &Extent| !extent.is_kept();
+        if !self.keys.extents(moved).is_empty() && !omniverb_adopt::kernel_may_store() {
+            let _ = self.withdraw(moved, Manner::BeforeFork);
+            // What peers had moved until now buys them no pages: a process that forks often moves
+            // as much as they need in between.
+            self.keys.regions().iter().for_each(|region| region.moved.forget());
+        }
+    }
+
+    /// The daemon need not keep files for this key.
+    fn tell_released(&self, rkey: Rkey) {
+        let Some(events) = self.session.events() else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
+        // If it does not get that it keeps them until the key goes.
+        let _ = seqpacket::try_send(events.as_fd(), &bytes[..length], &[]);
+    }
+}
+
+/// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
+/// these uses.
+pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
+    let (_, attributes) = qp.query();
+    let may = !key.is_mediated()
+        && may_map(qp.service, attributes.access_flags, uses)
+        && qp.pd == key.region().pd
+        && qp.lend();
+    if may { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Whether so much more of a key may be lent, and nothing of it is.
+pub(super) fn has_room(
+    key: &Key,
+    (start, length): (usize, usize),
+    others: Others,
+) -> Result<(), Refused> {
+    if let Some(old) = key.extent_within(start, start + length) {
+        return Err(Refused::InTheWay(old));
+    }
+    let granted = key.granted() + length as u64;
+    match grant_pacing::allows(granted, key.region().moved.bytes(), others.free) {
+        true => Ok(()),
+        false => Err(Errno::EAGAIN.into()),
+    }
+}
+
+/// Whether there is memory for what is on sealed files, and for so many bytes more, to be there
+/// once more when it goes back: peers may keep such files for as long as they like. Half of what is
+/// free is left to the program.
+fn has_room_twice(key: &Key, length: usize, others: Others) -> Result<(), Refused> {
+    let sealed = others.sealed + key.sealed() + length as u64;
+    match key.is_sealed() && sealed > memory_room::bytes() / 2 {
+        true => Err(Errno::EAGAIN.into()),
+        false => Ok(()),
+    }
+}
+
+/// Whether the peer of such a queue pair may use pages so. The daemon asks for none that XRC
+/// reaches; should it: one end serves nobody, and what the other serves is its SRQs' (decision
+/// 0032).
+fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
+    let serves = matches!(service, Service::Rc | Service::Uc);
+    serves && uses != 0 && allowed & uses == uses
+}
+
+/// Lets those come back who are at pages that were granted to them, so that what they do there is
+/// not lost.
+fn await_peers(qps: &[Arc<Qp>], patience: Duration) {
+    let patience = clock::now() + patience.as_nanos() as u64;
+    loop {
+        std::thread::sleep(MOMENT);
+        if !qps.iter().any(|qp| qp.peers_reach_pages()) {
+            return;
+        }
+        if clock::now() >= patience {
+            return qps.iter().for_each(|qp| qp.give_up_on_peers());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_serves_by_its_own_rights_lends() {
+        let (all, read) = (page_rights::REMOTE, page_rights::REMOTE_READ);
+        for service in Service::ALL {
+            let lends = matches!(service, Service::Rc | Service::Uc);
+            assert_eq!(may_map(service, all, read), lends, "{service}");
+            assert!(!may_map(service, all & !read, read) && !may_map(service, all, 0));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Queue pairs as the daemon knows them.
+
+use super::Client;
+use crate::datagram_destinations::Reply;
+use crate::deferred_tasks::{Call, Caller, Made};
+use crate::queue_pair_records::{Connection, Ticket};
+use omniverb_device::attributes::State;
+use omniverb_device::work::Destination;
+use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, access};
+use omniverb_session::Message;
+use omniverb_session::body::{
+    CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
+};
+use omniverb_terms::{Errno, Qpn, Service};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Budget: how long requests that were posted hold up the end of their connection: as long as it
+/// takes to make a link where many processes want the processors, and as a lost packet of a network
+/// is repeated. A peer that takes nothing delays `rdma_disconnect` by as much.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
+/// Budget: the same while the peer has no receive for them. It may not have got its end of the link
+/// yet, with those that it has posted.
+const UNREADY_MAX: Duration = Duration::from_millis(50);
+/// How often it is looked whether they have left.
+const LEAVE_LOOK: Duration = Duration::from_micros(100);
+
+impl Client {
+    /// Makes a queue pair, with a number of the daemon's and a place for its counters.
+    ///
+    /// # Errors
+    /// errno: `ENOMEM` over a quota.
+    pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, Errno> {
+        let (slot, statistics) = self.statistics.take().ok_or(Errno::ENOMEM)?;
+        let made = self.number_qp(&spec, slot).and_then(|(number, ticket)| {
+            let qp = Qp::new(&self.shared, spec, number, statistics);
+            if qp.is_none() {
+                let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
+            }
+            Ok((qp.ok_or(Errno::ENOMEM)?, ticket))
+        });
+        match made {
+            Ok((qp, ticket)) => {
+                self.qps.add(qp.clone(), slot, ticket);
+                Ok(qp)
+            }
+            Err(errno) => {
+                self.statistics.give(slot);
+                Err(errno)
+            }
+        }
+    }
+
+    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(Qpn, Ticket), Errno> {
+        let ask = CreateQp::new(spec.service, spec.pd, statistics_slot);
+        match self.call(&ask.into())? {
+            Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
+                Ok((qpn, Ticket { issued, proof: ticket }))
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Changes a queue pair; connects and disconnects it as its state demands.
+    ///
+    /// `current`: where the application believes it to be, if it says so. `connection`: whom it is
+    /// to be connected with, if the application says so now.
+    ///
+    /// # Errors
+    /// errno: `EINVAL` if the transition is not allowed, `EIO` in a forked child, and what the
+    /// daemon answers.
+    pub fn modify_qp(
+        self: &Arc<Self>,
+        qp: &Arc<Qp>,
+        mask: QpMask,
+        to: State,
+        attributes: &QpAttributes,
+        current: Option<State>,
+        connection: Option<Connection>,
+    ) -> Result<(), Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        let (from, before) = qp.query();
+        qp.modify(mask, to, attributes, current).map_err(|error| match error {
+            PostError::Invalid(_) => Errno::EINVAL,
+            PostError::Full => Errno::ENOMEM,
+        })?;
+        let lost = before.access_flags & !attributes.access_flags;
+        let mut revoked = Ok(());
+        if mask.contains(QpMask::ACCESS_FLAGS) && takes_back(qp.service, from, lost) {
+            revoked = self.revoke_all();
+        }
+        match to {
+            State::Rtr => {
+                self.start_progress()?;
+                if qp.service == Service::Ud {
+                    self.attach_all(qp);
+                }
+                if let Some(connection) = connection.filter(|_| qp.service != Service::Ud) {
+                    self.connect_qp(qp, connection)?;
+                }
+            }
+            State::Reset => {
+                self.qps.group_unlinked(qp.number, None);
+                let connected = self.qps.disconnect(qp.number);
+                if connected || qp.service == Service::Ud {
+                    let answer =
+                        self.call(&DisconnectQp { qpn: qp.number, peer_qpn: Qpn(0) }.into());
+                    self.link_ended(answer);
+                }
+            }
+            _ => {}
+        }
+        revoked
+    }
+
+    pub(super) fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
+        self.qps.connect(qp.number, connection);
+        self.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
+        Ok(())
+    }
+
+    /// Waits until what was posted to a queue pair has left, for [`LEAVE_MAX`] at most: its
+    /// connection is about to end, which a NIC hears of after it has begun what was posted before.
+    pub fn let_leave(&self, qp: &Qp) {
+        if !self.is_ours() {
+            return;
+        }
+        let begin = Instant::now();
+        while qp.has_to_leave() {
+            let most = if qp.waits_for_receive() { UNREADY_MAX } else { LEAVE_MAX };
+            if begin.elapsed() >= most {
+                break;
+            }
+            std::thread::sleep(LEAVE_LOOK);
+        }
+    }
+
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> Reply {
+        let Some(qp) = self.qp(qpn) else { return Reply::Over };
+        let Destination { dgid, sgid, qpn: dest_qpn } = destination;
+        let connection = Connection { dgid, sgid, dest_qpn };
+        match self.call(&connect_message(qpn, &connection, Purpose::Connect)) {
+            Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
+            Ok(_) => {}
+            Err(errno) => {
+                not_sent(qpn, &destination, errno);
+                qp.unreachable(destination);
+            }
+        }
+        Reply::Over
+    }
+
+    /// A queue pair that peers were granted something by is in ERR.
+    fn qp_failed(&self, qpn: Qpn) {
+        self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
+    }
+
+    /// Destroys a queue pair: nothing of it is left, here or in the daemon. In a forked child it is
+    /// the parent's, and stays.
+    pub fn destroy_qp(&self, qp: &Arc<Qp>) {
+        if !self.is_ours() {
+            return;
+        }
+        self.await_last_words(qp);
+        qp.destroy();
+        let slot = self.qps.remove(qp.number);
+        self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
+        if let Some(slot) = slot {
+            self.statistics.give(slot);
+        }
+    }
+}
+
+impl Caller for Client {
+    fn make(&self, call: Call) -> Made {
+        match call {
+            Call::Grant { qpn, peer_qpn, rkey, range } => {
+                self.request_grant(qpn, peer_qpn, rkey, range);
+            }
+            Call::DatagramLink { qpn, destination } => {
+                self.request_datagram_link(qpn, destination);
+            }
+            Call::Failed { qpn } => self.qp_failed(qpn),
+            Call::HandOver { qpn, part } => self.hand_over(qpn, part),
+            Call::Tell { qpn, event } => self.tell_openers(qpn, event),
+            Call::Opened { opener } => self.serve_opener(opener),
+            Call::Discard { qpn } => self.discard(qpn),
+            Call::Attach { qpn } => return self.attach_again(qpn),
+            Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),
+            Call::Explain { qpn } => self.explain(qpn),
+            Call::Reconnect => drop(self.reconnect()),
+            Call::Settle if self.session.settle().is_err() => return Made::Again,
+            Call::Settle => {}
+        }
+        Made::Done
+    }
+
+    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply {
+        self.request_datagram_link(qpn, destination)
+    }
+}
+
+/// Datagrams to a destination go nowhere: says why, if that is wanted. Their completions do not.
+#[cold]
+fn not_sent(qpn: Qpn, to: &Destination, errno: Errno) {
+    let why = match errno {
+        Errno::ENOENT => "nobody there has such a queue pair for datagrams",
+        Errno::EHOSTUNREACH => "that is in another network, and the daemon may not use this one",
+        Errno::ENOMEM => "over a quota of links",
+        errno if crate::daemon_session::is_lost(errno) => "there is no daemon",
+        _ => "the daemon refuses it",
+    };
+    let (from, peer, at) = (qpn.0, to.qpn.0, to.dgid);
+    let _ = omniverb_sys::refused!(
+        errno,
+        "datagrams of queue pair {from} to queue pair {peer} at {at} go nowhere: {why}"
+    );
+}
+
+/// Whether pages may be with peers that are not to have them any more, when a queue pair loses
+/// these rights. By way of XRC nobody is granted any; other processes may change such a queue pair,
+/// again and again, and what others were granted is not theirs to take.
+fn takes_back(service: Service, from: State, lost: u32) -> bool {
+    service != Service::XrcRecv && from != State::Reset && lost & access::REMOTE != 0
+}
+
+/// What the daemon is told of a connection for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It is to be made.
+    Connect,
+    /// It was made by the daemon before, and is only to be recorded.
+    Record,
+}
+
+pub(super) fn connect_message(qpn: Qpn, connection: &Connection, purpose: Purpose) -> Message {
+    let Connection { dgid, sgid, dest_qpn } = *connection;
+    let resume = match purpose {
+        Purpose::Connect => 0,
+        Purpose::Record => 1,
+    };
+    ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opener_takes_nothing_back_from_others() {
+        for service in [Service::Rc, Service::Uc, Service::XrcRecv] {
+            let granted = service != Service::XrcRecv;
+            assert_eq!(takes_back(service, State::Rts, access::REMOTE), granted);
+            assert!(!takes_back(service, State::Reset, access::REMOTE));
+            assert!(!takes_back(service, State::Rts, access::LOCAL_WRITE));
+        }
+    }
+}

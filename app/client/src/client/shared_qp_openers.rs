@@ -1,0 +1,59 @@
+//! Other processes that have queue pairs of this one open: they are served by the thread that makes
+//! calls, since what they ask may need the daemon.
+
+use super::Client;
+use crate::deferred_tasks::Call;
+use crate::shared_qp::{Attendant, Opener};
+use omniverb_device::AsyncEvent;
+use omniverb_terms::{Errno, Qpn};
+use std::sync::Arc;
+
+impl Attendant for Client {
+    fn attend_to(&self, key: u64) {
+        self.have_called(Call::Opened { opener: key });
+    }
+}
+
+impl Client {
+    /// Listens to an opener, until its end.
+    pub(super) fn listen_to_opener(&self, opener: &Arc<Opener>) -> Result<(), Errno> {
+        opener.listen(&self.service)?;
+        // It may have been over before.
+        if !self.openers.has(opener) {
+            opener.ignore(&self.service);
+        }
+        Ok(())
+    }
+
+    /// An opener has asked something, or is gone.
+    pub(super) fn serve_opener(&self, key: u64) {
+        let Some(opener) = self.openers.get(key) else { return };
+        if !opener.serve() {
+            self.end_opener(opener);
+        }
+    }
+
+    /// It has the queue pair open no longer.
+    pub(super) fn end_opener(&self, opener: Arc<Opener>) {
+        // Once.
+        if !self.openers.remove(&opener) {
+            return;
+        }
+        opener.ignore(&self.service);
+        let (number, receivers) = opener.end();
+        if let Some(qp) = receivers.as_ref().and_then(|known| known.let_go(number)) {
+            self.destroy_qp(&qp);
+        }
+        // The domain goes with the last of these, when its queue pairs have gone.
+        drop(receivers);
+    }
+
+    /// This has happened to a queue pair of ours.
+    pub(super) fn tell_openers(&self, number: Qpn, event: AsyncEvent) {
+        for opener in self.openers.of(number) {
+            if !opener.report(event) {
+                self.end_opener(opener);
+            }
+        }
+    }
+}

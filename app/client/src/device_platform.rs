@@ -1,0 +1,157 @@
+//! What the device asks of the world: answered without blocking, the rest is left to the progress
+//! thread.
+
+use crate::deferred_tasks::Call;
+use crate::progress_state::Progress;
+use omniverb_device::work::Destination;
+use omniverb_device::{AsyncEvent, Forgiven, Host};
+use omniverb_ring::{UserMemory, Window};
+use omniverb_terms::{Qpn, Rkey};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Where asynchronous events go: the event's kind and the object's cookie.
+pub type AsyncEventSink = fn(AsyncEvent, usize);
+
+static SINK: OnceLock<AsyncEventSink> = OnceLock::new();
+
+/// Names the receiver of asynchronous events, once.
+pub fn on_async_event(sink: AsyncEventSink) {
+    let _ = SINK.set(sink);
+}
+
+/// Who hears of requests that fail: the queue pair, and the status of the completion. Says what it
+/// wants to hear besides.
+pub type FailureSink = fn(Qpn, u32) -> Besides;
+
+/// What is wanted to be known of a queue pair that has failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Besides {
+    /// No more than what the sink was called with.
+    Nothing,
+    /// What the daemon knows of its ways, once it has answered.
+    Ways,
+}
+
+/// Who hears that: the queue pair, and something about one of its peers. In a thread of ours.
+pub type ExplanationSink = fn(Qpn, &str);
+
+static FAILURES: OnceLock<(FailureSink, ExplanationSink)> = OnceLock::new();
+
+/// Names who hears of requests that fail, and of the ways of their queue pairs, once.
+pub fn on_failure(failed: FailureSink, explained: ExplanationSink) {
+    let _ = FAILURES.set((failed, explained));
+}
+
+/// Who hears of the ways of queue pairs.
+pub(crate) fn explanations() -> Option<ExplanationSink> {
+    FAILURES.get().map(|(_, explained)| *explained)
+}
+
+/// Who hears of what is not forgiven: the requester's queue pair, and what.
+pub type StrictSink = fn(Qpn, Forgiven);
+
+static STRICT: OnceLock<StrictSink> = OnceLock::new();
+
+/// Has direct links let pass only what a wire would, once and for queue pairs made from now on;
+/// names who hears of what does not.
+pub fn be_strict(sink: StrictSink) {
+    let _ = STRICT.set(sink);
+}
+
+/// Longest nap of a poll. A wake may be missed, and who polls has other things to do.
+const NAP_MAX: Duration = Duration::from_micros(200);
+
+/// The device's world: this process.
+pub(crate) struct ProcessHost {
+    progress: Arc<Progress>,
+}
+
+impl ProcessHost {
+    pub(crate) fn new(progress: Arc<Progress>) -> Self {
+        Self { progress }
+    }
+}
+
+impl Host for ProcessHost {
+    fn now(&self) -> u64 {
+        omniverb_sys::clock::now()
+    }
+
+    fn nap(&self, word: &AtomicU64, value: u32) {
+        omniverb_sys::futex::wait(word, value, NAP_MAX);
+    }
+
+    fn attend(&self) {
+        self.progress.attend();
+    }
+
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
+        self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
+    }
+
+    fn qp_failed(&self, qpn: Qpn) {
+        self.progress.run(Call::Failed { qpn });
+    }
+
+    fn hand_over(&self, qpn: Qpn, part: u32) {
+        self.progress.run(Call::HandOver { qpn, part });
+    }
+
+    fn receiver_event(&self, qpn: Qpn, event: AsyncEvent) {
+        self.progress.run(Call::Tell { qpn, event });
+    }
+
+    fn discard(&self, qpn: Qpn) {
+        self.progress.run(Call::Discard { qpn });
+    }
+
+    fn request_failed(&self, qpn: Qpn, status: u32) {
+        if let Some((failed, _)) = FAILURES.get()
+            && failed(qpn, status) == Besides::Ways
+        {
+            self.progress.run(Call::Explain { qpn });
+        }
+    }
+
+    fn is_strict(&self) -> bool {
+        STRICT.get().is_some()
+    }
+
+    fn forgiven(&self, qpn: Qpn, what: Forgiven) {
+        if let Some(hears) = STRICT.get() {
+            hears(qpn, what);
+        }
+    }
+
+    fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
+        omniverb_sys::fault_safe_copy::place(ours, program)
+    }
+
+    fn place_all(&self, pieces: &[(UserMemory, UserMemory)]) -> usize {
+        omniverb_sys::fault_safe_copy::place_all(pieces)
+    }
+
+    fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
+        omniverb_sys::fault_safe_copy::fetch(program, ours)
+    }
+
+    fn bears_atomics(&self, program: UserMemory) -> bool {
+        omniverb_sys::fault_safe_copy::bears_atomics(program)
+    }
+
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
+        omniverb_sys::mapped_window::residency_for_sure(window, start, found).is_ok()
+    }
+
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
+        self.progress.run(Call::DatagramLink { qpn, destination });
+    }
+
+    fn async_event(&self, event: AsyncEvent, cookie: usize) {
+        if let Some(sink) = SINK.get() {
+            sink(event, cookie);
+        }
+    }
+}

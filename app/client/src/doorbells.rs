@@ -1,0 +1,190 @@
+//! The bells that we share with peer processes, our end of each and theirs.
+
+use crate::errno_conversion::errno_of;
+use omniverb_device::FarEnd;
+use omniverb_device::bell::Bell;
+use omniverb_link::Doorbell;
+use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::{BellPage, Window};
+use omniverb_sys::lock;
+use omniverb_sys::{Extent, Life, Sleeper, doorbell_listener};
+use omniverb_terms::Errno;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Bytes of a bell: a page for each side.
+pub(crate) const BELL_BYTES: usize = 2 * PAGE_BYTES;
+
+/// The page of a bell by which we announce news to the peer's process, and wake it.
+pub(crate) struct PeerBell {
+    page: BellPage<Window>,
+}
+
+impl PeerBell {
+    /// `page`: the peer's.
+    pub(crate) fn new(page: BellPage<Window>) -> Arc<PeerBell> {
+        Arc::new(PeerBell { page })
+    }
+}
+
+impl Doorbell for PeerBell {
+    fn page(&self) -> &BellPage<Window> {
+        &self.page
+    }
+
+    fn kick(&self) {
+        doorbell_listener::ring(&self.page);
+    }
+}
+
+/// The era of the daemon that made a bell, and the number it gave it: daemons count anew.
+pub(crate) type BellName = (u64, u64);
+
+/// What we share with one peer process.
+struct Record {
+    /// Our page, which the peer rings.
+    bell: Arc<Bell>,
+    /// The peer's page, which we ring.
+    peer: Arc<PeerBell>,
+    /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
+    heard_as: Option<u64>,
+    /// It has links, and could not be listened to.
+    is_unheard: bool,
+    /// What `Bells::life` calls the word in our page that tells of our end. `None`: nothing does.
+    told_as: Option<u64>,
+    /// Whether the peer's process rings ours, or the engine.
+    far_end: FarEnd,
+}
+
+impl Record {
+    fn hear(&mut self, sleep: &Sleeper) {
+        if self.heard_as.is_none() {
+            self.heard_as = sleep.add(self.bell.page.clone()).ok();
+            self.is_unheard = self.heard_as.is_none();
+            self.bell.page.want_kick();
+        }
+    }
+
+    fn hear_no_more(&mut self, sleep: &Sleeper) {
+        self.is_unheard = false;
+        if let Some(number) = self.heard_as.take() {
+            sleep.remove(number);
+        }
+    }
+}
+
+/// All bells of the process, and how many daemons it has outlived.
+pub(crate) struct Bells {
+    era: AtomicU64,
+    list: Mutex<HashMap<BellName, Record>>,
+    /// By which peers see that the process has ended.
+    life: Arc<Life>,
+}
+
+impl Bells {
+    pub(crate) fn new() -> Result<Bells, Errno> {
+        let life = Life::new(BELL_BYTES).map_err(|error| errno_of(&error))?;
+        Ok(Bells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
+    }
+
+    /// What the end of the thread tells that has it; only that adds and removes bells.
+    pub(crate) fn life(&self) -> Arc<Life> {
+        self.life.clone()
+    }
+
+    /// Daemons that this process has outlived.
+    pub(crate) fn era(&self) -> u64 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// Another daemon gives numbers from now on.
+    pub(crate) fn begin_era(&self) {
+        self.era.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What the present daemon's bell `number` is called here.
+    pub(crate) fn name(&self, number: u64) -> BellName {
+        (self.era(), number)
+    }
+
+    /// Adds a bell, which nobody listens to yet. `memory`, `side`: all of it, and which page is
+    /// ours.
+    pub(crate) fn add(
+        &self,
+        name: BellName,
+        (memory, side): (&Extent<OwnedFd>, usize),
+        bell: Arc<Bell>,
+        peer: Arc<PeerBell>,
+        far_end: FarEnd,
+    ) {
+        // Where the kernel tells nothing the peer hears of our end from the daemon alone.
+        let told_as = self.life.tell(memory, side * PAGE_BYTES + LIFE_OFFSET).ok();
+        let record = Record { bell, peer, heard_as: None, is_unheard: false, told_as, far_end };
+        lock(&self.list).insert(name, record);
+    }
+
+    /// It is over.
+    fn end(&self, mut record: Record, sleep: &Sleeper) -> Arc<Bell> {
+        record.hear_no_more(sleep);
+        record.told_as.into_iter().for_each(|number| self.life.forget(number));
+        record.bell
+    }
+
+    /// Our end and the peer's.
+    pub(crate) fn get(&self, name: BellName) -> Option<(Arc<Bell>, Arc<PeerBell>)> {
+        let list = lock(&self.list);
+        list.get(&name).map(|record| (record.bell.clone(), record.peer.clone()))
+    }
+
+    /// It has a link: it is to wake us.
+    pub(crate) fn hear(&self, name: BellName, sleep: &Sleeper) {
+        if let Some(record) = lock(&self.list).get_mut(&name) {
+            record.hear(sleep);
+        }
+    }
+
+    /// Bells with links are to wake us, those without no more. Takes those out that are of a daemon
+    /// that is gone and have none: nobody will tell us of their peers' end.
+    pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
+        let era = self.era();
+        let mut list = lock(&self.list);
+        let over = list.extract_if(|(of, _), record| {
+            let unused = record.bell.is_unused();
+            match unused {
+                true => record.hear_no_more(sleep),
+                // Where there was no thread for it, there may be one now.
+                false => record.hear(sleep),
+            }
+            unused && *of != era
+        });
+        over.map(|(_, record)| self.end(record, sleep)).collect()
+    }
+
+    /// Whether a bell with links wakes nobody, for want of a thread: who sleeps has to look.
+    pub(crate) fn are_some_unheard(&self) -> bool {
+        lock(&self.list).values().any(|record| record.is_unheard)
+    }
+
+    /// Takes the one with this name out: its peer is gone.
+    pub(crate) fn remove(&self, name: BellName, sleep: &Sleeper) -> Option<Arc<Bell>> {
+        let record = lock(&self.list).remove(&name)?;
+        Some(self.end(record, sleep))
+    }
+
+    /// Whether each may wake us.
+    #[cfg(test)]
+    pub(crate) fn heard(&self) -> Vec<bool> {
+        lock(&self.list).values().map(|record| record.heard_as.is_some()).collect()
+    }
+
+    /// Takes all out that the engine rang.
+    pub(crate) fn remove_engines(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
+        let mut list = lock(&self.list);
+        let dead = list.extract_if(|_, record| record.far_end == FarEnd::Engine);
+        let dead: Vec<_> = dead.map(|(_, record)| record).collect();
+        drop(list);
+        dead.into_iter().map(|record| self.end(record, sleep)).collect()
+    }
+}

@@ -1,0 +1,106 @@
+//! An extent: part of a region of this process that is moved onto a file, where peers can map it,
+//! or that stays where it is in a virtual machine's memory, where the host's engine can.
+
+use crate::page_revocation::Stay;
+use omniverb_adopt::AdoptedPages;
+use omniverb_session::body;
+use omniverb_sys::io_uring_pin::Pin;
+use omniverb_terms::Errno;
+
+/// How often to try to move pages back; each attempt waits for busy threads by itself.
+const RELEASE_ATTEMPTS: u32 = 4;
+
+/// Where the pages are.
+enum Pages {
+    /// On a file, or a piece of a window.
+    Moved(AdoptedPages),
+    /// Where they were, pinned, from this address on, so many bytes.
+    Kept { start: usize, length: usize, _pin: Pin },
+}
+
+/// A part of a region that is on a file of a daemon's, or pinned because of one.
+pub(crate) struct Extent {
+    pages: Pages,
+    /// Of the daemon that made the file; see [`crate::doorbells::Bells::era`].
+    era: u64,
+    /// Somebody can take it back.
+    stay: Stay,
+    /// The piece of a window that it is, if it is on none of those files, as it was said.
+    piece: Option<body::Extent>,
+}
+
+impl Extent {
+    /// These pages, on a file of the daemon of this era.
+    pub(crate) fn new(
+        pages: AdoptedPages,
+        piece: Option<body::Extent>,
+        (era, stay): (u64, Stay),
+    ) -> Extent {
+        Extent { pages: Pages::Moved(pages), era, stay, piece }
+    }
+
+    /// These bytes, which are pinned because of the daemon of this era.
+    pub(crate) fn kept(
+        pin: Pin,
+        (start, length): (usize, usize),
+        (era, stay): (u64, Stay),
+    ) -> Extent {
+        Extent { pages: Pages::Kept { start, length, _pin: pin }, era, stay, piece: None }
+    }
+
+    /// Whether its pages are where they always are: nothing of theirs may be used by peers when
+    /// it is released.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.pages, Pages::Kept { .. })
+    }
+
+    /// Address of its first page.
+    pub(crate) fn start(&self) -> usize {
+        match &self.pages {
+            Pages::Moved(pages) => pages.page_start(),
+            Pages::Kept { start, .. } => *start,
+        }
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn length(&self) -> usize {
+        match &self.pages {
+            Pages::Moved(pages) => pages.page_length(),
+            Pages::Kept { length, .. } => *length,
+        }
+    }
+
+    /// The era of the daemon that made its file.
+    pub(crate) fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Whether some of its pages lie in a range.
+    pub(crate) fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.start() < end && start < self.start() + self.length()
+    }
+
+    /// Moves its pages back: the piece of a window that is not used any more, if it was one.
+    ///
+    /// # Errors
+    /// The extent as it was, and errno.
+    pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
+        let Extent { pages, era, stay, piece } = self;
+        let mut pages = match pages {
+            Pages::Moved(pages) => pages,
+            // The agent keeps them until the host says that nobody has them mapped.
+            Pages::Kept { .. } => return Ok(None),
+        };
+        // Other threads may keep the pages busy for a moment; a region must not stay exposed.
+        let mut errno = Errno::EIO;
+        for _ in 0..RELEASE_ATTEMPTS {
+            match pages.release() {
+                Ok(()) => return Ok(piece),
+                Err(failed) => {
+                    (pages, errno) = (failed.pages, crate::errno_conversion::from_raw(failed.error.errno()));
+                }
+            }
+        }
+        Err((Extent { pages: Pages::Moved(pages), era, stay, piece }, errno))
+    }
+}

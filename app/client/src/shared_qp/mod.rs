@@ -1,0 +1,86 @@
+//! Queue pairs that receive in an XRC domain, and that several processes have open.
+//!
+//! The process that has made one keeps it, and all of its state, until nobody has it open any more:
+//! it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker for
+//! each time that it has it open; whose two ends they are is settled before
+//! (`client/open_shared_qp.rs`). `opener_connections.rs`: what the maker has of an opener; `maker_connection.rs`: what an opener
+//! has of the maker. The end of a socket, or of the process behind it, is the end of either.
+
+mod maker_connection;
+mod opener_connections;
+
+pub(crate) use self::maker_connection::Line;
+pub(crate) use self::opener_connections::Attendant;
+pub use self::opener_connections::Receivers;
+pub(crate) use self::opener_connections::{Opener, Openers};
+
+use crate::device_import::Party;
+use crate::service_thread::spawn_quietly;
+use omniverb_sys::unsolicited_fds::{self, Plain};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Another process. A child that it has forked may have its sockets, too, so their end is not
+/// enough to know of its own.
+pub(crate) struct Watched<T> {
+    process: OwnedFd,
+    of: Arc<T>,
+}
+
+/// Who has to know of its end.
+pub(crate) trait Mortal: Send + Sync {
+    /// The other process has ended.
+    fn has_ended(&self);
+}
+
+impl<T: Mortal> Watched<T> {
+    /// The one at the other end of a socket, if the kernel says which it is.
+    pub(crate) fn of(socket: BorrowedFd<'_>, of: &Arc<T>) -> Option<Arc<Watched<T>>> {
+        let process = omniverb_sys::pidfd::of_peer(socket).ok()?;
+        Some(Arc::new(Watched { process, of: of.clone() }))
+    }
+}
+
+impl<T: Mortal> Party for Watched<T> {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    fn hear(&self) -> bool {
+        self.of.has_ended();
+        false
+    }
+}
+
+/// Takes one message of so many bytes at most. `Some(0)`: there is none now. `None`: there is
+/// nobody any more, or somebody who says what nobody says.
+fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
+    match unsolicited_fds::receive(socket, buffer) {
+        Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
+        // Left there for whoever closes the socket (`hang_up`): this thread hears all the others.
+        Ok(Plain::Descriptors) => None,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
+        Err(_) => None,
+    }
+}
+
+/// Ends a connection, for whoever else has its sockets, too, and lets go of it where nobody waits
+/// for what may be behind a descriptor that somebody has sent. Nobody takes it up any more.
+fn hang_up(of: Arc<impl Party + 'static>) {
+    if unsolicited_fds::is_spent(of.socket()) {
+        return;
+    }
+    let kept = of.clone();
+    let last = move || {
+        // Whoever was hearing it, or has just noticed its end, is not to be the last owner.
+        while Arc::strong_count(&of) > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(of);
+    };
+    if spawn_quietly("omniverb-spent", last).is_err() {
+        // Better never than here.
+        std::mem::forget(kept);
+    }
+}

@@ -1,0 +1,356 @@
+//! Where this process can be found by others that have the same XRC domain, and they by it.
+//!
+//! A process's part of a domain stands as a socket with a name in the network namespace. What comes
+//! there comes from anybody: one message of known length, which counts only if it comes from the
+//! socket of the part that it speaks for, and is stated of the domain's file
+//! (`support/sys/src/lock_statement.rs`). Nothing is kept of what does not. Only the thread that hands
+//! over takes and sends; it has a turn for so many messages at a time.
+
+use crate::errno_conversion::errno_of;
+use crate::shared_qp::Receivers;
+use omniverb_device::Domain;
+use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, decode, encode};
+use omniverb_sys::unsolicited_fds::{self, Plain};
+use omniverb_sys::{EventFd, lock, lock_statement};
+use omniverb_terms::{Errno, Qpn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recv, sendto};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// First and longest pause before one asks again, in nanoseconds: the other one may have had no
+/// room for the question.
+pub(crate) const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
+/// How long one asks, in nanoseconds, and is waited for: then nobody is there. The daemon may be
+/// away for a while.
+pub(crate) const ASKED_MAX: u64 = 10_000_000_000;
+/// Messages that are taken in one turn.
+const AT_ONCE: usize = 16;
+/// Answers that wait to be looked at: an honest part gives one or two.
+const ANSWERS_MAX: usize = 1 << 14;
+/// How long the thread is waited for at its end: a little more than a call to the daemon takes.
+const END_MAX: Duration = Duration::from_secs(12);
+
+/// A part of the domain of a file.
+pub struct Part {
+    /// What the names of the sockets of all parts begin with; their numbers follow.
+    pub prefix: String,
+    /// Of this one.
+    pub number: u32,
+    /// Has that name.
+    pub socket: OwnedFd,
+    /// The domain's file, in which each process states what it says to others.
+    pub file: OwnedFd,
+    /// What of this process others may open.
+    pub receivers: Weak<dyn Receivers>,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is there.
+    Yes,
+    /// There is no room, now.
+    NotNow,
+    /// Nobody has that part.
+    Nobody,
+}
+
+/// What another process says.
+pub(crate) enum Heard {
+    Ask(HandOver),
+    /// And from which part.
+    Answer(HandedOver, u32),
+    Open(OpenQp),
+    /// And from which part.
+    Opened(QpOpened, u32),
+}
+
+/// What others tell the thread, and wait for of it.
+#[derive(Default)]
+struct Desk {
+    state: Mutex<State>,
+    ended: Condvar,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Doors at which somebody waits, and what was said there, by which parts.
+    doors: Vec<(u32, Vec<(QpOpened, u32)>)>,
+    /// Queue pairs that look for ways to other parts.
+    wishes: Vec<(Qpn, u32)>,
+    running: bool,
+    /// The thread, once it is at work.
+    thread: Option<ThreadId>,
+    over: bool,
+}
+
+/// A part of a domain that this process has, and the thread that hands over for it, while there is
+/// one.
+pub(crate) struct Place {
+    pub(crate) part: Part,
+    pub(crate) domain: Arc<Domain>,
+    news: EventFd,
+    desk: Arc<Desk>,
+}
+
+/// A thread is there. To be dropped when it has let go of the place.
+pub(crate) struct Attendance(Arc<Desk>);
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        lock(&self.0.state).running = false;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Place {
+    pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<Place>, Errno> {
+        // Before Linux 6.16 it cannot be told; then the thread may have to wait for what is behind
+        // a descriptor that somebody sent.
+        let _ = unsolicited_fds::refuse(part.socket.as_fd());
+        let news = EventFd::new().map_err(|error| errno_of(&error))?;
+        let (desk, domain) = (Arc::default(), domain.clone());
+        Ok(Arc::new(Place { part, domain, news, desk }))
+    }
+
+    /// Has a thread there, started by `start`.
+    pub(crate) fn serve(
+        self: &Arc<Place>,
+        start: impl FnOnce(Arc<Place>, Attendance) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        {
+            let mut state = lock(&self.desk.state);
+            if state.running || state.over {
+                return Ok(());
+            }
+            state.running = true;
+        }
+        start(self.clone(), Attendance(self.desk.clone()))
+    }
+
+    /// A queue pair looks for the way to another part.
+    pub(crate) fn wish(&self, front: Qpn, part: u32) {
+        lock(&self.desk.state).wishes.push((front, part));
+        self.news.signal();
+    }
+
+    /// Up to so many of those.
+    pub(crate) fn take_wishes(&self, most: usize) -> Vec<(Qpn, u32)> {
+        let mut state = lock(&self.desk.state);
+        let count = state.wishes.len().min(most);
+        state.wishes.drain(..count).collect()
+    }
+
+    /// Whether queue pairs look for ways that nobody has taken on yet.
+    pub(crate) fn has_wishes(&self) -> bool {
+        !lock(&self.desk.state).wishes.is_empty()
+    }
+
+    /// Answers to questions that name this door are kept from now on.
+    pub(crate) fn attend(&self, door: u32) {
+        lock(&self.desk.state).doors.push((door, Vec::new()));
+    }
+
+    /// They are not any more.
+    pub(crate) fn leave(&self, door: u32) {
+        lock(&self.desk.state).doors.retain(|(other, _)| *other != door);
+    }
+
+    /// Another part says what it has.
+    pub(crate) fn answer(&self, answer: QpOpened, part: u32) {
+        let mut state = lock(&self.desk.state);
+        let mut doors = state.doors.iter_mut();
+        let at = doors.find(|(door, answers)| *door == answer.door && answers.len() < ANSWERS_MAX);
+        if let Some((_, answers)) = at {
+            answers.push((answer, part));
+            self.desk.answered.notify_all();
+        }
+    }
+
+    /// What was said there meanwhile; waits so long for something.
+    pub(crate) fn answers(&self, door: u32, limit: Duration) -> Vec<(QpOpened, u32)> {
+        let of = |state: &mut State| {
+            let found = state.doors.iter_mut().find(|(other, _)| *other == door);
+            found.map(|(_, answers)| std::mem::take(answers)).unwrap_or_default()
+        };
+        let none = |state: &mut State| {
+            let found = state.doors.iter().find(|(other, _)| *other == door);
+            found.is_some_and(|(_, answers)| answers.is_empty())
+        };
+        let state = lock(&self.desk.state);
+        let waited = self.desk.answered.wait_timeout_while(state, limit, none);
+        of(&mut waited.unwrap_or_else(|e| e.into_inner()).0)
+    }
+
+    /// Ends the thread, and waits for that: then nobody else of us has the socket. But not without
+    /// end: one that is held by something keeps the part's name until it is not.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.desk.state);
+        state.over = true;
+        self.news.signal();
+        // It may have been the last one that used the domain.
+        if state.thread == Some(thread::current().id()) {
+            return;
+        }
+        let waited = self.desk.ended.wait_timeout_while(state, END_MAX, |state| state.running);
+        drop(waited.unwrap_or_else(|e| e.into_inner()));
+    }
+
+    /// This thread is the one.
+    pub(crate) fn begin(&self) {
+        lock(&self.desk.state).thread = Some(thread::current().id());
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.desk.state).over
+    }
+
+    /// Sleeps until there is something to do, or so long.
+    pub(crate) fn wait(&self, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let (socket, news) = (&self.part.socket, &self.news);
+        let interest = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
+        // However it ends, the thread looks for itself.
+        let _ = poll(&mut [interest(socket.as_fd()), interest(news.as_fd())], limit.as_ref());
+        self.news.take();
+    }
+
+    /// Tells the process that has another part.
+    pub(crate) fn tell(&self, part: u32, message: &Message) -> Sent {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, message, &mut bytes);
+        let name = format!("{}{part}", self.part.prefix);
+        let Ok(address) = SocketAddrUnix::new_abstract_name(name.as_bytes()) else {
+            return Sent::Nobody;
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendto(&self.part.socket, &bytes[..length], flags, &address) {
+            Ok(_) => Sent::Yes,
+            Err(rustix::io::Errno::CONNREFUSED) => Sent::Nobody,
+            Err(_) => Sent::NotNow,
+        }
+    }
+
+    /// Which part's socket has this address.
+    fn part_at(&self, address: SocketAddrAny) -> Option<u32> {
+        let address = SocketAddrUnix::try_from(address).ok()?;
+        let name = str::from_utf8(address.abstract_name()?).ok()?;
+        let digits = name.strip_prefix(self.part.prefix.as_str())?;
+        digits.parse().ok().filter(|part: &u32| part.to_string() == digits)
+    }
+
+    /// What others say who hold the names of parts, of which nothing more is known yet.
+    pub(crate) fn hear(&self) -> Vec<Heard> {
+        let mut heard = Vec::new();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        for _ in 0..AT_ONCE {
+            match unsolicited_fds::receive_from(self.part.socket.as_fd(), &mut bytes) {
+                Ok((Plain::Message(length), from)) => {
+                    let from = from.and_then(|from| self.part_at(from));
+                    heard.extend(from.and_then(|from| understood(&bytes[..length], from)));
+                }
+                Ok((Plain::Descriptors, _)) => {
+                    let _ = recv(&self.part.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => {}
+            }
+        }
+        heard
+    }
+
+    /// Whether another process that has the file states this.
+    pub(crate) fn is_stated(&self, statement: Option<u64>) -> bool {
+        let file = self.part.file.as_fd();
+        statement.is_some_and(|number| lock_statement::is_made(file, number).unwrap_or(false))
+    }
+
+    /// States it to them, until it is taken back or this process ends.
+    pub(crate) fn state(&self, statement: Option<u64>) -> Result<(), Errno> {
+        let number = statement.ok_or(Errno::EINVAL)?;
+        lock_statement::make(self.part.file.as_fd(), number).map_err(|error| errno_of(&error))
+    }
+
+    /// States it no longer.
+    pub(crate) fn take_back(&self, statement: Option<u64>) {
+        if let Some(number) = statement {
+            let _ = lock_statement::take_back(self.part.file.as_fd(), number);
+        }
+    }
+}
+
+/// What is said in these bytes by the holder of a part's name, if it is for us.
+fn understood(bytes: &[u8], from: u32) -> Option<Heard> {
+    match decode(bytes) {
+        Ok((_, Message::HandOver(ask))) if ask.part == from => Some(Heard::Ask(ask)),
+        Ok((_, Message::HandedOver(answer))) => Some(Heard::Answer(answer, from)),
+        Ok((_, Message::OpenQp(ask))) if ask.part == from => Some(Heard::Open(ask)),
+        Ok((_, Message::QpOpened(answer))) => Some(Heard::Opened(answer, from)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_terms::Gid;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+    fn place(prefix: &str, number: u32) -> Arc<Place> {
+        let kind = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+        let name = format!("{prefix}{number}");
+        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
+        let receivers = Weak::<crate::testing::hostile_opener::Nobody>::new();
+        let part = Part { prefix: prefix.into(), number, socket, file, receivers };
+        Place::new(part, &Domain::part(number)).unwrap()
+    }
+
+    fn ask(part: u32) -> HandOver {
+        let (from, front, sender) = (Qpn(5), Qpn(6), Qpn(7));
+        HandOver { from, front, sender, part, to: 1, reserved: 0, gid: Gid::ZERO }
+    }
+
+    /// Nobody speaks for a part but who has its name.
+    #[test]
+    fn what_others_say_is_not_heard() {
+        let prefix = format!("omniverb/test/{}/", std::process::id());
+        let [ours, theirs, third] = [1, 2, 3].map(|number| place(&prefix, number));
+        let stranger = place(&format!("{prefix}x/"), 2);
+        let answer = HandedOver { from: Qpn(5), by: Qpn(9) };
+        let name = format!("{prefix}1");
+        let to = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        for message in [Message::from(ask(2)), Message::from(answer)] {
+            let length = encode(0, &message, &mut bytes);
+            let flags = SendFlags::DONTWAIT;
+            sendto(&stranger.part.socket, &bytes[..length], flags, &to).unwrap();
+        }
+        assert!(ours.hear().is_empty(), "a stranger");
+        assert_eq!(third.tell(1, &ask(2).into()), Sent::Yes);
+        assert!(ours.hear().is_empty(), "another part");
+        assert_eq!(third.tell(1, &answer.into()), Sent::Yes);
+        assert_eq!(theirs.tell(1, &ask(2).into()), Sent::Yes);
+        let heard = ours.hear();
+        assert!(matches!(heard[..], [Heard::Answer(_, 3), Heard::Ask(HandOver { part: 2, .. })]));
+    }
+
+    /// There may be more than one turn takes.
+    #[test]
+    fn wishes_stay_until_they_are_taken() {
+        let place = place(&format!("omniverb/wishes/{}/", std::process::id()), 0);
+        (0..65).for_each(|front| place.wish(Qpn(front), 1));
+        assert_eq!(place.take_wishes(64).len(), 64);
+        assert!(place.has_wishes());
+        assert_eq!(place.take_wishes(64), [(Qpn(64), 1)]);
+        assert!(!place.has_wishes());
+    }
+}
