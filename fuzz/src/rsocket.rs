@@ -3,13 +3,13 @@
 
 // Parts of a library that has the C functions of another.
 #[allow(dead_code)]
-#[path = "../../app/rdmacm/src/rsocket/datagram/format.rs"]
+#[path = "../../app/rdmacm/src/rsocket/datagram/wire_format.rs"]
 mod datagram;
 #[allow(dead_code)]
-#[path = "../../app/rdmacm/src/rsocket/flow.rs"]
+#[path = "../../app/rdmacm/src/rsocket/flow_control.rs"]
 mod flow;
 #[allow(dead_code)]
-#[path = "../../app/rdmacm/src/rsocket/format.rs"]
+#[path = "../../app/rdmacm/src/rsocket/wire_format.rs"]
 mod format;
 
 use datagram::{Knock, Purpose, ROUTE_BYTES};

@@ -36,7 +36,7 @@ pub(crate) enum Status {
 }
 
 /// How the caller of an unsupported verb learns of it. The names end the names of the functions
-/// in `src/unsupported.rs` of the crate.
+/// in `src/unsupported_verbs.rs` of the crate.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Returns {

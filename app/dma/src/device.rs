@@ -3,7 +3,7 @@
 use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_pd};
 use omniverb_terms::Errno;
 
-use crate::below;
+use crate::rdma_imports;
 use crate::errno::made;
 
 /// An open device. All that is made of it goes before.
@@ -24,9 +24,9 @@ impl Device {
         let mut count = 0;
         // SAFETY: a place for a number; the list has so many, and is given back.
         unsafe {
-            let list = made(below::rdma_get_devices(&mut count))?;
+            let list = made(rdma_imports::rdma_get_devices(&mut count))?;
             let first = if count > 0 { list.read() } else { core::ptr::null_mut() };
-            below::rdma_free_devices(list);
+            rdma_imports::rdma_free_devices(list);
             if first.is_null() { Err(Errno::ENODEV) } else { Ok(first) }
         }
     }
@@ -36,11 +36,11 @@ impl Device {
     pub(crate) unsafe fn new(context: *mut ibv_context) -> Result<Self, Errno> {
         // SAFETY: the caller's promise.
         unsafe {
-            let pd = made(below::ibv_alloc_pd(context))?;
-            match made(below::ibv_create_comp_channel(context)) {
+            let pd = made(rdma_imports::ibv_alloc_pd(context))?;
+            match made(rdma_imports::ibv_create_comp_channel(context)) {
                 Ok(channel) => Ok(Self { context, pd, channel }),
                 Err(errno) => {
-                    below::ibv_dealloc_pd(pd);
+                    rdma_imports::ibv_dealloc_pd(pd);
                     Err(errno)
                 }
             }
@@ -52,10 +52,10 @@ impl Device {
         let (mut cq, mut name) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: open, and places for two pointers. What was told is acknowledged at once.
         unsafe {
-            if below::ibv_get_cq_event(self.channel, &mut cq, &mut name) != 0 {
+            if rdma_imports::ibv_get_cq_event(self.channel, &mut cq, &mut name) != 0 {
                 return None;
             }
-            below::ibv_ack_cq_events(cq, 1);
+            rdma_imports::ibv_ack_cq_events(cq, 1);
         }
         Some(name as usize as u32)
     }
@@ -65,8 +65,8 @@ impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: made in `new`; all that was made of them is gone.
         unsafe {
-            below::ibv_destroy_comp_channel(self.channel);
-            below::ibv_dealloc_pd(self.pd);
+            rdma_imports::ibv_destroy_comp_channel(self.channel);
+            rdma_imports::ibv_dealloc_pd(self.pd);
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! # Who does what
 //!
-//! * [`calls`] are the functions of the header; `symbols.toml` lists them, and `cargo xtask dist`
+//! * [`c_api`] are the functions of the header; `symbols.toml` lists them, and `cargo xtask dist`
 //!   makes the entry points, as for `app/ibverbs`.
 //! * `program` has the tables: nodes, buffers of ours, what the program was given.
 //! * `node` is one connection: transfers under way, messages, and how it ends.
@@ -19,25 +19,25 @@
 // UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
-mod address;
-mod below;
+mod resolve_address;
+mod rdma_imports;
 mod buffer;
-pub mod calls;
+pub mod c_api;
 mod device;
 mod errno;
-mod gate;
-mod id;
-mod inner;
+mod condition_wait;
+mod cm_id;
+mod node_state;
 mod limits;
-mod manager;
-mod memory;
+mod connection_events;
+mod registered_memory;
 mod node;
-mod outbox;
-mod own;
-mod program;
-mod queues;
-mod quiet;
-mod service;
-mod shared;
-mod slots;
+mod message_outbox;
+mod local_buffer;
+mod dma_context;
+mod node_queue_pair;
+mod signal_free_thread;
+mod event_thread;
+mod callbacks;
+mod transfer_slots;
 mod transfer;

@@ -14,11 +14,11 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::device::Device;
-use crate::id::Id;
-use crate::inner::{Inner, Phase, Wanted};
+use crate::cm_id::Id;
+use crate::node_state::{Inner, Phase, Wanted};
 use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
-use crate::queues::{LETTER, reason};
-use crate::shared::{Shared, Waits};
+use crate::node_queue_pair::{LETTER, reason};
+use crate::callbacks::{Shared, Waits};
 use crate::transfer::UnderWay;
 
 /// Who asked for a connection.

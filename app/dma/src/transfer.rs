@@ -7,8 +7,8 @@ use std::sync::Arc;
 use omniverb_terms::Errno;
 
 use crate::errno::EINPROGRESS;
-use crate::own::Own;
-use crate::slots::Transfer;
+use crate::local_buffer::Own;
+use crate::transfer_slots::Transfer;
 
 /// `struct omv_dma_transfer`.
 #[repr(C)]

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_device::{PostError, PostFault};
 use omniverb_terms::Errno;
 
-use crate::why::not_posted;
+use crate::refusal_log::not_posted;
 
 /// Sets the calling thread's `errno`.
 pub fn set_errno(number: Errno) {

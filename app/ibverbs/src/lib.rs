@@ -17,7 +17,7 @@
 //!
 //! `cargo xtask abi` fails if the table, the functions, the library and the matrix differ. A verb
 //! that is not offered needs no code: its line says `unsupported` and the jump goes to one of
-//! the functions of [`unsupported`].
+//! the functions of [`unsupported_verbs`].
 //!
 //! # Rules for code in here
 //!
@@ -29,12 +29,12 @@
 
 pub mod errno;
 pub mod fork;
-pub mod kernel;
-pub mod private;
-pub mod rate;
-pub mod strings;
+pub mod kernel_abi;
+pub mod private_abi;
+pub mod rate_conversion;
+pub mod enum_names;
 pub mod sysfs;
-pub mod trivial;
-pub mod unsupported;
+pub mod stateless_verbs;
+pub mod unsupported_verbs;
 pub mod verbs;
-mod why;
+mod refusal_log;

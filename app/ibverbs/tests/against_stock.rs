@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use omniverb_abi::*;
-use omniverb_ibverbs::{kernel, rate, strings, sysfs};
+use omniverb_ibverbs::{kernel_abi, rate_conversion, enum_names, sysfs};
 
 /// A function of the installed library.
 fn stock(name: &str) -> *mut c_void {
@@ -41,14 +41,14 @@ fn rates() {
     let from_mult = stock_fn!("mult_to_ibv_rate", extern "C" fn(c_int) -> u32);
     let from_mbps = stock_fn!("mbps_to_ibv_rate", extern "C" fn(c_int) -> u32);
     for code in (0..64).chain([u32::MAX, 1 << 31]) {
-        assert_eq!(rate::ov_ibv_rate_to_mult(code), to_mult(code), "rate {code}");
-        assert_eq!(rate::ov_ibv_rate_to_mbps(code), to_mbps(code), "rate {code}");
+        assert_eq!(rate_conversion::ov_ibv_rate_to_mult(code), to_mult(code), "rate {code}");
+        assert_eq!(rate_conversion::ov_ibv_rate_to_mbps(code), to_mbps(code), "rate {code}");
     }
     for mult in -8..1000 {
-        assert_eq!(rate::ov_mult_to_ibv_rate(mult), from_mult(mult), "multiple {mult}");
+        assert_eq!(rate_conversion::ov_mult_to_ibv_rate(mult), from_mult(mult), "multiple {mult}");
     }
     for mbps in -8..1_400_000 {
-        assert_eq!(rate::ov_mbps_to_ibv_rate(mbps), from_mbps(mbps), "{mbps} Mbit/s");
+        assert_eq!(rate_conversion::ov_mbps_to_ibv_rate(mbps), from_mbps(mbps), "{mbps} Mbit/s");
     }
 }
 
@@ -56,17 +56,17 @@ fn rates() {
 fn names() {
     let node = stock_fn!("ibv_node_type_str", extern "C" fn(i32) -> *const c_char);
     for n in -2..12 {
-        assert_eq!(text(strings::ov_ibv_node_type_str(n)), text(node(n)), "node type {n}");
+        assert_eq!(text(enum_names::ov_ibv_node_type_str(n)), text(node(n)), "node type {n}");
     }
     type Name = extern "C" fn(u32) -> *const c_char;
     let port = stock_fn!("ibv_port_state_str", Name);
     let event = stock_fn!("ibv_event_type_str", Name);
     let wc = stock_fn!("ibv_wc_status_str", Name);
     for n in (0..40).chain([u32::MAX, 1 << 31]) {
-        assert_eq!(text(strings::ov_ibv_port_state_str(n)), text(port(n)), "port state {n}");
-        assert_eq!(text(strings::ov_ibv_wc_status_str(n)), text(wc(n)), "status {n}");
+        assert_eq!(text(enum_names::ov_ibv_port_state_str(n)), text(port(n)), "port state {n}");
+        assert_eq!(text(enum_names::ov_ibv_wc_status_str(n)), text(wc(n)), "status {n}");
         if n != IBV_EVENT_DEVICE_SPEED_CHANGE {
-            assert_eq!(text(strings::ov_ibv_event_type_str(n)), text(event(n)), "event {n}");
+            assert_eq!(text(enum_names::ov_ibv_event_type_str(n)), text(event(n)), "event {n}");
         }
     }
 }
@@ -128,7 +128,7 @@ fn ah_words(ah: &ibv_ah_attr) -> Vec<u64> {
 fn address_vectors_from_the_kernel() {
     type Copy = unsafe extern "C" fn(*mut ibv_ah_attr, *const ib_uverbs_ah_attr);
     let theirs = stock_fn!("ibv_copy_ah_attr_from_kern", Copy);
-    same_copy(kernel::ov_ibv_copy_ah_attr_from_kern, theirs, ah_words);
+    same_copy(kernel_abi::ov_ibv_copy_ah_attr_from_kern, theirs, ah_words);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn queue_pair_attributes_from_the_kernel() {
         alt_timeout,
         rate_limit,
     );
-    same_copy(kernel::ov_ibv_copy_qp_attr_from_kern, theirs, |s| {
+    same_copy(kernel_abi::ov_ibv_copy_qp_attr_from_kern, theirs, |s| {
         [plain(s), ah_words(&s.ah_attr), ah_words(&s.alt_ah_attr)].concat()
     });
 }
@@ -193,7 +193,7 @@ fn path_records_from_and_to_the_kernel() {
         packet_life_time,
         preference,
     );
-    same_copy(kernel::ov_ibv_copy_path_rec_from_kern, theirs, |s| {
+    same_copy(kernel_abi::ov_ibv_copy_path_rec_from_kern, theirs, |s| {
         [gid_words(&s.dgid).to_vec(), gid_words(&s.sgid).to_vec(), plain(s)].concat()
     });
     type To = unsafe extern "C" fn(*mut ib_user_path_rec, *const ibv_sa_path_rec);
@@ -217,7 +217,7 @@ fn path_records_from_and_to_the_kernel() {
         packet_life_time,
         preference,
     );
-    same_copy(kernel::ov_ibv_copy_path_rec_to_kern, theirs, |s| {
+    same_copy(kernel_abi::ov_ibv_copy_path_rec_to_kern, theirs, |s| {
         let gids = s.dgid.iter().chain(&s.sgid).map(|b| u64::from(*b));
         plain(s).into_iter().chain(gids).collect()
     });

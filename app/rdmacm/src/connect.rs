@@ -10,13 +10,13 @@ use omniverb_session::cm::{
 };
 use omniverb_terms::{Errno, Qkey, Qpn};
 
-use crate::acknowledge::drop_own;
+use crate::event_ack::drop_own;
 use crate::errno::outcome;
-use crate::pending::What;
-use crate::ready::{establish, to_error, to_ready};
-use crate::shell::{Answer, IdShell, Operation, Resolved};
-use crate::why::{Attempt, Call};
-use crate::{below, device, event, owner, registry};
+use crate::event_queue::What;
+use crate::qp_transitions::{establish, to_error, to_ready};
+use crate::id_state::{Answer, IdShell, Operation, Resolved};
+use crate::refusal_log::{Attempt, Call};
+use crate::{ibverbs_imports, device, event, daemon_calls, id_registry};
 
 /// "As many as the device can", of depths.
 const MOST: u8 = RDMA_MAX_RESP_RES as u8;
@@ -123,8 +123,8 @@ unsafe fn ask(id: *mut rdma_cm_id, question: impl Fn(u32) -> Message) -> Result<
     // SAFETY: the caller's promise.
     let shell = unsafe { IdShell::of(id) };
     let handle = shell.handle()?;
-    registry::expect(shell.token);
-    owner::tell(&question(handle)).inspect_err(|_| registry::expect_nothing(shell.token))
+    id_registry::expect(shell.token);
+    daemon_calls::tell(&question(handle)).inspect_err(|_| id_registry::expect_nothing(shell.token))
 }
 
 /// # Safety
@@ -213,7 +213,7 @@ pub(crate) unsafe fn accept(
             let _ = to_error(id);
         })?;
         if datagrams {
-            registry::expect_nothing(shell.token);
+            id_registry::expect_nothing(shell.token);
             if shell.state().operation == Operation::Synchronous {
                 drop_own(id);
             }
@@ -256,7 +256,7 @@ unsafe fn reject(
     }
     // SAFETY: the caller's promise.
     let id = unsafe { IdShell::of(id) }.handle()?;
-    owner::tell(&RejectCmId { id, reason, private_length, private: bytes }.into())
+    daemon_calls::tell(&RejectCmId { id, reason, private_length, private: bytes }.into())
 }
 
 /// Refuses a request, or an answer.
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn ov_rdma_notify(id: *mut rdma_cm_id, event: u32) -> c_in
     }
     // SAFETY: the caller's promise.
     let handle = unsafe { IdShell::of(id) }.handle();
-    outcome(handle.and_then(|id| owner::tell(&EstablishCmId { id, reserved: 0 }.into())))
+    outcome(handle.and_then(|id| daemon_calls::tell(&EstablishCmId { id, reserved: 0 }.into())))
 }
 
 /// # Safety
@@ -314,15 +314,15 @@ pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
         // A NIC begins what is posted within a microsecond, so programs send their last message
         // and disconnect.
         if !(*id).qp.is_null() && !shell.state().is_left_by_peer {
-            below::omniverb_private_leave((*id).qp);
+            ibverbs_imports::omniverb_private_leave((*id).qp);
         }
         to_error(id)?;
         match shell.handle() {
-            Ok(handle) => owner::tell(&DisconnectCmId { id: handle, reserved: 0 }.into())?,
+            Ok(handle) => daemon_calls::tell(&DisconnectCmId { id: handle, reserved: 0 }.into())?,
             // Nobody is there any more who could tell the peer, or tell us of the end.
             Err(_) => {
                 let what = What::Own { event: RDMA_CM_EVENT_DISCONNECTED, status: 0 };
-                registry::push(shell.token, what);
+                id_registry::push(shell.token, what);
             }
         }
         event::complete(id)

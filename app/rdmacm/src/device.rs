@@ -12,9 +12,9 @@ use omniverb_abi::{
 use omniverb_sys::lock;
 use omniverb_terms::{Errno, Gid};
 
-use crate::below;
+use crate::ibverbs_imports;
 use crate::errno::{made, null, verb};
-use crate::process;
+use crate::process_id;
 
 /// Entries of a GID table that are looked at.
 const GIDS_MAX: usize = omniverb_session::limits::GIDS_MAX;
@@ -55,7 +55,7 @@ pub(crate) fn is_there() -> Result<(), Errno> {
 
 fn with<T>(work: impl FnOnce(&mut Device) -> Result<T, Errno>) -> Result<T, Errno> {
     let mut slot = lock(&DEVICE);
-    let process = process::this();
+    let process = process_id::this();
     let mut device = match *slot {
         Some(device) if device.process == process => device,
         _ => open(process)?,
@@ -68,7 +68,7 @@ fn with<T>(work: impl FnOnce(&mut Device) -> Result<T, Errno>) -> Result<T, Errn
 fn open(process: i32) -> Result<Device, Errno> {
     let mut count = 0;
     // SAFETY: a place for a number.
-    let list = unsafe { below::ibv_get_device_list(&mut count) };
+    let list = unsafe { ibverbs_imports::ibv_get_device_list(&mut count) };
     if list.is_null() {
         return Err(Errno::ENODEV);
     }
@@ -78,14 +78,14 @@ fn open(process: i32) -> Result<Device, Errno> {
         Err(Errno::ENODEV)
     } else {
         // SAFETY: in the list.
-        made(unsafe { below::ibv_open_device(first) }).map_err(|_| Errno::ENODEV)
+        made(unsafe { ibverbs_imports::ibv_open_device(first) }).map_err(|_| Errno::ENODEV)
     };
     // SAFETY: from above, for the last time.
-    unsafe { below::ibv_free_device_list(list) };
+    unsafe { ibverbs_imports::ibv_free_device_list(list) };
     let verbs = opened?;
     let limits = limits(verbs).inspect_err(|_| {
         // SAFETY: open, and nobody else's.
-        unsafe { below::ibv_close_device(verbs) };
+        unsafe { ibverbs_imports::ibv_close_device(verbs) };
     })?;
     Ok(Device { verbs, pd: null_mut(), domain: null_mut(), holders: 0, limits, process })
 }
@@ -93,7 +93,7 @@ fn open(process: i32) -> Result<Device, Errno> {
 fn limits(verbs: *mut ibv_context) -> Result<Limits, Errno> {
     let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
     // SAFETY: open; a place for the attributes.
-    verb(unsafe { below::ibv_query_device(verbs, attributes.as_mut_ptr()) })?;
+    verb(unsafe { ibverbs_imports::ibv_query_device(verbs, attributes.as_mut_ptr()) })?;
     // SAFETY: numbers, for which zero is valid, too.
     let attributes = unsafe { attributes.assume_init() };
     let byte = |number: c_int| u8::try_from(number.max(0)).unwrap_or(u8::MAX);
@@ -113,7 +113,7 @@ pub(crate) fn hold() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
     with(|device| {
         if device.pd.is_null() {
             // SAFETY: open.
-            device.pd = made(unsafe { below::ibv_alloc_pd(device.verbs) })?;
+            device.pd = made(unsafe { ibverbs_imports::ibv_alloc_pd(device.verbs) })?;
         }
         device.holders += 1;
         Ok((device.verbs, device.pd))
@@ -142,7 +142,7 @@ pub(crate) fn domain() -> Result<*mut ibv_xrcd, Errno> {
 pub(crate) fn put() {
     let mut slot = lock(&DEVICE);
     if let Some(device) = slot.as_mut()
-        && device.process == process::this()
+        && device.process == process_id::this()
     {
         device.holders = device.holders.saturating_sub(1);
         if device.holders > 0 {
@@ -150,7 +150,7 @@ pub(crate) fn put() {
         }
         // SAFETY: both ours. Where something of the program's is made from one still, it stays.
         unsafe {
-            if !device.pd.is_null() && below::ibv_dealloc_pd(device.pd) == 0 {
+            if !device.pd.is_null() && ibverbs_imports::ibv_dealloc_pd(device.pd) == 0 {
                 device.pd = null_mut();
             }
             let close = table(device.verbs).close_xrcd;
@@ -185,7 +185,7 @@ unsafe fn gids(context: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
     let size = size_of::<ibv_gid_entry>();
     // SAFETY: the caller's promise; so many entries of that size.
     let count = unsafe {
-        below::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
+        ibverbs_imports::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
     };
     let count = usize::try_from(count).map_err(|_| Errno::EIO)?.min(GIDS_MAX);
     // SAFETY: numbers, for which zero is valid, too.

@@ -11,9 +11,9 @@ use omniverb_abi::{RDMA_CM_EVENT_USER, ibv_ece, rdma_cm_id};
 use omniverb_terms::Errno;
 
 use crate::errno::outcome;
-use crate::pending::What;
-use crate::registry;
-use crate::shell::IdShell;
+use crate::event_queue::What;
+use crate::id_registry;
+use crate::id_state::IdShell;
 
 /// Options of a queue pair that is the program's own, for the next request or answer.
 ///
@@ -68,6 +68,6 @@ pub unsafe extern "C" fn ov_rdma_write_cm_event(
         return outcome(Err(Errno::EINVAL));
     }
     // SAFETY: the caller's promise.
-    registry::push(unsafe { IdShell::of(id) }.token, What::User { status, argument });
+    id_registry::push(unsafe { IdShell::of(id) }.token, What::User { status, argument });
     0
 }

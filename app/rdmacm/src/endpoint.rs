@@ -5,12 +5,12 @@ use core::ffi::c_int;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use crate::channel::ChannelShell;
+use crate::event_channel::ChannelShell;
 use crate::errno::{ECONNREFUSED, outcome};
-use crate::queues::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
-use crate::shell::{IdShell, Kind, Operation, QueuePairWanted};
-use crate::why::{Attempt, Call};
-use crate::{acknowledge, device, event, id, resolve};
+use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
+use crate::id_state::{IdShell, Kind, Operation, QueuePairWanted};
+use crate::refusal_log::{Attempt, Call};
+use crate::{event_ack, device, event, cm_id, resolve_address};
 
 /// # Safety
 /// As [`ov_rdma_create_ep`]; `id` is live.
@@ -24,7 +24,7 @@ unsafe fn prepare(
     // SAFETY: the caller's promise.
     unsafe {
         if found.ai_flags & RAI_PASSIVE != 0 {
-            resolve::bind(id, found.ai_src_addr)?;
+            resolve_address::bind(id, found.ai_src_addr)?;
             if !pd.is_null() {
                 (*id).pd = pd;
             }
@@ -33,8 +33,8 @@ unsafe fn prepare(
                 wanted.map(|attr| QueuePairWanted(ibv_qp_init_attr { qp_type, ..*attr }));
             return Ok(());
         }
-        resolve::resolve_address(id, found.ai_src_addr, found.ai_dst_addr)?;
-        resolve::resolve_route(id)?;
+        resolve_address::resolve_address(id, found.ai_src_addr, found.ai_dst_addr)?;
+        resolve_address::resolve_route(id)?;
         if let Some(attr) = attr.as_mut() {
             attr.qp_type = qp_type;
             create_plain_qp(id, pd, attr)?;
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ov_rdma_create_ep(
         qp_type: found.ai_qp_type.cast_unsigned(),
     };
     static CALL: Call = Call::new("rdma_create_ep", Attempt::Create);
-    let made = device::is_there().and_then(|()| id::create(core::ptr::null_mut(), &kind));
+    let made = device::is_there().and_then(|()| cm_id::create(core::ptr::null_mut(), &kind));
     let made = CALL.explain(made);
     // SAFETY: the caller's promise; the identifier is live until it is destroyed here.
     outcome(made.and_then(|made| unsafe {
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn ov_rdma_destroy_ep(id: *mut rdma_cm_id) {
         if !(*id).srq.is_null() {
             ov_rdma_destroy_srq(id);
         }
-        id::ov_rdma_destroy_id(id);
+        cm_id::ov_rdma_destroy_id(id);
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe fn next_request(listener: *mut rdma_cm_id) -> Result<*mut rdma
             }
             state.queue_pair
         };
-        acknowledge::drop_own(listener);
+        event_ack::drop_own(listener);
         let event = event::take_for_call(ChannelShell::of((*listener).channel))?;
         let judged = match ((*event).event, (*event).status) {
             (RDMA_CM_EVENT_REJECTED, _) => Err(ECONNREFUSED),

@@ -7,15 +7,15 @@ use omniverb_abi::*;
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmHappened, CmParameters};
 use omniverb_terms::Errno;
 
-use crate::acknowledge::{EventShell, drop_own};
-use crate::channel::ChannelShell;
+use crate::event_ack::{EventShell, drop_own};
+use crate::event_channel::ChannelShell;
 use crate::errno::{ECONNREFUSED, outcome};
-use crate::id;
-use crate::pending::What;
-use crate::ready::{establish, to_error};
+use crate::cm_id;
+use crate::event_queue::What;
+use crate::qp_transitions::{establish, to_error};
 use crate::route::{Path, set_path};
-use crate::shell::{Answer, IdShell, Kind, Operation, allocate, attach};
-use crate::{address, device, membership, registry, why};
+use crate::id_state::{Answer, IdShell, Kind, Operation, allocate, attach};
+use crate::{c_sockaddr, device, multicast_membership, id_registry, refusal_log};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
     // SAFETY: pointers, numbers and a union of them: zero is valid for all.
@@ -122,15 +122,15 @@ unsafe fn request(
             Operation::Asynchronous => of.channel,
         };
         let kind = Kind { context: of.context, space: of.ps, qp_type: of.qp_type };
-        let shell = allocate(channel, &kind).inspect_err(|_| id::forget(token))?;
+        let shell = allocate(channel, &kind).inspect_err(|_| cm_id::forget(token))?;
         (*shell).token = token;
         let queue = ChannelShell::of((*shell).id.channel).queue.clone();
-        registry::adopt(token, &raw mut (*shell).id, queue);
+        id_registry::adopt(token, &raw mut (*shell).id, queue);
         event.event.listen_id = event.event.id;
         event.event.id = &raw mut (*shell).id;
         let shown = show(&raw mut (*shell).id, happened);
         if let Err(errno) = shown {
-            id::ov_rdma_destroy_id(&raw mut (*shell).id);
+            cm_id::ov_rdma_destroy_id(&raw mut (*shell).id);
             return Err(errno);
         }
         let mut state = (*shell).state();
@@ -149,8 +149,8 @@ unsafe fn show(id: *mut rdma_cm_id, happened: &CmHappened) -> Result<(), Errno> 
     unsafe {
         attach(id)?;
         let addresses = &mut (*id).route.addr;
-        addresses.src_storage = address::to_c(&happened.local);
-        addresses.dst_storage = address::to_c(&happened.remote);
+        addresses.src_storage = c_sockaddr::to_c(&happened.local);
+        addresses.dst_storage = c_sockaddr::to_c(&happened.remote);
         addresses.ibaddr.sgid = ibv_gid { raw: happened.sgid.bytes() };
         addresses.ibaddr.dgid = ibv_gid { raw: happened.dgid.bytes() };
         let path = Path {
@@ -212,7 +212,7 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
     let queue = channel.queue.clone();
     loop {
         queue.wait()?;
-        let Some((pending, id)) = registry::take(&queue) else { continue };
+        let Some((pending, id)) = id_registry::take(&queue) else { continue };
         let shell: *mut IdShell = id.cast();
         // SAFETY: the registry has it, so it is live.
         let event = unsafe {
@@ -226,7 +226,7 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
                     Some(event)
                 }
                 What::Group { number, status } => {
-                    let joined = membership::joined(&raw mut (*shell).id, number, status);
+                    let joined = multicast_membership::joined(&raw mut (*shell).id, number, status);
                     joined.map(|(kind, status, ud)| {
                         let mut event = fresh(shell, kind, status);
                         event.event.param.ud = ud;
@@ -238,7 +238,7 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
         match event {
             Some(event) => {
                 // SAFETY: the identifier of an event is live while it is not acknowledged.
-                unsafe { why::failed(event.event.id, event.event.event, event.event.status) };
+                unsafe { refusal_log::failed(event.event.id, event.event.event, event.event.status) };
                 return Ok(event);
             }
             // SAFETY: as above. Nobody else acknowledges what nobody sees.

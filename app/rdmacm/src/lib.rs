@@ -8,9 +8,9 @@
 //!
 //! # Who does what
 //!
-//! * [`registry`](mod@registry) has all identifiers of the process and what is in their channels.
+//! * [`id_registry`](mod@registry) has all identifiers of the process and what is in their channels.
 //!   The progress thread of `libibverbs.so.1` puts events of the daemon there, programs take them.
-//! * [`owner`](mod@owner) asks the daemon, on the process's one connection, by the private node of
+//! * [`daemon_calls`](mod@owner) asks the daemon, on the process's one connection, by the private node of
 //!   `libibverbs.so.1` (`app/ibverbs/include/omniverb_private.h`).
 //! * [`event`](mod@event) turns what was told into what `rdma_get_cm_event` returns, and does on
 //!   the way what the program expects to be done then: a queue pair goes to RTS when the answer
@@ -27,39 +27,39 @@
 // UNSAFETY: this crate is a C ABI; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
-pub mod acknowledge;
-mod address;
+pub mod event_ack;
+mod c_sockaddr;
 pub mod addrinfo;
-pub mod attributes;
+pub mod qp_attributes;
 #[cfg(not(test))]
-mod below;
-pub mod channel;
+mod ibverbs_imports;
+pub mod event_channel;
 pub mod connect;
 pub mod device;
 pub mod ece;
 pub mod endpoint;
 mod errno;
 pub mod event;
-pub mod group;
-pub mod id;
-pub mod lookup;
-mod membership;
-pub mod option;
-mod owner;
-mod pending;
-mod private;
-mod process;
-pub mod queues;
-mod ready;
-mod registry;
-pub mod resolve;
+pub mod multicast;
+pub mod cm_id;
+pub mod resolve_addrinfo;
+mod multicast_membership;
+pub mod set_option;
+mod daemon_calls;
+mod event_queue;
+mod private_abi;
+mod process_id;
+pub mod qp_creation;
+mod qp_transitions;
+mod id_registry;
+pub mod resolve_address;
 mod route;
 pub mod rsocket;
-mod shell;
+mod id_state;
 #[cfg(test)]
 mod testing;
 pub mod unsupported;
-mod why;
+mod refusal_log;
 
 #[cfg(test)]
-use testing::below;
+use testing::fake_ibverbs as ibverbs_imports;

@@ -13,13 +13,13 @@ use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_M
 use omniverb_ring::NoMemory;
 use omniverb_terms::Errno;
 
-use super::allocators::{Loans, Resource};
-use super::channel::{ChannelShell, count_users};
+use super::parent_domain_allocators::{Loans, Resource};
+use super::completion_channel::{ChannelShell, count_users};
 use super::context::ContextShell;
-use super::pd::PdShell;
-use super::wait::{acknowledge, take_event, until_acknowledged};
+use super::protection_domain::PdShell;
+use super::event_wait::{acknowledge, take_event, until_acknowledged};
 use crate::errno::null;
-use crate::why::refused;
+use crate::refusal_log::refused;
 
 /// A completion queue; every one is an extended one, so that `ibv_cq_ex_to_cq` can be a cast.
 #[repr(C)]

@@ -15,7 +15,7 @@ use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::cq::{CqShell, create};
-use super::time::on_the_wall;
+use super::clocks::on_the_wall;
 use crate::errno::null;
 
 /// Fields that completions of this device have.

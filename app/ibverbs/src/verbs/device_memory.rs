@@ -12,12 +12,12 @@ use omniverb_session::device_import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
-use super::limits::DM_ALIGNMENT_LOG_MAX;
-use super::memory::registered;
-use super::objects::{DeviceMemory, MemoryOf};
-use super::users::DmShell;
+use super::object_limits::DM_ALIGNMENT_LOG_MAX;
+use super::memory_region::registered;
+use super::importable_objects::{DeviceMemory, MemoryOf};
+use super::parent_objects::DmShell;
 use crate::errno::{null, outcome};
-use crate::why::refused;
+use crate::refusal_log::refused;
 
 /// What is copied begins and ends on such a boundary.
 const GRAIN: u64 = 4;

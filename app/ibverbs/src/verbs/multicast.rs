@@ -8,7 +8,7 @@ use omniverb_terms::{Errno, Gid, Service};
 use super::context::ContextShell;
 use super::qp::QpShell;
 use crate::errno::outcome;
-use crate::why::{of_daemon, refused};
+use crate::refusal_log::{of_daemon, refused};
 
 /// The group that a GID names, if it names one and a queue pair may be in one.
 ///

@@ -9,11 +9,11 @@ use omniverb_device::{Data, PostFault, Qp, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Errno, Qkey, Qpn, Rkey, Service};
 
-use super::address::AhShell;
-use super::mw::{bind_work, end_work, may_have};
+use super::address_handle::AhShell;
+use super::memory_window::{bind_work, end_work, may_have};
 use super::qp::QpShell;
 use crate::errno::{post_error, too_many};
-use crate::why::not_posted;
+use crate::refusal_log::not_posted;
 
 /// A scatter/gather list as a slice; `None` if its length makes no sense.
 ///

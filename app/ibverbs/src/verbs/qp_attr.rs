@@ -9,11 +9,11 @@ use omniverb_device::attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, Signaling, limits};
 use omniverb_terms::{Errno, Qkey, Qpn};
 
-use super::address::{resolve, route};
+use super::address_handle::{resolve, route};
 use super::context::ContextShell;
 use super::qp::{QpShell, SharedRoute, granted};
-use super::qp_words::{Gids, attr_of, words};
-use crate::why::{of_daemon, refused};
+use super::qp_attr_codec::{Gids, attr_of, words};
+use crate::refusal_log::{of_daemon, refused};
 
 /// PSNs and numbers of queue pairs have 24 bits; devices leave the others out.
 const LOW_24: u32 = 0xff_ffff;

@@ -16,9 +16,9 @@ use omniverb_abi::{
 use omniverb_device::{SendWork, Sge, limits, opcode};
 use omniverb_terms::{Errno, Lkey, Placement, Qkey, Qpn, Rkey, Selectivity};
 
-use super::address::AhShell;
-use super::builder::{Builder, Request};
-use super::mw::{bind_work, end_work, may_have};
+use super::address_handle::AhShell;
+use super::work_request_builder::{Builder, Request};
+use super::memory_window::{bind_work, end_work, may_have};
 use super::qp::QpShell;
 
 /// Fills the operations that were asked for.

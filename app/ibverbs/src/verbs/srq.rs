@@ -12,15 +12,15 @@ use omniverb_abi::{
 use omniverb_device::{ResizeError, Srq, SrqSpec, limits};
 use omniverb_terms::Errno;
 
-use super::allocators::{Loans, Resource};
+use super::parent_domain_allocators::{Loans, Resource};
 use super::context::ContextShell;
 use super::cq::CqShell;
-use super::pd::PdShell;
+use super::protection_domain::PdShell;
 use super::post::entries;
-use super::wait::until_acknowledged;
-use super::xrcd::XrcdShell;
+use super::event_wait::until_acknowledged;
+use super::xrc_domain::XrcdShell;
 use crate::errno::{null, post_error, too_many};
-use crate::why::refused;
+use crate::refusal_log::refused;
 
 const SRQ_MAX_WR: c_int = 1;
 const SRQ_LIMIT: c_int = 2;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::rsocket::format::Message;
+use crate::rsocket::wire_format::Message;
 
 /// What is under way: bytes for a place, and what the peer is told.
 struct Sent {

@@ -5,16 +5,16 @@
 //! what was written is told by immediate data (`librdmacm/docs/rsocket` of rdma-core, whose
 //! sockets are peers like ours).
 //!
-//! * [`calls`](mod@calls), [`data`](mod@data), [`ready`](mod@ready), [`repoll`](mod@repoll): what C
-//!   programs call. [`table`](mod@table): which number is which socket.
-//! * [`socket`](mod@socket): an identifier, and how far it is; [`wait`](mod@wait) and
-//!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice,
-//!   [`restart`](mod@restart) whether signals end that.
-//! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
+//! * [`socket_calls`](mod@calls), [`send_recv_calls`](mod@data), [`poll_calls`](mod@ready), [`repoll`](mod@repoll): what C
+//!   programs call. [`fd_table`](mod@table): which number is which socket.
+//! * [`stream_socket`](mod@socket): an identifier, and how far it is; [`readiness_wait`](mod@wait) and
+//!   [`poll`](mod@poll) sleep until it is further, [`shared_wait`](mod@gate) says who takes notice,
+//!   [`eintr_restart`](mod@restart) whether signals end that.
+//! * [`send_recv`](mod@transfer): calls that wait, made of steps of [`stream_connection`](mod@stream) that do
 //!   not.
-//! * [`flow`](mod@flow) and [`format`](mod@format) know what is allowed, and how it is said;
+//! * [`flow_control`](mod@flow) and [`wire_format`](mod@format) know what is allowed, and how it is said;
 //!   nothing of memory or queues.
-//! * [`memory`](mod@memory), [`queues`](mod@queues), [`maps`](mod@maps), [`vector`](mod@vector):
+//! * [`registered_memory`](mod@memory), [`queue_pair`](mod@queues), [`iomap`](mod@maps), [`iovec`](mod@vector):
 //!   what requests are made of.
 //!
 //! * [`datagram`](mod@datagram): sockets of datagrams, which have the table, the waiting and the
@@ -23,28 +23,28 @@
 //! There is no thread here: a connection is accepted within `raccept`, and credits are given within
 //! whatever call comes next.
 
-pub mod calls;
-pub mod data;
+pub mod socket_calls;
+pub mod send_recv_calls;
 mod datagram;
-mod flow;
-mod format;
-mod gate;
-mod maps;
-mod memory;
-mod options;
+mod flow_control;
+mod wire_format;
+mod shared_wait;
+mod iomap;
+mod registered_memory;
+mod socket_options;
 mod poll;
-mod queues;
-pub mod ready;
-mod remembered;
+mod queue_pair;
+pub mod poll_calls;
+mod stored_options;
 pub mod repoll;
-mod restart;
-mod settings;
-mod socket;
-mod stream;
-mod table;
-mod transfer;
-mod vector;
-mod wait;
+mod eintr_restart;
+mod buffer_settings;
+mod stream_socket;
+mod stream_connection;
+mod fd_table;
+mod send_recv;
+mod iovec;
+mod readiness_wait;
 
 #[cfg(test)]
 mod tests;

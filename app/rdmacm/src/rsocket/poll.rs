@@ -6,10 +6,10 @@ use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::datagram;
-use super::socket::{Inner, Phase};
-use super::stream::Link;
-use super::table::{self, Entry};
-use super::wait::{Awaited, FILES, LOOKS, Sleepy, enter, leave};
+use super::stream_socket::{Inner, Phase};
+use super::stream_connection::Link;
+use super::fd_table::{self, Entry};
+use super::readiness_wait::{Awaited, FILES, LOOKS, Sleepy, enter, leave};
 use crate::errno::last;
 
 /// What is true of a socket, of what was asked for, and of what everybody is told.
@@ -39,7 +39,7 @@ fn bits(input: bool, output: bool) -> i16 {
 }
 
 /// The same of a datagram socket.
-fn of_datagrams(inner: &mut datagram::socket::Inner, asked: i16) -> i16 {
+fn of_datagrams(inner: &mut datagram::datagram_socket::Inner, asked: i16) -> i16 {
     inner.progress();
     bits(inner.has_arrived(), inner.can_send()) & asked
 }
@@ -93,7 +93,7 @@ pub(crate) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     pub(crate) fn of(files: &'a mut [pollfd]) -> Waiting<'a> {
-        let sockets = files.iter().map(|file| table::find(file.fd)).collect();
+        let sockets = files.iter().map(|file| fd_table::find(file.fd)).collect();
         Waiting { files, sockets }
     }
 

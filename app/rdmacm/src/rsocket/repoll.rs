@@ -11,7 +11,7 @@
 //! closes it by `close` has closed the set, which shows when its number is used: what has the
 //! number by then is somebody else's, which nobody waits for here, and which is not closed with it.
 
-mod number;
+mod set_fd;
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::net::SocketFlags;
 
-use self::number::Number;
+use self::set_fd::Number;
 use super::poll::{self, Deadline};
 use crate::errno::{EEXIST, outcome, set_errno};
 

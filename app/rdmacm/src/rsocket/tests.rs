@@ -14,20 +14,20 @@ use omniverb_sys::clock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::calls::*;
-use super::format::Hello;
-use super::gate::{Enter, Saw, SleepOn};
+use super::socket_calls::*;
+use super::wire_format::Hello;
+use super::shared_wait::{Enter, Saw, SleepOn};
 use super::poll;
-use super::settings::Settings;
-use super::socket::{Id, Phase, Socket};
-use super::stream::{Ends, Link, Stream};
-use super::wait::{Patience, enter, leave, until};
-use crate::pending::What;
-use crate::registry;
-use crate::resolve;
-use crate::shell::IdShell;
-use crate::testing::program::{alone, here, said};
-use crate::testing::{below, daemon};
+use super::buffer_settings::Settings;
+use super::stream_socket::{Id, Phase, Socket};
+use super::stream_connection::{Ends, Link, Stream};
+use super::readiness_wait::{Patience, enter, leave, until};
+use crate::event_queue::What;
+use crate::id_registry;
+use crate::resolve_address;
+use crate::id_state::IdShell;
+use crate::testing::c_calls::{alone, here, said};
+use crate::testing::{fake_ibverbs, fake_daemon};
 
 fn socket() -> Socket {
     Socket::new(AF_INET, 0).unwrap()
@@ -37,7 +37,7 @@ fn socket() -> Socket {
 fn wake(socket: &Socket) {
     // SAFETY: live while it is locked.
     let token = unsafe { IdShell::of(socket.lock().id.0) }.token;
-    registry::push(token, What::User { status: 0, argument: 0 });
+    id_registry::push(token, What::User { status: 0, argument: 0 });
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn a_queue_pair_that_failed_breaks_a_stream_that_only_receives() {
     let address = here(7);
     // SAFETY: live; the stream goes first.
     let mut stream = unsafe {
-        resolve::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
-        resolve::resolve_route(id.0).unwrap();
+        resolve_address::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
+        resolve_address::resolve_route(id.0).unwrap();
         let ends = Ends::new(id.0, &Settings::default()).unwrap();
         let peer = Hello::decode(&ends.hello()).unwrap();
         Stream::new(ends, peer)
     };
     stream.progress();
     assert!(stream.link() == Link::Up && stream.is_readable());
-    below::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
+    fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     stream.progress();
     assert!(stream.link() == Link::Broken && !stream.is_readable());
     drop(stream);
@@ -134,7 +134,7 @@ fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
 fn a_forked_child_closes_what_it_inherited_and_touches_nothing() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
-    let socket = super::table::stream(number).unwrap();
+    let socket = super::fd_table::stream(number).unwrap();
     // As if another thread were within a call.
     let inner = socket.lock();
     // SAFETY: the child does this and ends, by the signal if it hangs.
@@ -196,7 +196,7 @@ fn who_came_second_at_a_listener_keeps_nobody_awake() {
 fn who_goes_to_sleep_looks_once_more() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
-    super::table::stream(number).unwrap().lock().phase = Phase::Failed;
+    super::fd_table::stream(number).unwrap().lock().phase = Phase::Failed;
     let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
     // What it had to tell was taken notice of by another thread: no descriptor tells it.
     poll::Waiting::of(&mut files).sleep(-1).unwrap();
@@ -216,7 +216,7 @@ fn a_listener_whose_daemon_is_gone_says_so_each_time() {
     // SAFETY: no place for an address.
     let accept = || said(unsafe { ov_raccept(number, null_mut(), null_mut()) });
     assert_eq!(accept(), Err(EAGAIN));
-    daemon::die();
+    fake_daemon::die();
     assert_eq!([accept(), accept(), accept()], [Err(ENODEV); 3]);
     let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
     assert_eq!(poll::poll(&mut files, -1), Ok(1));

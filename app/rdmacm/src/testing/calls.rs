@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use omniverb_abi::*;
 
-use super::program::*;
-use crate::acknowledge::*;
+use super::c_calls::*;
+use crate::event_ack::*;
 use crate::addrinfo::*;
-use crate::channel::ov_rdma_destroy_event_channel;
+use crate::event_channel::ov_rdma_destroy_event_channel;
 use crate::ece::*;
 use crate::event::*;
-use crate::group::*;
-use crate::id::*;
-use crate::lookup::*;
-use crate::option::*;
-use crate::resolve::*;
+use crate::multicast::*;
+use crate::cm_id::*;
+use crate::resolve_addrinfo::*;
+use crate::set_option::*;
+use crate::resolve_address::*;
 
 #[test]
 fn an_empty_channel_says_so_if_the_program_does_not_wait() {

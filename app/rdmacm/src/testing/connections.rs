@@ -5,17 +5,17 @@ use core::sync::atomic::Ordering;
 
 use omniverb_abi::*;
 
-use super::program::*;
-use super::{below, daemon};
-use crate::acknowledge::ov_rdma_ack_cm_event;
+use super::c_calls::*;
+use super::{fake_ibverbs, fake_daemon};
+use crate::event_ack::ov_rdma_ack_cm_event;
 use crate::connect::*;
 use crate::device::ov_rdma_get_devices;
 use crate::endpoint::*;
-use crate::id::*;
-use crate::queues::*;
-use crate::registry;
-use crate::resolve::*;
-use crate::shell::IdShell;
+use crate::cm_id::*;
+use crate::qp_creation::*;
+use crate::id_registry;
+use crate::resolve_address::*;
+use crate::id_state::IdShell;
 
 /// Listens at a port.
 fn listen(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
@@ -43,24 +43,24 @@ fn a_loopback_address_is_no_devices_until_somebody_connects() {
         assert!((*ids[0]).verbs.is_null());
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, ..ibv_qp_attr::default() };
         let mut mask = 0;
-        let told = crate::attributes::ov_rdma_init_qp_attr(ids[0], &mut attr, &mut mask);
+        let told = crate::qp_attributes::ov_rdma_init_qp_attr(ids[0], &mut attr, &mut mask);
         assert_eq!(said(told), Err(libc::EINVAL), "of which device?");
         said(ov_rdma_listen(ids[0], 5)).unwrap();
         assert!((*ids[0]).verbs.is_null());
         assert_eq!(u16::from_be(ov_rdma_get_src_port(ids[0])), 100);
         said(ov_rdma_bind_addr(ids[1], (&raw const other).cast())).unwrap();
         assert!(!(*ids[1]).verbs.is_null());
-        said(crate::attributes::ov_rdma_init_qp_attr(ids[1], &mut attr, &mut mask)).unwrap();
+        said(crate::qp_attributes::ov_rdma_init_qp_attr(ids[1], &mut attr, &mut mask)).unwrap();
         destroy(&ids);
         // Where there is no other it is the device's.
-        below::INTERFACE.store(1, Ordering::Relaxed);
+        fake_ibverbs::INTERFACE.store(1, Ordering::Relaxed);
         let id = new_id(channel, RDMA_PS_TCP);
         let bound = said(ov_rdma_bind_addr(id, (&raw const own).cast()));
-        below::INTERFACE.store(2, Ordering::Relaxed);
+        fake_ibverbs::INTERFACE.store(2, Ordering::Relaxed);
         bound.unwrap();
         assert!(!(*id).verbs.is_null());
         destroy(&[id]);
-        crate::channel::ov_rdma_destroy_event_channel(channel);
+        crate::event_channel::ov_rdma_destroy_event_channel(channel);
     }
 }
 
@@ -91,7 +91,7 @@ fn destroy(ids: &[*mut rdma_cm_id]) {
         // SAFETY: live, for the last time.
         unsafe { ov_rdma_destroy_ep(*id) };
     }
-    assert_eq!((registry::count(), daemon::counts().0), (0, 0));
+    assert_eq!((id_registry::count(), fake_daemon::counts().0), (0, 0));
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn a_connection_is_made_used_and_ended() {
             assert!(!is_readable(channel));
         }
         destroy(&[takes, asks, listener]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }
 
@@ -162,13 +162,13 @@ fn an_srq_for_xrc_takes_no_queue_from_a_queue_pair() {
         ov_rdma_destroy_qp(id);
         assert!((*id).recv_cq.is_null());
         // What was made for it goes with it.
-        assert_eq!(ask(&mut attr, 5, below::TOO_MANY), Err(libc::EINVAL));
+        assert_eq!(ask(&mut attr, 5, fake_ibverbs::TOO_MANY), Err(libc::EINVAL));
         assert!((*id).recv_cq.is_null() && (*id).recv_cq_channel.is_null() && attr.cq.is_null());
         ask(&mut attr, 5, 1).unwrap();
         assert!(!attr.cq.is_null() && attr.cq == (*id).recv_cq);
         ov_rdma_destroy_srq(id);
         destroy(&[id]);
-        crate::channel::ov_rdma_destroy_event_channel(channel);
+        crate::event_channel::ov_rdma_destroy_event_channel(channel);
     }
 }
 
@@ -196,7 +196,7 @@ fn a_queue_pair_of_the_programs_own_gets_what_it_needs() {
         assert_eq!(next(client).kind, RDMA_CM_EVENT_CONNECT_RESPONSE);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_RTR, ..ibv_qp_attr::default() };
         let mut mask = 0;
-        said(crate::attributes::ov_rdma_init_qp_attr(asks, &mut attr, &mut mask)).unwrap();
+        said(crate::qp_attributes::ov_rdma_init_qp_attr(asks, &mut attr, &mut mask)).unwrap();
         let all = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU
@@ -209,8 +209,8 @@ fn a_queue_pair_of_the_programs_own_gets_what_it_needs() {
         said(ov_rdma_establish(asks)).unwrap();
         assert_eq!(next(server).kind, RDMA_CM_EVENT_ESTABLISHED);
         destroy(&[takes, asks, listener]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }
 
@@ -233,8 +233,8 @@ fn who_is_refused_is_told_why() {
         assert_eq!((seen.private.len(), &seen.private[..3]), (148, &b"no\0"[..]));
         assert_eq!((*(*asks).qp).state, IBV_QPS_ERR);
         destroy(&[takes, asks, nobody, listener]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }
 
@@ -292,13 +292,13 @@ fn requests_that_nobody_took_are_refused_with_their_listener() {
     unsafe {
         ids.iter().for_each(|id| said(ov_rdma_connect(*id, null())).unwrap());
         let takes = next(server).id;
-        daemon::counts();
+        fake_daemon::counts();
         said(ov_rdma_destroy_id(listener)).unwrap();
-        assert_eq!(daemon::counts().1, 2);
+        assert_eq!(fake_daemon::counts().1, 2);
         assert!(!is_readable(server));
         destroy(&[takes, ids[0], ids[1], ids[2]]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }
 
@@ -313,11 +313,11 @@ fn what_happens_before_a_request_is_accepted_is_not_told() {
         said(ov_rdma_connect(asks, null())).unwrap();
         let takes = next(server).id;
         let handle = IdShell::of(takes).handle().unwrap();
-        daemon::happens(daemon::nothing_but(RDMA_CM_EVENT_UNREACHABLE, handle, -110));
+        fake_daemon::happens(fake_daemon::nothing_but(RDMA_CM_EVENT_UNREACHABLE, handle, -110));
         assert!(!is_readable(server));
         destroy(&[takes, asks, listener]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }
 
@@ -335,13 +335,13 @@ fn a_dead_daemon_leaves_nobody_waiting() {
         said(ov_rdma_accept(takes, null())).unwrap();
         assert_eq!(next(client).kind, RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!(next(server).kind, RDMA_CM_EVENT_ESTABLISHED);
-        daemon::be_silent(true);
+        fake_daemon::be_silent(true);
         said(ov_rdma_connect(waits, null())).unwrap();
-        daemon::die();
+        fake_daemon::die();
         let seen = next(client);
         assert_eq!((seen.kind, seen.id), (RDMA_CM_EVENT_UNREACHABLE, waits));
         assert_eq!(seen.status, -libc::ECONNRESET);
-        daemon::be_silent(false);
+        fake_daemon::be_silent(false);
         let seen = next(server);
         assert_eq!((seen.kind, seen.id, seen.status), (RDMA_CM_EVENT_DEVICE_REMOVAL, listener, 0));
         // What is connected is told nothing: its data goes on.
@@ -356,7 +356,7 @@ fn a_dead_daemon_leaves_nobody_waiting() {
         assert_eq!((count, *devices), (1, (*connected).verbs));
         crate::device::ov_rdma_free_devices(devices);
         destroy(&[takes, connected, waits, listener]);
-        crate::channel::ov_rdma_destroy_event_channel(server);
-        crate::channel::ov_rdma_destroy_event_channel(client);
+        crate::event_channel::ov_rdma_destroy_event_channel(server);
+        crate::event_channel::ov_rdma_destroy_event_channel(client);
     }
 }

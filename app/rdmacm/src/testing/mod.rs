@@ -1,7 +1,7 @@
 //! Verbs and a daemon in place of `libibverbs.so.1`, and what must hold with them.
 
-pub(crate) mod below;
+pub(crate) mod fake_ibverbs;
 mod calls;
 mod connections;
-pub(crate) mod daemon;
-pub(crate) mod program;
+pub(crate) mod fake_daemon;
+pub(crate) mod c_calls;

@@ -9,15 +9,15 @@ use omniverb_sys::lock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::kernel::Family;
-use super::names::{from_c, to_c};
-use super::socket::Inner;
+use super::kernel_socket::Family;
+use super::socket_address::{from_c, to_c};
+use super::datagram_socket::Inner;
 use crate::errno::last;
-use crate::process;
-use crate::rsocket::options::{SOL_RDMA, give, number};
-use crate::rsocket::transfer::reading;
-use crate::rsocket::vector::Vector;
-use crate::rsocket::wait::{Awaited, Patience, until};
+use crate::process_id;
+use crate::rsocket::socket_options::{SOL_RDMA, give, number};
+use crate::rsocket::send_recv::reading;
+use crate::rsocket::iovec::Vector;
+use crate::rsocket::readiness_wait::{Awaited, Patience, until};
 
 /// Of the two ends of a socket, whose address.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,12 +57,12 @@ impl Datagrams {
     ) -> Result<Self, Errno> {
         let inner = Inner::new(family, flags, descriptor_flags)?;
         let number = inner.kernel.fd();
-        Ok(Datagrams { number, process: process::this(), inner: Mutex::new(inner) })
+        Ok(Datagrams { number, process: process_id::this(), inner: Mutex::new(inner) })
     }
 
     /// Whether this process made it.
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == process::this()
+        self.process == process_id::this()
     }
 
     /// Gives it an address.

@@ -1,19 +1,19 @@
 //! Datagram sockets over RDMA.
 //!
 //! * [`calls`](mod@calls): what the calls of rsocket.h are for these.
-//! * [`socket`](mod@socket): what goes which way; [`heard`](mod@heard): what comes.
-//!   [`kernel`](mod@kernel) and [`port`](mod@port) are the two ways, [`peers`](mod@peers) those at
+//! * [`datagram_socket`](mod@socket): what goes which way; [`incoming`](mod@heard): what comes.
+//!   [`kernel_socket`](mod@kernel) and [`ud_queue_pair`](mod@port) are the two ways, [`peer_table`](mod@peers) those at
 //!   their ends.
-//! * [`format`](mod@format): headers. [`names`](mod@names): addresses of C.
+//! * [`wire_format`](mod@format): headers. [`socket_address`](mod@names): addresses of C.
 
 pub(super) mod calls;
-mod format;
-mod heard;
-pub(super) mod kernel;
-mod names;
-mod peers;
-mod port;
-pub(super) mod socket;
+mod wire_format;
+mod incoming;
+pub(super) mod kernel_socket;
+mod socket_address;
+mod peer_table;
+mod ud_queue_pair;
+pub(super) mod datagram_socket;
 
 #[cfg(test)]
 mod tests;

@@ -11,15 +11,15 @@ use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
-use super::format::{self, Knock, Purpose, ROUTE_BYTES};
-use super::kernel::{Family, Kernel};
-use super::socket::Inner;
-use crate::rsocket::flow::Reading;
-use crate::rsocket::options::SOL_RDMA;
-use crate::rsocket::vector::Vector;
-use crate::rsocket::wait::{Awaited, Patience, Sleepy, enter, until};
-use crate::testing::below;
-use crate::testing::program::alone;
+use super::wire_format::{self, Knock, Purpose, ROUTE_BYTES};
+use super::kernel_socket::{Family, Kernel};
+use super::datagram_socket::Inner;
+use crate::rsocket::flow_control::Reading;
+use crate::rsocket::socket_options::SOL_RDMA;
+use crate::rsocket::iovec::Vector;
+use crate::rsocket::readiness_wait::{Awaited, Patience, Sleepy, enter, until};
+use crate::testing::fake_ibverbs;
+use crate::testing::c_calls::alone;
 
 fn socket() -> (Datagrams, SocketAddr) {
     let socket = Datagrams::new(Family::Four, libc::O_NONBLOCK, 0).unwrap();
@@ -46,14 +46,14 @@ fn named(sender: [u8; 4], name: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ROUTE_BYTES];
     bytes[20] = 0x45;
     bytes[32..36].copy_from_slice(&sender);
-    bytes.extend_from_slice(format::name(name.parse().unwrap()).bytes());
+    bytes.extend_from_slice(wire_format::name(name.parse().unwrap()).bytes());
     bytes.extend_from_slice(data);
     bytes
 }
 
 /// What a socket hears of what comes to its queue pair.
 fn hears(socket: &Datagrams, bytes: &[u8], qpn: u32) -> usize {
-    below::arrive(bytes, qpn);
+    fake_ibverbs::arrive(bytes, qpn);
     drop(until(socket, Patience::None, |_| false));
     socket.lock().arrived()
 }
@@ -95,7 +95,7 @@ fn another_queue_pair_follows_one_that_failed_and_is_made_known() {
     send(&mut one.lock(), second, b"hello").unwrap();
     read(&other);
     learn(&one, second);
-    below::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
+    fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     assert_eq!(send(&mut one.lock(), second, b"lost"), Ok(4));
     drop(until(&one, Patience::None, |inner| inner.has_arrived()));
     assert!(!one.lock().knows(second));
@@ -111,8 +111,8 @@ fn who_only_receives_tells_of_the_queue_pair_that_follows_one_that_failed() {
     read(&sink);
     learn(&one, second);
     // It has worked.
-    below::complete(ibv_wc { wr_id: 1 << 32, ..ibv_wc::default() });
-    below::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
+    fake_ibverbs::complete(ibv_wc { wr_id: 1 << 32, ..ibv_wc::default() });
+    fake_ibverbs::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
     let old = sink.lock().qpn().unwrap();
     drop(until(&sink, Patience::None, |inner| inner.has_arrived()));
     let new = sink.lock().qpn().unwrap();
@@ -146,12 +146,12 @@ fn who_sends_without_end_keeps_no_call_from_returning() {
     send(&mut one.lock(), second, b"hello").unwrap();
     // Nobody's: its room is free at once, and can be filled again.
     for _ in 0..5000 {
-        below::complete(ibv_wc { byte_len: 64, ..ibv_wc::default() });
+        fake_ibverbs::complete(ibv_wc { byte_len: 64, ..ibv_wc::default() });
     }
     assert_eq!(until(&one, Patience::None, |inner| inner.has_arrived()).err(), Some(Errno::EAGAIN));
     // Nor does anybody go to sleep over what has come and was not looked at.
     assert!(enter(&mut *one.lock()).is_err() && one.lock().has_more());
-    assert!(below::uncompleted() > 4000);
+    assert!(fake_ibverbs::uncompleted() > 4000);
     drop(until(&one, Patience::None, |_| false));
     assert!(!one.lock().has_more());
 }

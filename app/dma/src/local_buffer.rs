@@ -1,0 +1,37 @@
+//! A buffer of ours.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use omniverb_announce::Announced;
+
+use crate::registered_memory::Memory;
+
+/// Memory that all nodes know of.
+pub struct Own {
+    pub(crate) memory: Memory,
+    /// As it is announced.
+    pub(crate) what: Announced,
+    /// Transfers of ours that are under way.
+    users: AtomicU32,
+}
+
+impl Own {
+    pub(crate) fn new(memory: Memory, what: Announced) -> Self {
+        Self { memory, what, users: AtomicU32::new(0) }
+    }
+
+    /// A transfer that has to do with it begins: the memory stays until all have ended.
+    pub(crate) fn begin(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One that began has ended.
+    pub(crate) fn end(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether a transfer is under way.
+    pub(crate) fn is_used(&self) -> bool {
+        self.users.load(Ordering::Acquire) != 0
+    }
+}

@@ -1,0 +1,48 @@
+//! What other processes can import of a context: see `command_file.rs`.
+
+use std::sync::Arc;
+
+use omniverb_client::Exported;
+use omniverb_device::Region;
+use omniverb_session::device_import;
+use omniverb_sys::try_lock;
+use omniverb_terms::{Errno, Rkey};
+
+use super::command_file::Family;
+use super::memory_region;
+use super::importable_objects::MemoryOf;
+
+impl Exported for Family {
+    fn has_domain(&self, handle: u32) -> bool {
+        self.domains.get(handle).is_some()
+    }
+
+    fn region(&self, handle: u32) -> Result<(Arc<Region>, Rkey), Errno> {
+        let of = self.regions.get(handle).ok_or(Errno::ENOENT)?;
+        // Whoever destroys it waits for those who move pages, and this one moves some.
+        let state = try_lock(&of.state).ok_or(Errno::EAGAIN)?;
+        if matches!(of.of, MemoryOf::Nobody) || state.region.extras.looks.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok((state.region.clone(), state.rkey))
+    }
+
+    fn device_memory(&self, handle: u32) -> Option<(usize, usize)> {
+        let of = self.device_memory.get(handle)?;
+        Some((of.memory as usize, of.length))
+    }
+
+    fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
+        match object {
+            device_import::DOMAIN => self.deallocate(handle),
+            device_import::REGION => {
+                let client = self.client().ok_or(Errno::ENOENT)?;
+                let of = self.regions.get(handle).ok_or(Errno::ENOENT)?;
+                // SAFETY: it is in the table, so its PD is live.
+                unsafe { memory_region::deregister(self, &client, &of) }
+            }
+            device_import::DEVICE_MEMORY => self.free_device_memory(handle),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What comes to a datagram socket: from whom it is, whether it is heard, and what it says of
+//! others' queue pairs. In: what completed, and the kernel's datagrams. Out: those that wait to be
+//! read.
+
+use core::net::SocketAddr;
+
+use omniverb_terms::Errno;
+
+use super::wire_format::{self, Knock, Purpose};
+use super::kernel_socket::Family;
+use super::ud_queue_pair::{DATAGRAM_MAX, Done, Port};
+use super::datagram_socket::{Arrived, Inner, Place};
+
+/// Datagrams of the kernel's that are taken at a time: others want something, too.
+const TAKEN: usize = 32;
+
+impl Inner {
+    /// Takes what came to the queue pair; what comes meanwhile is for another look, or a peer that
+    /// sends fast enough could keep us here.
+    pub(super) fn take_completed(&mut self) {
+        self.has_more = false;
+        for _ in 0..self.port.as_ref().map_or(0, Port::rooms) {
+            let Some(done) = self.port.as_mut().and_then(Port::poll) else { return };
+            match done {
+                Done::Failed => self.health.fails(),
+                Done::Sent => self.health.works(),
+                Done::Received(room, bytes, qpn) => {
+                    self.health.works();
+                    self.arrives(room, bytes, qpn);
+                }
+            }
+        }
+        self.has_more = self.port.is_some();
+    }
+
+    fn arrives(&mut self, room: u32, bytes: usize, qpn: u32) {
+        let Some(port) = &self.port else { return };
+        let (route, front) = port.front(room);
+        let front = &front[..front.len().min(bytes)];
+        let named = wire_format::named(front).filter(|(from, _)| {
+            // Somebody else of its host's, perhaps.
+            let is_another =
+                self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
+            wire_format::may_be(from.ip(), wire_format::sender(&route))
+                && Family::of(*from) == self.kernel.family()
+                && self.is_heard(*from)
+                && !is_another
+        });
+        match named {
+            Some((from, header)) => {
+                // With the interface, which is not said, of link-local addresses.
+                let from = self.peers.find(from).map_or(from, |peer| peer.address);
+                let place = Place::Room(room, header);
+                self.arrived.push_back(Arrived { from, bytes: bytes - header, place });
+            }
+            None => self.give_back(room),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, room: u32) {
+        if self.port.as_ref().is_some_and(|port| port.take(room).is_err()) {
+            self.health.fails();
+        }
+    }
+
+    /// Takes what came through the kernel.
+    pub(super) fn take_knocks(&mut self) {
+        let mut bytes = [0; DATAGRAM_MAX];
+        for _ in 0..TAKEN {
+            match self.kernel.receive(&mut bytes) {
+                Ok((count, from)) => {
+                    let said = Knock::decode(&bytes[..count], from.ip());
+                    if let Some((knock, header)) = said {
+                        self.knocks(from, knock, &bytes[header..count]);
+                    }
+                }
+                Err(Errno::EAGAIN) => return,
+                // Nobody is where something was sent to: datagrams get lost.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn knocks(&mut self, from: SocketAddr, knock: Knock, data: &[u8]) {
+        let kernel = &self.kernel;
+        if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
+            peer.qpn = Some(knock.qpn);
+            let source = peer.source;
+            if knock.purpose == Purpose::Data {
+                self.tell(from, source);
+            }
+        }
+        let most = self.settings.within_bounds().receive_queue;
+        if knock.purpose == Purpose::Data && self.kept < usize::from(most) {
+            self.kept += 1;
+            let place = Place::Kept(data.into());
+            self.arrived.push_back(Arrived { from, bytes: data.len(), place });
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Whom a datagram socket knows: bounded, since anybody can make itself known.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+
+use omniverb_abi::{ibv_ah, ibv_ah_attr, ibv_pd};
+use omniverb_terms::Errno;
+
+use crate::ibverbs_imports;
+use crate::errno::{made, verb};
+
+/// The most; whoever was not sent anything goes first then, and then whoever was not for longest.
+pub(crate) const PEERS_MAX: usize = 1024;
+
+/// The way to a peer's queue pair.
+pub(crate) struct Way {
+    ah: *mut ibv_ah,
+    /// Bytes of the longest message.
+    pub(crate) longest: usize,
+}
+
+// SAFETY: an address handle is for any thread.
+unsafe impl Send for Way {}
+
+impl Way {
+    /// Makes it.
+    ///
+    /// # Safety
+    /// `pd` is live, and outlives this.
+    pub(crate) unsafe fn new(
+        pd: *mut ibv_pd,
+        attr: &mut ibv_ah_attr,
+        longest: usize,
+    ) -> Result<Way, Errno> {
+        // SAFETY: the caller's promise.
+        Ok(Way { ah: made(unsafe { ibverbs_imports::ibv_create_ah(pd, attr) })?, longest })
+    }
+
+    pub(crate) fn handle(&self) -> *mut ibv_ah {
+        self.ah
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        // SAFETY: ours, and not used any more: requests have taken what it says.
+        let _ = verb(unsafe { ibverbs_imports::ibv_destroy_ah(self.ah) });
+    }
+}
+
+/// Somebody that we send to, or who has sent.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Our address, as it sees us.
+    pub(crate) source: SocketAddr,
+    /// Its queue pair, once it has said.
+    pub(crate) qpn: Option<u32>,
+    pub(crate) way: Option<Way>,
+    /// When it was sent something last; never: 0.
+    sent: u64,
+}
+
+type Key = (IpAddr, u16);
+
+fn key(address: SocketAddr) -> Key {
+    (address.ip(), address.port())
+}
+
+#[derive(Default)]
+pub(crate) struct Peers {
+    all: BTreeMap<Key, Peer>,
+    now: u64,
+}
+
+impl Peers {
+    pub(crate) fn find(&self, address: SocketAddr) -> Option<&Peer> {
+        self.all.get(&key(address))
+    }
+
+    /// The peer that has this address, made with what `source` says if it is not known.
+    pub(crate) fn of(
+        &mut self,
+        address: SocketAddr,
+        source: impl FnOnce() -> Result<SocketAddr, Errno>,
+    ) -> Result<&mut Peer, Errno> {
+        let key = key(address);
+        if !self.all.contains_key(&key) {
+            let source = source()?;
+            self.make_room();
+            let peer = Peer { address, source, qpn: None, way: None, sent: 0 };
+            self.all.insert(key, peer);
+        }
+        self.all.get_mut(&key).ok_or(Errno::ENOMEM)
+    }
+
+    /// Something is sent to it.
+    pub(crate) fn is_sent_to(&mut self, address: SocketAddr) {
+        self.now += 1;
+        if let Some(peer) = self.all.get_mut(&key(address)) {
+            peer.sent = self.now;
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.all.len() >= PEERS_MAX
+            && let Some((&key, _)) = self.all.iter().min_by_key(|(_, peer)| peer.sent)
+        {
+            self.all.remove(&key);
+        }
+    }
+
+    /// Our queue pair is no more: each is asked for its own once more. Who may know ours, and our
+    /// address as it sees us.
+    pub(crate) fn forget_queues(&mut self) -> Vec<(SocketAddr, SocketAddr)> {
+        let mut known = Vec::new();
+        for peer in self.all.values_mut() {
+            peer.way = None;
+            if peer.qpn.take().is_some() {
+                known.push((peer.address, peer.source));
+            }
+        }
+        known
+    }
+
+    /// Our address has changed.
+    pub(crate) fn forget(&mut self) {
+        self.all.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: usize) -> SocketAddr {
+        ([10, 0, (number >> 8) as u8, number as u8], 7).into()
+    }
+
+    #[test]
+    fn strangers_do_not_push_out_whom_we_send_to() {
+        let mut peers = Peers::default();
+        for number in 0..10 {
+            peers.of(address(number), || Ok(address(99))).unwrap().qpn = Some(1);
+            peers.is_sent_to(address(number));
+        }
+        for number in 10..10 + 2 * PEERS_MAX {
+            peers.of(address(number), || Ok(address(99))).unwrap();
+        }
+        assert_eq!(peers.all.len(), PEERS_MAX);
+        assert!((0..10).all(|number| peers.find(address(number)).is_some()));
+        assert_eq!(peers.forget_queues().len(), 10);
+        assert!(peers.forget_queues().is_empty());
+        assert!(peers.find(address(3)).is_some_and(|peer| peer.qpn.is_none()));
+        assert_eq!(peers.of(address(0x7777), || Err(Errno::ENODEV)).err(), Some(Errno::ENODEV));
+    }
+}
