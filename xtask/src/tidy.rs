@@ -138,7 +138,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let tables = [
         ("### Link memory", "rnic/link/src/layout.rs", "pub mod word", "pub const "),
         ("### Bell memory", "support/ring/src/doorbell.rs", "const KICK", "const "),
-        ("### Statistics slot", "rnic/device/src/qp/meter.rs", "const IDENTITY", "const "),
+        ("### Statistics slot", "rnic/device/src/qp/statistics.rs", "const IDENTITY", "const "),
     ];
     for (heading, file, from, begins) in tables {
         let code = read(file)?;

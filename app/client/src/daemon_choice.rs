@@ -2,8 +2,8 @@
 //!
 //! The one that the environment names, or the host's and then the user's own. The first two are
 //! believed by their path: only who may write there can have put them there. The user's own is at
-//! a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`). A setuid program
-//! knows the host's only.
+//! a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`). A setuid
+//! program knows the host's only.
 
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
 use omniverb_sys::{socket_deadline, user_daemon};

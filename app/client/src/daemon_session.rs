@@ -6,11 +6,11 @@
 //! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
 //! progress thread alone.
 
-use crate::daemon_choice;
-use crate::message_descriptors::{Delivered, WelcomeFiles};
-use crate::errno_conversion::errno_of;
-use crate::vnic_facts::{NoDevice, VirtualNic};
 use crate::call_turns::{Turn, Turns};
+use crate::daemon_choice;
+use crate::errno_conversion::errno_of;
+use crate::message_descriptors::{Delivered, WelcomeFiles};
+use crate::vnic_facts::{NoDevice, VirtualNic};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };
@@ -34,7 +34,8 @@ const ANNOUNCING: u32 = 3;
 fn limit() -> Duration {
     static CHOSEN: OnceLock<Duration> = OnceLock::new();
     *CHOSEN.get_or_init(|| {
-        let named = user_daemon::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
+        let named =
+            user_daemon::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
         named.map_or(LIMIT, |limit| Duration::from_millis(limit).min(LIMIT))
     })
 }
@@ -201,7 +202,8 @@ fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, 
     let hello = Hello { role: ROLE_VERBS, resume, name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
-    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| errno_of(&e))?;
+    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
+        .map_err(|e| errno_of(&e))?;
     let (length, descriptors) =
         socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
     if length == 0 {
@@ -258,7 +260,8 @@ fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Err
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(turn.tag + 1, message, &mut bytes);
-    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| transport(&e))?;
+    socket_deadline::send(socket.as_fd(), &bytes[..length], &[], deadline)
+        .map_err(|e| transport(&e))?;
     turn.tag += 1;
     turn.owed += 1;
     Ok(turn.tag)
@@ -275,8 +278,8 @@ struct Heard {
 fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (length, files) =
-        socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| transport(&e))?;
+    let (length, files) = socket_deadline::receive(socket.as_fd(), &mut bytes, deadline)
+        .map_err(|e| transport(&e))?;
     if length == 0 {
         return Err(LOST);
     }

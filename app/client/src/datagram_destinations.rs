@@ -5,7 +5,7 @@
 //! again, at first after a millisecond, then less and less often. A peer that does not take what it
 //! is told may take for ever, so what is asked for long makes room for others.
 
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;
@@ -92,7 +92,7 @@ impl Asking {
 #[cfg(test)]
 mod tests {
     use super::{AT_ONCE, Asking, Reply};
-    use omniverb_device::work::Destination;
+    use omniverb_device::send_work_request::Destination;
     use omniverb_terms::{Gid, Qpn};
 
     const PROBER: Qpn = Qpn(7);

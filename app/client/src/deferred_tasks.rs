@@ -7,7 +7,7 @@
 use crate::datagram_destinations::{Asking, Reply};
 use crate::service_thread::spawn_quietly;
 use omniverb_device::AsyncEvent;
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_terms::{Qpn, Rkey};

@@ -3,7 +3,7 @@
 
 use crate::deferred_tasks::Call;
 use crate::progress_state::Progress;
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, Forgiven, Host};
 use omniverb_ring::{UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};

@@ -2,7 +2,7 @@
 
 use crate::errno_conversion::errno_of;
 use omniverb_device::FarEnd;
-use omniverb_device::bell::Bell;
+use omniverb_device::doorbell::Bell;
 use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window};

@@ -1,9 +1,9 @@
 //! Keys with remote access: what peers may reach of this process, and what of that lies on files
 //! where they map it.
 
-use crate::region_extent::Extent;
 use crate::daemon_memory;
 use crate::page_revocation::Stay;
+use crate::region_extent::Extent;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::grant_pacing;

@@ -4,9 +4,9 @@
 //! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
 //! longest goes, or else operations stay mediated.
 
+use crate::daemon_memory;
 use crate::doorbells::BellName;
 use crate::window_loans::{self, Lent};
-use crate::daemon_memory;
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::body;
 use omniverb_sys::extent::FileId;

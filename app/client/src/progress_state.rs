@@ -1,8 +1,8 @@
 //! What others share with the progress thread, whose turns are in `client::turning`.
 
-use crate::event_answers::Answers;
-use crate::deferred_tasks::Call;
 use crate::daemon_listener::Ears;
+use crate::deferred_tasks::Call;
+use crate::event_answers::Answers;
 use crate::service_thread::{spawn_listener, spawn_quietly};
 use omniverb_session::Message;
 use omniverb_sys::Sleeper;

@@ -97,7 +97,8 @@ impl Extent {
             match pages.release() {
                 Ok(()) => return Ok(piece),
                 Err(failed) => {
-                    (pages, errno) = (failed.pages, crate::errno_conversion::from_raw(failed.error.errno()));
+                    (pages, errno) =
+                        (failed.pages, crate::errno_conversion::from_raw(failed.error.errno()));
                 }
             }
         }

@@ -3,8 +3,8 @@
 //! A process's part of a domain stands as a socket with a name in the network namespace. What comes
 //! there comes from anybody: one message of known length, which counts only if it comes from the
 //! socket of the part that it speaks for, and is stated of the domain's file
-//! (`support/sys/src/lock_statement.rs`). Nothing is kept of what does not. Only the thread that hands
-//! over takes and sends; it has a turn for so many messages at a time.
+//! (`support/sys/src/lock_statement.rs`). Nothing is kept of what does not. Only the thread that
+//! hands over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::Receivers;

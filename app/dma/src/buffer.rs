@@ -6,11 +6,11 @@ use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::{Announced, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
-use crate::node_state::Wanted;
-use crate::limits::TRANSFER_BYTES_MAX;
-use crate::node::Node;
-use crate::local_buffer::Own;
 use crate::callbacks::Shared;
+use crate::limits::TRANSFER_BYTES_MAX;
+use crate::local_buffer::Own;
+use crate::node::Node;
+use crate::node_state::Wanted;
 use crate::transfer::{Place, omv_dma_transfer};
 
 /// `struct omv_dma_buffer`.

@@ -9,18 +9,18 @@ use libc::sockaddr_storage;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::resolve_address;
 use crate::buffer::{Buffer, wanted};
-use crate::device::Device;
-use crate::errno::{EINPROGRESS, call, outcome, pointer, set};
-use crate::condition_wait::limit;
+use crate::callbacks::Waits;
 use crate::cm_id::Id;
-use crate::node_state::Wanted;
+use crate::condition_wait::limit;
+use crate::device::Device;
+use crate::dma_context::{Events, Program};
+use crate::errno::{EINPROGRESS, call, outcome, pointer, set};
+use crate::event_thread;
 use crate::limits::LIST_MAX;
 use crate::node::{Node, Origin};
-use crate::dma_context::{Events, Program};
-use crate::event_thread;
-use crate::callbacks::Waits;
+use crate::node_state::Wanted;
+use crate::resolve_address;
 use crate::transfer::{Place, omv_dma_transfer};
 
 const LISTEN: u32 = 1;

@@ -11,11 +11,11 @@ use omniverb_abi::{
 use omniverb_announce::HELLO;
 use omniverb_terms::Errno;
 
-use crate::rdma_imports;
 use crate::device::Device;
 use crate::errno::call;
 use crate::limits::{BACKLOG, RESOLVE_MS};
 use crate::node_queue_pair::Queues;
+use crate::rdma_imports;
 
 /// Owns an `rdma_cm_id`.
 pub(crate) struct Id(*mut rdma_cm_id);

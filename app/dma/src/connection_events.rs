@@ -15,11 +15,11 @@ use omniverb_abi::{
 use omniverb_announce::is_hello;
 use omniverb_terms::Errno;
 
-use crate::rdma_imports;
-use crate::errno::{ECONNREFUSED, status};
 use crate::cm_id::Id;
-use crate::node::{Node, Origin};
 use crate::dma_context::Program;
+use crate::errno::{ECONNREFUSED, status};
+use crate::node::{Node, Origin};
+use crate::rdma_imports;
 
 /// What is kept of an event.
 struct Event {

@@ -3,8 +3,8 @@
 use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_pd};
 use omniverb_terms::Errno;
 
-use crate::rdma_imports;
 use crate::errno::made;
+use crate::rdma_imports;
 
 /// An open device. All that is made of it goes before.
 pub(crate) struct Device {

@@ -15,16 +15,16 @@ use omniverb_announce::{Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRIT
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::rdma_imports;
 use crate::buffer::Buffer;
+use crate::callbacks::{Shared, Waits};
+use crate::cm_id::Id;
 use crate::device::Device;
 use crate::errno::{EEXIST, made};
-use crate::cm_id::Id;
 use crate::limits::{KEEP, NODES_MAX, STRANGERS_MAX};
-use crate::registered_memory::Memory;
-use crate::node::{Node, Origin};
 use crate::local_buffer::Own;
-use crate::callbacks::{Shared, Waits};
+use crate::node::{Node, Origin};
+use crate::rdma_imports;
+use crate::registered_memory::Memory;
 
 /// A channel for events of connections.
 pub(crate) struct Events(pub(crate) *mut rdma_event_channel);

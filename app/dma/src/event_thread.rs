@@ -13,9 +13,9 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::limits::LOOK;
-use crate::dma_context::Program;
 use crate::callbacks::Waits;
+use crate::dma_context::Program;
+use crate::limits::LOOK;
 use crate::{connection_events, signal_free_thread};
 
 /// Looks at completions before descriptors are looked at again.

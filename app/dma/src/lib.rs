@@ -19,25 +19,25 @@
 // UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
-mod resolve_address;
-mod rdma_imports;
 mod buffer;
 pub mod c_api;
-mod device;
-mod errno;
-mod condition_wait;
-mod cm_id;
-mod node_state;
-mod limits;
-mod connection_events;
-mod registered_memory;
-mod node;
-mod message_outbox;
-mod local_buffer;
-mod dma_context;
-mod node_queue_pair;
-mod signal_free_thread;
-mod event_thread;
 mod callbacks;
-mod transfer_slots;
+mod cm_id;
+mod condition_wait;
+mod connection_events;
+mod device;
+mod dma_context;
+mod errno;
+mod event_thread;
+mod limits;
+mod local_buffer;
+mod message_outbox;
+mod node;
+mod node_queue_pair;
+mod node_state;
+mod rdma_imports;
+mod registered_memory;
+mod resolve_address;
+mod signal_free_thread;
 mod transfer;
+mod transfer_slots;

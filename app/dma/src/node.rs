@@ -13,12 +13,12 @@ use omniverb_announce::{Announced, Known, Message};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::device::Device;
+use crate::callbacks::{Shared, Waits};
 use crate::cm_id::Id;
-use crate::node_state::{Inner, Phase, Wanted};
+use crate::device::Device;
 use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
 use crate::node_queue_pair::{LETTER, reason};
-use crate::callbacks::{Shared, Waits};
+use crate::node_state::{Inner, Phase, Wanted};
 use crate::transfer::UnderWay;
 
 /// Who asked for a connection.

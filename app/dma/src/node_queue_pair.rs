@@ -12,10 +12,10 @@ use omniverb_abi::{
 use omniverb_announce::MESSAGE_BYTES;
 use omniverb_terms::Errno;
 
-use crate::rdma_imports;
 use crate::device::Device;
 use crate::errno::{call, made, verb};
 use crate::limits::{LETTERS, LIST_MAX, RECEIVES, TRANSFERS_MAX};
+use crate::rdma_imports;
 use crate::registered_memory::Memory;
 
 /// In a request's name: it is a message, not a transfer.
@@ -57,8 +57,10 @@ impl Cq {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         let name = node as usize as *mut c_void;
         // SAFETY: open, and a channel of it.
-        made(unsafe { rdma_imports::ibv_create_cq(device.context, entries, name, device.channel, 0) })
-            .map(Cq)
+        made(unsafe {
+            rdma_imports::ibv_create_cq(device.context, entries, name, device.channel, 0)
+        })
+        .map(Cq)
     }
 
     fn ops(&self) -> &ibv_context_ops {

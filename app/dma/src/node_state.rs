@@ -6,14 +6,14 @@ use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::Known;
 use omniverb_terms::Errno;
 
-use crate::errno::ESTALE;
 use crate::cm_id::Id;
+use crate::errno::ESTALE;
 use crate::limits::TRANSFERS_MAX;
-use crate::message_outbox::Outbox;
 use crate::local_buffer::Own;
+use crate::message_outbox::Outbox;
 use crate::node_queue_pair::{Queues, Request};
-use crate::transfer_slots::Slots;
 use crate::transfer::{Place, UnderWay};
+use crate::transfer_slots::Slots;
 
 /// A transfer that is to be started: checked, but for what the node says.
 pub(crate) struct Wanted {

@@ -9,8 +9,8 @@ use omniverb_announce::{READABLE, WRITABLE};
 use omniverb_terms::{Errno, Rkey};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::rdma_imports;
 use crate::errno::made;
+use crate::rdma_imports;
 
 /// Whole pages, and the region that they are; both go with it.
 pub(crate) struct Memory {

@@ -27,14 +27,14 @@
 // UNSAFETY: this crate is a C ABI; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
+pub mod enum_names;
 pub mod errno;
 pub mod fork;
 pub mod kernel_abi;
 pub mod private_abi;
 pub mod rate_conversion;
-pub mod enum_names;
-pub mod sysfs;
+mod refusal_log;
 pub mod stateless_verbs;
+pub mod sysfs;
 pub mod unsupported_verbs;
 pub mod verbs;
-mod refusal_log;

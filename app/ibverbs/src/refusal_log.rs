@@ -1,6 +1,6 @@
 //! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`
-//! ([`omniverb_sys::refusal_log`]): what the daemon's errors mean, why work requests are refused, and why
-//! queue pairs fail.
+//! ([`omniverb_sys::refusal_log`]): what the daemon's errors mean, why work requests are refused,
+//! and why queue pairs fail.
 //!
 //! `OMNIVERB_STRICT=1` has direct links refuse queue pairs that do not fit each other, and says so
 //! by itself.

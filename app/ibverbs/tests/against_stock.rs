@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use omniverb_abi::*;
-use omniverb_ibverbs::{kernel_abi, rate_conversion, enum_names, sysfs};
+use omniverb_ibverbs::{enum_names, kernel_abi, rate_conversion, sysfs};
 
 /// A function of the installed library.
 fn stock(name: &str) -> *mut c_void {

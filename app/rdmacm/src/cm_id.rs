@@ -9,12 +9,12 @@ use omniverb_session::Message;
 use omniverb_session::cm::{CreateCmId, DestroyCmId};
 use omniverb_terms::Errno;
 
+use crate::errno::outcome;
 use crate::event_ack::drop_own;
 use crate::event_channel::{self, ChannelShell};
-use crate::errno::outcome;
 use crate::id_state::{IdShell, Kind, Operation, allocate, free};
 use crate::refusal_log::{Attempt, Call};
-use crate::{device, daemon_calls, process_id, id_registry};
+use crate::{daemon_calls, device, id_registry, process_id};
 
 /// Makes an identifier.
 pub(crate) fn create(

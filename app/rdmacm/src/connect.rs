@@ -10,13 +10,13 @@ use omniverb_session::cm::{
 };
 use omniverb_terms::{Errno, Qkey, Qpn};
 
-use crate::event_ack::drop_own;
 use crate::errno::outcome;
+use crate::event_ack::drop_own;
 use crate::event_queue::What;
-use crate::qp_transitions::{establish, to_error, to_ready};
 use crate::id_state::{Answer, IdShell, Operation, Resolved};
+use crate::qp_transitions::{establish, to_error, to_ready};
 use crate::refusal_log::{Attempt, Call};
-use crate::{ibverbs_imports, device, event, daemon_calls, id_registry};
+use crate::{daemon_calls, device, event, ibverbs_imports, id_registry};
 
 /// "As many as the device can", of depths.
 const MOST: u8 = RDMA_MAX_RESP_RES as u8;

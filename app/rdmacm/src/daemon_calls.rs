@@ -14,7 +14,7 @@ use omniverb_terms::Errno;
 
 use crate::errno::verb;
 use crate::private_abi::{Answer, Opened};
-use crate::{ibverbs_imports, process_id, id_registry};
+use crate::{ibverbs_imports, id_registry, process_id};
 
 /// A hold on the connection.
 #[derive(Clone, Copy)]
@@ -39,7 +39,9 @@ fn hold() -> Result<Hold, Errno> {
     }
     let mut opened = null_mut();
     // SAFETY: a place for a pointer.
-    verb(unsafe { ibverbs_imports::omniverb_private_open(u32::from(VERSION), null_mut(), &mut opened) })?;
+    verb(unsafe {
+        ibverbs_imports::omniverb_private_open(u32::from(VERSION), null_mut(), &mut opened)
+    })?;
     // SAFETY: open; `hear` needs nothing of its cookie.
     verb(unsafe { ibverbs_imports::omniverb_private_listen(opened, Some(hear), null_mut()) })?;
     let hold = Hold { opened, process };

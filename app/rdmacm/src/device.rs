@@ -12,8 +12,8 @@ use omniverb_abi::{
 use omniverb_sys::lock;
 use omniverb_terms::{Errno, Gid};
 
-use crate::ibverbs_imports;
 use crate::errno::{made, null, verb};
+use crate::ibverbs_imports;
 use crate::process_id;
 
 /// Entries of a GID table that are looked at.
@@ -185,7 +185,13 @@ unsafe fn gids(context: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
     let size = size_of::<ibv_gid_entry>();
     // SAFETY: the caller's promise; so many entries of that size.
     let count = unsafe {
-        ibverbs_imports::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
+        ibverbs_imports::_ibv_query_gid_table(
+            context,
+            entries.as_mut_ptr().cast(),
+            GIDS_MAX,
+            0,
+            size,
+        )
     };
     let count = usize::try_from(count).map_err(|_| Errno::EIO)?.min(GIDS_MAX);
     // SAFETY: numbers, for which zero is valid, too.

@@ -5,12 +5,12 @@ use core::ffi::c_int;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use crate::event_channel::ChannelShell;
 use crate::errno::{ECONNREFUSED, outcome};
-use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
+use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind, Operation, QueuePairWanted};
+use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
 use crate::refusal_log::{Attempt, Call};
-use crate::{event_ack, device, event, cm_id, resolve_address};
+use crate::{cm_id, device, event, event_ack, resolve_address};
 
 /// # Safety
 /// As [`ov_rdma_create_ep`]; `id` is live.

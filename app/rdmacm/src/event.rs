@@ -7,15 +7,15 @@ use omniverb_abi::*;
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmHappened, CmParameters};
 use omniverb_terms::Errno;
 
+use crate::cm_id;
+use crate::errno::{ECONNREFUSED, outcome};
 use crate::event_ack::{EventShell, drop_own};
 use crate::event_channel::ChannelShell;
-use crate::errno::{ECONNREFUSED, outcome};
-use crate::cm_id;
 use crate::event_queue::What;
+use crate::id_state::{Answer, IdShell, Kind, Operation, allocate, attach};
 use crate::qp_transitions::{establish, to_error};
 use crate::route::{Path, set_path};
-use crate::id_state::{Answer, IdShell, Kind, Operation, allocate, attach};
-use crate::{c_sockaddr, device, multicast_membership, id_registry, refusal_log};
+use crate::{c_sockaddr, device, id_registry, multicast_membership, refusal_log};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
     // SAFETY: pointers, numbers and a union of them: zero is valid for all.
@@ -238,7 +238,9 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
         match event {
             Some(event) => {
                 // SAFETY: the identifier of an event is live while it is not acknowledged.
-                unsafe { refusal_log::failed(event.event.id, event.event.event, event.event.status) };
+                unsafe {
+                    refusal_log::failed(event.event.id, event.event.event, event.event.status)
+                };
                 return Ok(event);
             }
             // SAFETY: as above. Nobody else acknowledges what nobody sees.

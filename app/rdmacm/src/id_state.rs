@@ -9,7 +9,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::addrinfo::Found;
-use crate::{event_channel, device, process_id, id_registry};
+use crate::{device, event_channel, id_registry, process_id};
 
 /// The C struct and what lies behind it.
 #[repr(C)]

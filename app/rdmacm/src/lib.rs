@@ -8,10 +8,11 @@
 //!
 //! # Who does what
 //!
-//! * [`id_registry`](mod@registry) has all identifiers of the process and what is in their channels.
-//!   The progress thread of `libibverbs.so.1` puts events of the daemon there, programs take them.
-//! * [`daemon_calls`](mod@owner) asks the daemon, on the process's one connection, by the private node of
-//!   `libibverbs.so.1` (`app/ibverbs/include/omniverb_private.h`).
+//! * [`id_registry`](mod@registry) has all identifiers of the process and what is in their
+//!   channels. The progress thread of `libibverbs.so.1` puts events of the daemon there, programs
+//!   take them.
+//! * [`daemon_calls`](mod@owner) asks the daemon, on the process's one connection, by the private
+//!   node of `libibverbs.so.1` (`app/ibverbs/include/omniverb_private.h`).
 //! * [`event`](mod@event) turns what was told into what `rdma_get_cm_event` returns, and does on
 //!   the way what the program expects to be done then: a queue pair goes to RTS when the answer
 //!   to its connection request is taken, in the program's thread.
@@ -27,39 +28,39 @@
 // UNSAFETY: this crate is a C ABI; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
-pub mod event_ack;
-mod c_sockaddr;
 pub mod addrinfo;
-pub mod qp_attributes;
-#[cfg(not(test))]
-mod ibverbs_imports;
-pub mod event_channel;
+mod c_sockaddr;
+pub mod cm_id;
 pub mod connect;
+mod daemon_calls;
 pub mod device;
 pub mod ece;
 pub mod endpoint;
 mod errno;
 pub mod event;
-pub mod multicast;
-pub mod cm_id;
-pub mod resolve_addrinfo;
-mod multicast_membership;
-pub mod set_option;
-mod daemon_calls;
+pub mod event_ack;
+pub mod event_channel;
 mod event_queue;
+#[cfg(not(test))]
+mod ibverbs_imports;
+mod id_registry;
+mod id_state;
+pub mod multicast;
+mod multicast_membership;
 mod private_abi;
 mod process_id;
+pub mod qp_attributes;
 pub mod qp_creation;
 mod qp_transitions;
-mod id_registry;
+mod refusal_log;
 pub mod resolve_address;
+pub mod resolve_addrinfo;
 mod route;
 pub mod rsocket;
-mod id_state;
+pub mod set_option;
 #[cfg(test)]
 mod testing;
 pub mod unsupported;
-mod refusal_log;
 
 #[cfg(test)]
 use testing::fake_ibverbs as ibverbs_imports;

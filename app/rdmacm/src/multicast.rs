@@ -8,11 +8,11 @@ use omniverb_abi::*;
 use omniverb_terms::Errno;
 
 use crate::errno::{EADDRNOTAVAIL, outcome, verb};
-use crate::multicast_membership::{NO_LID, gid};
 use crate::event_queue::What;
 use crate::id_state::{Group, IdShell, Part};
+use crate::multicast_membership::{NO_LID, gid};
 use crate::refusal_log::{Attempt, Call};
-use crate::{c_sockaddr, ibverbs_imports, event, id_registry};
+use crate::{c_sockaddr, event, ibverbs_imports, id_registry};
 
 /// # Safety
 /// `id` is live, `address` null or as long as its family says.

@@ -8,7 +8,7 @@ use omniverb_terms::{Errno, Gid};
 
 use crate::errno::verb;
 use crate::id_state::{IdShell, Part};
-use crate::{ibverbs_imports, device};
+use crate::{device, ibverbs_imports};
 
 /// What the kernel's manager says for RoCE v2.
 const HOP_LIMIT: u8 = 64;

@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 
 use crate::errno::{outcome, verb};
 use crate::id_state::IdShell;
-use crate::{ibverbs_imports, device, daemon_calls};
+use crate::{daemon_calls, device, ibverbs_imports};
 
 /// Attributes, and which of them count.
 pub(crate) type Attributes = (ibv_qp_attr, u32);

@@ -7,11 +7,11 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use crate::qp_attributes::{modify, of_state, query};
 use crate::errno::{made, outcome};
 use crate::id_state::IdShell;
+use crate::qp_attributes::{modify, of_state, query};
 use crate::refusal_log::{Attempt, Call};
-use crate::{ibverbs_imports, device};
+use crate::{device, ibverbs_imports};
 
 /// The identifier's queue pair, or its SRQ for XRC, completes in its completion queues. (The queue
 /// pair of one that receives for others completes nothing.)

@@ -4,9 +4,9 @@ use omniverb_abi::*;
 use omniverb_session::cm::EstablishCmId;
 use omniverb_terms::Errno;
 
-use crate::qp_attributes::{modify, of_state, query};
 use crate::daemon_calls;
 use crate::id_state::IdShell;
+use crate::qp_attributes::{modify, of_state, query};
 
 /// Takes a queue pair through INIT to RTR and RTS, if there is one that is ours to take.
 ///

@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::errno::outcome;
 use crate::event_queue::What;
-use crate::route::{Path, set_path};
 use crate::id_state::{IdShell, Resolved, attach};
 use crate::refusal_log::{Attempt, Call};
-use crate::{c_sockaddr, device, event, daemon_calls, id_registry};
+use crate::route::{Path, set_path};
+use crate::{c_sockaddr, daemon_calls, device, event, id_registry};
 
 /// What the daemon said of an identifier's own address becomes visible. A loopback address is no
 /// device's, as little as a wildcard: so it is with rdma_cm(7), and libfabric, which binds to
@@ -81,7 +81,8 @@ pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> 
     // SAFETY: the caller's promise.
     let listening = unsafe {
         let shell = IdShell::of(id);
-        let answer = shell.handle().and_then(|id| daemon_calls::ask(&ListenCmId { id, backlog }.into()));
+        let answer =
+            shell.handle().and_then(|id| daemon_calls::ask(&ListenCmId { id, backlog }.into()));
         answer.and_then(|answer| {
             id_registry::listens(shell.token);
             bound(id, answer)

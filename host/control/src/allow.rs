@@ -6,8 +6,8 @@
 
 use crate::journal::{Journal, Level};
 use omniverb_sys::clock;
-use omniverb_sys::users_and_groups::People;
 use omniverb_sys::pidfd::Peer;
+use omniverb_sys::users_and_groups::People;
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -7,8 +7,8 @@
 use crate::helper_queue::{Asked, Enclosed, HelperQueue, Question, Subject};
 use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
-use omniverb_sys::helper_process::{Helper, Helpers};
 use omniverb_sys::eventfd::readable;
+use omniverb_sys::helper_process::{Helper, Helpers};
 use omniverb_sys::thread_watchdog::Pulse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;

@@ -18,8 +18,8 @@ use omniverb_control::{
 };
 use omniverb_formats::message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
-use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
+use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::{sd_notify, signalfd};
 use omniverbd_arguments::{Arguments, LogLevel};
 use places::{files, operator_socket, socket};
@@ -69,7 +69,9 @@ fn helper(name: &str) -> ExitCode {
     // What a terminal sends to the daemon's group is for the daemon, which ends us.
     let _ = rustix::process::setpgid(None, None);
     let served = match name {
-        STARTER => helper_process::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
+        STARTER => {
+            helper_process::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket))
+        }
         HELPER => helper_process::socket_of_helper(HELPER).map(netns::serve_alone),
         DISPOSER => helper_process::socket_of_helper(DISPOSER).map(dispose),
         BROKER => helper_process::socket_of_helper(BROKER).map(omniverb_broker::serve),

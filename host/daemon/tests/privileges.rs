@@ -73,7 +73,8 @@ fn answered(socket: &Path) -> bool {
     if !readable(calls.as_fd(), Some(Duration::from_secs(10))).unwrap() {
         return false;
     }
-    let (length, _) = seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+    let (length, _) =
+        seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
     matches!(decode(&bytes[..length]), Ok((_, Message::Welcome(_))))
 }
 

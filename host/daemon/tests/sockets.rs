@@ -76,7 +76,8 @@ fn welcomed(daemon: &Daemon) -> Option<OwnedFd> {
     let calls = seqpacket::connect(&daemon.place()).ok()?;
     let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
     let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
-    seqpacket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).ok()?;
+    seqpacket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()])
+        .ok()?;
     let mut bytes = [0; BYTES];
     seqpacket::receive(calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).ok()?;
     (Reply::decode(&bytes) == Some(Reply::Welcome)).then_some(calls)

@@ -2,9 +2,9 @@
 //! namespace wait for locks that others hold, and nobody else shall wait for that.
 
 use crate::protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
-use omniverb_sys::udp_socket::Port;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
+use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{addresses, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::io;
@@ -36,13 +36,14 @@ pub fn serve(socket: OwnedFd) {
     let under_way = Arc::new(AtomicUsize::new(0));
     loop {
         let mut bytes = [0; REQUEST_BYTES + 1];
-        let request = match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
-            Ok((0, _)) => return,
-            Ok((length, files)) => protocol::read_request(&bytes[..length], files),
-            // Too long, or with too many descriptors: not ours.
-            Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
-            Err(_) => return,
-        };
+        let request =
+            match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
+                Ok((0, _)) => return,
+                Ok((length, files)) => protocol::read_request(&bytes[..length], files),
+                // Too long, or with too many descriptors: not ours.
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
+                Err(_) => return,
+            };
         let Some((id, kind, file)) = request else { continue };
         let mut owed = Owed { socket: socket.clone(), id, kind, under_way: None };
         if under_way.fetch_add(1, Ordering::Relaxed) >= WORKERS {

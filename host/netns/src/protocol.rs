@@ -3,9 +3,9 @@
 //! check everything.
 
 use omniverb_sys::addresses::{Address, Scope};
-use omniverb_sys::udp_socket::Port;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::seqpacket;
+use omniverb_sys::udp_socket::Port;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

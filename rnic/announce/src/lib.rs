@@ -5,13 +5,13 @@
 //! be answered. How messages travel is the user's affair; they must arrive in order, and once.
 #![forbid(unsafe_code)]
 
-mod peer_buffers;
 mod message;
+mod peer_buffers;
 
-pub use peer_buffers::{BUFFERS_MAX, Fault, Known};
 pub use message::{
     Announced, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
 };
+pub use peer_buffers::{BUFFERS_MAX, Fault, Known};
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 48;

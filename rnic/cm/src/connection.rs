@@ -9,10 +9,10 @@ use crate::mad::Mad;
 use crate::message::{
     Disconnect, Message, Received, Reject, Rejected, Wait, reject_reason as reason,
 };
-use crate::retransmit::{Due, Repeat};
+use crate::negotiated::Terms;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::negotiated::Terms;
+use crate::retransmit::{Due, Repeat};
 use crate::{Private, WrongState};
 use omniverb_terms::{Psn, Qpn};
 

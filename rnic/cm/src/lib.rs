@@ -8,34 +8,34 @@
 //! know no clock: whoever has them hands in messages and the time, and sends what comes out.
 #![forbid(unsafe_code)]
 
-mod fields;
 mod connection;
-mod ip_service;
 mod connection_kind;
+mod fields;
+mod ip_service;
 mod mad;
 mod message;
+mod negotiated;
 mod path;
-mod retransmit;
 mod reply;
 mod request;
+mod retransmit;
 pub mod sidr;
-mod negotiated;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 
 pub use connection::{Connection, Event, State, Step};
-pub use ip_service::{IpHeader, PortSpace, ServiceId};
 pub use connection_kind::Kind;
+pub use ip_service::{IpHeader, PortSpace, ServiceId};
 pub use mad::{MAD_BYTES, Mad, Malformed};
 pub use message::{
     Disconnect, Disconnected, Message, Received, Reject, Rejected, Resolve, Resolved, Wait,
     reject_reason,
 };
+pub use negotiated::Terms;
 pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};
 pub use sidr::{Found, Resolution};
-pub use negotiated::Terms;
 
 /// Private data as applications see it: always as long as the message allows.
 pub type Private<const N: usize> = [u8; N];

@@ -1,8 +1,8 @@
 //! REQ: "connect" (12.6.5).
 
 use crate::Private;
-use crate::fields::Fields;
 use crate::connection_kind::Kind;
+use crate::fields::Fields;
 use crate::path::Path;
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 

@@ -6,43 +6,43 @@
 //! through [`Host`].
 //!
 //! Follow a request: [`qp::Qp::post_send`] -> `requester` -> the link -> `responder` of the peer
-//! -> [`cq::Cq`]. Follow time: `cq::poller` (the application polls), [`cq::progress`] (it does
-//! not).
+//! -> [`cq::Cq`]. Follow time: `cq::empty_poll` (the application polls),
+//! [`cq::background_progress`] (it does not).
 #![forbid(unsafe_code)]
 
-pub mod bell;
-pub mod constants;
-mod counter;
+mod completion_counter;
 pub mod cq;
-mod domain;
-mod fifo;
-pub mod gather;
-pub mod grants;
-mod host;
+pub mod device_shared;
+pub mod doorbell;
+mod entry_fifo;
 pub mod limits;
-mod lock;
-mod pages;
-mod peer;
+mod link_peer;
+pub mod memory_region;
+mod memory_window;
+pub mod page_grants;
+mod platform;
 pub mod qp;
-pub mod queue;
 mod readers;
-pub mod region;
-pub mod shared;
-pub mod srq;
-mod weaks;
-mod window;
-pub mod work;
+pub mod receive_ring;
+mod resident_pages;
+pub mod scatter_gather;
+pub mod send_work_request;
+pub mod shared_receive_queue;
+mod spin_lock;
+pub mod verbs_constants;
+mod weak_list;
+mod xrc_domain;
 
-pub use constants::*;
-pub use counter::{COUNTER_MAX, Counter, Counts, Tally};
-pub use cq::{CompletionEvents, Cq, CqOptions, Notify, Overrun, progress};
-pub use domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};
-pub use gather::Sge;
-pub use host::{AsyncEvent, Forgiven, Host};
-pub use peer::{FarEnd, Peer};
-pub use qp::attributes::{self, QpAttributes, QpMask};
+pub use completion_counter::{COUNTER_MAX, Counter, Counts, Tally};
+pub use cq::{CompletionEvents, Cq, CqOptions, Notify, Overrun, background_progress};
+pub use device_shared::Shared;
+pub use link_peer::{FarEnd, Peer};
+pub use memory_region::{Extras, Region, WindowType};
+pub use platform::{AsyncEvent, Forgiven, Host};
+pub use qp::qp_attributes::{self, QpAttributes, QpMask};
 pub use qp::{AttachError, Qp, QpSpec, Signaling};
-pub use region::{Extras, Region, WindowType};
-pub use shared::Shared;
-pub use srq::{ResizeError, Srq, SrqSpec};
-pub use work::{Addressee, Data, GlobalRoute, PostError, PostFault, SendWork};
+pub use scatter_gather::Sge;
+pub use send_work_request::{Addressee, Data, GlobalRoute, PostError, PostFault, SendWork};
+pub use shared_receive_queue::{ResizeError, Srq, SrqSpec};
+pub use verbs_constants::*;
+pub use xrc_domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};

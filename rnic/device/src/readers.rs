@@ -6,8 +6,8 @@
 //! removal ends the generation and waits for the list. What it costs the look-ups before it have
 //! paid for, however many queue pairs there are.
 
-use crate::lock::lock;
-use crate::weaks::Weaks;
+use crate::spin_lock::lock;
+use crate::weak_list::Weaks;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Weak};

@@ -5,24 +5,24 @@
 //! an [`Endpoint`] cannot tell.
 #![forbid(unsafe_code)]
 
-mod read_ahead;
-pub mod qp_attributes;
 mod credits;
 pub mod endpoint;
-pub mod layout;
-pub mod poller_nap;
 pub mod grant_pacing;
-pub mod page_access;
-pub mod record;
-pub mod payload_source;
+pub mod layout;
 pub mod operation_trace;
+pub mod page_access;
+pub mod payload_source;
 mod peer_wakeup;
+pub mod poller_nap;
+pub mod qp_attributes;
+mod read_ahead;
+pub mod record;
 
-pub use read_ahead::Ahead;
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts, Sent};
 pub use omniverb_ring::Broken;
-pub use page_access::PeerReaches;
-pub use record::{Nak, Request, Response};
-pub use payload_source::{Source, Unfilled};
 pub use operation_trace::{Trace, TraceReader, Tracer};
+pub use page_access::PeerReaches;
+pub use payload_source::{Source, Unfilled};
+pub use read_ahead::Ahead;
+pub use record::{Nak, Request, Response};

@@ -2,8 +2,8 @@
 //! acknowledged them, so that the ring is the retransmission buffer.
 
 use crate::endpoint::Endpoint;
-use crate::record::Request;
 use crate::payload_source::Source;
+use crate::record::Request;
 use omniverb_ring::{Broken, Record};
 
 /// A request that stays in the ring.

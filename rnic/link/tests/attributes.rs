@@ -1,8 +1,8 @@
 //! The words that a far end on a network reads: what is said is what is heard, and a word that is
 //! none of them is nothing.
 
-use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::layout::{self, word};
+use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;

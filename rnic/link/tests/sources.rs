@@ -5,8 +5,8 @@ mod common;
 
 use common::ends;
 use omniverb_link::layout;
-use omniverb_link::record::SOURCE;
 use omniverb_link::payload_source::SOURCES;
+use omniverb_link::record::SOURCE;
 use omniverb_link::{Broken, Request, Source};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};

@@ -351,7 +351,8 @@ bodies! {
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
     /// Event: somebody captures packets of links that this process has an end of. Descriptor: the
-    /// file of the memory to write traces into (`rnic/link/src/operation_trace.rs`), instead of any before.
+    /// file of the memory to write traces into (`rnic/link/src/operation_trace.rs`), instead of any
+    /// before.
     TraceBegin { memory: Extent }
     /// Event: what this queue pair requests of that peer is to be written into the trace.
     TraceLink {
@@ -468,9 +469,9 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/lock_statement.rs`) that goes with it: which part
-    /// asks which, for what. The rest is the word of who has the socket of that part. `None`: it
-    /// says what cannot be.
+    /// The number of the statement (`support/sys/src/lock_statement.rs`) that goes with it: which
+    /// part asks which, for what. The rest is the word of who has the socket of that part. `None`:
+    /// it says what cannot be.
     #[must_use]
     pub fn statement(&self) -> Option<u64> {
         const PART_BITS: u32 = 12;

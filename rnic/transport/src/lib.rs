@@ -12,7 +12,6 @@
 mod config;
 mod congestion;
 mod connection;
-pub mod unreliable_datagram;
 mod delay_notice;
 pub mod fault_injection;
 pub mod random;
@@ -20,10 +19,11 @@ mod requester;
 mod responder;
 mod rtt;
 mod segmentation;
-mod unwrapped_psn;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod unreliable_connection;
+pub mod unreliable_datagram;
+mod unwrapped_psn;
 mod upper_layer;
 mod work_request;
 

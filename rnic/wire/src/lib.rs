@@ -13,21 +13,21 @@ mod crc;
 mod deth;
 mod display;
 mod feth;
-mod icrc_flow;
 mod grh;
 mod icrc;
-mod ip_identification;
+mod icrc_flow;
 mod immediate;
 mod invalidate;
+mod ip_identification;
 mod opcode;
 mod packet;
 pub mod pcap;
 mod prepared_icrc;
 mod reth;
-mod write_run;
 mod syndrome;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
+mod write_run;
 mod xrceth;
 
 pub use aeth::Aeth;
@@ -37,18 +37,18 @@ pub use builder::Builder;
 pub use cnp::{write_delay, write_notification, write_report};
 pub use deth::Deth;
 pub use feth::Feth;
-pub use icrc_flow::{Flow, Verdict};
 pub use grh::{GRH_BYTES, receive_area};
 pub use icrc::{SUFFIX_BYTES, icrc};
-pub use ip_identification::{Fragments, Identification, solve};
+pub use icrc_flow::{Flow, Verdict};
 pub use immediate::ImmDt;
 pub use invalidate::Ieth;
+pub use ip_identification::{Fragments, Identification, solve};
 pub use opcode::{Class, Opcode, Operation, Place};
 pub use packet::{Malformed, Packet};
 pub use prepared_icrc::{Alike, Prepared};
 pub use reth::Reth;
-pub use write_run::{Pattern, Run, Slots};
 pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
+pub use write_run::{Pattern, Run, Slots};
 pub use xrceth::XrcEth;
 
 /// The UDP port of RoCEv2 (A17.3.1).

@@ -15,7 +15,7 @@ use crate::other_hosts;
 use crate::status;
 use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::tcp_connection::Connection;
-use omniverb_sys::{clock, unsolicited_fds, lock, seqpacket};
+use omniverb_sys::{clock, lock, seqpacket, unsolicited_fds};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -122,7 +122,8 @@ fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
 fn next_request(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
     let mut bytes = [0; BYTES];
     let received = loop {
-        match seqpacket::receive_kept(client.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
+        match seqpacket::receive_kept(client.socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
+        {
             // It stays until others have closed something.
             Err(error) if seqpacket::lacks_room(&error) => thread::sleep(PAUSE),
             other => break other,

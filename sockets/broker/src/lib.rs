@@ -50,7 +50,7 @@ use crate::client::Client;
 use crate::daemon_messages::{FromDaemon, ToDaemon};
 use omniverb_sys::deferred_close::Disposal;
 use omniverb_sys::users_and_groups::People;
-use omniverb_sys::{EventFd, Poller, clock, tcp_connection, lock, pidfd, seqpacket};
+use omniverb_sys::{EventFd, Poller, clock, lock, pidfd, seqpacket, tcp_connection};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -3,8 +3,8 @@
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::offers::Offer;
-use omniverb_sys::tcp_connection::Connection;
 use omniverb_sys::process_state;
+use omniverb_sys::tcp_connection::Connection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -169,8 +169,8 @@ impl Given {
 mod tests {
     use super::*;
     use omniverb_formats::message::{BYTES, Reply};
-    use omniverb_sys::tcp_connection::Names;
     use omniverb_sys::seqpacket;
+    use omniverb_sys::tcp_connection::Names;
     use std::os::fd::AsFd;
 
     /// Who reads nothing has room for some 64 messages.

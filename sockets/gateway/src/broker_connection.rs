@@ -3,7 +3,7 @@
 use crate::limits::BROKER;
 use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
-use omniverb_sys::{clock, socket_deadline, seqpacket};
+use omniverb_sys::{clock, seqpacket, socket_deadline};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, netlink, socket_with};
 use std::ffi::OsString;
 use std::io;

@@ -63,7 +63,7 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
 use omniverb_sys::extent::Kind;
-use omniverb_sys::{Extent, clock, proc_maps, memfd};
+use omniverb_sys::{Extent, clock, memfd, proc_maps};
 use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;

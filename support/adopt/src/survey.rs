@@ -195,7 +195,9 @@ fn stores_behind_page_tables(name: &[u8]) -> bool {
 fn mappings_max() -> usize {
     const KERNEL_DEFAULT: usize = 65530;
     let mut text = [0u8; 32];
-    let Ok(file) = proc_maps::open_read(c"/proc/sys/vm/max_map_count") else { return KERNEL_DEFAULT };
+    let Ok(file) = proc_maps::open_read(c"/proc/sys/vm/max_map_count") else {
+        return KERNEL_DEFAULT;
+    };
     let Ok(count) = read(&file, &mut text) else { return KERNEL_DEFAULT };
     core::str::from_utf8(&text[..count])
         .ok()

@@ -30,8 +30,8 @@
 //! loads what the kernel stored, or something later; a relaxed load is enough. `life` is in the
 //! line of `kick`, which ringers look at anyway (decision 0040).
 
-use crate::word_memory::WordMemory;
 use crate::sync::{AtomicU64, Ordering};
+use crate::word_memory::WordMemory;
 
 const KICK: usize = 0x00;
 const RUNG: usize = 0x08;

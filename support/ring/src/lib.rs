@@ -12,23 +12,23 @@
 //! The ordering argument of each structure is in its module; `cargo test` checks them against a
 //! model, loom (`RUSTFLAGS="--cfg loom"`) against the memory model.
 
-pub mod fixed_array;
 pub mod doorbell;
-pub mod racy_copy;
-pub mod word_memory;
+pub mod fixed_array;
 pub mod nontemporal;
+pub mod racy_copy;
 pub mod spsc;
 pub mod sync;
 pub mod user_memory;
+pub mod word_memory;
 // Real memory; the model checker brings its own.
 #[cfg(not(loom))]
 pub mod shared_window;
 
-pub use fixed_array::{Array, Lender, Lending, NoMemory};
 pub use doorbell::BellPage;
+pub use fixed_array::{Array, Lender, Lending, NoMemory};
 pub use racy_copy::{copy_many, is_emulated};
-pub use word_memory::WordMemory;
-pub use spsc::{Broken, Consumer, Producer, Record, room_of};
-pub use user_memory::UserMemory;
 #[cfg(not(loom))]
 pub use shared_window::{WeakWindow, Window};
+pub use spsc::{Broken, Consumer, Producer, Record, room_of};
+pub use user_memory::UserMemory;
+pub use word_memory::WordMemory;

@@ -3,9 +3,9 @@
 // pointers and atomics.
 #![expect(unsafe_code)]
 
-use crate::word_memory::WordMemory;
 use crate::sync::AtomicU64;
 use crate::user_memory::{UserMemory, copy};
+use crate::word_memory::WordMemory;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, fence};

@@ -20,9 +20,9 @@
 //! its own; the consumer believes a header only if the record ends inside the ring. Everything else
 //! is [`Broken`].
 
-use crate::word_memory::WordMemory;
 use crate::sync::Ordering;
 use crate::user_memory::UserMemory;
+use crate::word_memory::WordMemory;
 
 const VALID: u64 = 1 << 63;
 const PAD: u64 = 1 << 62;

@@ -2,8 +2,8 @@
 //! time, since each is a call of the kernel.
 
 use crate::extent::Extent;
-use crate::mapping::{Access, Mapping};
 use crate::mapped_window;
+use crate::mapping::{Access, Mapping};
 use omniverb_ring::Window;
 use std::io;
 use std::os::fd::AsFd;

@@ -78,8 +78,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, Option<u3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unsolicited_fds::{Plain, receive};
     use crate::seqpacket;
+    use crate::unsolicited_fds::{Plain, receive};
 
     #[test]
     fn who_connects_is_known_by_a_number() {

@@ -9,7 +9,7 @@
 //! closed in time is abandoned to its fate and replaced. While too many hang, files are kept.
 
 use crate::helper_process::{Helper, Helpers};
-use crate::{EventFd, Poller, clock, unsolicited_fds, lock, memfd, seqpacket};
+use crate::{EventFd, Poller, clock, lock, memfd, seqpacket, unsolicited_fds};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -240,8 +240,11 @@ impl Disposal {
         let Some(disposer) = &mut self.disposer else { return };
         let mut ended = false;
         loop {
-            match seqpacket::receive(disposer.helper.socket(), &mut [0; 1], seqpacket::Mode::NonBlocking)
-            {
+            match seqpacket::receive(
+                disposer.helper.socket(),
+                &mut [0; 1],
+                seqpacket::Mode::NonBlocking,
+            ) {
                 Ok((0, _)) => ended = true,
                 Ok(_) => {
                     disposer.reported += 1;
@@ -407,7 +410,8 @@ mod tests {
         let (_never, hanging): (Vec<_>, Vec<_>) = (0..ABANDONED_MAX)
             .map(|_| {
                 fn hang(socket: OwnedFd) {
-                    let _ = seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking);
+                    let _ =
+                        seqpacket::receive(socket.as_fd(), &mut [0; 1], seqpacket::Mode::Blocking);
                 }
                 let helper = Helpers::Threads.start("hang", hang).unwrap();
                 ((), helper)

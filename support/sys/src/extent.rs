@@ -4,12 +4,12 @@
 //! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by
 //! another way. How a file shows that it cannot be cut short under a reader depends on its kind:
 //! for a memfd its seals do ([`memfd::size`]); memory that the machine was given as a device is as
-//! large as that ([`dax_device::size`]). An extent is no border: whoever has the descriptor can map all of
-//! the file.
+//! large as that ([`dax_device::size`]). An extent is no border: whoever has the descriptor can map
+//! all of the file.
 
-use crate::mapping::{Access, Mapping};
 use crate::extent_error::VerifyError;
-use crate::{clock, dax_device, memfd, mapped_window};
+use crate::mapping::{Access, Mapping};
+use crate::{clock, dax_device, mapped_window, memfd};
 use omniverb_ring::Window;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat};
 use std::io;

@@ -5,9 +5,9 @@
 //! it cannot. So a page that another thread is moving is waited for, as in any system call. Nothing
 //! is forced: what may not be written by the program is not written for a peer either.
 //!
-//! What is written comes from a file of ours ([`preadv_copy`]). What is read, and what is written where
-//! there is no such file, is copied by `process_vm_writev` and `process_vm_readv` of this very
-//! process, which need no right.
+//! What is written comes from a file of ours ([`preadv_copy`]). What is read, and what is written
+//! where there is no such file, is copied by `process_vm_writev` and `process_vm_readv` of this
+//! very process, which need no right.
 //!
 //! Where a filter of system calls forbids them, pages are looked at just before they are touched.
 //! Then who protects a page in the instant between is still hit by a signal.

@@ -218,7 +218,9 @@ mod tests {
                 }
                 let mut found = vec![0; bytes.len()];
                 is_right &= UserMemory::lend(&bytes, |ours| {
-                    UserMemory::lend_mut(&mut found, |program| fault_safe_copy::place(ours, program))
+                    UserMemory::lend_mut(&mut found, |program| {
+                        fault_safe_copy::place(ours, program)
+                    })
                 }) && found == bytes;
                 if STATE.made.load(Ordering::Relaxed) < FILES {
                     is_right &= copy(&bytes) == (bytes.clone(), true);

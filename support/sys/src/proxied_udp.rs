@@ -7,8 +7,8 @@
 //! memory in which one looks then. One is lost where the queue is full, and then there is a message
 //! still to be read, and whoever reads any looks as well; or where the kernel has no memory.
 
-use crate::unsolicited_fds::{self, Plain};
 use crate::seqpacket;
+use crate::unsolicited_fds::{self, Plain};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -185,7 +185,8 @@ impl Carried {
 impl Drop for Carried {
     /// Not here: this may be the control thread, or a packet thread.
     fn drop(&mut self) {
-        if let Some(socket) = self.socket.take().filter(|socket| !unsolicited_fds::is_spent(socket)) {
+        if let Some(socket) = self.socket.take().filter(|socket| !unsolicited_fds::is_spent(socket))
+        {
             (self.close)(socket);
         }
     }

@@ -165,8 +165,8 @@ pub fn receive(
 }
 
 /// As [`receive`], but a message whose descriptors find no room stays: it can be received when
-/// there is some. What this process [keeps spare](crate::spare_fds) is given up for it. For a socket
-/// that one thread at a time receives from.
+/// there is some. What this process [keeps spare](crate::spare_fds) is given up for it. For a
+/// socket that one thread at a time receives from.
 ///
 /// # Errors
 /// As [`receive`]; after `EMFILE` the message is still the next.
@@ -329,7 +329,8 @@ pub fn listener(path: &Path) -> Listener {
     });
     match connected {
         Ok(socket) => {
-            let dead = peer(socket.as_fd()).is_ok_and(|peer| crate::process_state::is_dead(peer.pid));
+            let dead =
+                peer(socket.as_fd()).is_ok_and(|peer| crate::process_state::is_dead(peer.pid));
             if dead { Listener::Dead } else { Listener::Alive }
         }
         Err(None) => Listener::Full,

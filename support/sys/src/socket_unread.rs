@@ -34,7 +34,10 @@ mod tests {
         assert!((32 * 100..32 << 11).contains(&bytes), "{bytes}");
         assert_eq!(unread(other.as_fd()).unwrap(), 0);
         (0..32).for_each(|_| {
-            drop(seqpacket::receive(other.as_fd(), &mut [0; 100], seqpacket::Mode::NonBlocking).unwrap())
+            drop(
+                seqpacket::receive(other.as_fd(), &mut [0; 100], seqpacket::Mode::NonBlocking)
+                    .unwrap(),
+            )
         });
         assert_eq!(unread(one.as_fd()).unwrap(), 0);
     }

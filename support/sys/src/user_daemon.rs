@@ -6,7 +6,7 @@
 // UNSAFETY: reads a word that the kernel gave the process at its start.
 #![expect(unsafe_code)]
 
-use crate::{socket_deadline, seqpacket};
+use crate::{seqpacket, socket_deadline};
 use rustix::fs::{FileType, lstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;

@@ -86,7 +86,8 @@ pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {
         return Ok(SYSTEM_SOCKET.into());
     }
     // An ordinary user; or root in a container whose /run is not writable.
-    let path = user_daemon::path().context("no daemon is running, and none is started for this program")?;
+    let path = user_daemon::path()
+        .context("no daemon is running, and none is started for this program")?;
     start(&program, &path)?;
     Ok(path)
 }

@@ -6,7 +6,7 @@ use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::message::{self, Reply, Request, SUFFIX};
 use omniverb_formats::range;
 use omniverb_session::SOCKET_VARIABLE;
-use omniverb_sys::{clock, socket_deadline, seqpacket};
+use omniverb_sys::{clock, seqpacket, socket_deadline};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::fd::AsFd;

@@ -77,7 +77,8 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
             bail!("the broker of sockets does not answer");
         }
         let mut bytes = [0; BYTES];
-        let (length, _) = seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)?;
+        let (length, _) =
+            seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking)?;
         match Row::decode(&bytes[..length]) {
             Some(Row::Process(process)) => rows.push(Shown::of(process)),
             Some(Row::End) => return Ok(rows),

@@ -1,8 +1,8 @@
 //! While somebody captures packets: what the daemon wants traced.
 
 use super::Client;
-use crate::message_descriptors::Delivered;
 use crate::daemon_memory;
+use crate::message_descriptors::Delivered;
 use omniverb_link::Tracer;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};

@@ -3,8 +3,8 @@
 
 use super::pending_grants::Manner;
 use super::{Client, memory_registration};
-use crate::errno_conversion::errno_of;
 use crate::device_import::{Device, Door, Exported, Import, Owner};
+use crate::errno_conversion::errno_of;
 use omniverb_device::Shared;
 use omniverb_session::device_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;

@@ -2,9 +2,9 @@
 
 use super::Client;
 use crate::deferred_tasks::Call;
-use crate::xrc_directory::Place;
 use crate::queue_pair_records::Connection;
-use omniverb_device::attributes::State;
+use crate::xrc_directory::Place;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::body::HandOver;
 use omniverb_terms::{Errno, Service};

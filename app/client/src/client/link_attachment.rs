@@ -1,10 +1,10 @@
 //! Attaching links that the daemon made.
 
 use super::Client;
+use crate::daemon_memory;
 use crate::doorbells::{BELL_BYTES, PeerBell};
 use crate::message_descriptors::{Delivered, LinkFiles};
-use crate::daemon_memory;
-use omniverb_device::bell::Bell;
+use omniverb_device::doorbell::Bell;
 use omniverb_device::{FarEnd, Peer};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;

@@ -3,7 +3,7 @@
 use super::Client;
 use crate::message_descriptors::Delivered;
 use crate::window_loans;
-use omniverb_device::grants::{Backing, Denied, Grant};
+use omniverb_device::page_grants::{Backing, Denied, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{
     self, Connected, GrantDenied, GrantEnded, Granted, LetGo, RequestGrant,

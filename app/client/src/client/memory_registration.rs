@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::pending_grants::Manner;
-use omniverb_device::region::NO_RKEY;
+use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::{Extras, Region, WindowType, access};
 use omniverb_session::Message;
 use omniverb_session::body::{DeregMr, MrRegistered, RegMr};

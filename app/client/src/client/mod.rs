@@ -2,38 +2,44 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
-mod shared_qp_admission;
 mod captures;
 mod daemon_events;
-mod explain_qp;
-mod multicast_groups;
-mod xrc_srq_links;
-mod hidden_qps;
 mod device_sharing;
-mod pending_grants;
+mod explain_qp;
+mod hidden_qps;
 mod link_attachment;
 mod mapping_requests;
-mod qp_lifecycle;
-mod shared_qp_openers;
+mod memory_registration;
+mod multicast_groups;
 mod open_shared_qp;
 mod page_pinning;
-mod memory_registration;
+mod pages_to_revoke;
+mod pending_grants;
+mod progress_thread;
+mod qp_lifecycle;
 mod resume;
 mod secondary_libraries;
-mod pages_to_revoke;
-mod progress_thread;
+mod shared_qp_admission;
+mod shared_qp_openers;
+mod xrc_srq_links;
 
-pub use self::xrc_srq_links::Membership;
 pub use self::device_sharing::{Offer, is_command_file};
-pub use self::open_shared_qp::OpenedQp;
 pub use self::memory_registration::{REGIONS_MAX, Wish};
+pub use self::open_shared_qp::OpenedQp;
 pub use self::secondary_libraries::Answer;
+pub use self::xrc_srq_links::Membership;
 
+use crate::daemon_session::{self, Session};
 use crate::message_descriptors::Delivered;
 use crate::vnic_facts::{NoDevice, VirtualNic};
-use crate::daemon_session::{self, Session};
-use crate::{event_subscribers, doorbells, deferred_tasks, environment, fork, device_platform, device_import, memory_keys, peer_mappings, xrc_directory};
-use crate::{shared_qp, progress_state, queue_pair_records, statistics, page_revocation, trace_ring, watched_fds};
+use crate::{
+    deferred_tasks, device_import, device_platform, doorbells, environment, event_subscribers,
+    fork, memory_keys, peer_mappings, xrc_directory,
+};
+use crate::{
+    page_revocation, progress_state, queue_pair_records, shared_qp, statistics, trace_ring,
+    watched_fds,
+};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};

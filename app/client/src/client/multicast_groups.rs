@@ -9,7 +9,7 @@
 use super::Client;
 use crate::deferred_tasks::{Call, Made};
 use omniverb_device::Qp;
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_session::Message;
 use omniverb_session::body::{AttachGroup, DisconnectQp, GroupAttached, LinkReady};
 use omniverb_sys::{lock, try_lock};

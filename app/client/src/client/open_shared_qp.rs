@@ -1,12 +1,12 @@
 //! `ibv_open_qp` of another process's queue pair that receives in an XRC domain: how the two come
-//! together. The maker's side is in `shared_qp_admission.rs`; what they say to each other then is in
-//! `opened/`.
+//! together. The maker's side is in `shared_qp_admission.rs`; what they say to each other then is
+//! in `opened/`.
 //!
 //! Who opens listens at a door, a socket of a number that the kernel draws, and asks all parts of
-//! the domain (`xrc_directory.rs`) whose it is. The maker connects to the door, and says by what number.
-//! As for requests that are handed over, both state of the domain's file what they say, and are
-//! heard only from the socket of their part. The maker looks for the statement once more when it
-//! is connected: who made it is alive, and so it is his door.
+//! the domain (`xrc_directory.rs`) whose it is. The maker connects to the door, and says by what
+//! number. As for requests that are handed over, both state of the domain's file what they say, and
+//! are heard only from the socket of their part. The maker looks for the statement once more when
+//! it is connected: who made it is alive, and so it is his door.
 
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
@@ -17,7 +17,7 @@ use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::shared_qp::{self, Ask, Attributes};
-use omniverb_sys::{clock, autobind_socket};
+use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -168,7 +168,9 @@ fn search(
 
 /// Who has connected to a door by this number, if he has.
 fn admitted(door: BorrowedFd<'_>, by: u32) -> Result<Option<OwnedFd>, Errno> {
-    while let Some((socket, from)) = autobind_socket::accept(door).map_err(|error| errno_of(&error))? {
+    while let Some((socket, from)) =
+        autobind_socket::accept(door).map_err(|error| errno_of(&error))?
+    {
         if from == Some(by) {
             return Ok(Some(socket));
         }

@@ -2,8 +2,8 @@
 
 use super::Client;
 use super::pending_grants::Manner;
-use crate::region_extent::Extent;
 use crate::page_revocation::{PageOwner, Question};
+use crate::region_extent::Extent;
 use omniverb_session::Message;
 use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_terms::{Errno, Rkey};

@@ -5,9 +5,9 @@
 //! them (`omniverb_link::grant_pacing`).
 
 use super::Client;
+use crate::memory_keys::{Key, Keys, Others};
 use crate::message_descriptors::Delivered;
 use crate::region_extent::Extent;
-use crate::memory_keys::{Key, Keys, Others};
 use crate::window_loans;
 use omniverb_device::Qp;
 use omniverb_link::grant_pacing;

@@ -4,12 +4,12 @@
 //! serve it asks for kicks before it waits. After any activity it takes a turn every millisecond;
 //! after two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a
 //! limit.
-//! It waits for nothing else: what needs an answer of the daemon is done in `deferred_tasks.rs`, and what
-//! the daemon has no room for waits in `event_answers.rs`.
+//! It waits for nothing else: what needs an answer of the daemon is done in `deferred_tasks.rs`,
+//! and what the daemon has no room for waits in `event_answers.rs`.
 
 use super::Client;
 use crate::deferred_tasks::Call;
-use omniverb_device::progress::Turn;
+use omniverb_device::background_progress::Turn;
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::{Arc, Weak};

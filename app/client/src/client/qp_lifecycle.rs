@@ -4,8 +4,8 @@ use super::Client;
 use crate::datagram_destinations::Reply;
 use crate::deferred_tasks::{Call, Caller, Made};
 use crate::queue_pair_records::{Connection, Ticket};
-use omniverb_device::attributes::State;
-use omniverb_device::work::Destination;
+use omniverb_device::qp_attributes::State;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::Message;
 use omniverb_session::body::{

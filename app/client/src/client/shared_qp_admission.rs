@@ -5,7 +5,7 @@ use super::Client;
 use crate::shared_qp::Attendant;
 use crate::xrc_directory::{ASKED_MAX, Place};
 use omniverb_session::body::{OpenQp, QpOpened};
-use omniverb_sys::{clock, autobind_socket};
+use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -2,22 +2,22 @@
 //!
 //! The process whose queue pair receives makes a hidden one that sends, and asks the process that
 //! has the part for one that receives; the daemon links them as it does any two (both name each
-//! other), and the link serves the first queue pair (`rnic/device/src/qp/relays.rs`). Both state of
-//! the domain's file which two they mean, and is heard only from the socket of its part: so nobody
-//! without the file has a part in it, nor a third one that has. All of that is done by a thread for
-//! each domain that is in use so, which waits for the daemon, and for a file system that asks a
-//! server about locks.
+//! other), and the link serves the first queue pair (`rnic/device/src/qp/xrc_relay_table.rs`). Both
+//! state of the domain's file which two they mean, and is heard only from the socket of its part:
+//! so nobody without the file has a part in it, nor a third one that has. All of that is done by a
+//! thread for each domain that is in use so, which waits for the daemon, and for a file system that
+//! asks a server about locks.
 //!
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
-use super::shared_qp_admission::Openings;
 use super::hidden_qps::{receiver, sender};
+use super::shared_qp_admission::Openings;
 use crate::deferred_tasks::Call;
-use crate::xrc_directory::{ASKED_MAX, Heard, PAUSE, Part, Place, Sent};
 use crate::queue_pair_records::Connection;
 use crate::service_thread::spawn_quietly;
-use omniverb_device::attributes::State;
+use crate::xrc_directory::{ASKED_MAX, Heard, PAUSE, Part, Place, Sent};
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{Domain, Qp, QpAttributes, QpMask};
 use omniverb_session::body::{HandOver, HandedOver};
 use omniverb_sys::clock;

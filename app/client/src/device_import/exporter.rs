@@ -5,10 +5,10 @@
 //! another process, there are only so many of him, and his end is noticed.
 
 use super::destroy_limit::Endings;
-use super::outbox::Outbox;
-use super::move_budget::{Pace, Purse, timed};
 use super::exported_pages::{ImportKey, Pages, around};
 use super::import_thread::{Party, Service};
+use super::move_budget::{Pace, Purse, timed};
+use super::outbox::Outbox;
 use crate::service_thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::device_import::{self, Ask, Notice};

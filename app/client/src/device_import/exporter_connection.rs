@@ -1,8 +1,8 @@
 //! What leads from a process that imports a device to the one that has opened it: questions and
 //! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
 
-use super::outbox::Outbox;
 use super::import_thread::Party;
+use super::outbox::Outbox;
 use omniverb_device::Shared;
 use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::seqpacket::{self, Mode};

@@ -1,7 +1,7 @@
 //! What a process has of another's objects: their memory, mapped here, and a region on it.
 
 use super::exporter_connection::{Ends, Line};
-use omniverb_device::region::NO_RKEY;
+use omniverb_device::memory_region::NO_RKEY;
 use omniverb_device::{Extras, Region, access};
 use omniverb_ring::Window;
 use omniverb_session::device_import::{self, Notice};

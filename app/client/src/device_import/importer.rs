@@ -4,9 +4,9 @@
 //! object is must fit what it hands over, which is verified like all memory (`sys::extent`), and no
 //! key of its takes the place of one of ours.
 
-use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
 use super::exporter_connection::{Ends, Line};
 use super::import_thread::Service;
+use super::imported_memory::{ImportedMemory, ImportedRegion, pages_of};
 use omniverb_ring::Window;
 use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::process_state::files_max;

@@ -1,8 +1,8 @@
 //! Tests imports with more than one importer, or connection.
 
 use super::exporter::{Door, Exported, Exporter, Importer, Owner};
-use super::move_budget::{now, pass};
 use super::import_thread::Service;
+use super::move_budget::{now, pass};
 use crate::testing::hostile_importer::Ready;
 use omniverb_device::Region;
 use omniverb_session::device_import::{self, Ask, Notice};

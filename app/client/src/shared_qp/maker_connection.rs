@@ -2,7 +2,7 @@
 
 use super::{Mortal, hang_up, take};
 use crate::device_import::Party;
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
 use omniverb_sys::{clock, lock, seqpacket};

@@ -3,8 +3,9 @@
 //! The process that has made one keeps it, and all of its state, until nobody has it open any more:
 //! it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker for
 //! each time that it has it open; whose two ends they are is settled before
-//! (`client/open_shared_qp.rs`). `opener_connections.rs`: what the maker has of an opener; `maker_connection.rs`: what an opener
-//! has of the maker. The end of a socket, or of the process behind it, is the end of either.
+//! (`client/open_shared_qp.rs`). `opener_connections.rs`: what the maker has of an opener;
+//! `maker_connection.rs`: what an opener has of the maker. The end of a socket, or of the process
+//! behind it, is the end of either.
 
 mod maker_connection;
 mod opener_connections;

@@ -8,7 +8,7 @@
 #![allow(clippy::needless_update)]
 
 use crate::{Client, Wish};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
     Cq, Data, Domain, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Signaling, Wc,

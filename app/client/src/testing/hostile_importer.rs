@@ -127,7 +127,8 @@ pub fn imports(bytes: &[u8]) {
         };
         importer.take(&ask);
         let mut answer = [0; device_import::BYTES_MAX];
-        let answered = seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::Mode::NonBlocking);
+        let answered =
+            seqpacket::receive(theirs.as_fd(), &mut answer, seqpacket::Mode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
             answer[byte(7) as usize % device_import::BYTES_MAX] ^= step[0];

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Addressee, GlobalRoute};
 use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 

@@ -15,8 +15,8 @@ use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
 
-use super::object_counts::Counts;
 use super::importable_objects::{DeviceMemory, Protection, Registered};
+use super::object_counts::Counts;
 use crate::refusal_log::refused;
 
 /// Device and inode of a file.

@@ -8,8 +8,8 @@ use omniverb_client::{Client, GidEntry, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
-use super::object_counts::Counts;
 use super::command_file::Family;
+use super::object_counts::Counts;
 
 /// An opened device.
 #[repr(C)]

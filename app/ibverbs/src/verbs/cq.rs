@@ -13,11 +13,11 @@ use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_M
 use omniverb_ring::NoMemory;
 use omniverb_terms::Errno;
 
-use super::parent_domain_allocators::{Loans, Resource};
 use super::completion_channel::{ChannelShell, count_users};
 use super::context::ContextShell;
-use super::protection_domain::PdShell;
 use super::event_wait::{acknowledge, take_event, until_acknowledged};
+use super::parent_domain_allocators::{Loans, Resource};
+use super::protection_domain::PdShell;
 use crate::errno::null;
 use crate::refusal_log::refused;
 

@@ -13,9 +13,9 @@ use omniverb_abi::{
 use omniverb_device::{CqOptions, Overrun, Wc};
 use omniverb_terms::Errno;
 
+use super::clocks::on_the_wall;
 use super::context::ContextShell;
 use super::cq::{CqShell, create};
-use super::clocks::on_the_wall;
 use crate::errno::null;
 
 /// Fields that completions of this device have.

@@ -12,9 +12,9 @@ use omniverb_session::device_import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
-use super::object_limits::DM_ALIGNMENT_LOG_MAX;
-use super::memory_region::registered;
 use super::importable_objects::{DeviceMemory, MemoryOf};
+use super::memory_region::registered;
+use super::object_limits::DM_ALIGNMENT_LOG_MAX;
 use super::parent_objects::DmShell;
 use crate::errno::{null, outcome};
 use crate::refusal_log::refused;

@@ -9,8 +9,8 @@ use omniverb_sys::try_lock;
 use omniverb_terms::{Errno, Rkey};
 
 use super::command_file::Family;
-use super::memory_region;
 use super::importable_objects::MemoryOf;
+use super::memory_region;
 
 impl Exported for Family {
     fn has_domain(&self, handle: u32) -> bool {

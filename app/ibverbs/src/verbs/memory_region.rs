@@ -15,10 +15,10 @@ use omniverb_session::device_import;
 use omniverb_sys::{memory_probe, page_protection::Needs};
 use omniverb_terms::{Errno, Rkey};
 
-use super::context::ContextShell;
 use super::command_file::Family;
-use super::object_limits::MR_BYTES_MAX;
+use super::context::ContextShell;
 use super::importable_objects::{MemoryOf, Registered, State};
+use super::object_limits::MR_BYTES_MAX;
 use super::protection_domain::PdShell;
 use crate::errno::{null, set_errno};
 use crate::refusal_log::{of_daemon, refused};

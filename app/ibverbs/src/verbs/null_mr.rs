@@ -11,8 +11,8 @@ use omniverb_device::{Extras, access};
 use omniverb_terms::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use super::memory_region::registered;
 use super::importable_objects::MemoryOf;
+use super::memory_region::registered;
 use crate::errno::null;
 
 /// Bytes that repeat: what all of it takes at most. With fewer there would be too many mappings.

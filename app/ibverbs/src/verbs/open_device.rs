@@ -8,12 +8,12 @@ use omniverb_client::{Client, Notifier};
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
+use super::command_file::Family;
 use super::context::ContextShell;
 use super::device::the_device;
-use super::command_file::Family;
 use super::{
-    advise_mr, cq, cq_ex, device_memory, thread_domain, async_event, memory_window, null_mr, post, qp_create, query_device, srq,
-    clocks, xrc_domain,
+    advise_mr, async_event, clocks, cq, cq_ex, device_memory, memory_window, null_mr, post,
+    qp_create, query_device, srq, thread_domain, xrc_domain,
 };
 use crate::errno::{minus_one, null};
 use crate::refusal_log::{explained, forgiven, refused, request_failed, strict_is_wanted};

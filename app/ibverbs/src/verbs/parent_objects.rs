@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use omniverb_abi::{ibv_dm, ibv_td};
 
-use super::object_counts::Users;
 use super::importable_objects::DeviceMemory;
+use super::object_counts::Users;
 
 /// A thread domain: a promise that one thread at a time uses what is made in it. Nothing here is
 /// faster for it.

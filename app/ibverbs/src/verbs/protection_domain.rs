@@ -8,11 +8,11 @@ use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
 use omniverb_session::device_import;
 use omniverb_terms::Errno;
 
-use super::parent_domain_allocators::{Allocators, Loans, Resource};
-use super::context::ContextShell;
-use super::object_counts::Users;
 use super::command_file::Family;
+use super::context::ContextShell;
 use super::importable_objects::Protection;
+use super::object_counts::Users;
+use super::parent_domain_allocators::{Allocators, Loans, Resource};
 use super::parent_objects::TdShell;
 use crate::errno::null;
 

@@ -7,8 +7,8 @@ use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_xrcd};
 use omniverb_client::OpenedQp;
 use omniverb_device::{Qp, Signaling};
 
-use super::work_request_builder::Builder;
 use super::event_wait::until_acknowledged;
+use super::work_request_builder::Builder;
 
 /// A queue pair; every one has room for the work request builder.
 #[repr(C)]

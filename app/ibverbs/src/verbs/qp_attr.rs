@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use omniverb_client::{Client, Connection, lock};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, Signaling, limits};
 use omniverb_terms::{Errno, Qkey, Qpn};
 

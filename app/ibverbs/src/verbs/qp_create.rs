@@ -15,14 +15,14 @@ use omniverb_abi::{
 use omniverb_device::{Qp, QpSpec, Signaling, limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
-use super::parent_domain_allocators::{Loans, Resource};
 use super::context::ContextShell;
 use super::cq::CqShell;
+use super::parent_domain_allocators::{Loans, Resource};
 use super::protection_domain::PdShell;
 use super::qp::{QpShell, granted};
 use super::srq::SrqShell;
 use super::xrc_domain::XrcdShell;
-use super::{work_request_builder, qp_ex};
+use super::{qp_ex, work_request_builder};
 use crate::errno::null;
 use crate::refusal_log::{of_daemon, refused};
 
@@ -66,7 +66,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let wanted = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let operations = wanted.then(|| (*init).send_ops_flags);
         let service = Service::from_qp_type((*init).qp_type);
-        let builds = |wanted| service.is_some_and(|service| work_request_builder::can_build(service, wanted));
+        let builds = |wanted| {
+            service.is_some_and(|service| work_request_builder::can_build(service, wanted))
+        };
         if operations.is_some_and(|wanted| !builds(wanted)) {
             return null(Errno::EOPNOTSUPP);
         }

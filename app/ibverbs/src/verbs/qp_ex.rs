@@ -17,9 +17,9 @@ use omniverb_device::{SendWork, Sge, limits, opcode};
 use omniverb_terms::{Errno, Lkey, Placement, Qkey, Qpn, Rkey, Selectivity};
 
 use super::address_handle::AhShell;
-use super::work_request_builder::{Builder, Request};
 use super::memory_window::{bind_work, end_work, may_have};
 use super::qp::QpShell;
+use super::work_request_builder::{Builder, Request};
 
 /// Fills the operations that were asked for.
 pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {

@@ -19,9 +19,9 @@ use omniverb_device::limits;
 use omniverb_session::limits::{ATTACHMENTS_MAX, GIDS_MAX, GROUPS_MAX};
 use omniverb_terms::Errno;
 
+use super::clocks::KILOHERTZ;
 use super::context::ContextShell;
 use super::object_limits::{AH_MAX, CQ_MAX, DM_BYTES_MAX, MR_BYTES_MAX, PD_MAX, SRQ_MAX};
-use super::clocks::KILOHERTZ;
 use crate::errno::minus_one;
 
 /// The vendor number that software devices use.

@@ -12,12 +12,12 @@ use omniverb_abi::{
 use omniverb_device::{ResizeError, Srq, SrqSpec, limits};
 use omniverb_terms::Errno;
 
-use super::parent_domain_allocators::{Loans, Resource};
 use super::context::ContextShell;
 use super::cq::CqShell;
-use super::protection_domain::PdShell;
-use super::post::entries;
 use super::event_wait::until_acknowledged;
+use super::parent_domain_allocators::{Loans, Resource};
+use super::post::entries;
+use super::protection_domain::PdShell;
 use super::xrc_domain::XrcdShell;
 use crate::errno::{null, post_error, too_many};
 use crate::refusal_log::refused;

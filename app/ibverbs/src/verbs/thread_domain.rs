@@ -6,10 +6,10 @@ use core::ptr;
 use omniverb_abi::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use omniverb_terms::Errno;
 
-use super::parent_domain_allocators::Allocators;
 use super::object_counts::Users;
-use super::protection_domain::parent_domain;
+use super::parent_domain_allocators::Allocators;
 use super::parent_objects::TdShell;
+use super::protection_domain::parent_domain;
 use crate::errno::null;
 
 /// Bits of `comp_mask` of a parent domain.

@@ -2,8 +2,8 @@
 
 use omniverb_terms::Errno;
 
-use super::wire_format::Map;
 use super::registered_memory::Lent;
+use super::wire_format::Map;
 
 struct Lending {
     memory: Lent,

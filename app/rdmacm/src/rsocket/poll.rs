@@ -6,10 +6,10 @@ use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::datagram;
-use super::stream_socket::{Inner, Phase};
-use super::stream_connection::Link;
 use super::fd_table::{self, Entry};
 use super::readiness_wait::{Awaited, FILES, LOOKS, Sleepy, enter, leave};
+use super::stream_connection::Link;
+use super::stream_socket::{Inner, Phase};
 use crate::errno::last;
 
 /// What is true of a socket, of what was asked for, and of what everybody is told.

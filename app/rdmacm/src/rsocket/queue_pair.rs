@@ -8,8 +8,8 @@ use omniverb_abi::*;
 use omniverb_terms::Errno;
 
 use super::wire_format::Place;
-use crate::ibverbs_imports;
 use crate::errno::{made, verb};
+use crate::ibverbs_imports;
 use crate::qp_creation::{create_plain_qp, ov_rdma_destroy_qp};
 
 /// Where the payload of a WRITE is.
@@ -53,7 +53,13 @@ impl Queues {
         unsafe {
             let verbs = (*id).verbs;
             queues.channel = made(ibverbs_imports::ibv_create_comp_channel(verbs))?;
-            queues.cq = made(ibverbs_imports::ibv_create_cq(verbs, entries, null_mut(), queues.channel, 0))?;
+            queues.cq = made(ibverbs_imports::ibv_create_cq(
+                verbs,
+                entries,
+                null_mut(),
+                queues.channel,
+                0,
+            ))?;
             let mut attr: ibv_qp_init_attr = core::mem::zeroed();
             (attr.send_cq, attr.recv_cq) = (queues.cq, queues.cq);
             attr.qp_type = wanted.service;

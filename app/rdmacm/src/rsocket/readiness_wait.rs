@@ -9,9 +9,9 @@ use omniverb_sys::clock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::shared_wait::{Enter, Gate, Saw, SleepOn};
-use super::queue_pair::Queues;
 use super::eintr_restart;
+use super::queue_pair::Queues;
+use super::shared_wait::{Enter, Gate, Saw, SleepOn};
 use crate::errno::last;
 
 /// How often to look before sleeping.

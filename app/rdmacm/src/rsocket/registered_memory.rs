@@ -7,10 +7,10 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use super::wire_format::Place;
 use super::iovec::Vector;
-use crate::ibverbs_imports;
+use super::wire_format::Place;
 use crate::errno::{last, made};
+use crate::ibverbs_imports;
 
 /// Pages that peers may write to, or that requests are made from. What is in them changes at any
 /// instant: it is copied, never referred to.

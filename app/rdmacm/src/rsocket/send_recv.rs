@@ -8,10 +8,10 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use super::flow_control::{Reading, Steps};
-use super::stream_socket::{Inner, Phase, Socket};
-use super::stream_connection::{Directions, Link, Stream};
 use super::iovec::Vector;
 use super::readiness_wait::{Patience, until};
+use super::stream_connection::{Directions, Link, Stream};
+use super::stream_socket::{Inner, Phase, Socket};
 
 /// Seconds for which the end of a connection waits for the peer, whatever else that one does.
 const LINGER: u32 = 10;

@@ -7,10 +7,10 @@ use core::slice::from_raw_parts;
 use libc::{PROT_NONE, PROT_WRITE, iovec, msghdr, off_t, sockaddr, socklen_t};
 use omniverb_terms::Errno;
 
-use super::socket_calls::ov_rgetpeername;
 use super::datagram::calls::tell;
-use super::stream_connection::LentTo;
 use super::fd_table::Entry;
+use super::socket_calls::ov_rgetpeername;
+use super::stream_connection::LentTo;
 use super::{fd_table, send_recv};
 use crate::errno::{of, outcome, set_errno};
 

@@ -11,15 +11,15 @@ use omniverb_terms::Errno;
 
 use super::datagram::calls::{Datagrams, Whose};
 use super::datagram::kernel_socket::Family;
-use super::socket_options::give;
-use super::stream_socket::{Inner, Phase, Socket};
-use super::stream_connection::Directions;
 use super::fd_table::Entry;
 use super::readiness_wait::{Awaited, Patience, until};
-use super::{repoll, fd_table, send_recv};
+use super::socket_options::give;
+use super::stream_connection::Directions;
+use super::stream_socket::{Inner, Phase, Socket};
+use super::{fd_table, repoll, send_recv};
 use crate::errno::{last, of, outcome};
-use crate::resolve_address::{bind, ov_rdma_listen};
 use crate::refusal_log::{Attempt, Call};
+use crate::resolve_address::{bind, ov_rdma_listen};
 use crate::{c_sockaddr, device};
 
 /// For calls that return a number.

@@ -15,10 +15,10 @@ use omniverb_abi::{
 use omniverb_terms::Errno;
 
 use super::buffer_settings::RDMA_ROUTE;
-use super::stream_socket::{Inner, Phase};
 use super::stream_connection::Link;
-use crate::set_option::ov_rdma_set_option;
+use super::stream_socket::{Inner, Phase};
 use crate::route::path_data;
+use crate::set_option::ov_rdma_set_option;
 
 /// The level of options that only these sockets have.
 pub(crate) const SOL_RDMA: c_int = 0x10000;

@@ -2,20 +2,21 @@
 //! becomes requests.
 //!
 //! The peer writes into the receive buffer and into our lists, nowhere else; what it says of that
-//! comes as immediate data, and is checked in [`flow`](super::flow_control) before anything is read.
+//! comes as immediate data, and is checked in [`flow`](super::flow_control) before anything is
+//! read.
 
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
+use super::buffer_settings::{INLINE_MAX, Settings};
 use super::flow_control::{Piece, Reading, Receiver, Sender, Steps};
+use super::iomap::Maps;
+use super::iovec::Vector;
+use super::queue_pair::{Payload, Queues, Wanted};
+use super::registered_memory::{Lent, Memory};
 use super::wire_format::{
     BYTE_ORDER, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
 };
-use super::iomap::Maps;
-use super::registered_memory::{Lent, Memory};
-use super::queue_pair::{Payload, Queues, Wanted};
-use super::buffer_settings::{INLINE_MAX, Settings};
-use super::iovec::Vector;
 
 /// Kinds of requests, in the upper half of their numbers; the lower half is how many bytes.
 const RECEIVE: u64 = 0;

@@ -12,17 +12,17 @@ use omniverb_sys::lock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::wire_format::Hello;
-use super::shared_wait::Gate;
-use super::queue_pair::Queues;
-use super::stored_options::Options;
 use super::buffer_settings::Settings;
-use super::stream_connection::{Ends, Link, Stream};
+use super::queue_pair::Queues;
 use super::readiness_wait::{Awaited, Sleepy};
+use super::shared_wait::Gate;
+use super::stored_options::Options;
+use super::stream_connection::{Ends, Link, Stream};
+use super::wire_format::Hello;
 use crate::event_channel::ChannelShell;
 use crate::id_state::{IdShell, Kind};
 use crate::refusal_log::{Attempt, Call};
-use crate::{event_ack, connect, device, event, cm_id, process_id, resolve_address};
+use crate::{cm_id, connect, device, event, event_ack, process_id, resolve_address};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct Id(pub(crate) *mut rdma_cm_id);

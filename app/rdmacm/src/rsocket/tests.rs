@@ -14,20 +14,20 @@ use omniverb_sys::clock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::socket_calls::*;
-use super::wire_format::Hello;
-use super::shared_wait::{Enter, Saw, SleepOn};
-use super::poll;
 use super::buffer_settings::Settings;
-use super::stream_socket::{Id, Phase, Socket};
-use super::stream_connection::{Ends, Link, Stream};
+use super::poll;
 use super::readiness_wait::{Patience, enter, leave, until};
+use super::shared_wait::{Enter, Saw, SleepOn};
+use super::socket_calls::*;
+use super::stream_connection::{Ends, Link, Stream};
+use super::stream_socket::{Id, Phase, Socket};
+use super::wire_format::Hello;
 use crate::event_queue::What;
 use crate::id_registry;
-use crate::resolve_address;
 use crate::id_state::IdShell;
+use crate::resolve_address;
 use crate::testing::c_calls::{alone, here, said};
-use crate::testing::{fake_ibverbs, fake_daemon};
+use crate::testing::{fake_daemon, fake_ibverbs};
 
 fn socket() -> Socket {
     Socket::new(AF_INET, 0).unwrap()

@@ -11,7 +11,7 @@ use omniverb_session::cm::{CmAddress, FAMILY_IPV4};
 use omniverb_terms::Gid;
 
 use crate::errno::last;
-use crate::{event_ack, c_sockaddr, event_channel, event, cm_id};
+use crate::{c_sockaddr, cm_id, event, event_ack, event_channel};
 
 /// One test at a time: they have one process, one daemon, one registry.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {

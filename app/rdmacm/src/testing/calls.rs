@@ -7,16 +7,16 @@ use std::time::Duration;
 use omniverb_abi::*;
 
 use super::c_calls::*;
-use crate::event_ack::*;
 use crate::addrinfo::*;
-use crate::event_channel::ov_rdma_destroy_event_channel;
+use crate::cm_id::*;
 use crate::ece::*;
 use crate::event::*;
+use crate::event_ack::*;
+use crate::event_channel::ov_rdma_destroy_event_channel;
 use crate::multicast::*;
-use crate::cm_id::*;
+use crate::resolve_address::*;
 use crate::resolve_addrinfo::*;
 use crate::set_option::*;
-use crate::resolve_address::*;
 
 #[test]
 fn an_empty_channel_says_so_if_the_program_does_not_wait() {

@@ -6,16 +6,16 @@ use core::sync::atomic::Ordering;
 use omniverb_abi::*;
 
 use super::c_calls::*;
-use super::{fake_ibverbs, fake_daemon};
-use crate::event_ack::ov_rdma_ack_cm_event;
+use super::{fake_daemon, fake_ibverbs};
+use crate::cm_id::*;
 use crate::connect::*;
 use crate::device::ov_rdma_get_devices;
 use crate::endpoint::*;
-use crate::cm_id::*;
-use crate::qp_creation::*;
+use crate::event_ack::ov_rdma_ack_cm_event;
 use crate::id_registry;
-use crate::resolve_address::*;
 use crate::id_state::IdShell;
+use crate::qp_creation::*;
+use crate::resolve_address::*;
 
 /// Listens at a port.
 fn listen(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {

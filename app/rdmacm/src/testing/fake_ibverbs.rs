@@ -1,5 +1,5 @@
-//! The functions of `src/ibverbs_imports.rs`, of which nothing is real: one device, queue pairs that remember
-//! their state, and the daemon beside.
+//! The functions of `src/ibverbs_imports.rs`, of which nothing is real: one device, queue pairs
+//! that remember their state, and the daemon beside.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;

@@ -1,7 +1,7 @@
 //! Verbs and a daemon in place of `libibverbs.so.1`, and what must hold with them.
 
-pub(crate) mod fake_ibverbs;
+pub(crate) mod c_calls;
 mod calls;
 mod connections;
 pub(crate) mod fake_daemon;
-pub(crate) mod c_calls;
+pub(crate) mod fake_ibverbs;

@@ -5,7 +5,7 @@ use crate::support::*;
 use omniverb_control::{Settings, Unwanted};
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_sys::{EventFd, Extent, unsolicited_fds, memfd, seqpacket};
+use omniverb_sys::{EventFd, Extent, memfd, seqpacket, unsolicited_fds};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

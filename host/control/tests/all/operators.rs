@@ -9,8 +9,8 @@ use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
-use omniverb_sys::users_and_groups::People;
 use omniverb_sys::seqpacket;
+use omniverb_sys::users_and_groups::People;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -58,7 +58,8 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             // tests/descriptors.rs.
             seqpacket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
             let (length, _) =
-                seqpacket::receive(client.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+                seqpacket::receive(client.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
+                    .unwrap();
             let answer = omniverb_session::decode(&bytes[..length]).unwrap().1;
             assert_eq!(answer, Message::Failed(Errno::EPROTO), "{message:?}");
             assert!(client.is_dropped(), "{message:?}");
@@ -74,7 +75,8 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
         seqpacket::send(client.calls.as_fd(), &bytes, &[]).unwrap();
         let mut answer = [0; MESSAGE_BYTES_MAX];
         let (length, _) =
-            seqpacket::receive(client.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(client.calls.as_fd(), &mut answer, seqpacket::Mode::Blocking)
+                .unwrap();
         let answer = omniverb_session::decode(&answer[..length]).unwrap().1;
         assert_eq!(answer, Message::Failed(Errno::EPROTO), "{kind}");
     }

@@ -1,10 +1,10 @@
 //! The thread that writes capture files.
 //!
 //! In: copies of packets that the engine sends and receives ([`queue`]); what processes tell of
-//! their direct links (rings of `omniverb_link::operation_trace`), which [`rebuild`] turns into the packets
-//! that it stands for. Out: one file for each captured vNIC, in the order of time, and counts of
-//! what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody waits for
-//! this thread: whoever has something for it and finds no room counts it and goes on.
+//! their direct links (rings of `omniverb_link::operation_trace`), which [`rebuild`] turns into the
+//! packets that it stands for. Out: one file for each captured vNIC, in the order of time, and
+//! counts of what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody
+//! waits for this thread: whoever has something for it and finds no room counts it and goes on.
 
 mod capture;
 mod process;

@@ -1,7 +1,7 @@
 //! The links that hang on a CQ, counted, and when polls of it may let others go first; see
 //! `pause`.
 
-use crate::peer::FarEnd;
+use crate::link_peer::FarEnd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Empty polls in a row that are made without a pause.

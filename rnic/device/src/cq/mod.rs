@@ -1,27 +1,27 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
-mod attendance;
-pub(crate) mod entry;
+pub mod background_progress;
+mod capacity;
+pub(crate) mod completion_entry;
+mod empty_poll;
 mod link_count;
-mod pause;
-mod poller;
-pub mod progress;
-mod room;
-mod watch;
+mod poll_rate;
+mod watched_links;
+mod yield_policy;
 
-use self::attendance::Attendance;
-pub(crate) use self::entry::{Entry, Release, Solicits};
+pub(crate) use self::completion_entry::{Entry, Release, Solicits};
 use self::link_count::LinkCount;
-use self::watch::Watch;
-pub(crate) use self::watch::Watched;
-use crate::constants::{Wc, status};
-use crate::fifo::Fifo;
-use crate::host::AsyncEvent;
+use self::poll_rate::Attendance;
+use self::watched_links::Watch;
+pub(crate) use self::watched_links::Watched;
+use crate::device_shared::Shared;
+use crate::entry_fifo::Fifo;
 use crate::limits::REMIND_AFTER;
-use crate::lock::{Guard, Lock};
-use crate::peer::FarEnd;
+use crate::link_peer::FarEnd;
+use crate::platform::AsyncEvent;
 use crate::qp::CountsLinks;
-use crate::shared::Shared;
+use crate::spin_lock::{Guard, Lock};
+use crate::verbs_constants::{Wc, status};
 use omniverb_ring::Lending;
 use omniverb_terms::Qpn;
 use std::sync::Arc;

@@ -2,51 +2,51 @@
 //! `links`, its states in `state`, how it moves on in `pumping`; what it does with requests is in
 //! `requester` and `responder`.
 
-pub mod attributes;
-mod counters;
-mod counting;
-mod extended;
-mod hanging;
-mod linking;
-mod links;
-mod looking;
-mod machine;
-mod meter;
-mod outcome;
-mod pumping;
-mod relay;
-mod relaying;
-mod relays;
+mod attached_counters;
+mod cq_link_guard;
+mod link_setup;
+mod link_table;
+mod modify_qp;
+mod operation_counting;
+mod poll_link;
+mod poll_outcome;
+mod progress;
+pub mod qp_attributes;
 mod requester;
 mod responder;
-mod state;
+mod state_machine;
+mod statistics;
+mod xrc;
+mod xrc_relay;
+mod xrc_relay_setup;
+mod xrc_relay_table;
 
-pub use self::counters::AttachError;
-pub(crate) use self::hanging::CountsLinks;
-pub(crate) use self::outcome::{Look, Served};
+pub use self::attached_counters::AttachError;
+pub(crate) use self::cq_link_guard::CountsLinks;
+pub(crate) use self::poll_outcome::{Look, Served};
 
-use self::attributes::{QpAttributes, State};
-use self::counters::Counters;
-use self::extended::Extended;
-use self::links::{LinkEnd, Links};
-use self::machine::Machine;
-use self::meter::Meter;
-use self::relays::Hidden;
+use self::attached_counters::Counters;
+use self::link_table::{LinkEnd, Links};
+use self::qp_attributes::{QpAttributes, State};
 use self::requester::{Patience, Rules, SendQueue, Unresolved, Waiting, Way};
 use self::responder::{PlainMessages, Receives};
-use crate::constants::opcode;
+use self::state_machine::Machine;
+use self::statistics::Meter;
+use self::xrc::Extended;
+use self::xrc_relay_table::Hidden;
 use crate::cq::Cq;
-use crate::domain::Domain;
-use crate::gather::Sge;
-use crate::grants::Grants;
-use crate::host::AsyncEvent;
-use crate::lock::{Guard, Lock};
-use crate::queue::ReceiveQueue;
+use crate::device_shared::Shared;
+use crate::memory_region::RegionCache;
+use crate::page_grants::Grants;
+use crate::platform::AsyncEvent;
 use crate::readers::{Reader, UsesRegions};
-use crate::region::RegionCache;
-use crate::shared::Shared;
-use crate::srq::Srq;
-use crate::work::{PostError, PostFault, SendWork};
+use crate::receive_ring::ReceiveQueue;
+use crate::scatter_gather::Sge;
+use crate::send_work_request::{PostError, PostFault, SendWork};
+use crate::shared_receive_queue::Srq;
+use crate::spin_lock::{Guard, Lock};
+use crate::verbs_constants::opcode;
+use crate::xrc_domain::Domain;
 use omniverb_ring::shared_window::prefetch_for_write;
 use omniverb_ring::{Lending, Window};
 use omniverb_terms::{Lkey, Qpn, Service};
@@ -358,10 +358,10 @@ impl Qp {
         // A receive whose memory is not what it should be promises nothing, nor one whose memory
         // may go.
         let sound = list.iter().all(|sge| {
-            let access = crate::constants::access::LOCAL_WRITE;
+            let access = crate::verbs_constants::access::LOCAL_WRITE;
             let regions = &self.shared.regions;
             let cache = &mut inner.recv_cache;
-            crate::gather::resolve(regions, cache, self.pd, sge, access).is_some()
+            crate::scatter_gather::resolve(regions, cache, self.pd, sge, access).is_some()
                 && cache.latest().is_none_or(|region| region.extras.looks.is_none())
         });
         let floor = inner.receives.promise(if sound { capacity } else { 0 });

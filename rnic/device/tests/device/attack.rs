@@ -8,12 +8,12 @@ use crate::pair::{
 use crate::script::Script;
 use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;
-use omniverb_device::attributes::State;
-use omniverb_device::grants::Grant;
-use omniverb_device::work::Destination;
+use omniverb_device::page_grants::Grant;
+use omniverb_device::qp_attributes::State;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
-use omniverb_link::record::FIRST;
 use omniverb_link::operation_trace::TRACE_BYTES;
+use omniverb_link::record::FIRST;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -411,7 +411,7 @@ impl Victim {
                 page_start: at.saturating_sub(u64::from(script.byte())),
                 epoch: self.attacker.epoch() as u32,
                 window: self.shadow.window(0, length),
-                backing: omniverb_device::grants::Backing::File,
+                backing: omniverb_device::page_grants::Backing::File,
             };
             self.qp.granted(peer, grant);
         }

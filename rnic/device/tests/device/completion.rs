@@ -3,8 +3,8 @@
 use crate::pair::{Options, Pair, poll, post, receive, to_state};
 use crate::work::Work;
 use crate::world::Channel;
-use omniverb_device::attributes::State;
 use omniverb_device::limits::REMIND_AFTER;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Cq, Notify, Wc, send_flags};
 use omniverb_terms::Service;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::pair::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state, try_post,
 };
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{
     AttachError, COUNTER_MAX, Counter, Counts, PostError, Qp, Srq, Tally, counted, send_flags,
     status,

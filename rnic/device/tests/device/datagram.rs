@@ -3,11 +3,11 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, whole};
-use omniverb_device::attributes::State;
 use omniverb_device::limits::{
     ANSWER_WAIT, DATAGRAM_LINKS_MAX, RECEIVER_AWAY, UNRELIABLE_WAIT, UNRESOLVED_MAX,
 };
-use omniverb_device::work::Destination;
+use omniverb_device::qp_attributes::State;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{PostError, PostFault, Qp, Wc, status, wc_flags, wc_opcode};
 use omniverb_terms::{Qkey, Qpn, Rkey, Service};
 use std::sync::Arc;

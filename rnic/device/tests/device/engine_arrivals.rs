@@ -5,7 +5,7 @@ use crate::far::{self, WHOLE};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Srq, Wc, status, wc_flags, wc_opcode};
 use omniverb_link::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};

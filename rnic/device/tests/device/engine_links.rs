@@ -10,7 +10,7 @@ use crate::pair::{
 };
 use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};

@@ -4,7 +4,7 @@ use crate::attack::appear;
 use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, to_state};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{
     AsyncEvent, Cq, Domain, PostError, PostFault, Qp, Srq, access, opcode, status, wc_flags,
     wc_opcode,

@@ -4,7 +4,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post};
 use crate::work::{Work, part, remote};
-use omniverb_device::grants::{Denied, Grant};
+use omniverb_device::page_grants::{Denied, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::Service;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Bench {
             page_start: self.target.iova + at as u64,
             epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(at, count * PAGE),
-            backing: omniverb_device::grants::Backing::File,
+            backing: omniverb_device::page_grants::Backing::File,
         };
         self.qps[0].granted(self.qps[1].number, grant)
     }

@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use crate::pair::{Joint, Options, PD, Pair, gid, outcomes, poll, post, to_init, to_rtr, to_state};
 use crate::script::Script;
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{
     AsyncEvent, Cq, Domain, FarEnd, Peer, Qp, Region, Srq, status, wc_flags, wc_opcode,
 };

@@ -114,7 +114,7 @@ fn empty_answers_without_end() {
         poll(&qps[0].send_cq);
         qps[0].peer_died(qps[1].number);
         assert_eq!(poll(&qps[0].send_cq).len(), 0, "it failed already");
-        assert_eq!(qps[0].state(), omniverb_device::attributes::State::Err);
+        assert_eq!(qps[0].state(), omniverb_device::qp_attributes::State::Err);
     });
 }
 

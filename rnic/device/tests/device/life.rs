@@ -5,7 +5,7 @@ use crate::pair::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state, try_post,
 };
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, PostError, PostFault, QpAttributes, QpMask, Wc, status};
 use omniverb_terms::{Qkey, Qpn, Service};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
 use crate::work::{Work, part, remote};
-use omniverb_device::attributes::State;
-use omniverb_device::grants::{Backing, Grant};
+use omniverb_device::page_grants::{Backing, Grant};
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use self::parts::{AREA, Flow, Message, Random, Receives, flow};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
 use crate::work::{Work, remote};
-use omniverb_device::grants::{Denied, Grant};
-use omniverb_device::work::Destination;
+use omniverb_device::page_grants::{Denied, Grant};
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
@@ -305,7 +305,7 @@ impl Bench {
                     page_start: flow.target.region.iova + first as u64,
                     epoch: flow.to.epoch() as u32,
                     window: flow.target.buffer.window(first, length),
-                    backing: omniverb_device::grants::Backing::File,
+                    backing: omniverb_device::page_grants::Backing::File,
                 };
                 flow.from.granted(peer, grant);
             }

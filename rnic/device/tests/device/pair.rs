@@ -5,11 +5,11 @@ use crate::memory::Buffer;
 use crate::work::Work;
 use crate::world::{Handle, Ringer, World};
 use omniverb_device::FarEnd;
-use omniverb_device::attributes::State;
-use omniverb_device::bell::Bell;
+use omniverb_device::background_progress::Turn;
+use omniverb_device::doorbell::Bell;
 use omniverb_device::limits::STATISTICS_BYTES;
-use omniverb_device::progress::Turn;
-use omniverb_device::region::NO_RKEY;
+use omniverb_device::memory_region::NO_RKEY;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{
     AsyncEvent, Cq, Domain, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared,
     Signaling, Srq, Wc, access,

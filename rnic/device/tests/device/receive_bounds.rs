@@ -4,8 +4,8 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
-use omniverb_device::work::Destination;
+use omniverb_device::qp_attributes::State;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Region, Sge, Srq, status};
 use omniverb_terms::{Lkey, Service};
 

@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, FarEnd, Peer, Qp, Region, access, status};
 use omniverb_link::layout;
 use omniverb_terms::{Lkey, Rkey, Service};

@@ -52,7 +52,7 @@ fn nothing_is_written_after_removal() {
         assert!(there.all() == sentinel, "round {round}: written after removal");
         // The WRITEs that came too late broke the connection.
         for qp in &qps {
-            to_state(qp, omniverb_device::attributes::State::Reset);
+            to_state(qp, omniverb_device::qp_attributes::State::Reset);
             to_init(qp, &options);
         }
         pair.join(&qps, options.ring_bytes);

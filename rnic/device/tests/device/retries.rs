@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, status};
 use omniverb_terms::{Qpn, Rkey, Service};
 

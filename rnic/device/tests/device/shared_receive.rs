@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, PostError, PostFault, Srq, status, wc_opcode};
 use omniverb_terms::Service;
 use std::sync::Arc;

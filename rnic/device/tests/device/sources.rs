@@ -4,7 +4,7 @@ use crate::engine::{drain, options, ready};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, outcomes, post};
 use crate::work::{Work, part};
-use omniverb_device::region::NO_RKEY;
+use omniverb_device::memory_region::NO_RKEY;
 use omniverb_terms::{Rkey, Service};
 
 use omniverb_device::{Qp, Region, Sge, access, status};
@@ -190,7 +190,7 @@ fn what_was_flushed_is_not_touched_any_more() {
     let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 0, 50_000);
     let first = case.next().unwrap();
-    crate::pair::to_state(&case.qp, omniverb_device::attributes::State::Err);
+    crate::pair::to_state(&case.qp, omniverb_device::qp_attributes::State::Err);
     assert_eq!(outcomes(&case.qp.send_cq), [(100, status::WR_FLUSH_ERR)]);
     let before = case.in_ring(&first);
     case.buffer.write(case.begin, &[0xee; 50_000]);
@@ -237,5 +237,5 @@ fn a_queue_pair_takes_no_source_from_its_peer() {
     let source = case.source(0).unwrap();
     case.far.send_request_from(&request, 4096, source).unwrap();
     case.pair.settle();
-    assert_eq!(case.qp.state(), omniverb_device::attributes::State::Err);
+    assert_eq!(case.qp.state(), omniverb_device::qp_attributes::State::Err);
 }

@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive};
 use crate::work::{Work, whole};
-use omniverb_device::attributes::{QpAttributes, State};
+use omniverb_device::qp_attributes::{QpAttributes, State};
 use omniverb_device::{Forgiven, status};
 use omniverb_terms::{Psn, Service};
 use std::sync::atomic::Ordering;

@@ -4,11 +4,11 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::FarEnd;
-use omniverb_device::grants::Grant;
-use omniverb_device::work::Destination;
+use omniverb_device::page_grants::Grant;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Qp, access, status};
-use omniverb_link::record::IMMEDIATE;
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
+use omniverb_link::record::IMMEDIATE;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Placement, Rkey, Selectivity, Service};
@@ -130,7 +130,7 @@ fn one_sided_requests_whichever_way_they_take() {
         page_start: target.iova,
         epoch: qps[1].epoch() as u32,
         window: shadow.window(0, 4096),
-        backing: omniverb_device::grants::Backing::File,
+        backing: omniverb_device::page_grants::Backing::File,
     };
     assert!(qps[0].granted(qps[1].number, grant));
     let mapped = run(&mut trail);

@@ -5,7 +5,7 @@ use crate::memory::Buffer;
 use crate::model::parts::Random;
 use crate::pair::{Options, PD, Pair, outcomes, post, receive, try_post};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp, Region, access, status};
 use omniverb_link::layout;
 use omniverb_terms::Service;

@@ -5,8 +5,8 @@ use crate::pair::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::attributes::State;
 use omniverb_device::limits::{LINK_WAIT, RECEIVER_AWAY, UNRELIABLE_WAIT};
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, Srq, access, status};
 use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;

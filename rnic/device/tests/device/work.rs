@@ -1,7 +1,7 @@
 //! Work requests, spelled shortly.
 
 use crate::memory::Buffer;
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Placement, Qkey, Rkey, Selectivity};

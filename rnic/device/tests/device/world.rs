@@ -1,6 +1,6 @@
 //! Stands for what is outside a device on the bench: notes what it is asked for, and counts.
 
-use omniverb_device::work::Destination;
+use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, UserMemory, Window};

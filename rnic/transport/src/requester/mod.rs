@@ -7,10 +7,10 @@
 
 mod completer;
 mod probe_after_timeout;
-mod retransmit;
-mod write_run;
 mod response_timeout;
+mod retransmit;
 mod transmit;
+mod write_run;
 
 use self::probe_after_timeout::Probing;
 use self::response_timeout::Silence;

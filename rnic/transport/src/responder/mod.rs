@@ -6,11 +6,11 @@
 //! before anything newer.
 
 mod ack_coalescing;
-mod response;
 mod duplicate_request;
 mod execute;
-mod write_run;
 mod nak_state;
+mod response;
+mod write_run;
 
 use ack_coalescing::Acknowledging;
 use nak_state::{Dropped, Nak, Negative, Receive, Standing};

@@ -1,6 +1,6 @@
 //! Payload that is read from a region while its owner fills the ring with it and takes the region
-//! back (`rnic/link/src/payload_source.rs`, whose steps these are): either the revocation count has not
-//! moved and what was read is the payload, or the ring is known to hold it.
+//! back (`rnic/link/src/payload_source.rs`, whose steps these are): either the revocation count has
+//! not moved and what was read is the payload, or the ring is known to hold it.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;

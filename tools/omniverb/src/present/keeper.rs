@@ -13,7 +13,7 @@ use super::tree::{self, Tree};
 use super::values::Source;
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE};
-use omniverb_sys::{fd_inheritance, netns, user_daemon, pidfd};
+use omniverb_sys::{fd_inheritance, netns, pidfd, user_daemon};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -75,7 +75,9 @@ fn bases() -> Vec<PathBuf> {
 }
 
 fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
-    tree::make_folder(base).and_then(|()| user_daemon::check_folder(base)).context("is not ours to use")?;
+    tree::make_folder(base)
+        .and_then(|()| user_daemon::check_folder(base))
+        .context("is not ours to use")?;
     let name = name(socket)?;
     let folder = base.join(&name);
     let door = locked(&folder.with_extension("door"), FlockOperation::LockShared)?;

@@ -29,7 +29,7 @@ use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
-use omniverb_sys::{clock, sd_notify, privileges, seqpacket};
+use omniverb_sys::{clock, privileges, sd_notify, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, ExitCode};

@@ -8,11 +8,11 @@
 //! the host about it.
 //!
 //! **What a process says is checked as far as a kernel lets it be**
-//! (`omniverb_sys::io_uring_pin::keeps`): that it is a ring, of just these bytes, which cannot let go of
-//! them. That the pages which are at these addresses now are those that the ring took, nobody can
-//! see: a process could pin some and then put others in their place, and the host's engine would
-//! write to those when they are somebody else's. So it is done for processes that may write to the
-//! kernel's memory anyway, and for others only if whoever runs the guest says so.
+//! (`omniverb_sys::io_uring_pin::keeps`): that it is a ring, of just these bytes, which cannot let
+//! go of them. That the pages which are at these addresses now are those that the ring took, nobody
+//! can see: a process could pin some and then put others in their place, and the host's engine
+//! would write to those when they are somebody else's. So it is done for processes that may write
+//! to the kernel's memory anyway, and for others only if whoever runs the guest says so.
 
 mod kept;
 mod pages;
@@ -111,12 +111,13 @@ impl Pinner {
     /// What it says; an error: it is gone.
     pub(super) fn heard(&mut self) -> std::io::Result<Option<Heard>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = match seqpacket::receive(self.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
-            Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok((length, _)) => Ok(length),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => Err(error),
-        };
+        let length =
+            match seqpacket::receive(self.socket(), &mut bytes, seqpacket::Mode::NonBlocking) {
+                Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok((length, _)) => Ok(length),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => Err(error),
+            };
         let length = length.inspect_err(|_| self.reap())?;
         let bytes = &bytes[..length];
         let session = |tag: u64| u32::try_from(tag).unwrap_or(0);
@@ -234,11 +235,12 @@ impl Pins {
     /// What the agent says; false: it is gone.
     fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = match seqpacket::receive(agent, &mut bytes, seqpacket::Mode::NonBlocking) {
-            Ok((0, _)) => return false,
-            Ok(heard) => heard,
-            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
-        };
+        let (length, files) =
+            match seqpacket::receive(agent, &mut bytes, seqpacket::Mode::NonBlocking) {
+                Ok((0, _)) => return false,
+                Ok(heard) => heard,
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            };
         let said = bytes.get(..length).unwrap_or(&[]);
         match files.into_iter().next() {
             Some(calls) => self.looked(agent, calls.as_fd(), said),

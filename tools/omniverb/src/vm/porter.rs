@@ -18,7 +18,7 @@ use omniverb_session::vm::{
     TellPairs, TellPinned, decode, encode, written,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
-use omniverb_sys::{proxied_udp, clock, socket_deadline, seqpacket};
+use omniverb_sys::{clock, proxied_udp, seqpacket, socket_deadline};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;

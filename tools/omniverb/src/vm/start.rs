@@ -93,7 +93,8 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     if !started.success() || !omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))? {
         bail!("cannot start the machine's keeper");
     }
-    let (length, files) = seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::NonBlocking)?;
+    let (length, files) =
+        seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::NonBlocking)?;
     let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
     let text = |name: &str| said[name].as_str().map(str::to_owned);
     if let Some(text) = text("failed") {

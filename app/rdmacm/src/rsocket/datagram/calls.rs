@@ -9,15 +9,15 @@ use omniverb_sys::lock;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
+use super::datagram_socket::Inner;
 use super::kernel_socket::Family;
 use super::socket_address::{from_c, to_c};
-use super::datagram_socket::Inner;
 use crate::errno::last;
 use crate::process_id;
-use crate::rsocket::socket_options::{SOL_RDMA, give, number};
-use crate::rsocket::send_recv::reading;
 use crate::rsocket::iovec::Vector;
 use crate::rsocket::readiness_wait::{Awaited, Patience, until};
+use crate::rsocket::send_recv::reading;
+use crate::rsocket::socket_options::{SOL_RDMA, give, number};
 
 /// Of the two ends of a socket, whose address.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -15,18 +15,18 @@ use omniverb_sys::EventFd;
 use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
-use super::wire_format::{self, HEADER_MAX, Knock, Purpose};
 use super::kernel_socket::{Family, Kernel};
-use super::socket_address;
 use super::peer_table::Peers;
+use super::socket_address;
 use super::ud_queue_pair::{DATAGRAM_MAX, Port};
+use super::wire_format::{self, HEADER_MAX, Knock, Purpose};
 use crate::errno::of;
-use crate::rsocket::flow_control::Reading;
-use crate::rsocket::shared_wait::Gate;
-use crate::rsocket::queue_pair::Queues;
 use crate::rsocket::buffer_settings::Settings;
+use crate::rsocket::flow_control::Reading;
 use crate::rsocket::iovec::Vector;
+use crate::rsocket::queue_pair::Queues;
 use crate::rsocket::readiness_wait::Sleepy;
+use crate::rsocket::shared_wait::Gate;
 
 /// Of so many looks at least one is for the kernel, however much comes to the queue pair.
 const TURNS: u32 = 16;

@@ -6,10 +6,10 @@ use core::net::SocketAddr;
 
 use omniverb_terms::Errno;
 
-use super::wire_format::{self, Knock, Purpose};
+use super::datagram_socket::{Arrived, Inner, Place};
 use super::kernel_socket::Family;
 use super::ud_queue_pair::{DATAGRAM_MAX, Done, Port};
-use super::datagram_socket::{Arrived, Inner, Place};
+use super::wire_format::{self, Knock, Purpose};
 
 /// Datagrams of the kernel's that are taken at a time: others want something, too.
 const TAKEN: usize = 32;

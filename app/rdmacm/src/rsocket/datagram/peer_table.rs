@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use omniverb_abi::{ibv_ah, ibv_ah_attr, ibv_pd};
 use omniverb_terms::Errno;
 
-use crate::ibverbs_imports;
 use crate::errno::{made, verb};
+use crate::ibverbs_imports;
 
 /// The most; whoever was not sent anything goes first then, and then whoever was not for longest.
 pub(crate) const PEERS_MAX: usize = 1024;

@@ -11,15 +11,15 @@ use omniverb_sys::seqpacket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
-use super::wire_format::{self, Knock, Purpose, ROUTE_BYTES};
-use super::kernel_socket::{Family, Kernel};
 use super::datagram_socket::Inner;
+use super::kernel_socket::{Family, Kernel};
+use super::wire_format::{self, Knock, Purpose, ROUTE_BYTES};
 use crate::rsocket::flow_control::Reading;
-use crate::rsocket::socket_options::SOL_RDMA;
 use crate::rsocket::iovec::Vector;
 use crate::rsocket::readiness_wait::{Awaited, Patience, Sleepy, enter, until};
-use crate::testing::fake_ibverbs;
+use crate::rsocket::socket_options::SOL_RDMA;
 use crate::testing::c_calls::alone;
+use crate::testing::fake_ibverbs;
 
 fn socket() -> (Datagrams, SocketAddr) {
     let socket = Datagrams::new(Family::Four, libc::O_NONBLOCK, 0).unwrap();

@@ -7,14 +7,14 @@ use omniverb_abi::*;
 use omniverb_session::cm::CmIdResolved;
 use omniverb_terms::Errno;
 
-use super::wire_format::{NAME_MAX, ROUTE_BYTES};
 use super::peer_table::Way;
-use crate::rsocket::registered_memory::Memory;
-use crate::rsocket::queue_pair::{Queues, Wanted};
-use crate::rsocket::buffer_settings::Settings;
-use crate::rsocket::stream_socket::Id;
-use crate::rsocket::iovec::Vector;
+use super::wire_format::{NAME_MAX, ROUTE_BYTES};
 use crate::id_state::{IdShell, Resolved, attach};
+use crate::rsocket::buffer_settings::Settings;
+use crate::rsocket::iovec::Vector;
+use crate::rsocket::queue_pair::{Queues, Wanted};
+use crate::rsocket::registered_memory::Memory;
+use crate::rsocket::stream_socket::Id;
 use crate::{device, resolve_address};
 
 /// Bytes of a datagram, its header included; as rdma-core has it.

@@ -176,7 +176,8 @@ impl Client {
             return None;
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = seqpacket::receive(events, &mut bytes, seqpacket::Mode::Blocking).unwrap();
+        let (length, files) =
+            seqpacket::receive(events, &mut bytes, seqpacket::Mode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the events");
         Some((decode(&bytes[..length]).unwrap().1, files))
     }

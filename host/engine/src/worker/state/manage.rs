@@ -21,7 +21,9 @@ impl State {
     /// A packet for queue pair 1.
     pub(super) fn management(&mut self, vnic: VnicId, checked: &CheckedPacket<'_>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        let Ok(arrived) = unreliable_datagram::read(&checked.packet, Qkey::GENERAL_SERVICES) else { return };
+        let Ok(arrived) = unreliable_datagram::read(&checked.packet, Qkey::GENERAL_SERVICES) else {
+            return;
+        };
         // What is no datagram of a connection manager's counts for nothing.
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
             return;
@@ -67,7 +69,9 @@ impl State {
         let message = Message { immediate: None, is_solicited: false, data };
         let mut packet = [0; DATAGRAM_MAX];
         let psn = Psn::new(home.next_management_psn());
-        let Some(length) = unreliable_datagram::write(&mut packet, &address, psn, &message) else { return };
+        let Some(length) = unreliable_datagram::write(&mut packet, &address, psn, &message) else {
+            return;
+        };
         let Some(packet) = packet.get_mut(..length) else { return };
         let flow = Flow { source, destination, source_port };
         flow.seal(packet, 0);

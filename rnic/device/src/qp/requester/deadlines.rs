@@ -1,12 +1,12 @@
 //! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
 
-use super::order::{Finish, Order, Verdict, Why};
-use super::waiting::Wait;
-use crate::constants::status;
+use super::request_state::{Finish, Order, Verdict, Why};
+use super::wait_reason::Wait;
 use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
-use crate::peer::FarEnd;
-use crate::qp::links::LinkEnd;
+use crate::link_peer::FarEnd;
+use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
+use crate::verbs_constants::status;
 use omniverb_link::Broken;
 use omniverb_terms::Service;
 

@@ -13,41 +13,43 @@
 //!
 //! RC: none of them once the peer's process has ended, and that could be seen (decision 0040).
 
-mod datagram;
 mod deadlines;
-mod express;
-mod insisting;
-mod local;
-mod mapped;
-mod order;
-mod patience;
-mod queue;
+mod fast_path;
+mod local_operations;
+mod mapped_operations;
+mod operation_trace;
+mod path_selection;
+pub(super) mod payload_source;
+mod peer_polling;
+mod request_state;
 mod response;
-pub(super) mod source;
-mod strict;
-mod traces;
-mod tracing;
+mod send_queue;
+mod strict_checks;
+mod trace_numbers;
 mod transmit;
-mod unresolved;
-mod waiting;
-mod way;
+mod ud_send;
+mod unresolved_datagrams;
+mod wait_reason;
+mod wake_peer;
 
-use order::{ATOMIC_BYTES, Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access};
-pub(super) use patience::Patience;
-pub(super) use queue::SendQueue;
-pub(super) use unresolved::Unresolved;
-pub(super) use waiting::Waiting;
-pub(super) use way::{Rules, Way};
+pub(super) use path_selection::{Rules, Way};
+pub(super) use peer_polling::Patience;
+use request_state::{
+    ATOMIC_BYTES, Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access,
+};
+pub(super) use send_queue::SendQueue;
+pub(super) use unresolved_datagrams::Unresolved;
+pub(super) use wait_reason::Waiting;
 
-use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
 use crate::cq::{Entry, Release, Solicits};
-use crate::gather::{Sge, resolve, total};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
-use crate::qp::attributes::State;
-use crate::qp::counters::Completes;
+use crate::qp::attached_counters::Completes;
+use crate::qp::qp_attributes::State;
 use crate::qp::{Inner, Qp, Signaling};
-use crate::queue::SgeList;
-use crate::work::{Data, PostError, PostFault, SendWork, flushes};
+use crate::receive_ring::SgeList;
+use crate::scatter_gather::{Sge, resolve, total};
+use crate::send_work_request::{Data, PostError, PostFault, SendWork, flushes};
+use crate::verbs_constants::{Wc, opcode, send_flags, status, wc_opcode};
 use omniverb_link::Broken;
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;

@@ -1,12 +1,12 @@
 //! Answers: READ data, atomic results, refusals.
 
 use super::Kept;
-use super::mapped::scatter_number;
-use crate::constants::{access, opcode, status};
-use crate::gather::{pieces, resolve};
-use crate::host::AsyncEvent;
-use crate::qp::attributes::State;
+use super::mapped_operations::scatter_number;
+use crate::platform::AsyncEvent;
+use crate::qp::qp_attributes::State;
 use crate::qp::{Inner, Qp};
+use crate::scatter_gather::{pieces, resolve};
+use crate::verbs_constants::{access, opcode, status};
 use omniverb_link::{Broken, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Refusal, Service};

@@ -1,14 +1,14 @@
 //! Puts requests into the ring.
 
-use super::mapped::eight;
-use super::source::Origin;
+use super::mapped_operations::eight;
+use super::payload_source::Origin;
 use super::{Finish, Order, Step, Why};
-use crate::constants::{opcode, send_flags};
-use crate::gather::pieces;
 use crate::limits::{SGE_MAX, SOURCE_MIN};
-use crate::qp::links::LinkEnd;
+use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
-use crate::work::flushes;
+use crate::scatter_gather::pieces;
+use crate::send_work_request::flushes;
+use crate::verbs_constants::{opcode, send_flags};
 use omniverb_link::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Request};

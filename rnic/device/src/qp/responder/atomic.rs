@@ -3,8 +3,8 @@
 //! initiators and with the program's own.
 
 use super::{Incoming, Outcome};
-use crate::constants::access;
 use crate::qp::{Inner, Qp};
+use crate::verbs_constants::access;
 use omniverb_link::{Broken, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};

@@ -6,26 +6,26 @@
 //! first record of a message have been made.
 
 mod atomic;
-mod datagram;
-mod elsewhere;
-mod incoming;
+mod inbound_state;
 mod read;
-mod receives;
+mod receive_queue;
 mod send;
 mod small_writes;
+mod ud_receive;
 mod write;
 mod write_train;
+mod xrc_forward;
 
-pub(super) use incoming::Incoming;
-pub(super) use receives::{PlainMessages, Receives};
+pub(super) use inbound_state::Incoming;
+pub(super) use receive_queue::{PlainMessages, Receives};
 
-use crate::constants::{counted, status};
 use crate::cq::Entry;
-use crate::host::AsyncEvent;
-use crate::qp::links::LinkEnd;
+use crate::memory_region::Region;
+use crate::platform::AsyncEvent;
+use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
-use crate::queue::Receive;
-use crate::region::Region;
+use crate::receive_ring::Receive;
+use crate::verbs_constants::{counted, status};
 use omniverb_link::{Broken, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Refusal, Rkey, Service};

@@ -1,9 +1,9 @@
 //! READ that travels: the region's bytes go into the response ring.
 
 use super::{Incoming, Outcome};
-use crate::constants::access;
 use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
+use crate::verbs_constants::access;
 use omniverb_link::{Broken, Response, Sent};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey};

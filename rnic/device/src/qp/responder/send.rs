@@ -1,13 +1,13 @@
 //! SEND: into the oldest receive.
 
 use super::{Incoming, Outcome};
-use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
 use crate::cq::Solicits;
-use crate::gather::{Sge, resolve, total};
-use crate::qp::links::LinkEnd;
+use crate::memory_region::RegionCache;
+use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
-use crate::queue::Receive;
-use crate::region::RegionCache;
+use crate::receive_ring::Receive;
+use crate::scatter_gather::{Sge, resolve, total};
+use crate::verbs_constants::{Wc, access, status, wc_flags, wc_opcode};
 use omniverb_link::Broken;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST};
 use omniverb_ring::Record;

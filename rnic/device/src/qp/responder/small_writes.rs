@@ -2,9 +2,9 @@
 //! a system call.
 
 use super::Incoming;
-use crate::constants::{access, counted};
+use crate::memory_region::Region;
 use crate::qp::{Inner, Qp};
-use crate::region::Region;
+use crate::verbs_constants::{access, counted};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_link::{Ahead, Endpoint, Request};
 use omniverb_ring::UserMemory;

@@ -1,10 +1,10 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
 use super::{Incoming, Outcome};
-use crate::constants::{access, counted, status, wc_opcode};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::{Inner, Qp};
-use crate::queue::Receive;
+use crate::receive_ring::Receive;
+use crate::verbs_constants::{access, counted, status, wc_opcode};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
@@ -165,7 +165,7 @@ impl Inner {
         let before = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
         match before {
             Incoming::Send { receive, .. } if qp.srq.is_some() => {
-                self.complete_receive(qp, &receive, crate::constants::status::WR_FLUSH_ERR);
+                self.complete_receive(qp, &receive, crate::verbs_constants::status::WR_FLUSH_ERR);
             }
             Incoming::Send { .. } => self.receives.put_back(),
             _ => {}

@@ -2,9 +2,9 @@
 //! behalf is a system call.
 
 use super::Incoming;
-use crate::constants::{access, counted};
 use crate::limits::{CHUNK, CHUNK_ENGINE};
 use crate::qp::{Inner, Qp};
+use crate::verbs_constants::{access, counted};
 use omniverb_link::record::{IMMEDIATE, LAST};
 use omniverb_link::{Ahead, Request};
 use omniverb_ring::UserMemory;

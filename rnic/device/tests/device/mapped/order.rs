@@ -3,7 +3,7 @@
 use super::{FIRST, bench, bench_of};
 use crate::pair::{Options, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part};
-use omniverb_device::attributes::State;
+use omniverb_device::qp_attributes::State;
 use omniverb_device::{access, send_flags, status, wc_opcode};
 use omniverb_terms::Service;
 

@@ -26,7 +26,8 @@ struct Bench {
 fn bench() -> Bench {
     let (port, far) = UnixStream::pair().unwrap();
     let mut relay = Relay::new(port.into(), Reads::Always).unwrap();
-    let ((calls, process), (events, heard)) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
+    let ((calls, process), (events, heard)) =
+        (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     relay.add(SESSION, calls);
     relay.set_events(SESSION, events);
     let window = Arc::new(memfd::create("window", WINDOW_BYTES).unwrap());
@@ -277,6 +278,7 @@ fn without_who_keeps_pages_all_sessions_end() {
     assert!(error.contains("has ended"), "{error}");
     assert_eq!(bench.said(), [FrameKind::Lost], "its process lives, and has what is its");
     assert_eq!(bench.agent.relay.len(), 0);
-    let heard = seqpacket::receive(bench.process[0].as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
+    let heard =
+        seqpacket::receive(bench.process[0].as_fd(), &mut [0; 8], seqpacket::Mode::NonBlocking);
     assert_eq!(heard.unwrap().0, 0, "its daemon is gone");
 }

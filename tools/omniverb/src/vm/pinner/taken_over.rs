@@ -14,7 +14,7 @@ use super::kept::{Kept, PINS_MAX};
 use super::pages::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_sys::{clock, socket_deadline, pidfd, io_uring_pin, seqpacket};
+use omniverb_sys::{clock, io_uring_pin, pidfd, seqpacket, socket_deadline};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;

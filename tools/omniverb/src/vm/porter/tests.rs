@@ -100,7 +100,8 @@ fn a_window_that_comes_later_has_bells() {
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (length, _) = seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+    let (length, _) =
+        seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
     let Ok((tag, Message::TellPairs(_))) = decode(&bytes[..length]) else { panic!() };
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
@@ -121,12 +122,16 @@ fn a_window_that_comes_later_has_bells() {
     let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
     let page = omniverb_ring::doorbell::PAGE_BYTES;
-    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
+        bells.part(page, page).unwrap(),
+    ));
     assert!(rung(20_000), "not heard");
     // A keeper that is gone is nothing to a porter.
     drop(keeper);
     while rung(100) {}
-    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
+        bells.part(page, page).unwrap(),
+    ));
     assert!(rung(20_000), "not heard");
     drop(agent);
     assert_eq!(serving.join().unwrap(), Over::Machine);

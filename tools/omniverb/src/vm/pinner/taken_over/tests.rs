@@ -69,7 +69,8 @@ impl Bench {
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let heard = (!said.is_empty()).then(|| {
-            let (length, _) = socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
+            let (length, _) =
+                socket_deadline::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
             parts(&bytes[..length])
         });
         (socket, heard.flatten())
@@ -151,7 +152,8 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             loop {
                 let deadline = clock::now() + PATIENCE;
-                let heard = socket_deadline::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
+                let heard =
+                    socket_deadline::receive(heir.socket.as_fd(), &mut bytes, deadline).unwrap();
                 match parts(&bytes[..heard.0]).unwrap() {
                     (WHICH, words) => assert!(heir.tell(words.first().copied(), &kept)),
                     (HAVE, words) => assert!(heir.hear(&words)),

@@ -1,0 +1,60 @@
+//! When a poll gives up the processor.
+//!
+//! News of a direct link come from a peer that has a processor of its own, or is woken. News of a
+//! link to the engine come from a thread of this very machine: where there are few processors, who
+//! polls for them without a pause keeps the engine from bringing them. So polls of a CQ with links
+//! to the engine only, and nothing in it, let others go first after a while. Where nobody wants the
+//! processor that costs a fraction of a microsecond; polls that may bring a direct peer's news
+//! never pay it.
+//!
+//! Where somebody did want it, and much is under way, yielding is not enough: the kernel gives who
+//! polls its fair share all the same, a third of two processors for nothing. Then a poll takes a
+//! nap (see `omniverb_link::poller_nap`), until the engine has done a good part of what is under
+//! way.
+
+use crate::cq::Cq;
+use omniverb_link::poller_nap::Nap;
+
+/// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
+const MUCH: u64 = 256 << 10;
+
+impl Cq {
+    /// Nothing came, and only the engine can bring something.
+    #[cold]
+    pub(crate) fn pause(&self) {
+        if !self.links.is_in_vain_again(self.attendance.polls()) {
+            return;
+        }
+        let host = &self.shared.host;
+        let before = host.now();
+        std::thread::yield_now();
+        let mut after = host.now();
+        if self.links.had_to_share(before, after)
+            && let Some(nap) = self.lie_down()
+        {
+            let (word, value) = nap.place();
+            host.nap(word, value);
+            after = host.now();
+        }
+        self.attendance.waited(after.saturating_sub(before));
+    }
+
+    /// Begins a nap, if much is under way on all links of this CQ, on the one with the least.
+    fn lie_down(&self) -> Option<Nap> {
+        let count = self.links.to_engine()?;
+        let list = self.watch.try_lock()?;
+        if list.links.len() != count {
+            return None;
+        }
+        let mut least = None;
+        for watched in &list.links {
+            let bytes = watched.qp.try_inner()?.under_way(watched.index);
+            let bytes = bytes.filter(|bytes| *bytes >= MUCH)?;
+            if least.is_none_or(|(_, fewest)| bytes < fewest) {
+                least = Some((watched, bytes));
+            }
+        }
+        let (watched, bytes) = least?;
+        watched.qp.try_inner()?.begin_nap(watched.index, bytes / 3)
+    }
+}

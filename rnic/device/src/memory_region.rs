@@ -1,0 +1,273 @@
+//! Memory regions and the table of keys.
+
+use crate::readers::{Reader, Readers, UsesRegions};
+use crate::spin_lock::lock;
+use omniverb_ring::UserMemory;
+use omniverb_terms::{Lkey, Qpn, Rkey};
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+/// What nothing is named by.
+pub const NO_RKEY: Rkey = Rkey(0);
+
+/// A range of the application's memory that it registered.
+#[derive(Debug)]
+pub struct Region {
+    /// What our own requests name it by.
+    pub lkey: Lkey,
+    /// What peers name it by, which the daemon gave; [`NO_RKEY`] when there is no remote access.
+    pub rkey: Rkey,
+    /// The protection domain's number.
+    pub pd: u32,
+    /// `IBV_ACCESS_*`: what the application allows.
+    pub access: u32,
+    /// Address that requests use for the first byte (`ibv_reg_mr_iova`; mostly the address itself).
+    pub iova: u64,
+    /// The memory itself, in this process.
+    pub memory: UserMemory,
+    /// What was moved by mediation, and may therefore be mapped.
+    pub moved: Moved,
+    /// In what it differs from most.
+    pub extras: Extras,
+}
+
+/// Says whether memory is there.
+pub type Look = fn(UserMemory) -> bool;
+
+/// In what a region differs from others.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Every address is one of it: what is read and written there is nothing.
+    pub is_everywhere: bool,
+    /// Its memory comes and goes: what an access touches must be there.
+    pub looks: Option<Look>,
+    /// The region that it is a window on.
+    pub(crate) part_of: Option<Arc<Region>>,
+    /// The queue pair whose peers may use it; `None`: all of the protection domain.
+    pub(crate) only: Option<Qpn>,
+    /// Windows on it.
+    pub(crate) windows: AtomicU32,
+}
+
+impl Extras {
+    /// Of a region whose memory comes and goes.
+    pub fn looking(look: Look) -> Extras {
+        Extras { looks: Some(look), ..Extras::default() }
+    }
+
+    /// Of a region to which every address belongs.
+    pub fn everywhere() -> Extras {
+        Extras { is_everywhere: true, ..Extras::default() }
+    }
+}
+
+/// Bytes of a region that peers have moved through its owner, or that the owner has sent on copies.
+#[derive(Debug, Default)]
+pub struct Moved(AtomicU64);
+
+impl Moved {
+    /// As many as were noted. Some may be missing if several threads noted some at once.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes some more; two plain accesses, since nothing depends on the last byte.
+    #[inline(always)]
+    pub(crate) fn note(&self, bytes: u64) {
+        self.0.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// What was moved until now counts no more.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Region {
+    /// The memory behind `address .. address + length` as requests name it, if it lies inside.
+    #[inline(always)]
+    pub fn part(&self, address: u64, length: u64) -> Option<UserMemory> {
+        let offset = address.checked_sub(self.iova)?;
+        if offset > self.memory.len() as u64 || length > self.memory.len() as u64 - offset {
+            return self.part_anywhere(length);
+        }
+        let part = self.memory.part(offset as usize, length as usize)?;
+        self.extras.looks.is_none_or(|look| look(part)).then_some(part)
+    }
+
+    #[cold]
+    fn part_anywhere(&self, length: u64) -> Option<UserMemory> {
+        if !self.extras.is_everywhere {
+            return None;
+        }
+        self.memory.part(0, usize::try_from(length).ok()?)
+    }
+
+    /// Whether it has no place of its own: every address is one of it.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.extras.is_everywhere
+    }
+
+    /// Whether windows are bound to it.
+    pub fn is_bound(&self) -> bool {
+        self.extras.windows.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether peers of this queue pair, of the same protection domain, may use it.
+    #[inline(always)]
+    pub(crate) fn opens_by(&self, qpn: Qpn) -> bool {
+        self.extras.only.is_none_or(|only| only == qpn)
+    }
+}
+
+/// Who binds a memory window, and whom its keys serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowType {
+    /// Bound by a verb; every queue pair of the protection domain.
+    One,
+    /// Bound by a work request, to a key that it names; the queue pair that bound it.
+    Two,
+}
+
+/// A memory window: a right to a part of a region, by a key that its owner can take back.
+pub(crate) struct Window {
+    pub(crate) of: WindowType,
+    pub(crate) pd: u32,
+    /// The key that it has, or had last.
+    pub(crate) rkey: Rkey,
+    /// What the key opens, as if it were a region; none while it is bound to nothing.
+    pub(crate) bound: Option<Arc<Region>>,
+}
+
+/// All windows of an opened device, by the upper bits of their keys. What becomes of them is in
+/// `window`.
+#[derive(Default)]
+pub(crate) struct Windows(pub(crate) Mutex<HashMap<u32, Window>>);
+
+/// All regions of an opened device.
+#[derive(Default)]
+pub struct Regions {
+    pub(crate) readers: Readers,
+    by_lkey: RwLock<HashMap<Lkey, Arc<Region>>>,
+    pub(crate) by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
+    pub(crate) windows: Windows,
+    next_lkey: Mutex<u32>,
+}
+
+/// The last region a queue used: most queues use one or two.
+pub struct RegionCache {
+    reader: Reader,
+    last: Option<Arc<Region>>,
+}
+
+impl RegionCache {
+    /// An empty one, for look-ups of this queue pair.
+    pub(crate) fn of(user: Weak<dyn UsesRegions>) -> RegionCache {
+        RegionCache { reader: Reader::of(user), last: None }
+    }
+
+    /// The region that was looked up last.
+    pub(crate) fn latest(&self) -> Option<&Region> {
+        self.last.as_deref()
+    }
+}
+
+impl Regions {
+    /// A local key that is not in use.
+    pub fn new_lkey(&self) -> Lkey {
+        let mut next = lock(&self.next_lkey);
+        let table = self.by_lkey.read().unwrap_or_else(|e| e.into_inner());
+        loop {
+            *next = next.wrapping_add(0x100);
+            // Never 0, which zero-initialised work requests carry by mistake.
+            let key = Lkey(*next);
+            if key.0 != 0 && !table.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Makes a region known by its keys, which are nobody else's.
+    pub fn insert(&self, region: Arc<Region>) {
+        if region.rkey != NO_RKEY {
+            write(&self.by_rkey).insert(region.rkey, region.clone());
+        }
+        write(&self.by_lkey).insert(region.lkey, region);
+    }
+
+    /// Removes a region and the windows on it. When this returns their keys are void, and no queue
+    /// pair uses the region any more. Not to be called with a queue pair's lock held.
+    pub fn remove(&self, lkey: Lkey) -> Option<Arc<Region>> {
+        let region = write(&self.by_lkey).remove(&lkey)?;
+        if region.rkey != NO_RKEY {
+            write(&self.by_rkey).remove(&region.rkey);
+        }
+        self.end_windows_on(&region);
+        self.readers.finish_access();
+        Some(region)
+    }
+
+    /// Returns when no queue pair uses a region that was removed before.
+    pub fn finish_access(&self) {
+        self.readers.finish_access();
+    }
+
+    /// The region of a local key.
+    pub fn get(&self, lkey: Lkey) -> Option<Arc<Region>> {
+        self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned()
+    }
+
+    /// Whether a number is no key of anything here, local or remote, nor may become a window's.
+    pub fn is_free(&self, key: u32) -> bool {
+        let rkey = Rkey(key);
+        self.get(Lkey(key)).is_none()
+            && self.get_remote(rkey).is_none()
+            && !self.is_windows_key(rkey)
+    }
+
+    /// Whether one of these opens something here, or may when its region is registered anew.
+    pub(crate) fn has_key_in(&self, mut keys: RangeInclusive<u32>) -> bool {
+        let remote = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
+        let local = self.by_lkey.read().unwrap_or_else(|e| e.into_inner());
+        keys.any(|key| remote.contains_key(&Rkey(key)) || local.contains_key(&Lkey(key)))
+    }
+
+    /// Looks a local key up.
+    #[inline(always)]
+    pub fn by_lkey<'c>(&self, cache: &'c mut RegionCache, lkey: Lkey) -> Option<&'c Region> {
+        let hit = self.readers.is_current(&cache.reader)
+            && cache.last.as_ref().is_some_and(|region| region.lkey == lkey);
+        if !hit {
+            self.refill(cache, lkey);
+        }
+        cache.last.as_deref().filter(|region| region.lkey == lkey)
+    }
+
+    #[cold]
+    fn refill(&self, cache: &mut RegionCache, lkey: Lkey) {
+        self.readers.enter(&cache.reader);
+        cache.last = self.get(lkey);
+    }
+
+    /// Looks a remote key up.
+    pub(crate) fn by_rkey(&self, reader: &Reader, rkey: Rkey) -> Option<Arc<Region>> {
+        self.readers.enter(reader);
+        self.get_remote(rkey)
+    }
+
+    /// The region, or the part of one, of a remote key. Nothing waits until it is used no more.
+    pub fn get_remote(&self, rkey: Rkey) -> Option<Arc<Region>> {
+        self.by_rkey.read().unwrap_or_else(|e| e.into_inner()).get(&rkey).cloned()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).len()
+    }
+}
+
+pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|e| e.into_inner())
+}

@@ -1,0 +1,140 @@
+//! What of a queue pair's operations goes into which completion counter.
+//!
+//! Nothing is counted on the ways of most requests (`express`, plain messages): a queue pair with
+//! counters does not take them. What peers do to our memory counts only if it comes by here, so a
+//! queue pair that counts that grants nobody pages.
+
+use super::attached_counters::{AttachError, Completes, Places};
+use super::qp_attributes::State;
+use super::{Inner, Qp};
+use crate::completion_counter::{Counted, Counter};
+use crate::verbs_constants::{Wc, counted, opcode, status};
+use omniverb_link::Request;
+use omniverb_terms::Service;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Position of the last send whose entry in the CQ was polled.
+fn released(qp: &Qp) -> u64 {
+    qp.shared.released(qp.slot).sends.load(Ordering::Acquire)
+}
+
+impl Inner {
+    /// A send request is complete, with this opcode, so many bytes, this position.
+    #[inline]
+    pub(super) fn count_sent(
+        &mut self,
+        qp: &Qp,
+        (code, length, position): (u32, u64, u64),
+        why: u32,
+        completes: Completes,
+    ) {
+        let Some(counters) = &mut self.counters else { return };
+        counters.places.complete(position, completes, released(qp));
+        let kind = match code {
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => counted::SEND,
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => counted::RDMA_WRITE,
+            opcode::RDMA_READ => counted::RDMA_READ,
+            _ => 0,
+        };
+        counters.count(kind, (why == status::SUCCESS).then_some(length));
+    }
+
+    /// How many more sends fit, if what has no entry in the CQ is over when it has been counted:
+    /// programs that read counters poll nothing. What has one takes room until it is polled, and so
+    /// does what came after it.
+    #[cold]
+    pub(super) fn counted_room(&self, qp: &Qp) -> u64 {
+        let Some(counters) = &self.counters else { return 0 };
+        let over = counters.places.over(released(qp));
+        u64::from(qp.caps.send_max).saturating_sub(self.sends.posted() - over)
+    }
+
+    /// The send queue begins anew.
+    pub(super) fn forget_counted(&mut self) {
+        if let Some(counters) = &mut self.counters {
+            counters.places = Places::default();
+        }
+    }
+
+    /// A receive is complete.
+    #[inline]
+    pub(super) fn count_received(&self, wc: &Wc) {
+        let Some(counters) = &self.counters else { return };
+        let moved = (wc.status == status::SUCCESS).then_some(u64::from(wc.byte_len));
+        counters.count(counted::RECV, moved);
+    }
+
+    /// A peer has written all it wanted to, or read.
+    #[inline]
+    pub(super) fn count_served(&self, kind: u32, length: u64) {
+        let Some(counters) = &self.counters else { return };
+        counters.count(kind, Some(length));
+    }
+
+    /// A peer's request is refused.
+    #[cold]
+    pub(super) fn count_refused(&self, request: &Request) {
+        let Some(counters) = &self.counters else { return };
+        let kind = match request {
+            Request::WriteFirst { .. } | Request::WriteMore { .. } => counted::REMOTE_RDMA_WRITE,
+            Request::Read { .. } => counted::REMOTE_RDMA_READ,
+            _ => 0,
+        };
+        counters.count(kind, None);
+    }
+
+    /// Whether it counts what peers do to our memory.
+    pub(super) fn counts_peers(&self) -> bool {
+        self.counters.as_ref().is_some_and(|counters| counters.counts_some(counted::REMOTE))
+    }
+}
+
+impl Qp {
+    /// Has completions of these operations, bits of [`counted`], counted by `counter` from now on,
+    /// until the queue pair is destroyed.
+    ///
+    /// # Errors
+    /// See [`AttachError`]; nothing was attached.
+    pub fn attach_counter(
+        &self,
+        counter: &Arc<Counter>,
+        operations: u32,
+    ) -> Result<(), AttachError> {
+        // What one receives in an XRC domain is complete for others: those that have the SRQs.
+        if self.service == Service::XrcRecv || operations & !counted::ALL != 0 {
+            return Err(AttachError::NotOffered);
+        }
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if operations == 0 || !matches!(inner.machine.state(), State::Reset | State::Init) {
+            return Err(AttachError::Invalid);
+        }
+        if inner.counters.as_ref().is_some_and(|counters| counters.counts_some(operations)) {
+            return Err(AttachError::Taken);
+        }
+        let counters = inner.counters.get_or_insert_default();
+        counters.set(operations, counter);
+        counter.attach(self.me.clone());
+        inner.receives.be_counted();
+        inner.choose_way(self);
+        Ok(())
+    }
+
+    /// Nothing is counted any more.
+    pub(super) fn detach_counters(&self) {
+        let counters = self.inner.lock().counters.take();
+        for counter in counters.iter().flat_map(|counters| counters.all()) {
+            counter.detach(&self.me);
+        }
+    }
+}
+
+impl Counted for Qp {
+    fn look(&self) {
+        if let Some(mut inner) = self.try_inner() {
+            inner.pump_all(self);
+            inner.insist(self);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What this QP does on direct links, traced for the daemon while somebody captures packets. Only
+//! the requester writes traces, of both directions: it knows what it sent and what came back.
+//!
+//! Off this path, one look at `Inner::way` is all it costs. On it, requests are traced when
+//! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
+
+use super::request_state::Numbers;
+use super::trace_numbers::{Attempt, packets};
+use super::transmit::last_flags;
+use super::{Finish, Order, Step, Why};
+use crate::qp::link_table::LinkEnd;
+use crate::qp::qp_attributes::QpAttributes;
+use crate::qp::{Inner, Qp};
+use crate::scatter_gather::pieces;
+use crate::verbs_constants::opcode;
+use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY};
+use omniverb_link::qp_attributes::Receiving;
+use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
+use omniverb_link::{Broken, Nak, Request, Trace, Tracer};
+use omniverb_ring::UserMemory;
+use omniverb_terms::{Qpn, Service};
+use std::sync::Arc;
+
+/// Flags of a request that its packets show.
+const SHOWN: u32 = SOLICITED | IMMEDIATE | INVALIDATE;
+/// `IBV_MTU_4096`: datagrams are one packet each.
+const DATAGRAM_MTU: u8 = 5;
+
+impl Qp {
+    /// Tells of the link with this peer from now on.
+    pub fn trace(&self, peer_qpn: Qpn, tracer: &Arc<Tracer>) {
+        let mut guard = self.inner();
+        let inner = &mut *guard;
+        for index in 0..inner.links.len() {
+            if inner.links[index].peer.qpn == peer_qpn && !self.service.is_extended() {
+                inner.trace_link(index, tracer);
+            }
+        }
+    }
+
+    /// Tells of the link with this peer no longer; `None`: of none.
+    pub fn untrace(&self, peer_qpn: Option<Qpn>) {
+        let mut guard = self.inner();
+        for link in guard.links.iter_mut() {
+            if peer_qpn.is_none_or(|qpn| qpn == link.peer.qpn) {
+                link.end_trace();
+            }
+        }
+        if !guard.links.iter().any(LinkEnd::is_traced) {
+            guard.way.untrace();
+        }
+    }
+}
+
+impl Inner {
+    /// Traces a link.
+    pub(crate) fn trace_link(&mut self, index: usize, tracer: &Arc<Tracer>) {
+        let link = &mut self.links[index];
+        link.begin_trace();
+        if link.is_traced() {
+            self.way.trace(tracer);
+        }
+    }
+
+    /// As [`Inner::transmit_untraced`], and writes traces.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn transmit_traced(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
+        let time = qp.shared.host.now();
+        let step = self.transmit_untraced(qp, order, parts)?;
+        if qp.service == Service::Ud {
+            if matches!(step, Step::Started(_)) {
+                self.trace_datagram(qp, order, parts, time);
+            }
+            return Ok(step);
+        }
+        match step {
+            Step::Started(Finish::Done) => match order.traced.take() {
+                Some(numbers) => self.trace_acknowledged(qp, numbers),
+                None => self.trace_done(qp, order, parts, time),
+            },
+            Step::Wait(Why::Receive) if !order.has_begun && !order.has_traced_wait => {
+                order.has_traced_wait = true;
+                self.trace_request(qp, order, parts, time, NOT_READY);
+            }
+            Step::Started(_) if order.traced.is_none() => {
+                order.traced = self.trace_request(qp, order, parts, time, 0);
+            }
+            // The rest of it follows; the whole is known now.
+            Step::Wait(_) if order.traced.is_none() && order.has_begun => {
+                order.traced = self.trace_request(qp, order, parts, time, 0);
+            }
+            _ => {}
+        }
+        Ok(step)
+    }
+
+    /// A request that was done at once.
+    fn trace_done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+        let acknowledged = qp.service == Service::Rc && !order.needs_answer();
+        let flags = if acknowledged { ACKNOWLEDGED } else { 0 };
+        let numbers = self.trace_request(qp, order, parts, time, flags);
+        if let Some(numbers) = numbers.filter(|_| order.needs_answer()) {
+            self.trace_answer(qp, order, numbers, parts);
+        }
+    }
+
+    fn trace_request(
+        &mut self,
+        qp: &Qp,
+        order: &Order,
+        parts: &[UserMemory],
+        time: u64,
+        flags: u32,
+    ) -> Option<Numbers> {
+        let link = self.links.first().filter(|link| link.is_traced())?;
+        let not_ready = flags & NOT_READY != 0;
+        let code = link.endpoint.peer_receiving().map(|peer| peer.min_rnr_timer);
+        let mut trace = begin(qp, link, self.machine.attributes(), time);
+        trace.kind = match order.opcode {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
+            opcode::RDMA_READ => Kind::Read,
+            opcode::ATOMIC_CMP_AND_SWP => Kind::CompareSwap,
+            opcode::ATOMIC_FETCH_AND_ADD => Kind::FetchAdd,
+            opcode::ATOMIC_WRITE => Kind::AtomicWrite,
+            opcode::FLUSH => Kind::Flush,
+            _ => Kind::Send,
+        };
+        let length = if order.is_atomic() { 0 } else { order.length };
+        let attempt = if not_ready { Attempt::WillBeRepeated } else { Attempt::Counts };
+        let tracing = self.way.tracing_mut()?;
+        let count = packets(length, trace.path_mtu);
+        let numbers = tracing.number(self.machine.attributes().sq_psn, count, attempt);
+        (trace.psn, trace.messages) = (numbers.psn, numbers.messages);
+        trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
+        trace.code = code.filter(|_| not_ready).unwrap_or_default();
+        trace.address = order.address;
+        trace.key = Key::Remote(order.rkey);
+        trace.immediate = order.immediate;
+        (trace.first, trace.second) = match order.opcode {
+            opcode::FLUSH => (order.compare_add, 0),
+            _ if order.is_atomic() => (order.compare_add, order.swap),
+            _ => (order.length, 0),
+        };
+        if order.opcode == opcode::FLUSH {
+            trace.immediate = order.swap as u32;
+        }
+        tracing.write(&trace, length, parts);
+        Some(numbers)
+    }
+
+    /// The peer has taken a request.
+    pub(super) fn trace_acknowledged(&mut self, qp: &Qp, numbers: Numbers) {
+        self.trace_back(qp, numbers, Kind::Acknowledge, 0);
+    }
+
+    /// The peer has refused one.
+    #[cold]
+    pub(super) fn trace_refused(&mut self, qp: &Qp, numbers: Numbers, code: Nak) {
+        if let Nak::Refused(refusal) = code {
+            let before = Numbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
+            self.trace_back(qp, before, Kind::Refusal, refusal.code());
+        }
+    }
+
+    fn trace_back(&mut self, qp: &Qp, numbers: Numbers, kind: Kind, code: u8) {
+        if qp.service != Service::Rc {
+            return;
+        }
+        let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };
+        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
+        let psn = if kind == Kind::Refusal { numbers.psn } else { numbers.last };
+        let trace = Trace { kind, code, psn, messages: numbers.messages, ..trace };
+        if let Some(tracing) = self.way.tracing() {
+            tracing.write(&trace, 0, &[]);
+        }
+    }
+
+    /// The answer to a READ or an atomic is in `parts`.
+    #[cold]
+    pub(super) fn trace_answer(
+        &mut self,
+        qp: &Qp,
+        order: &Order,
+        numbers: Numbers,
+        parts: &[UserMemory],
+    ) {
+        let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };
+        let Some(tracing) = self.way.tracing() else { return };
+        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
+        let trace = Trace { psn: numbers.psn, messages: numbers.messages, ..trace };
+        if order.is_atomic() {
+            let mut original = [0; 8];
+            pieces(parts, 0, 8, |at, piece| piece.read(&mut original[at as usize..]));
+            let first = u64::from_ne_bytes(original);
+            tracing.write(&Trace { kind: Kind::AtomicResult, first, ..trace }, 0, &[]);
+        } else {
+            // What brings nothing back is answered like a READ of nothing.
+            let length = if order.brings_back() { order.length } else { 0 };
+            let trace = Trace { kind: Kind::ReadData, first: length, ..trace };
+            tracing.write(&trace, length, parts);
+        }
+    }
+
+    fn trace_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+        let Some(to) = order.to else { return };
+        let index = self.links.to(&to.destination);
+        let Some(index) = index else { return }; // it is held back
+        let flags = last_flags(order.opcode, order.flags);
+        let qkey = self.qkey_to(&to);
+        let request = Request::Datagram { flags, immediate: order.immediate, qkey };
+        self.trace_datagram_on(qp, index, &request, order.length, parts, time);
+    }
+
+    /// A datagram has left for the peer of link `index`.
+    #[cold]
+    pub(super) fn trace_datagram_on(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        request: &Request,
+        length: u64,
+        parts: &[UserMemory],
+        time: u64,
+    ) {
+        let Some(link) = self.links.get(index).filter(|link| link.is_traced()) else { return };
+        let Request::Datagram { flags, immediate, qkey } = *request else { return };
+        let Some(tracing) = self.way.tracing_mut() else { return };
+        let numbers = tracing.number(self.machine.attributes().sq_psn, 1, Attempt::Counts);
+        let trace = Trace {
+            kind: Kind::Datagram,
+            flags: flags & SHOWN,
+            path_mtu: DATAGRAM_MTU,
+            psn: numbers.psn,
+            key: Key::Queue(qkey),
+            immediate,
+            first: length,
+            ..begin(qp, link, self.machine.attributes(), time)
+        };
+        tracing.write(&trace, length, parts);
+    }
+}
+
+/// What all records of a link have in common.
+fn begin(qp: &Qp, link: &LinkEnd, attributes: &QpAttributes, time: u64) -> Trace {
+    let path_mtu = Receiving::from(attributes).path_mtu;
+    Trace { time, qpn: qp.number, peer_qpn: link.peer.qpn, path_mtu, ..Trace::default() }
+}

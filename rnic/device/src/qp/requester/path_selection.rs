@@ -1,0 +1,107 @@
+//! Which way requests take: the express way, the plain one, or the one on which they are traced or
+//! looked at strictly.
+
+use super::trace_numbers::Tracing;
+use omniverb_link::Tracer;
+use std::sync::Arc;
+
+/// The express way.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Express {
+    /// The state of the QP does not allow it.
+    #[default]
+    Closed,
+    /// The state does, but requests are not plain.
+    Barred,
+    Open,
+}
+
+/// How exactly attributes of the two ends have to fit each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// As on direct links without more: what has no effect there is not looked at.
+    Lenient,
+    /// As a wire may make them count: `OMNIVERB_STRICT`.
+    Strict,
+}
+
+/// What is traced, or looked at strictly, does not take the express way.
+#[derive(Default)]
+pub(crate) struct Way {
+    express: Express,
+    /// Nothing is done that a wire would not do. For good.
+    is_strict: bool,
+    /// Some links are traced.
+    tracing: Option<Box<Tracing>>,
+}
+
+impl Way {
+    /// Whether requests may take the express way.
+    #[inline(always)]
+    pub(super) fn is_express(&self) -> bool {
+        self.express == Express::Open
+    }
+
+    /// Whether requests are neither traced nor looked at strictly.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.is_strict && self.tracing.is_none()
+    }
+
+    /// Whether requests are looked at strictly.
+    pub(super) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Whether requests are traced.
+    #[inline(always)]
+    pub(super) fn is_traced(&self) -> bool {
+        self.tracing.is_some()
+    }
+
+    /// For a QP in RESET; the rules stay.
+    pub(crate) fn new(rules: Rules) -> Way {
+        Way { is_strict: rules == Rules::Strict, ..Way::default() }
+    }
+
+    /// The QP's new state allows the express way, if requests are plain.
+    pub(super) fn allow_express(&mut self) {
+        self.express = if self.is_plain() { Express::Open } else { Express::Barred };
+    }
+
+    /// It does not.
+    pub(super) fn close_express(&mut self) {
+        self.express = Express::Closed;
+    }
+
+    /// Whether requests are plain has changed.
+    fn choose_anew(&mut self) {
+        if self.express != Express::Closed {
+            self.allow_express();
+        }
+    }
+
+    /// Requests are traced from now on, with fresh numbers unless it is there already.
+    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>) {
+        if !self.tracing.as_ref().is_some_and(|tracing| tracing.writes_to(tracer)) {
+            self.tracing = Some(Box::new(Tracing::new(tracer.clone())));
+            self.choose_anew();
+        }
+    }
+
+    /// Requests are traced no longer.
+    pub(crate) fn untrace(&mut self) {
+        self.tracing = None;
+        self.choose_anew();
+    }
+
+    /// What writes traces, if they are written.
+    pub(super) fn tracing(&self) -> Option<&Tracing> {
+        self.tracing.as_deref()
+    }
+
+    /// The same, to number packets.
+    pub(super) fn tracing_mut(&mut self) -> Option<&mut Tracing> {
+        self.tracing.as_deref_mut()
+    }
+}

@@ -1,0 +1,65 @@
+//! Strict: attributes of two queue pairs that do not fit each other, which a direct link forgives,
+//! fail here as they do on a wire.
+//!
+//! On a direct link there are no packets, so it does not matter whether both ends count from the
+//! same PSN and cut messages at the same length. Who tests a program without an RNIC wants to know
+//! before there is one. What would fail on a wire only if there was enough of it at once, READs
+//! beyond the responder's resources, fails always, so that it is found.
+
+use super::{Finish, Order, Step};
+use crate::platform::Forgiven;
+use crate::qp::{Inner, Qp};
+use crate::verbs_constants::status;
+use omniverb_link::qp_attributes::{Receiving, Sending};
+use omniverb_terms::Service;
+
+impl Inner {
+    /// What is to become of a request that a wire would not let pass; `None`: it would.
+    #[cold]
+    pub(super) fn unforgiven(&self, qp: &Qp, order: &Order) -> Option<Step> {
+        // The engine speaks for the peer, and forgives nothing.
+        let link = self.links.first().filter(|link| !link.peer.is_beyond_engine())?;
+        if order.has_begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
+            return None;
+        }
+        let attributes = self.machine.attributes();
+        let peer = link.endpoint.peer_receiving()?;
+        let what = forgiven(qp.service, order, &attributes.into(), &attributes.into(), &peer)?;
+        qp.shared.host.forgiven(qp.number, what);
+        Some(match what {
+            // Nobody answers: the message is lost.
+            _ if !qp.service.is_reliable() => Step::Started(Finish::Done),
+            Forgiven::Psn { .. } => Step::Fail(status::RETRY_EXC_ERR),
+            // The answer has other packets than expected.
+            Forgiven::PathMtu { .. } if order.brings_back() => Step::Fail(status::BAD_RESP_ERR),
+            Forgiven::PathMtu { .. } | Forgiven::RdAtomic { .. } => {
+                Step::Fail(status::REM_INV_REQ_ERR)
+            }
+        })
+    }
+}
+
+/// What of this request only a direct link forgives.
+fn forgiven(
+    service: Service,
+    order: &Order,
+    receiving: &Receiving,
+    sending: &Sending,
+    peer: &Receiving,
+) -> Option<Forgiven> {
+    // A UC responder takes the first packet of a message whatever its PSN (9.8.2.2).
+    if service.is_reliable() && sending.sq_psn != peer.rq_psn {
+        return Some(Forgiven::Psn { ours: sending.sq_psn, theirs: peer.rq_psn });
+    }
+    // All packets of a message but the last are as long as the path MTU (9.7.4.1.6).
+    let (ours, theirs) = (receiving.path_mtu, peer.path_mtu);
+    if ours != theirs && order.length > 128 << ours.min(theirs) {
+        return Some(Forgiven::PathMtu { ours: 128 << ours, theirs: 128 << theirs });
+    }
+    // More at once than the responder has resources for is an invalid request (9.7.4.1.5).
+    let (ours, theirs) = (sending.max_rd_atomic, peer.max_dest_rd_atomic);
+    if order.needs_answer() && ours > theirs {
+        return Some(Forgiven::RdAtomic { ours, theirs });
+    }
+    None
+}

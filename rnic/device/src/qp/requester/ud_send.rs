@@ -1,0 +1,113 @@
+//! UD: datagrams, each to a destination of its own.
+//!
+//! The link to a new destination is made by the daemon, in the background; see `unresolved`.
+
+use super::request_state::{Finish, Order, Step, Why};
+use super::transmit::last_flags;
+use super::unresolved_datagrams::Resolution;
+use crate::limits::DATAGRAM_MAX;
+use crate::qp::{Inner, Qp};
+use crate::send_work_request::{Addressee, Destination};
+use crate::verbs_constants::status;
+use omniverb_link::{Broken, Request};
+use omniverb_ring::UserMemory;
+use omniverb_terms::Qkey;
+
+impl Inner {
+    pub(super) fn transmit_datagram(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Step {
+        let Some(to) = order.to else {
+            return Step::Fail(status::LOC_QP_OP_ERR);
+        };
+        if order.length > DATAGRAM_MAX {
+            return Step::Fail(status::LOC_LEN_ERR);
+        }
+        let qkey = self.qkey_to(&to);
+        let flags = last_flags(order.opcode, order.flags);
+        let request = Request::Datagram { flags, immediate: order.immediate, qkey };
+        let Some(index) = self.links.to(&to.destination) else {
+            return self.hold_back(qp, &to, request, order.length, parts);
+        };
+        let link = &mut self.links[index];
+        if link.endpoint.peer_has_closed() {
+            return Step::Started(Finish::Done); // lost, as on any network
+        }
+        link.take_route(to.route);
+        // A peer that has not attached yet finds the datagram when it does.
+        let length = order.length as usize;
+        let mut sent = link.endpoint.send_request(&request, length, parts);
+        // The peer may have made room before it saw that we wait for that.
+        if sent == Ok(false) && !link.is_lossy() && link.endpoint.set_blocked(true) {
+            sent = link.endpoint.send_request(&request, length, parts);
+        }
+        match sent {
+            Ok(true) => {
+                link.end_losing();
+                link.endpoint.set_blocked(false);
+                Step::Started(Finish::Done)
+            }
+            Ok(false) if link.is_lossy() => Step::Started(Finish::Done),
+            Ok(false) => Step::Wait(Why::Room),
+            Err(Broken) => {
+                let broken = link.peer;
+                self.forget_links(|peer| *peer == broken);
+                Step::Started(Finish::Done)
+            }
+        }
+    }
+
+    /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
+    #[inline(always)]
+    pub(super) fn qkey_to(&self, to: &Addressee) -> Qkey {
+        if to.qkey.is_controlled() { self.machine.attributes().qkey } else { to.qkey }
+    }
+
+    /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
+    #[cold]
+    fn hold_back(
+        &mut self,
+        qp: &Qp,
+        to: &Addressee,
+        request: Request,
+        length: u64,
+        parts: &[UserMemory],
+    ) -> Step {
+        let now = qp.shared.host.now();
+        match self.unresolved.resolve(&to.destination, now) {
+            Resolution::Unreachable => return Step::Started(Finish::Done),
+            Resolution::Ask => qp.shared.host.request_datagram_link(qp.number, to.destination),
+            Resolution::Asked => {}
+        }
+        if self.unresolved.keep(to, request, length as usize, parts, now) {
+            Step::Started(Finish::Done)
+        } else {
+            Step::Wait(Why::Link)
+        }
+    }
+
+    /// The link is there: sends what was held back, oldest first; what does not fit is lost.
+    pub(crate) fn send_held_back(&mut self, qp: &Qp, destination: &Destination, index: usize) {
+        let (route, list) = self.unresolved.take(destination);
+        if !list.is_empty() {
+            self.links[index].take_route(route);
+        }
+        for (request, bytes) in list {
+            let sent = UserMemory::lend(&bytes, |memory| {
+                let endpoint = &mut self.links[index].endpoint;
+                let sent = endpoint.send_request(&request, bytes.len(), [&memory]);
+                if sent == Ok(true) && self.way.is_traced() {
+                    let (length, now) = (bytes.len() as u64, qp.shared.host.now());
+                    self.trace_datagram_on(qp, index, &request, length, &[memory], now);
+                }
+                sent
+            });
+            if sent != Ok(true) {
+                break;
+            }
+        }
+    }
+}
