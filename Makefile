@@ -137,6 +137,7 @@ bench: deps guest-kernel build
 	$(PYTHON) bench/dma.py $(BENCH_DMA) || failed=1; \
 	$(PYTHON) bench/applications.py $(BENCH_APPLICATIONS) || failed=1; \
 	$(PYTHON) bench/connections.py $(BENCH_CONNECTIONS) || failed=1; \
+	$(PYTHON) bench/objects.py $(BENCH_OBJECTS) || failed=1; \
 	exit $$failed
 
 bench-machines: deps guest build

@@ -71,7 +71,7 @@ static inline int compare(const void *a, const void *b)
 }
 
 /* Connects a new queue pair with that of the peer, which may reach its memory. */
-static void to_rts(struct ibv_qp *qp, uint32_t peer, const union ibv_gid *gid, int gid_index)
+static inline void to_rts(struct ibv_qp *qp, uint32_t peer, const union ibv_gid *gid, int gid_index)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,

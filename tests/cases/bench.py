@@ -16,6 +16,7 @@ _SCRIPTS = [
     ("dma", [], ["memcpy", "after idling"], 240),
     ("applications", ["--only", "redis"], ["redis", "times better"], 240),
     ("connections", ["--only", "open"], ["connections made and closed", "carried"], 240),
+    ("objects", [], ["queue pair, destroyed", "memory region beside queue pairs"], 120),
     ("scale", ["--settings", "direct"], ["containers", "pairs"], 120),
 ]
 # In machines whose processors may be emulated.

@@ -1,9 +1,12 @@
 """Programs under valgrind and ThreadSanitizer: with what they are told of our libraries they report
 nothing, but faults of the program's own."""
 
-from harness import duet
+import re
+
+from harness import duet, process
 from harness.case import POLLS, Case, Group, check
 from harness.plain import PlainPair
+from harness.staging import ROOT
 
 _STATUS = 9  # of who has found something
 
@@ -43,11 +46,40 @@ def _races(program):
     return run
 
 
+def _flat(pair):
+    """What an object takes to be made and to be destroyed does not grow with their number. That is
+    counted, in instructions of the process."""
+    program, folder = pair.stage.programs / "objects", pair.stage.folder("counted", pair.uid)
+    process.run(["cc", "-O2", "-DCOUNT_INSTRUCTIONS", "-o", program, ROOT / "bench/objects.c",
+                 "-lrdmacm", "-libverbs"], limit=60)
+    few, many = 100, 1000
+    made = pair.server.run("valgrind", "-q", "--tool=callgrind",
+                           f"--callgrind-out-file={folder}/out", program, f"{few},{many}",
+                           limit=200)
+    check(f"mw-beside {many} {many}" in made, made)
+    counts = {}
+    for file in folder.glob("out.*"):
+        text = file.read_text()
+        name = re.search(r"^desc: Trigger: Client Request: (\S+) (\d+) (\w+)$", text, re.M)
+        total = re.search(r"^(?:summary|totals): (\d+)", text, re.M)
+        if name and total:
+            kind, count, what = name.groups()
+            turns = 1000 if "beside" in kind else int(count)
+            counts.setdefault((kind, what), {})[int(count)] = int(total[1]) / turns
+    for name, each in sorted(counts.items()):
+        print(*name, *(f"{count}: {each[count]:.0f}" for count in sorted(each)))
+    check(len(counts) == 24, f"counted: {sorted(counts)}")
+    # A walk through a table would be ten times as long. What is allocated now and then is not.
+    grow = [name for name, each in counts.items() if each[many] > 1.5 * each[few] + 300]
+    check(not grow, f"take longer beside more: {grow}")
+
+
 def groups():
     """As an ordinary user: who debugs programs is one."""
     pongs = {"rc": ("ibv_rc_pingpong",), "events": ("ibv_rc_pingpong", "-e"),
              "ud": ("ibv_ud_pingpong",), "srq": ("ibv_srq_pingpong",)}
     cases = [*(Case(f"valgrind.{name}", _pongs(*words), 120) for name, words in pongs.items()),
              Case("valgrind.forgets", _forgets, 120),
+             Case("valgrind.flat", _flat, 240),
              Case("tsan.itself", _races("itself"), 120)]
     return [Group("debuggers", cases, PlainPair, weight=POLLS)]
