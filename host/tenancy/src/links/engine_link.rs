@@ -19,6 +19,15 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// That of a connection. Both ends of one that is named by an address of the loopback are in
+    /// one vNIC. Their packets carry its other address: the receiver takes them from no other.
+    pub(crate) fn between((qpn, sgid): (Qpn, Gid), (peer, dgid): (Qpn, Gid)) -> Flow {
+        let home = if sgid.is_loopback() && !dgid.is_loopback() { dgid } else { sgid };
+        let is_home = sgid.is_loopback() || dgid.is_loopback();
+        let (sgid, dgid) = if is_home { (home, home) } else { (sgid, dgid) };
+        Flow { qpn, peer, sgid, dgid }
+    }
+
     /// The peer, as links to the engine are known by it.
     pub(crate) fn remote_peer(&self) -> RemotePeer {
         (self.peer, self.dgid)

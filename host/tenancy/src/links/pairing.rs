@@ -213,7 +213,10 @@ impl Pairing<'_> {
     fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
         self.queue_pairs.clear_wish_timer(self.context, qpn, peer);
         let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
-        let flow = Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
+        let flow = match self.queue_pairs.is_datagram(qpn) {
+            true => Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid },
+            false => Flow::between((qpn, wish.sgid), (peer, wish.dgid)),
+        };
         if self.linker().link_to_engine(flow, route, now).is_err() {
             return self.unlinker().refuse_wish(qpn, peer);
         }

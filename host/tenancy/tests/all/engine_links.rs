@@ -106,6 +106,23 @@ fn datagram_peers_of_one_number_on_two_hosts() {
     assert!(bench.mirror.is_empty());
 }
 
+/// Each end takes packets from the address that it calls the other by.
+#[test]
+fn both_ends_of_a_connection_to_loopback_have_one_address() {
+    let home = gid(1);
+    let loopback = std::net::Ipv4Addr::LOCALHOST.into();
+    let names = [(home, loopback, home, loopback), (home, loopback, home, home)];
+    for (sgid, dgid, their_sgid, their_dgid) in names {
+        let mut bench = two_of_which(1, forwarded());
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
+        call(&mut bench, 1, ConnectQp { sgid, dgid, ..to(a, 1, b, 1) });
+        call(&mut bench, 1, ConnectQp { sgid: their_sgid, dgid: their_dgid, ..to(b, 1, a, 1) });
+        let links = engine_links(&bench);
+        let made: Vec<_> = links.iter().map(|link| (link.ready.sgid, link.ready.dgid)).collect();
+        assert_eq!(made, [(home, home); 2]);
+    }
+}
+
 #[test]
 fn without_sockets_there_is_no_way() {
     let mut bench = two();
