@@ -8,13 +8,19 @@ use omniverb_control::{Allow, Level, Totals};
 use omniverb_formats::range::{MOST, Range};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, de::Error};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 /// Where root's configuration is if nothing else is said.
 const SYSTEM_FILE: &str = "/etc/omniverb/omniverbd.toml";
+/// Bytes of a configuration file: thousands of vNICs have their tables in it.
+const BYTES_MAX: u64 = 1 << 20;
 /// Nothing that a thread does in one turn takes a hundredth of it.
 const WATCHDOG_SECONDS: u32 = 5;
 
@@ -81,6 +87,21 @@ fn optional_level<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Level>, D
     level(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
+/// The text of a file. A pipe or a device might never end, or not even open.
+fn text_of(path: &Path) -> anyhow::Result<String> {
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    if !file.metadata()?.is_file() {
+        bail!("it is not a regular file");
+    }
+    let mut text = String::new();
+    file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > BYTES_MAX {
+        bail!("it has more than {} KiB", BYTES_MAX >> 10);
+    }
+    Ok(text)
+}
+
 impl Configuration {
     /// Reads `file`, or root's default file if there is one.
     pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Configuration> {
@@ -90,8 +111,9 @@ impl Configuration {
             None if geteuid().is_root() && system.exists() => system,
             None => return Ok(Configuration::default()),
         };
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("configuration {}", file.display()))?;
+        let text = text_of(file).with_context(|| {
+            format!("cannot read the configuration file {} (see --config)", file.display())
+        })?;
         Configuration::parse(&text, &file.display().to_string())
     }
 
@@ -208,6 +230,7 @@ impl Configuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     #[test]
     fn quotas_are_taken_over() {
@@ -277,6 +300,26 @@ mod tests {
         assert!(Configuration::parse(&many(MOST), "x").is_ok());
         let error = Configuration::parse(&many(MOST + 1), "x").unwrap_err().to_string();
         assert!(error.starts_with("x:2: ") && error.contains("at most 64"), "{error}");
+    }
+
+    #[test]
+    fn only_a_regular_file_of_some_length_is_read() {
+        let error = |path: &Path| format!("{:#}", Configuration::load(Some(path)).unwrap_err());
+        assert!(error(Path::new("/nosuch")).contains("/nosuch (see --config): No such file"));
+        for other in ["/dev/zero", "/dev/null", "/tmp"] {
+            assert!(error(Path::new(other)).ends_with("it is not a regular file"), "{other}");
+        }
+        let folder = std::env::temp_dir().join(format!("omniverbd-test-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let pipe = folder.join("pipe");
+        mkfifoat(CWD, &pipe, Mode::RUSR).unwrap();
+        assert!(error(&pipe).ends_with("it is not a regular file"));
+        let long = folder.join("long");
+        std::fs::write(&long, "#".repeat(BYTES_MAX as usize)).unwrap();
+        assert!(Configuration::load(Some(&long)).is_ok());
+        std::fs::write(&long, "#".repeat(BYTES_MAX as usize + 1)).unwrap();
+        assert!(error(&long).ends_with("it has more than 1024 KiB"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
