@@ -156,16 +156,18 @@ pub struct Regions {
     next_lkey: Mutex<u32>,
 }
 
-/// The last region a queue used: most queues use one or two.
+/// The last two regions a queue used: most queues use one or two, headers and payloads in turn.
 pub struct RegionCache {
     reader: Reader,
     last: Option<Arc<Region>>,
+    /// The one before.
+    other: Option<Arc<Region>>,
 }
 
 impl RegionCache {
     /// An empty one, for look-ups of this queue pair.
     pub(crate) fn of(user: Weak<dyn UsesRegions>) -> RegionCache {
-        RegionCache { reader: Reader::of(user), last: None }
+        RegionCache { reader: Reader::of(user), last: None, other: None }
     }
 
     /// The region that was looked up last.
@@ -245,9 +247,17 @@ impl Regions {
         cache.last.as_deref().filter(|region| region.lkey == lkey)
     }
 
-    #[cold]
+    #[inline(never)]
     fn refill(&self, cache: &mut RegionCache, lkey: Lkey) {
-        self.readers.enter(&cache.reader);
+        if self.readers.is_current(&cache.reader) {
+            std::mem::swap(&mut cache.last, &mut cache.other);
+            if cache.last.as_ref().is_some_and(|region| region.lkey == lkey) {
+                return;
+            }
+        } else {
+            self.readers.enter(&cache.reader);
+            cache.other = None;
+        }
         cache.last = self.get(lkey);
     }
 
@@ -270,4 +280,48 @@ impl Regions {
 
 pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|e| e.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl UsesRegions for Nothing {
+        fn finish_access(&self) {}
+    }
+
+    fn region(lkey: u32) -> Arc<Region> {
+        Arc::new(Region {
+            lkey: Lkey(lkey),
+            rkey: NO_RKEY,
+            pd: 0,
+            access: 0,
+            iova: 0,
+            memory: UserMemory::EMPTY,
+            moved: Moved::default(),
+            extras: Extras::default(),
+        })
+    }
+
+    #[test]
+    fn two_regions_in_turn_are_looked_up_once_each() {
+        let regions = Regions::default();
+        (1..=3).for_each(|lkey| regions.insert(region(lkey)));
+        let user = Arc::new(Nothing);
+        let known: Weak<Nothing> = Arc::downgrade(&user);
+        let mut cache = RegionCache::of(known);
+        let mut found = |lkey: u32| regions.by_lkey(&mut cache, Lkey(lkey)).map(|it| it.lkey.0);
+        assert_eq!((found(1), found(2)), (Some(1), Some(2)));
+        // Without the table: a look at it would go wrong.
+        let taken = std::mem::take(&mut *write(&regions.by_lkey));
+        for _ in 0..3 {
+            assert_eq!((found(1), found(1), found(2)), (Some(1), Some(1), Some(2)));
+        }
+        *write(&regions.by_lkey) = taken;
+        assert_eq!((found(3), found(2), found(9), found(3)), (Some(3), Some(2), None, Some(3)));
+        regions.remove(Lkey(2));
+        assert_eq!((found(3), found(2), found(1)), (Some(3), None, Some(1)));
+    }
 }
