@@ -23,11 +23,13 @@ pub(super) fn memory_files(findings: &mut Findings) {
         Ok(true) => findings.good("memory files and their seals work"),
         Ok(false) => findings.bad(
             "a sealed memory file can still be written",
-            "this sandbox does not keep the kernel's promises; Omniverb is not safe in it",
+            "peers could change memory that was checked: do not use Omniverb in this sandbox, or \
+             run the container by another runtime (runc, crun)",
         ),
         Err(error) => findings.bad(
             format_args!("no sealed memory files: {error}"),
-            "Linux 5.1 or newer is needed, and a sandbox that permits memfd_create",
+            "links need them; use Linux 5.1 or newer, and permit memfd_create in the sandbox's \
+             filter",
         ),
     }
 }
@@ -42,8 +44,8 @@ pub(super) fn userfaultfd(findings: &mut Findings) {
     } else {
         findings.note(
             "userfaultfd is not permitted to this user",
-            "memory is then handed over by stopping threads for a moment, or operations go \
-             through the peer; sysctl vm.unprivileged_userfaultfd=1 permits it",
+            "it works without: threads stop for a moment when memory is first shared, or \
+             operations go through the peer; sysctl vm.unprivileged_userfaultfd=1 avoids that",
         );
     }
 }
@@ -53,7 +55,7 @@ pub(super) fn processors(findings: &mut Findings) {
     if crate::vm::is_emulated_alone() {
         findings.bad(
             "this machine's only processor is emulated, without atomic operations towards others",
-            "links with anybody outside may stand still; start QEMU with -smp 1,maxcpus=2",
+            "links to others may stand still; start QEMU with -smp 1,maxcpus=2",
         );
     }
 }

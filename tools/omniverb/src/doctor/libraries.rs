@@ -51,13 +51,16 @@ pub(super) fn stock(findings: &mut Findings) {
         }
         Some(folder) => findings.note(
             format_args!("LD_LIBRARY_PATH leads to {}", folder.join(VERBS).display()),
-            "that is another library; omniverb run puts ours first",
+            "programs load that one unless omniverb run starts them: use it, or unset the variable",
         ),
         None => findings.good("programs use Omniverb when started by omniverb run"),
     }
     if std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("ibverbs"))
     {
-        findings.note("LD_PRELOAD names an ibverbs library", "it comes before all others");
+        findings.note(
+            "LD_PRELOAD names an ibverbs library",
+            "programs load it instead of ours: unset it",
+        );
     }
 }
 

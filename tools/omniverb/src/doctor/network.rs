@@ -29,7 +29,8 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 findings.bad(
                     format_args!("{shown} may not be opened"),
-                    "it is another user's, or its folder is; unset OMNIVERB_SOCKET or ask for it",
+                    "the daemon is another user's: unset OMNIVERB_SOCKET to have one of your \
+                     own, or ask to be in its [allow]",
                 );
             }
             Err(_) => {}
@@ -54,7 +55,10 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
     let gids = match gids {
         Ok(gids) => gids,
         Err(error) => {
-            findings.bad(format_args!("no device: {error:#}"), "see the daemon's log");
+            findings.bad(
+                format_args!("no device: {error:#}"),
+                "the daemon's log says why (journalctl -u omniverbd, or its stderr)",
+            );
             return;
         }
     };
@@ -75,7 +79,8 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
     } else {
         findings.note(
             text,
-            "only loopback; other containers cannot reach this one until it has an address",
+            "only loopback: peers elsewhere cannot reach this network namespace; give it an \
+             address (ip address add)",
         );
     }
 }
