@@ -11,6 +11,7 @@ pub(crate) use userfault::{forget_in_child, keep};
 
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
+use crate::survey::{kernel_may_store, thread_count};
 use crate::work::Work;
 use need::{Despite, Look, Need};
 use omniverb_sys::extent::Kind;
@@ -59,9 +60,9 @@ pub(crate) struct Mover<'a> {
     sharers: Option<Sharers>,
     /// Descriptors were looked at, and it did not take long.
     looked: bool,
-    /// A ring stores in the course of the calling thread's own system calls: it must not be the
-    /// one that copies.
-    has_rings: bool,
+    /// io_uring may store in the course of the calling thread's own system calls: it must not be
+    /// the one that copies. Once it was looked at.
+    has_rings: Option<bool>,
 }
 
 impl<'a> Mover<'a> {
@@ -73,15 +74,14 @@ impl<'a> Mover<'a> {
             patience: Patience::Left,
             sharers: None,
             looked: false,
-            has_rings: false,
+            has_rings: None,
         }
     }
 
     /// For a release: what was granted must be taken back.
     pub(crate) fn mandatory(strategies: &'a [Strategy], patience: Patience) -> Mover<'a> {
-        let has_rings = crate::kernel_may_store();
         let need = Need::Mandatory;
-        Mover { strategies, need, patience, sharers: None, looked: false, has_rings }
+        Mover { strategies, need, patience, sharers: None, looked: false, has_rings: None }
     }
 
     /// Does the work by the first strategy that can.
@@ -94,8 +94,7 @@ impl<'a> Mover<'a> {
                 continue;
             }
             outcome = match strategy {
-                Strategy::SingleThread if self.has_rings => Err(AdoptError::NotPermitted),
-                Strategy::SingleThread => single::perform(work),
+                Strategy::SingleThread => self.alone(work),
                 Strategy::Userfault => self.protected(work, Despite::Nothing),
                 Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),
             };
@@ -118,6 +117,17 @@ impl<'a> Mover<'a> {
             return self.protected(work, Despite::Descriptors);
         }
         outcome
+    }
+
+    /// Adoptions look for rings anyway.
+    fn alone(&mut self, work: &Work<'_>) -> Result<(), AdoptError> {
+        if self.need == Need::Mandatory
+            && thread_count() == 1
+            && *self.has_rings.get_or_insert_with(kernel_may_store)
+        {
+            return Err(AdoptError::NotPermitted);
+        }
+        single::perform(work)
     }
 
     fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
