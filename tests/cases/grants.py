@@ -89,8 +89,8 @@ def _account(test):
     return Case(f"grants.accounts.{test}", run, 130)
 
 
-# MiB of a region; the cgroup of its owner has 1.2 times that. A hundred rounds are of smaller ones.
-_REGION, _REGION_OF_MANY = 160, 64
+# MiB of a region; the cgroup of its owner has 1.2 times that.
+_REGION = 160
 
 
 # What peers may do with the region, and whether they keep what they were granted.
@@ -99,12 +99,11 @@ _PEERS = {"rounds": 0, "read_only": 1, "read_only_kept": 2}
 
 def _charged(peers, rounds, slow=False):
     limit = 60 + 20 * rounds
-    region = _REGION_OF_MANY if slow else _REGION
 
     def run(scene):
-        owner = _Cgroup("charged", region * 6 // 5)
+        owner = _Cgroup("charged", _REGION * 6 // 5)
         try:
-            print(scene.run("charged", "lives_within_its_limit", rounds, region, _PEERS[peers],
+            print(scene.run("charged", "lives_within_its_limit", rounds, _REGION, _PEERS[peers],
                             limit=limit, OWNER_CGROUP=owner.folder))
         finally:
             owner.close()
