@@ -1,12 +1,12 @@
 //! Light connections, by channels whose other ends say anything. What
 //! `sockets/preload/src/light/pump.rs` does with frames and calls is done here with as much as is
-//! pure: rows, lists, ids, queues.
+//! pure: slots, lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other channel.
 //!
 //! What holds: lists are lists; a connection is known by its id until both ends have closed; what
 //! nobody names any more is free; no queue is longer than its window. At the end, when all is
-//! closed, no row and no block is missing.
+//! closed, no slot and no block is missing.
 
 mod lanes;
 mod refused;
@@ -15,13 +15,13 @@ use lanes::Lanes;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_connection::light::queue::{PAYLOAD, Queue};
-use omniverb_connection::light::row::{Closing, Note, WINDOW};
-use omniverb_connection::light::{Block, Frame, Ids, List, Names, Owner, Pool, Row, Rows};
+use omniverb_connection::light::slot::{Closing, Note, WINDOW};
+use omniverb_connection::light::{Block, Frame, Ids, List, Names, Owner, Pool, Slot, SlotTable};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.
 const STEP: usize = 9;
-const ROWS: usize = 24;
+const SLOTS: usize = 24;
 const BLOCKS: usize = 20;
 const IDS: usize = 40;
 const BACKLOG: u32 = 6;
@@ -48,7 +48,7 @@ struct Nonsense;
 
 /// What a process knows of them.
 struct State<'a> {
-    rows: Rows<'a>,
+    slots: SlotTable<'a>,
     pool: Pool<'a>,
     channels: [Option<Channel<'a>>; 2],
     ids: Vec<&'a mut [u32]>,
@@ -63,13 +63,13 @@ struct State<'a> {
 
 /// Frames of any kind come by two channels, between calls of any kind.
 pub fn light(bytes: &[u8]) {
-    let (mut rows, mut blocks) = ([Row::default(); ROWS], Vec::new());
+    let (mut slots, mut blocks) = ([Slot::default(); SLOTS], Vec::new());
     blocks.resize_with(BLOCKS, Block::new);
     let mut free = [0; BLOCKS];
     let steps = bytes.len() / STEP;
     let mut ids = vec![[0; IDS]; steps + 2];
     let mut state = State {
-        rows: Rows::new(&mut rows),
+        slots: SlotTable::new(&mut slots),
         pool: Pool::new(&mut blocks, &mut free, |_| {}),
         channels: [None, None],
         ids: ids.iter_mut().map(|ids| &mut ids[..]).collect(),
@@ -132,7 +132,7 @@ impl<'a> State<'a> {
             14 => {
                 if let Some(at) = one {
                     self.numbers.retain(|other| *other != at);
-                    self.rows.at(at).fd_count = 0;
+                    self.slots.at(at).fd_count = 0;
                     self.close(at);
                 }
             }
@@ -148,17 +148,17 @@ impl<'a> State<'a> {
             18 => self.connect(index),
             19 => self.move_strays(index, count & 1 != 0),
             20 => {
-                let own = one.filter(|at| usize::from(self.rows.at(*at).channel) == index);
-                let id = own.map(|at| self.rows.at(at).id);
+                let own = one.filter(|at| usize::from(self.slots.at(*at).channel) == index);
+                let id = own.map(|at| self.slots.at(at).id);
                 self.comes(index, id.map(|id| (Frame::Accepted, id)));
             }
             21 => one.into_iter().for_each(|at| self.says_lane(at, count)),
             22 => self.comes_by_lane(index, count),
             23 => one.into_iter().for_each(|at| self.gets_lane(at)),
             24 => one.into_iter().for_each(|at| self.comes_home(at, u32::from(count))),
-            _ => one.into_iter().for_each(|at| match self.rows.at(at).set {
+            _ => one.into_iter().for_each(|at| match self.slots.at(at).set {
                 0 => {
-                    self.rows.at(at).set = 1;
+                    self.slots.at(at).set = 1;
                     self.news(at);
                 }
                 _ => self.leave_set(at),
@@ -168,13 +168,13 @@ impl<'a> State<'a> {
 
     /// The other end sends what it may.
     fn sends(&mut self, at: u32, bytes: u32) {
-        let row = *self.rows.at(at);
-        let index = usize::from(row.channel);
+        let slot = *self.slots.at(at);
+        let index = usize::from(slot.channel);
         let bytes = bytes.min(DATA_MAX as u32);
-        let fits = row.may_come(bytes) && bytes > 0;
-        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at))
+        let fits = slot.may_come(bytes) && bytes > 0;
+        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.slot(slot.id) == Some(at))
         {
-            self.comes(index, Some((Frame::Data(bytes), row.id)));
+            self.comes(index, Some((Frame::Data(bytes), slot.id)));
         }
     }
 
@@ -215,8 +215,8 @@ impl<'a> State<'a> {
                 Frame::Open if channel.room < HEADER => break,
                 Frame::Open => self.opened(index, id)?,
                 _ => {
-                    if let Some(row) = channel.ids.row(id) {
-                        self.came(index, row, frame)?;
+                    if let Some(slot) = channel.ids.slot(id) {
+                        self.came(index, slot, frame)?;
                     }
                 }
             }
@@ -233,61 +233,61 @@ impl<'a> State<'a> {
             return Err(Nonsense);
         }
         let has_room = self.listens && self.pending.count() <= BACKLOG;
-        let made = has_room.then(|| self.rows.make(index as u16, Names::default())).flatten();
-        let Some(row) = made else {
+        let made = has_room.then(|| self.slots.make(index as u16, Names::default())).flatten();
+        let Some(slot) = made else {
             channel.put(Frame::Close(true));
             return Ok(());
         };
-        self.rows.append(&mut self.pending, row);
-        self.rows.at(row).id = id;
-        self.rows.at(row).note(Note::Pending);
-        assert!(channel.ids.opened(id, row), "it may be opened");
+        self.slots.append(&mut self.pending, slot);
+        self.slots.at(slot).id = id;
+        self.slots.at(slot).note(Note::Pending);
+        assert!(channel.ids.opened(id, slot), "it may be opened");
         Ok(())
     }
 
     fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
-        let row = self.rows.at(at);
-        assert!(row.has(Note::Used) && usize::from(row.channel) == index, "somebody else's");
-        if row.has(Note::HadClose) {
+        let slot = self.slots.at(at);
+        assert!(slot.has(Note::Used) && usize::from(slot.channel) == index, "somebody else's");
+        if slot.has(Note::HadClose) {
             return Err(Nonsense);
         }
-        row.hears(&mut self.pool, frame);
+        slot.hears(&mut self.pool, frame);
         match frame {
-            Frame::Data(_) if !row.is_heard() => {}
+            Frame::Data(_) if !slot.is_heard() => {}
             Frame::Data(bytes) => {
-                if !row.may_come(bytes) {
+                if !slot.may_come(bytes) {
                     return Err(Nonsense);
                 }
-                let account = (&mut self.pool, row.owner());
-                if !row.queue.push(account, bytes as usize, |_, place| place.fill(1)) {
+                let account = (&mut self.pool, slot.owner());
+                if !slot.queue.push(account, bytes as usize, |_, place| place.fill(1)) {
                     self.lacks_memory(at);
                 }
             }
             Frame::Credit(bytes) => {
-                if !row.has(Note::Closed) && !row.had_credit(bytes) {
+                if !slot.has(Note::Closed) && !slot.had_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
             Frame::End => {
                 self.takes_rest_of_lane(index, at);
-                self.rows.at(at).had_end();
+                self.slots.at(at).had_end();
             }
             Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
             Frame::Home(counted) => self.had_home(index, at, counted)?,
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at);
-                let row = self.rows.at(at);
-                let was_asked = row.is_asked();
+                let slot = self.slots.at(at);
+                let was_asked = slot.is_asked();
                 if self.leaves(at, false) {
                     self.owe(at);
                     self.settle(at);
                     return Ok(());
                 }
                 let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
-                self.rows.at(at).had_close(how);
+                self.slots.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Accepted if row.has(Note::Connects) => return Ok(()),
+            Frame::Accepted if slot.has(Note::Connects) => return Ok(()),
             Frame::Accepted | Frame::Open => return Err(Nonsense),
         }
         self.settle(at);
@@ -296,18 +296,18 @@ impl<'a> State<'a> {
     }
 
     fn news(&mut self, at: u32) {
-        if self.rows.at(at).set != 0 {
-            self.rows.ready(&mut self.ready, at);
+        if self.slots.at(at).set != 0 {
+            self.slots.ready(&mut self.ready, at);
         }
     }
 
     fn owe(&mut self, at: u32) {
-        if self.rows.at(at).is_stray() {
+        if self.slots.at(at).is_stray() {
             return;
         }
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         if let Some(channel) = self.channels[index].as_mut() {
-            self.rows.owes(&mut channel.debts, at);
+            self.slots.owes(&mut channel.debts, at);
         }
     }
 
@@ -318,24 +318,24 @@ impl<'a> State<'a> {
             if channel.room < HEADER {
                 return;
             }
-            let Some(at) = self.rows.pop(&mut channel.debts) else { return };
-            let row = self.rows.at(at);
-            row.unnote(Note::InDebt);
+            let Some(at) = self.slots.pop(&mut channel.debts) else { return };
+            let slot = self.slots.at(at);
+            slot.unnote(Note::InDebt);
             let mut is_last = false;
-            while let Some(frame) = row.owes() {
-                assert!(!row.has(Note::SaidClose), "Close is the last frame of an end");
+            while let Some(frame) = slot.owes() {
+                assert!(!slot.has(Note::SaidClose), "Close is the last frame of an end");
                 if channel.room < HEADER {
                     break;
                 }
-                assert_eq!(channel.ids.row(row.id), Some(at), "it has no id");
+                assert_eq!(channel.ids.slot(slot.id), Some(at), "it has no id");
                 channel.put(frame);
-                row.has_said(frame);
+                slot.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
-            let (wants_room, has_room) = (row.has(Note::NoRoom), channel.room >= 2 * FOR_ANSWERS);
-            let owes = row.owes().is_some() || wants_room && !has_room;
+            let (wants_room, has_room) = (slot.has(Note::NoRoom), channel.room >= 2 * FOR_ANSWERS);
+            let owes = slot.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
-                row.unnote(Note::NoRoom);
+                slot.unnote(Note::NoRoom);
                 self.news(at);
             }
             if owes {
@@ -349,51 +349,51 @@ impl<'a> State<'a> {
     }
 
     fn settle(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
+        let slot = self.slots.at(at);
+        if !slot.has(Note::Used) || !slot.is_apart() || slot.is_stray() {
             return;
         }
-        let (id, index) = (row.id, usize::from(row.channel));
+        let (id, index) = (slot.id, usize::from(slot.channel));
         if let Some(channel) = self.channels[index].as_mut()
-            && channel.ids.row(id) == Some(at)
+            && channel.ids.slot(id) == Some(at)
         {
             channel.ids.give(id);
         }
-        let row = self.rows.at(at);
-        let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
-        if row.moves() {
+        let slot = self.slots.at(at);
+        let is_listed = slot.has(Note::InDebt) || slot.has(Note::Pending);
+        if slot.moves() {
             if !is_listed {
-                self.rows.at(at).strays();
-                self.rows.append(&mut self.strays, at);
+                self.slots.at(at).strays();
+                self.slots.append(&mut self.strays, at);
             }
             return;
         }
-        if row.has(Note::Closed) && !is_listed {
-            row.queue.clear(&mut self.pool);
-            self.rows.free(at);
+        if slot.has(Note::Closed) && !is_listed {
+            slot.queue.clear(&mut self.pool);
+            self.slots.free(at);
         }
     }
 
     fn close(&mut self, at: u32) {
         self.leave_set(at);
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         self.pump(index);
         let in_lane = self.in_lane(at);
-        let row = self.rows.at(at);
-        row.close(in_lane);
-        if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
-            row.queue.clear(&mut self.pool);
+        let slot = self.slots.at(at);
+        slot.close(in_lane);
+        if slot.has(Note::Reset) || !(slot.is_asked() || slot.moves()) {
+            slot.queue.clear(&mut self.pool);
         }
-        row.unnote(Note::NoRoom);
+        slot.unnote(Note::NoRoom);
         self.owe(at);
         self.settle(at);
         self.pump(index);
     }
 
     fn leave_set(&mut self, at: u32) {
-        if self.rows.at(at).set != 0 {
-            self.rows.unready(&mut self.ready, at);
-            self.rows.at(at).set = 0;
+        if self.slots.at(at).set != 0 {
+            self.slots.unready(&mut self.ready, at);
+            self.slots.at(at).set = 0;
         }
     }
 
@@ -402,26 +402,26 @@ impl<'a> State<'a> {
         let Some(mut channel) = self.channels[index].take() else { return };
         // The one's process is gone; the other's was told to part.
         let how = [Closing::Orderly, Closing::Reset][index & 1];
-        while let Some(at) = self.rows.pop(&mut channel.debts) {
-            self.rows.at(at).unnote(Note::InDebt);
+        while let Some(at) = self.slots.pop(&mut channel.debts) {
+            self.slots.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
         for id in 0..channel.ids.known() {
-            if let Some(at) = channel.ids.row(id) {
+            if let Some(at) = channel.ids.slot(id) {
                 self.loses(at, how);
             }
         }
     }
 
     fn accept(&mut self) {
-        let Some(at) = self.rows.pop(&mut self.pending) else { return };
-        let row = self.rows.at(at);
-        row.unnote(Note::Pending);
-        row.fd_count = 1;
+        let Some(at) = self.slots.pop(&mut self.pending) else { return };
+        let slot = self.slots.at(at);
+        slot.unnote(Note::Pending);
+        slot.fd_count = 1;
         self.numbers.push(at);
-        row.is_accepted();
-        let index = usize::from(row.channel);
-        if row.owes().is_some() {
+        slot.is_accepted();
+        let index = usize::from(slot.channel);
+        if slot.owes().is_some() {
             self.owe(at);
             self.pay(index);
         }
@@ -429,10 +429,10 @@ impl<'a> State<'a> {
     }
 
     fn send(&mut self, at: u32, bytes: usize) {
-        let row = self.rows.at(at);
-        let index = usize::from(row.channel);
-        match row.may_send() {
-            Ok(Some(_)) if row.moves() || row.lane(Way::Out).is_some() => {}
+        let slot = self.slots.at(at);
+        let index = usize::from(slot.channel);
+        match slot.may_send() {
+            Ok(Some(_)) if slot.moves() || slot.lane(Way::Out).is_some() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
                 let channel = self.channels[index].as_mut().expect("who has lost it had a close");
@@ -443,15 +443,15 @@ impl<'a> State<'a> {
                     channel.put(Frame::Data(part as u32));
                     done += part;
                 }
-                row.credit -= done as u32;
-                row.keep(&mut self.pool, done, |_, place| place.fill(3));
+                slot.credit -= done as u32;
+                slot.keep(&mut self.pool, done, |_, place| place.fill(3));
                 if done == 0 && most > 0 {
-                    row.note(Note::NoRoom);
+                    slot.note(Note::NoRoom);
                     self.owe(at);
                 }
             }
             Ok(None) if bytes > 0 => {
-                row.sent_in_vain();
+                slot.sent_in_vain();
                 self.news(at);
             }
             _ => {}
@@ -459,44 +459,44 @@ impl<'a> State<'a> {
     }
 
     fn receive(&mut self, at: u32, bytes: usize) {
-        let row = self.rows.at(at);
-        let index = usize::from(row.channel);
-        if row.received() == 0 {
+        let slot = self.slots.at(at);
+        let index = usize::from(slot.channel);
+        if slot.received() == 0 {
             if !self.receives_by_lane(at, bytes as u32) {
-                _ = self.rows.at(at).is_at_end();
+                _ = self.slots.at(at).is_at_end();
             }
             return;
         }
         let mut seen = 0;
-        let got = row.queue.look(&self.pool, bytes, |_, bytes| seen += bytes.len());
+        let got = slot.queue.look(&self.pool, bytes, |_, bytes| seen += bytes.len());
         assert!(seen == got && got <= bytes);
-        row.queue.drop(&mut self.pool, got);
-        if row.consume(got as u32).is_some() {
+        slot.queue.drop(&mut self.pool, got);
+        if slot.consume(got as u32).is_some() {
             self.owe(at);
             self.pay(index);
         }
     }
 
     fn shut(&mut self, at: u32, how: u16) {
-        let row = self.rows.at(at);
-        if row.is_over() {
+        let slot = self.slots.at(at);
+        if slot.is_over() {
             return;
         }
         if how & 1 != 0 {
-            row.turn_deaf();
+            slot.turn_deaf();
         }
         if how & 2 != 0 {
-            row.end();
+            slot.end();
         }
-        let index = usize::from(row.channel);
+        let index = usize::from(slot.channel);
         self.owe(at);
         self.news(at);
         self.pump(index);
     }
 
     fn unlisten(&mut self) {
-        while let Some(at) = self.rows.pop(&mut self.pending) {
-            self.rows.at(at).unnote(Note::Pending);
+        while let Some(at) = self.slots.pop(&mut self.pending) {
+            self.slots.at(at).unnote(Note::Pending);
             self.close(at);
         }
     }
@@ -504,58 +504,58 @@ impl<'a> State<'a> {
     /// All that holds between two steps.
     fn look(&mut self) {
         let (mut used, mut strays) = (0, 0);
-        for at in 1..ROWS as u32 {
-            let row = *self.rows.at(at);
-            if !row.has(Note::Used) {
-                assert!(row.queue.is_empty() && row.fd_count == 0);
+        for at in 1..SLOTS as u32 {
+            let slot = *self.slots.at(at);
+            if !slot.has(Note::Used) {
+                assert!(slot.queue.is_empty() && slot.fd_count == 0);
                 continue;
             }
             used += 1;
-            assert!(row.queue.len() <= (WINDOW + LANE_MAX) as usize && row.credit <= WINDOW);
-            let _ = row.readiness(self.in_lane(at));
-            let lanes = [Way::In, Way::Out].map(|way| row.lane(way));
-            self.look_at_lanes((at, usize::from(row.channel), lanes));
-            let ids = self.channels[usize::from(row.channel)].as_ref().map(|channel| &channel.ids);
-            let has_id = ids.is_some_and(|ids| ids.row(row.id) == Some(at));
-            assert!(has_id != row.is_apart(), "{at}: {row:?}");
-            let names = [row.fd_count > 0, row.has(Note::Pending), row.has(Note::Closed)];
-            assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {row:?}");
-            let is_listed = row.has(Note::InDebt) || row.is_stray();
-            let is_left = row.has(Note::Closed) && row.is_apart() && !is_listed;
-            strays += u32::from(row.is_stray());
-            assert!(!(row.is_stray() && row.has(Note::InDebt)));
-            assert!(!is_left, "nobody knows of {at}: {row:?}");
+            assert!(slot.queue.len() <= (WINDOW + LANE_MAX) as usize && slot.credit <= WINDOW);
+            let _ = slot.readiness(self.in_lane(at));
+            let lanes = [Way::In, Way::Out].map(|way| slot.lane(way));
+            self.look_at_lanes((at, usize::from(slot.channel), lanes));
+            let ids = self.channels[usize::from(slot.channel)].as_ref().map(|channel| &channel.ids);
+            let has_id = ids.is_some_and(|ids| ids.slot(slot.id) == Some(at));
+            assert!(has_id != slot.is_apart(), "{at}: {slot:?}");
+            let names = [slot.fd_count > 0, slot.has(Note::Pending), slot.has(Note::Closed)];
+            assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {slot:?}");
+            let is_listed = slot.has(Note::InDebt) || slot.is_stray();
+            let is_left = slot.has(Note::Closed) && slot.is_apart() && !is_listed;
+            strays += u32::from(slot.is_stray());
+            assert!(!(slot.is_stray() && slot.has(Note::InDebt)));
+            assert!(!is_left, "nobody knows of {at}: {slot:?}");
         }
-        assert_eq!(used, self.rows.used());
+        assert_eq!(used, self.slots.used());
         assert_eq!(strays, self.strays.count());
         self.is_list(Note::Pending);
         let debts = [0, 1].map(|index| {
             let Some(mut channel) = self.channels[index].take() else { return 0 };
-            let count = turned(&mut self.rows, &mut channel.debts, Note::InDebt);
+            let count = turned(&mut self.slots, &mut channel.debts, Note::InDebt);
             self.channels[index] = Some(channel);
             count
         });
         self.is_whole(Note::InDebt, debts[0] + debts[1]);
         for _ in 0..self.ready.count() {
             let at = self.ready.first();
-            assert!(self.rows.is_ready(at) && self.rows.at(at).set != 0);
-            self.rows.unready(&mut self.ready, at);
-            self.rows.ready(&mut self.ready, at);
+            assert!(self.slots.is_ready(at) && self.slots.at(at).set != 0);
+            self.slots.unready(&mut self.ready, at);
+            self.slots.ready(&mut self.ready, at);
         }
-        let ready = (1..ROWS as u32).filter(|at| self.rows.is_ready(*at)).count();
+        let ready = (1..SLOTS as u32).filter(|at| self.slots.is_ready(*at)).count();
         assert_eq!(ready, self.ready.count() as usize);
     }
 
     fn is_list(&mut self, note: Note) {
         let mut list = self.pending;
-        let count = turned(&mut self.rows, &mut list, note);
+        let count = turned(&mut self.slots, &mut list, note);
         self.pending = list;
         self.is_whole(note, count);
     }
 
     /// So many have it.
     fn is_whole(&mut self, note: Note, count: u32) {
-        let having = (1..ROWS as u32).filter(|at| self.rows.at(*at).has(note)).count();
+        let having = (1..SLOTS as u32).filter(|at| self.slots.at(*at).has(note)).count();
         assert_eq!(having, count as usize, "{note:?}");
     }
 
@@ -564,7 +564,7 @@ impl<'a> State<'a> {
         self.listens = false;
         self.unlisten();
         while let Some(at) = self.numbers.pop() {
-            self.rows.at(at).fd_count = 0;
+            self.slots.at(at).fd_count = 0;
             self.close(at);
             self.look();
         }
@@ -572,25 +572,25 @@ impl<'a> State<'a> {
         self.look();
         self.move_strays(0, false);
         self.look();
-        assert_eq!(self.rows.used(), 0, "rows are missing");
+        assert_eq!(self.slots.used(), 0, "slots are missing");
         let mut queue = Queue::default();
         assert!(
             queue.push((&mut self.pool, Owner::OWN), (BLOCKS - 1) * PAYLOAD, |_, _| {}),
             "blocks are missing"
         );
-        for _ in 1..ROWS {
-            assert!(self.rows.make(0, Names::default()).is_some());
+        for _ in 1..SLOTS {
+            assert!(self.slots.make(0, Names::default()).is_some());
         }
     }
 }
 
 /// How many are in a list, each of which is in it once, and says so.
-fn turned(rows: &mut Rows<'_>, list: &mut List, note: Note) -> u32 {
-    let (count, mut seen) = (list.count(), [false; ROWS]);
+fn turned(slots: &mut SlotTable<'_>, list: &mut List, note: Note) -> u32 {
+    let (count, mut seen) = (list.count(), [false; SLOTS]);
     for _ in 0..count {
-        let at = rows.pop(list).expect("there are fewer");
-        assert!(rows.at(at).has(note) && !std::mem::replace(&mut seen[at as usize], true));
-        rows.append(list, at);
+        let at = slots.pop(list).expect("there are fewer");
+        assert!(slots.at(at).has(note) && !std::mem::replace(&mut seen[at as usize], true));
+        slots.append(list, at);
     }
     assert_eq!(list.count(), count);
     count

@@ -4,29 +4,29 @@ use super::{Nonsense, State};
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::slot::Note;
 
 /// Whose they are, by ways; 0: nobody's. And how many bytes are there.
 #[derive(Default)]
 pub(super) struct Lanes {
-    rows: [[u32; LANES as usize]; 2],
+    slots: [[u32; LANES as usize]; 2],
     there: [u32; LANES as usize],
 }
 
 impl State<'_> {
     /// The other end says that one has a lane, which it mostly may; or that it has none any more.
     pub(super) fn says_lane(&mut self, at: u32, count: u16) {
-        let row = *self.rows.at(at);
-        let index = usize::from(row.channel);
+        let slot = *self.slots.at(at);
+        let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_ref() else { return };
-        let frame = match row.lane(Way::In) {
+        let frame = match slot.lane(Way::In) {
             Some(lane) if count.is_multiple_of(2) => {
                 Frame::Home((channel.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
             }
             _ => Frame::Lane(u32::from(count / 2) % LANES),
         };
-        if channel.ids.row(row.id) == Some(at) {
-            self.comes(index, Some((frame, row.id)));
+        if channel.ids.slot(slot.id) == Some(at) {
+            self.comes(index, Some((frame, slot.id)));
         }
     }
 
@@ -39,19 +39,19 @@ impl State<'_> {
     }
 
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::In) else { return 0 };
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::In) else { return 0 };
         let channel =
-            self.channels[usize::from(row.channel)].as_ref().expect("who has lost it has none");
+            self.channels[usize::from(slot.channel)].as_ref().expect("who has lost it has none");
         channel.lanes.there[lane] as usize
     }
 
     /// `false`: nothing is there.
     pub(super) fn receives_by_lane(&mut self, at: u32, bytes: u32) -> bool {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::In) else { return false };
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::In) else { return false };
         let channel =
-            self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
+            self.channels[usize::from(slot.channel)].as_mut().expect("who has lost it has none");
         let there = &mut channel.lanes.there[lane];
         let was = *there;
         *there -= bytes.min(was);
@@ -60,8 +60,8 @@ impl State<'_> {
 
     pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
         let channel = self.channels[index].as_mut().expect("it has come by that");
-        let owner = &mut channel.lanes.rows[Way::In as usize][lane];
-        if *owner != 0 || !self.rows.at(at).had_lane(lane) {
+        let owner = &mut channel.lanes.slots[Way::In as usize][lane];
+        if *owner != 0 || !self.slots.at(at).had_lane(lane) {
             return Err(Nonsense);
         }
         *owner = at;
@@ -69,11 +69,11 @@ impl State<'_> {
     }
 
     pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        if !self.rows.at(at).may_come_home(counted) {
+        if !self.slots.at(at).may_come_home(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at);
-        if !self.rows.at(at).had_home((counted, there)) {
+        if !self.slots.at(at).had_home((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -81,15 +81,15 @@ impl State<'_> {
     }
 
     pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> u32 {
-        let Some(lane) = self.rows.at(at).lane(Way::In) else { return 0 };
+        let Some(lane) = self.slots.at(at).lane(Way::In) else { return 0 };
         let channel = self.channels[index].as_mut().expect("it has come by that");
-        channel.lanes.rows[Way::In as usize][lane] = 0;
+        channel.lanes.slots[Way::In as usize][lane] = 0;
         let there = core::mem::take(&mut channel.lanes.there[lane]);
-        let row = self.rows.at(at);
-        row.had_last_of_lane();
+        let slot = self.slots.at(at);
+        slot.had_last_of_lane();
         let push = |_: usize, place: &mut [u8]| place.fill(5);
-        let account = (&mut self.pool, row.owner());
-        if row.is_heard() && !row.queue.push(account, there as usize, push) {
+        let account = (&mut self.pool, slot.owner());
+        if slot.is_heard() && !slot.queue.push(account, there as usize, push) {
             self.lacks_memory(at);
         }
         there
@@ -97,68 +97,68 @@ impl State<'_> {
 
     /// There is none for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
-        self.rows.at(at).lacks_memory(&mut self.pool);
+        self.slots.at(at).lacks_memory(&mut self.pool);
         self.owe(at);
     }
 
     /// It is busy.
     pub(super) fn gets_lane(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        let Some(channel) = self.channels[usize::from(row.channel)].as_mut() else { return };
-        let free = channel.lanes.rows[Way::Out as usize].iter().position(|owner| *owner == 0);
+        let slot = self.slots.at(at);
+        let Some(channel) = self.channels[usize::from(slot.channel)].as_mut() else { return };
+        let free = channel.lanes.slots[Way::Out as usize].iter().position(|owner| *owner == 0);
         if let Some(lane) = free
-            && row.may_have_lane()
-            && !row.is_stray()
+            && slot.may_have_lane()
+            && !slot.is_stray()
             && channel.room >= HEADER
         {
             channel.put(Frame::Lane(lane as u32));
-            row.gets_lane(lane);
-            channel.lanes.rows[Way::Out as usize][lane] = at;
+            slot.gets_lane(lane);
+            channel.lanes.slots[Way::Out as usize][lane] = at;
         }
     }
 
     /// Its lane is full, or is another one's.
     pub(super) fn comes_home(&mut self, at: u32, unread: u32) {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::Out) else { return };
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::Out) else { return };
         let channel =
-            self.channels[usize::from(row.channel)].as_mut().expect("who has lost it has none");
-        if channel.room < HEADER || row.has(Note::Ended) || row.has(Note::HadClose) {
+            self.channels[usize::from(slot.channel)].as_mut().expect("who has lost it has none");
+        if channel.room < HEADER || slot.has(Note::Ended) || slot.has(Note::HadClose) {
             return;
         }
         channel.put(Frame::Home(unread));
-        let before = row.credit;
-        row.comes_home(unread);
-        assert_eq!(row.credit + unread, before, "there is credit for all of a lane");
-        channel.lanes.rows[Way::Out as usize][lane] = 0;
+        let before = slot.credit;
+        slot.comes_home(unread);
+        assert_eq!(slot.credit + unread, before, "there is credit for all of a lane");
+        channel.lanes.slots[Way::Out as usize][lane] = 0;
     }
 
     /// It has said its last.
     pub(super) fn has_ended(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::Out) else { return };
-        row.comes_home(0);
-        if let Some(channel) = self.channels[usize::from(row.channel)].as_mut() {
-            channel.lanes.rows[Way::Out as usize][lane] = 0;
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::Out) else { return };
+        slot.comes_home(0);
+        if let Some(channel) = self.channels[usize::from(slot.channel)].as_mut() {
+            channel.lanes.slots[Way::Out as usize][lane] = 0;
         }
     }
 
     pub(super) fn lose_lanes(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        let [inward, outward] = channel.lanes.rows;
+        let [inward, outward] = channel.lanes.slots;
         inward.into_iter().filter(|at| *at != 0).for_each(|at| {
             self.takes_rest_of_lane(index, at);
         });
         outward.into_iter().filter(|at| *at != 0).for_each(|at| self.has_ended(at));
     }
 
-    /// A lane is that of the row that has it, and of none that goes by no channel.
-    pub(super) fn look_at_lanes(&self, row: (u32, usize, [Option<usize>; 2])) {
-        let (at, index, lanes) = row;
+    /// A lane is that of the slot that has it, and of none that goes by no channel.
+    pub(super) fn look_at_lanes(&self, slot: (u32, usize, [Option<usize>; 2])) {
+        let (at, index, lanes) = slot;
         for (way, lane) in lanes.into_iter().enumerate() {
             let Some(lane) = lane else { continue };
             let channel = self.channels[index].as_ref().expect("who has lost it has none");
-            assert_eq!(channel.lanes.rows[way][lane], at);
+            assert_eq!(channel.lanes.slots[way][lane], at);
         }
     }
 }

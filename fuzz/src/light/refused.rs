@@ -9,24 +9,24 @@ impl State<'_> {
         if channel.room < Frame::Open.takes() + FOR_ANSWERS {
             return;
         }
-        let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
-        let Some(id) = channel.ids.take(at) else { return self.rows.free(at) };
-        let row = self.rows.at(at);
-        (row.id, row.fd_count) = (id, 1);
-        row.asks();
+        let Some(at) = self.slots.make(index as u16, Names::default()) else { return };
+        let Some(id) = channel.ids.take(at) else { return self.slots.free(at) };
+        let slot = self.slots.at(at);
+        (slot.id, slot.fd_count) = (id, 1);
+        slot.asks();
         channel.put(Frame::Open);
         self.numbers.push(at);
     }
 
     /// Whether it goes elsewhere.
     pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
-        let row = self.rows.at(at);
-        if !row.is_asked() && !row.moves() {
+        let slot = self.slots.at(at);
+        if !slot.is_asked() && !slot.moves() {
             return false;
         }
-        let may = if is_lost { row.is_left() } else { row.is_refused() };
+        let may = if is_lost { slot.is_left() } else { slot.is_refused() };
         if !may {
-            row.is_settled(&mut self.pool);
+            slot.is_settled(&mut self.pool);
         }
         may
     }
@@ -34,39 +34,39 @@ impl State<'_> {
     /// All that stray go by a channel, or are given up.
     pub(super) fn move_strays(&mut self, index: usize, has_somewhere: bool) {
         for _ in 0..self.strays.count() {
-            let Some(at) = self.rows.pop(&mut self.strays) else { return };
-            let row = self.rows.at(at);
-            let kept = row.queue.len();
+            let Some(at) = self.slots.pop(&mut self.strays) else { return };
+            let slot = self.slots.at(at);
+            let kept = slot.queue.len();
             let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
             let channel = self.channels[index].as_mut();
-            let Some(channel) = channel.filter(|_| has_somewhere && !row.has(Note::Reset)) else {
-                row.is_given_up(&mut self.pool);
+            let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Note::Reset)) else {
+                slot.is_given_up(&mut self.pool);
                 self.news(at);
                 self.settle(at);
                 continue;
             };
             if channel.room < least + 2 * HEADER + FOR_ANSWERS {
-                self.rows.append(&mut self.strays, at);
+                self.slots.append(&mut self.strays, at);
                 continue;
             }
             let Some(id) = channel.ids.take(at) else {
-                row.is_given_up(&mut self.pool);
+                slot.is_given_up(&mut self.pool);
                 self.settle(at);
                 continue;
             };
-            row.opens_again(index as u16, id);
+            slot.opens_again(index as u16, id);
             channel.put(Frame::Open);
             let mut done = 0;
             while done < kept {
                 let bytes = (kept - done).min(DATA_MAX);
                 channel.put(Frame::Data(bytes as u32));
-                let seen = row.queue.look_from(&self.pool, done, bytes, |_, piece| {
+                let seen = slot.queue.look_from(&self.pool, done, bytes, |_, piece| {
                     assert!(piece.iter().all(|byte| *byte == 3), "what was kept");
                 });
                 assert_eq!(seen, bytes);
                 done += bytes;
             }
-            if row.owes().is_some() {
+            if slot.owes().is_some() {
                 self.owe(at);
                 self.pay(index);
             }
@@ -75,15 +75,15 @@ impl State<'_> {
     }
 
     pub(super) fn loses(&mut self, at: u32, how: Closing) {
-        let was_asked = self.rows.at(at).is_asked();
-        let may = self.rows.at(at).moves() || how == Closing::Orderly && was_asked;
+        let was_asked = self.slots.at(at).is_asked();
+        let may = self.slots.at(at).moves() || how == Closing::Orderly && was_asked;
         if may && self.leaves(at, true) {
             return self.settle(at);
         }
-        let row = self.rows.at(at);
-        row.is_settled(&mut self.pool);
-        row.lost_channel(if was_asked { Closing::Reset } else { how });
-        row.unnote(Note::NoRoom);
+        let slot = self.slots.at(at);
+        slot.is_settled(&mut self.pool);
+        slot.lost_channel(if was_asked { Closing::Reset } else { how });
+        slot.unnote(Note::NoRoom);
         self.news(at);
         self.settle(at);
     }

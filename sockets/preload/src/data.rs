@@ -26,7 +26,7 @@ functions! {
         if let Some(got) = receive_whole(fd, bytes, length, 0) {
             return got;
         }
-        if length == 0 && light::row(fd).is_some() {
+        if length == 0 && light::token_of(fd).is_some() {
             // As of files, and not as `recv` does.
             return 0;
         }
@@ -321,7 +321,7 @@ functions! {
         value: *mut c_void,
         length: *mut u32
     ) -> c_int {
-        if let Some(at) = light::row(fd) {
+        if let Some(at) = light::token_of(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::get(at, (level, name), value, length) };
         }
@@ -504,7 +504,7 @@ functions! {
 /// good as anything else.
 fn room_for(fd: c_int, bytes: *mut c_void, flags: c_int) -> *mut c_void {
     let is_counted = bytes.is_null() && flags & libc::MSG_TRUNC != 0;
-    let is_nowhere = is_counted && light::row(fd).is_none();
+    let is_nowhere = is_counted && light::token_of(fd).is_none();
     if is_nowhere { core::ptr::dangling_mut() } else { bytes }
 }
 

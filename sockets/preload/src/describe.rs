@@ -47,7 +47,7 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
         out.write_str(" ")?;
         out.write_str(way)?;
     }
-    if crate::light::row(fd).is_some() {
+    if crate::light::token_of(fd).is_some() {
         out.write_str(" light")?;
     }
     if table::has_rings() {

@@ -95,7 +95,7 @@ functions! {
     }
 
     ov_shutdown(fd: c_int, how: c_int) -> c_int {
-        if light::row(fd).is_some() {
+        if light::token_of(fd).is_some() {
             return light::shut(fd, how);
         }
         carry::shut(fd, how);
@@ -114,7 +114,7 @@ functions! {
         value: *const c_void,
         length: u32
     ) -> c_int {
-        if let Some(at) = light::row(fd) {
+        if let Some(at) = light::token_of(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::set(at, (level, name), value, length) };
         }
@@ -137,7 +137,7 @@ functions! {
     }
 
     ov_getsockname(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
-        match light::row(fd) {
+        match light::token_of(fd) {
             // SAFETY: the program's arguments, as they are.
             Some(at) => unsafe { light::name(at, light::Whose::Own, address, length) },
             // SAFETY: the program's arguments, as they are.
@@ -146,7 +146,7 @@ functions! {
     }
 
     ov_getpeername(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
-        match light::row(fd) {
+        match light::token_of(fd) {
             // SAFETY: the program's arguments, as they are.
             Some(at) => unsafe { light::name(at, light::Whose::Peers, address, length) },
             // SAFETY: the program's arguments, as they are.
@@ -155,7 +155,7 @@ functions! {
     }
 
     ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
-        if let Some(at) = light::row(to) {
+        if let Some(at) = light::token_of(to) {
             carry::may_sleep();
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::send_file(at, from, offset, count) };
@@ -304,7 +304,7 @@ functions! {
             return nothing_there();
         }
         let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-        if let Some(at) = light::row(fd)
+        if let Some(at) = light::token_of(fd)
             && !is_duplicate
             && let Some(result) = light::control(at, command, argument)
         {
@@ -329,7 +329,7 @@ functions! {
     }
 
     ov_ioctl(fd: c_int, request: u64, argument: usize) -> c_int {
-        if let Some(at) = light::row(fd) {
+        if let Some(at) = light::token_of(fd) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::request(fd, at, request, argument) };
         }

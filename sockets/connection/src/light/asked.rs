@@ -10,10 +10,10 @@
 use super::budgets::{FIRST_WINDOW, WINDOW};
 use super::frame::Frame;
 use super::queue::{Owner, Pool};
-use super::row::{Closing, Note, Row};
+use super::slot::{Closing, Note, Slot};
 use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
-impl Row {
+impl Slot {
     /// It is about to say `Open`. Until it was accepted little may be sent.
     pub fn asks(&mut self) {
         self.note(Note::Connects);
@@ -185,15 +185,15 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::OUT;
+    use super::super::slot::OUT;
     use super::super::{Block, Names};
     use super::*;
 
-    fn asked() -> Row {
-        let mut row = Row::default();
-        row.begin(0, Names::default());
-        row.asks();
-        row
+    fn asked() -> Slot {
+        let mut slot = Slot::default();
+        slot.begin(0, Names::default());
+        slot.asks();
+        slot
     }
 
     fn blocks(count: usize) -> Vec<Block> {
@@ -204,99 +204,101 @@ mod tests {
     fn what_is_kept_has_not_come() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut row = asked();
-        row.keep(&mut pool, 10, |_, place| place.fill(7));
-        assert_eq!((row.queue.len(), row.received(), row.readiness(0)), (10, 0, OUT));
-        row.hears(&mut pool, Frame::Close(true));
-        assert_eq!(row.queue.len(), 10);
-        row.hears(&mut pool, Frame::Accepted);
-        assert!(row.queue.is_empty() && !row.is_asked() && !row.is_refused());
+        let mut slot = asked();
+        slot.keep(&mut pool, 10, |_, place| place.fill(7));
+        assert_eq!((slot.queue.len(), slot.received(), slot.readiness(0)), (10, 0, OUT));
+        slot.hears(&mut pool, Frame::Close(true));
+        assert_eq!(slot.queue.len(), 10);
+        slot.hears(&mut pool, Frame::Accepted);
+        assert!(slot.queue.is_empty() && !slot.is_asked() && !slot.is_refused());
     }
 
     #[test]
     fn little_is_sent_before_it_is_accepted() {
         let (mut memory, mut free) = (blocks(40), [0; 40]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut row = asked();
-        assert_eq!(row.may_send(), Ok(Some(FIRST_WINDOW)));
-        row.keep(&mut pool, FIRST_WINDOW as usize, |_, _| {});
-        row.credit -= FIRST_WINDOW;
-        assert!(row.waits_for_accept() && row.readiness(0) & OUT == 0);
-        row.hears(&mut pool, Frame::Accepted);
-        assert_eq!((row.credit, row.had_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
-        assert!(!row.waits_for_accept() && !row.had_credit(1));
+        let mut slot = asked();
+        assert_eq!(slot.may_send(), Ok(Some(FIRST_WINDOW)));
+        slot.keep(&mut pool, FIRST_WINDOW as usize, |_, _| {});
+        slot.credit -= FIRST_WINDOW;
+        assert!(slot.waits_for_accept() && slot.readiness(0) & OUT == 0);
+        slot.hears(&mut pool, Frame::Accepted);
+        assert_eq!((slot.credit, slot.had_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
+        assert!(!slot.waits_for_accept() && !slot.had_credit(1));
     }
 
     #[test]
     fn who_keeps_no_copy_does_not_move() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut row = asked();
-        row.keep(&mut pool, 16 << 10, |_, _| {});
-        assert!(row.queue.is_empty() && row.is_asked() && !row.is_put_off() && !row.is_refused());
+        let mut slot = asked();
+        slot.keep(&mut pool, 16 << 10, |_, _| {});
+        assert!(
+            slot.queue.is_empty() && slot.is_asked() && !slot.is_put_off() && !slot.is_refused()
+        );
     }
 
     #[test]
     fn who_is_put_off_asks_as_often_as_it_takes() {
-        let mut row = asked();
+        let mut slot = asked();
         for _ in 0..5 * TRIES {
-            assert!(row.is_put_off() && row.waits_for_room());
-            row.has_said(Frame::Close(false));
-            assert!(row.is_apart());
-            row.strays();
-            assert!(row.waits_for_room() && !row.has_moved());
-            row.opens_again(1, 2);
-            assert!(!row.waits_for_room());
+            assert!(slot.is_put_off() && slot.waits_for_room());
+            slot.has_said(Frame::Close(false));
+            assert!(slot.is_apart());
+            slot.strays();
+            assert!(slot.waits_for_room() && !slot.has_moved());
+            slot.opens_again(1, 2);
+            assert!(!slot.waits_for_room());
         }
-        assert!(row.is_refused() && !row.waits_for_room());
+        assert!(slot.is_refused() && !slot.waits_for_room());
     }
 
     #[test]
     fn one_that_moves_parts_first() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut row = asked();
-        row.keep(&mut pool, 10, |_, _| {});
-        row.end();
-        assert_eq!(row.owes(), Some(Frame::End));
-        assert!(row.is_refused() && row.moves() && !row.is_apart());
-        assert_eq!((row.owes(), row.readiness(0)), (Some(Frame::Close(false)), OUT));
-        row.has_said(Frame::Close(false));
-        assert!(row.is_apart() && row.owes().is_none());
-        row.strays();
-        assert_eq!((row.is_at_end(), row.may_send()), (Ok(false), Err(32)));
-        row.opens_again(3, 8);
-        assert_eq!((row.channel, row.id, row.credit), (3, 8, FIRST_WINDOW - 10));
-        assert_eq!((row.owes(), row.has_moved()), (Some(Frame::End), true));
-        assert!(!row.is_apart());
+        let mut slot = asked();
+        slot.keep(&mut pool, 10, |_, _| {});
+        slot.end();
+        assert_eq!(slot.owes(), Some(Frame::End));
+        assert!(slot.is_refused() && slot.moves() && !slot.is_apart());
+        assert_eq!((slot.owes(), slot.readiness(0)), (Some(Frame::Close(false)), OUT));
+        slot.has_said(Frame::Close(false));
+        assert!(slot.is_apart() && slot.owes().is_none());
+        slot.strays();
+        assert_eq!((slot.is_at_end(), slot.may_send()), (Ok(false), Err(32)));
+        slot.opens_again(3, 8);
+        assert_eq!((slot.channel, slot.id, slot.credit), (3, 8, FIRST_WINDOW - 10));
+        assert_eq!((slot.owes(), slot.has_moved()), (Some(Frame::End), true));
+        assert!(!slot.is_apart());
     }
 
     #[test]
     fn one_that_was_closed_moves_and_closes_again() {
-        let mut row = asked();
-        row.close(0);
-        row.has_said(Frame::Close(false));
-        assert!(row.is_left() && row.is_apart());
-        row.strays();
-        row.opens_again(1, 2);
-        assert_eq!(row.owes(), Some(Frame::Close(false)));
+        let mut slot = asked();
+        slot.close(0);
+        slot.has_said(Frame::Close(false));
+        assert!(slot.is_left() && slot.is_apart());
+        slot.strays();
+        slot.opens_again(1, 2);
+        assert_eq!(slot.owes(), Some(Frame::Close(false)));
     }
 
     #[test]
     fn nobody_asks_without_end() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut row = asked();
+        let mut slot = asked();
         let mut count = 1;
-        while row.is_left() {
-            row.strays();
-            row.opens_again(0, 0);
+        while slot.is_left() {
+            slot.strays();
+            slot.opens_again(0, 0);
             count += 1;
         }
         assert_eq!(count, TRIES);
-        assert!(!row.waits());
-        row.is_given_up(&mut pool);
-        assert_eq!(row.is_at_end(), Err(104));
-        assert!(row.is_apart());
+        assert!(!slot.waits());
+        slot.is_given_up(&mut pool);
+        assert_eq!(slot.is_at_end(), Err(104));
+        assert!(slot.is_apart());
     }
 }

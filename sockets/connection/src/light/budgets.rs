@@ -15,6 +15,6 @@ pub const UNACCEPTED_BLOCKS: usize = 16 << 10;
 pub const SPARE: usize = 1024;
 /// Budget: connections of a process. One peer has as many as are left to all others. Memory is
 /// taken when they are used.
-pub const ROWS: usize = 1 << 21;
+pub const SLOTS: usize = 1 << 21;
 /// Budget: other processes that one has connections with.
 pub const CHANNELS: usize = 64;

@@ -11,9 +11,9 @@
 pub use super::heat::Way;
 
 use super::frame::LANE_MAX;
-use super::row::{Note, Row};
+use super::slot::{Note, Slot};
 
-impl Row {
+impl Slot {
     /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
     #[inline]
     pub fn sends_at(&mut self, clock: u16) -> bool {
@@ -92,32 +92,32 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::super::frame::Names;
-    use super::super::row::{Closing, WINDOW};
+    use super::super::slot::{Closing, WINDOW};
     use super::*;
 
-    fn row() -> Row {
-        let mut row = Row::default();
-        row.begin(0, Names::default());
-        row
+    fn slot() -> Slot {
+        let mut slot = Slot::default();
+        slot.begin(0, Names::default());
+        slot
     }
 
     #[test]
     fn only_what_goes_on_has_a_lane() {
-        let mut ended = row();
+        let mut ended = slot();
         assert!(ended.may_have_lane());
         ended.end();
-        let mut closed = row();
+        let mut closed = slot();
         closed.had_close(Closing::Orderly);
-        let mut asked = row();
+        let mut asked = slot();
         asked.asks();
-        let mut accepted = row();
+        let mut accepted = slot();
         accepted.is_accepted();
-        let mut poor = row();
+        let mut poor = slot();
         poor.credit = LANE_MAX - 1;
-        let mut has_one = row();
+        let mut has_one = slot();
         has_one.gets_lane(3);
-        for row in [ended, closed, asked, accepted, poor, has_one] {
-            assert!(!row.may_have_lane(), "{row:?}");
+        for slot in [ended, closed, asked, accepted, poor, has_one] {
+            assert!(!slot.may_have_lane(), "{slot:?}");
         }
         has_one.comes_home(9);
         assert!(has_one.may_have_lane() && has_one.credit == WINDOW - 9);
@@ -125,16 +125,16 @@ mod tests {
 
     #[test]
     fn what_was_read_from_the_lane_is_credit() {
-        let mut row = row();
-        assert!(row.had_lane(2) && !row.had_lane(3));
-        assert_eq!(row.lane(Way::In), Some(2));
-        assert!(row.may_come_home(WINDOW) && !row.may_come_home(WINDOW + 1));
-        row.had_last_of_lane();
-        assert!(!row.may_come_home(0));
-        assert!(row.had_home((1000, 0)) && row.lane(Way::In).is_none());
-        assert!(row.may_come(WINDOW - 1000) && !row.may_come(WINDOW - 999));
-        assert!(row.had_lane(2) && !row.had_home((10, 11)));
-        row.had_end();
-        assert!(!row.had_lane(1));
+        let mut slot = slot();
+        assert!(slot.had_lane(2) && !slot.had_lane(3));
+        assert_eq!(slot.lane(Way::In), Some(2));
+        assert!(slot.may_come_home(WINDOW) && !slot.may_come_home(WINDOW + 1));
+        slot.had_last_of_lane();
+        assert!(!slot.may_come_home(0));
+        assert!(slot.had_home((1000, 0)) && slot.lane(Way::In).is_none());
+        assert!(slot.may_come(WINDOW - 1000) && !slot.may_come(WINDOW - 999));
+        assert!(slot.had_lane(2) && !slot.had_home((10, 11)));
+        slot.had_end();
+        assert!(!slot.had_lane(1));
     }
 }

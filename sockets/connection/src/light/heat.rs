@@ -60,19 +60,19 @@ impl Busy {
 mod tests {
     use super::*;
 
-    fn row() -> Busy {
+    fn slot() -> Busy {
         Busy::default()
     }
 
     #[test]
     fn few_that_send_are_busy() {
         for (count, is_busy) in [(1, true), (20, true), (33, false), (1000, false), (8192, false)] {
-            let mut rows = vec![row(); count];
+            let mut slots = vec![slot(); count];
             let mut clock = 0_u16;
             let mut was_busy = false;
             for turn in 0..20 * count {
                 clock = clock.wrapping_add(1);
-                was_busy |= rows[turn % count].sends_at(clock) && turn > count;
+                was_busy |= slots[turn % count].sends_at(clock) && turn > count;
             }
             assert_eq!(was_busy, is_busy, "{count}");
         }
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn who_has_cooled_has_to_be_busy_anew() {
-        let mut row = row();
-        assert_eq!((1..100).position(|clock| row.sends_at(clock)), Some(6));
-        row.cools();
-        assert_eq!((8..100).position(|clock| row.sends_at(clock)), Some(6));
+        let mut slot = slot();
+        assert_eq!((1..100).position(|clock| slot.sends_at(clock)), Some(6));
+        slot.cools();
+        assert_eq!((8..100).position(|clock| slot.sends_at(clock)), Some(6));
     }
 }

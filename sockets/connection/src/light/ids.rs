@@ -2,9 +2,9 @@
 //! are of one side, odd ones of the other. A number is used again when both have said that they
 //! have closed: nothing of the old connection comes then any more.
 
-/// Of a channel, by id: the row of each connection, or what to use next.
+/// Of a channel, by id: the slot of each connection, or what to use next.
 pub struct Ids<'a> {
-    rows: &'a mut [u32],
+    slots: &'a mut [u32],
     side: u32,
     free: u32,
     /// Ids of ours that were never used begin here.
@@ -20,35 +20,35 @@ const FREE: u32 = 1 << 31;
 
 impl<'a> Ids<'a> {
     /// Of memory that is all zeros, for side 0 or 1.
-    pub fn new(rows: &'a mut [u32], side: u32) -> Self {
-        Self { rows, side: side & 1, free: 0, end: side & 1, known: 0, used: 0 }
+    pub fn new(slots: &'a mut [u32], side: u32) -> Self {
+        Self { slots, side: side & 1, free: 0, end: side & 1, known: 0, used: 0 }
     }
 
     /// One for a connection that this side opens.
-    pub fn take(&mut self, row: u32) -> Option<u32> {
+    pub fn take(&mut self, slot: u32) -> Option<u32> {
         let id = match self.free.checked_sub(1) {
             Some(id) => {
-                self.free = *self.rows.get(id as usize)? & !FREE;
+                self.free = *self.slots.get(id as usize)? & !FREE;
                 id
             }
-            None if (self.end as usize) < self.rows.len() => {
+            None if (self.end as usize) < self.slots.len() => {
                 self.end += 2;
                 self.end - 2
             }
             None => return None,
         };
-        self.rows[id as usize] = row;
+        self.slots[id as usize] = slot;
         self.used += 1;
         self.known = self.known.max(id + 1);
         Some(id)
     }
 
     /// The other side has opened one: `false` if it may not have this id.
-    pub fn opened(&mut self, id: u32, row: u32) -> bool {
+    pub fn opened(&mut self, id: u32, slot: u32) -> bool {
         let is_theirs = id & 1 != self.side;
-        match self.rows.get_mut(id as usize) {
+        match self.slots.get_mut(id as usize) {
             Some(place) if is_theirs && *place == 0 => {
-                *place = row;
+                *place = slot;
                 self.used += 1;
                 self.known = self.known.max(id + 1);
                 true
@@ -60,28 +60,28 @@ impl<'a> Ids<'a> {
     /// The other side may have this one for a new connection.
     #[must_use]
     pub fn may_be_opened(&self, id: u32) -> bool {
-        id & 1 != self.side && self.rows.get(id as usize) == Some(&0)
+        id & 1 != self.side && self.slots.get(id as usize) == Some(&0)
     }
 
-    /// Which row it is, if it is in use.
+    /// Which slot it is, if it is in use.
     #[must_use]
     #[inline(always)]
-    pub fn row(&self, id: u32) -> Option<u32> {
-        let row = *self.rows.get(id as usize)?;
-        (row != 0 && row & FREE == 0).then_some(row)
+    pub fn slot(&self, id: u32) -> Option<u32> {
+        let slot = *self.slots.get(id as usize)?;
+        (slot != 0 && slot & FREE == 0).then_some(slot)
     }
 
     /// Both ends have closed.
     pub fn give(&mut self, id: u32) {
-        if self.row(id).is_none() {
+        if self.slot(id).is_none() {
             return;
         }
         self.used -= 1;
         if id & 1 == self.side {
-            self.rows[id as usize] = FREE | self.free;
+            self.slots[id as usize] = FREE | self.free;
             self.free = id + 1;
         } else {
-            self.rows[id as usize] = 0;
+            self.slots[id as usize] = 0;
         }
     }
 
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!([even.take(7), odd.take(9)], [Some(0), Some(1)]);
         assert!(odd.opened(0, 3) && even.opened(1, 4));
         assert!(!odd.opened(0, 5) && !odd.opened(3, 5) && !odd.opened(8, 5));
-        assert_eq!([even.row(0), even.row(1), even.row(2)], [Some(7), Some(4), None]);
+        assert_eq!([even.slot(0), even.slot(1), even.slot(2)], [Some(7), Some(4), None]);
         assert_eq!([even.take(1), even.take(2), even.take(3)], [Some(2), Some(4), None]);
         even.give(2);
         even.give(0);

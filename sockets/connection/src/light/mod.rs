@@ -8,8 +8,8 @@
 //! * [`queue`]: bytes that have come and were not received.
 //! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`busy`], [`heat`]: whether it has a lane to itself.
-//! * [`row`]: one connection, as one end has it.
-//! * [`rows`]: all of them, and lists of those that are ready.
+//! * [`slot`]: one connection, as one end has it.
+//! * [`slot_table`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
 
 pub mod asked;
@@ -19,12 +19,12 @@ pub mod frame;
 pub mod heat;
 pub mod ids;
 pub mod queue;
-pub mod row;
-pub mod rows;
+pub mod slot;
+pub mod slot_table;
 pub mod stage;
 
 pub use frame::{Frame, Names};
 pub use ids::Ids;
 pub use queue::{Block, Owner, Pool};
-pub use row::Row;
-pub use rows::{List, Rows};
+pub use slot::Slot;
+pub use slot_table::{List, SlotTable};

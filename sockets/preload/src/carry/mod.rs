@@ -114,7 +114,7 @@ pub(crate) fn send(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return match light::row(fd) {
+        return match light::token_of(fd) {
             Some(at) => light::send(at, parts(), flags, || {}),
             None => native(),
         };
@@ -123,7 +123,7 @@ pub(crate) fn send(
     stays_with_kernel(fd, flags);
     let way = carried(fd);
     if let Way::Unknown = way
-        && let Some(at) = light::row(fd)
+        && let Some(at) = light::token_of(fd)
     {
         return light::send(at, parts(), flags, residue::flush_all);
     }
@@ -166,7 +166,7 @@ pub(crate) fn receive(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return match light::row(fd) {
+        return match light::token_of(fd) {
             Some(at) => light::receive(at, parts(), flags),
             None => native(),
         };
@@ -179,7 +179,7 @@ pub(crate) fn receive(
             return by_resting(link, native);
         }
         Way::Unknown => {
-            if let Some(at) = light::row(fd) {
+            if let Some(at) = light::token_of(fd) {
                 residue::flush_before(fd, flags);
                 return light::receive(at, parts(), flags);
             }

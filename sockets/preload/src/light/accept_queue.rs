@@ -1,13 +1,13 @@
 //! Connections that wait to be accepted at a listening socket: in the order in which they came, and
 //! those of each channel together, so that none of a full backlog is looked for.
 
-use omniverb_connection::light::{List, Row, Rows};
+use omniverb_connection::light::{List, Slot, SlotTable};
 
 use super::room::CHANNELS;
 
 const _: () = assert!(CHANNELS <= u64::BITS as usize);
 
-/// All that wait at one. Until it is accepted a row's `data` is how many came before it.
+/// All that wait at one. Until it is accepted a slot's `data` is how many came before it.
 #[derive(Clone, Copy)]
 pub(super) struct Pending {
     lists: [List; CHANNELS],
@@ -41,19 +41,19 @@ impl Pending {
     }
 
     /// One more, behind so many.
-    pub(super) fn push(&mut self, rows: &mut Rows<'_>, at: u32, before: u64) {
-        let row = rows.at(at);
-        row.data = before;
-        let channel = usize::from(row.channel);
-        rows.ready(&mut self.lists[channel], at);
+    pub(super) fn push(&mut self, slots: &mut SlotTable<'_>, at: u32, before: u64) {
+        let slot = slots.at(at);
+        slot.data = before;
+        let channel = usize::from(slot.channel);
+        slots.ready(&mut self.lists[channel], at);
         self.occupied |= 1 << channel;
         self.count += 1;
     }
 
     /// The one that came first; 0: none.
-    pub(super) fn first(&self, rows: &mut Rows<'_>) -> u32 {
+    pub(super) fn first(&self, slots: &mut SlotTable<'_>) -> u32 {
         let heads = self.channels().map(|channel| self.lists[channel].first());
-        heads.min_by_key(|at| rows.at(*at).data).unwrap_or(0)
+        heads.min_by_key(|at| slots.at(*at).data).unwrap_or(0)
     }
 
     /// The same of a channel.
@@ -62,11 +62,11 @@ impl Pending {
     }
 
     /// One waits no more.
-    pub(super) fn remove(&mut self, rows: &mut Rows<'_>, at: u32) {
-        let row: &mut Row = rows.at(at);
-        row.data = 0;
-        let channel = usize::from(row.channel);
-        rows.unready(&mut self.lists[channel], at);
+    pub(super) fn remove(&mut self, slots: &mut SlotTable<'_>, at: u32) {
+        let slot: &mut Slot = slots.at(at);
+        slot.data = 0;
+        let channel = usize::from(slot.channel);
+        slots.unready(&mut self.lists[channel], at);
         if self.of(channel) == 0 {
             self.occupied &= !(1 << channel);
         }

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::frame::Name;
-use omniverb_connection::light::row::Closing;
+use omniverb_connection::light::slot::Closing;
 use omniverb_formats::channel::{BYTES, WAY_KEPT};
 use omniverb_formats::message::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

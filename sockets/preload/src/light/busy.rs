@@ -8,7 +8,7 @@
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
-use omniverb_connection::light::row::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Note};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
 
@@ -41,13 +41,13 @@ impl State {
     /// One has sent by the channel: if it is busy it gets a lane.
     #[inline]
     pub(super) fn has_sent(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        let index = usize::from(row.channel);
+        let slot = self.slots.at(at);
+        let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.lanes.clock = channel.lanes.clock.wrapping_add(1);
-        if row.sends_at(channel.lanes.clock) {
-            row.cools();
-            if row.may_have_lane() {
+        if slot.sends_at(channel.lanes.clock) {
+            slot.cools();
+            if slot.may_have_lane() {
                 self.gives_lane(at, index);
             }
         }
@@ -62,13 +62,13 @@ impl State {
         }
         let Some(lane) = channel.free_lane() else { return self.takes_one_away(index) };
         let token = self.token(at);
-        let row = self.rows.at(at);
+        let slot = self.slots.at(at);
         let Some(channel) = self.channels[index].as_mut() else { return };
-        channel.put(Frame::Lane(lane as u32), row.id);
-        row.gets_lane(lane);
-        channel.lanes.rows[Way::Out as usize][lane] = at;
-        channel.shown().goes_by(channel.side, row.id, Some(lane));
-        let whose = channel.whose((token, row), Way::Out);
+        channel.put(Frame::Lane(lane as u32), slot.id);
+        slot.gets_lane(lane);
+        channel.lanes.slots[Way::Out as usize][lane] = at;
+        channel.shown().goes_by(channel.side, slot.id, Some(lane));
+        let whose = channel.whose((token, slot), Way::Out);
         let place = (index, Way::Out, lane);
         handle(index, Way::Out, lane).begins(&whose, place, Before::Nothing);
     }
@@ -79,13 +79,13 @@ impl State {
         let Some(channel) = self.channels[index].as_mut() else { return };
         let lane = channel.lanes.hand;
         channel.lanes.hand = (lane + 1) % LANES;
-        let at = channel.lanes.rows[Way::Out as usize][lane];
+        let at = channel.lanes.slots[Way::Out as usize][lane];
         if at == 0 || handle(index, Way::Out, lane).was_used() {
             return;
         }
         // That of one that is about to end is free soon.
-        let row = self.rows.at(at);
-        if !row.has(Note::Ended) && !row.has(Note::HadClose) {
+        let slot = self.slots.at(at);
+        if !slot.has(Note::Ended) && !slot.has(Note::HadClose) {
             self.comes_home(at);
         }
     }
@@ -93,37 +93,37 @@ impl State {
     /// What is sent next goes by the channel. `false`: there is no room there to say so.
     #[cold]
     pub(super) fn comes_home(&mut self, at: u32) -> bool {
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         let least = FOR_ANSWERS + HEADER;
         let Some(channel) = self.channels[index].as_mut() else { return false };
         if channel.room(least) < least {
             return false;
         }
         self.leaves_lane(at);
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::Out) else { return true };
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::Out) else { return true };
         let Some(channel) = self.channels[index].as_mut() else { return false };
         let unread = handle(index, Way::Out, lane).hold().map_or(0, |held| held.unread());
-        channel.put(Frame::Home(unread), row.id);
-        row.comes_home(unread);
+        channel.put(Frame::Home(unread), slot.id);
+        slot.comes_home(unread);
         self.has_left_lane(at, index, lane);
         true
     }
 
     /// It has said its last: nothing more goes by its lane.
     pub(super) fn has_ended(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::Out) else { return };
-        let index = usize::from(row.channel);
-        row.comes_home(0);
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::Out) else { return };
+        let index = usize::from(slot.channel);
+        slot.comes_home(0);
         self.has_left_lane(at, index, lane);
     }
 
     fn has_left_lane(&mut self, at: u32, index: usize, lane: usize) {
-        let id = self.rows.at(at).id;
+        let id = self.slots.at(at).id;
         self.carried.1 += handle(index, Way::Out, lane).hold().map_or(0, |held| held.sent());
         if let Some(channel) = self.channels[index].as_mut() {
-            channel.lanes.rows[Way::Out as usize][lane] = 0;
+            channel.lanes.slots[Way::Out as usize][lane] = 0;
             channel.lanes.left[Way::Out as usize][lane] += 1;
             channel.shown().goes_by(channel.side, id, None);
         }
@@ -132,26 +132,26 @@ impl State {
     /// Whoever sends is to ask from now on whether that may be: before anything is done that ends
     /// it.
     pub(super) fn leaves_lane(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if let Some(lane) = row.lane(Way::Out) {
-            handle(usize::from(row.channel), Way::Out, lane).is_left(at, Way::Out);
+        let slot = self.slots.at(at);
+        if let Some(lane) = slot.lane(Way::Out) {
+            handle(usize::from(slot.channel), Way::Out, lane).is_left(at, Way::Out);
         }
     }
 
     /// There is no memory for what comes: nothing behind that is for the program.
     pub(super) fn leaves_lanes(&mut self, at: u32) {
         self.leaves_lane(at);
-        let row = self.rows.at(at);
-        if let Some(lane) = row.lane(Way::In) {
-            handle(usize::from(row.channel), Way::In, lane).is_left(at, Way::In);
+        let slot = self.slots.at(at);
+        if let Some(lane) = slot.lane(Way::In) {
+            handle(usize::from(slot.channel), Way::In, lane).is_left(at, Way::In);
         }
     }
 
     /// Its calls wait, or do not.
     pub(super) fn tells_lane(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if let Some(lane) = row.lane(Way::In) {
-            handle(usize::from(row.channel), Way::In, lane).calls((&*row).into());
+        let slot = self.slots.at(at);
+        if let Some(lane) = slot.lane(Way::In) {
+            handle(usize::from(slot.channel), Way::In, lane).calls((&*slot).into());
         }
     }
 
@@ -163,26 +163,26 @@ impl State {
         parts: &Parts<'_>,
         from: usize,
     ) -> usize {
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         handle(index, Way::Out, lane).hold().map_or(0, |held| held.send(parts, from))
     }
 
     /// The other end has one.
     pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
         let token = self.token(at);
-        let row = self.rows.at(at);
+        let slot = self.slots.at(at);
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
-        let is_free = channel.lanes.rows[Way::In as usize][lane] == 0;
-        if !is_free || !row.had_lane(lane) {
+        let is_free = channel.lanes.slots[Way::In as usize][lane] == 0;
+        if !is_free || !slot.had_lane(lane) {
             return Err(Nonsense);
         }
-        channel.lanes.rows[Way::In as usize][lane] = at;
+        channel.lanes.slots[Way::In as usize][lane] = at;
         channel.lanes.inward |= 1 << lane;
-        let whose = channel.whose((token, row), Way::In);
+        let whose = channel.whose((token, slot), Way::In);
         let handle = handle(index, Way::In, lane);
         channel.lanes.noted[lane] = handle.position();
-        let before = if row.received() == 0 { Before::Nothing } else { Before::Queued };
-        let is_lost = !row.is_heard();
+        let before = if slot.received() == 0 { Before::Nothing } else { Before::Queued };
+        let is_lost = !slot.is_heard();
         handle.begins(&whose, (index, Way::In, lane), before);
         if is_lost {
             // What comes there is behind bytes that nobody has.
@@ -193,11 +193,11 @@ impl State {
 
     /// The other end comes by the channel again; so much of what is in its lane it counts.
     pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        if !self.rows.at(at).may_come_home(counted) {
+        if !self.slots.at(at).may_come_home(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at)?;
-        if !self.rows.at(at).had_home((counted, there)) {
+        if !self.slots.at(at).had_home((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -211,11 +211,11 @@ impl State {
         let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
         let Some(held) = handle(index, Way::In, lane).hold() else { return Err(Nonsense) };
         let there = held.waiting().ok_or(Nonsense)?;
-        let row = self.rows.at(at);
-        let has_memory = !row.is_heard()
-            || row
+        let slot = self.slots.at(at);
+        let has_memory = !slot.is_heard()
+            || slot
                 .queue
-                .push((&mut self.pool, row.owner()), there, |done, place| held.read(done, place));
+                .push((&mut self.pool, slot.owner()), there, |done, place| held.read(done, place));
         held.takes(there);
         drop(held);
         if let Some(channel) = self.channels[index].as_mut() {
@@ -232,12 +232,12 @@ impl State {
 
     /// Nothing comes by the lane of a connection any more: which it was.
     fn has_no_lane_inward(&mut self, index: usize, at: u32) -> Option<usize> {
-        let row = self.rows.at(at);
-        let lane = row.lane(Way::In)?;
-        row.had_last_of_lane();
+        let slot = self.slots.at(at);
+        let lane = slot.lane(Way::In)?;
+        slot.had_last_of_lane();
         handle(index, Way::In, lane).is_left(at, Way::In);
         if let Some(channel) = self.channels[index].as_mut() {
-            channel.lanes.rows[Way::In as usize][lane] = 0;
+            channel.lanes.slots[Way::In as usize][lane] = 0;
             channel.lanes.inward &= !(1 << lane);
             channel.lanes.awaited &= !(1 << lane);
         }
@@ -248,7 +248,7 @@ impl State {
     /// Then it may have come afterwards.
     pub(super) fn lose_lanes(&mut self, index: usize, how: Closing) {
         let Some(channel) = self.channels[index].as_ref() else { return };
-        let [inward, outward] = channel.lanes.rows;
+        let [inward, outward] = channel.lanes.slots;
         for at in inward.into_iter().filter(|at| *at != 0) {
             match how {
                 Closing::Orderly => _ = self.takes_rest_of_lane(index, at),
@@ -267,9 +267,9 @@ impl State {
 
     /// Bytes that are in the lane of a connection. What makes no sense is found by who takes them.
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::In).filter(|_| !row.has(Note::WasReset)) else { return 0 };
-        let index = usize::from(row.channel);
+        let slot = self.slots.at(at);
+        let Some(lane) = slot.lane(Way::In).filter(|_| !slot.has(Note::WasReset)) else { return 0 };
+        let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_ref() else { return 0 };
         let position = handle(index, Way::In, lane).position();
         // Another thread may just be taking some.
@@ -279,7 +279,7 @@ impl State {
     /// What can be done with a connection, in events of `epoll`.
     pub(super) fn readiness(&mut self, at: u32) -> u32 {
         let in_lane = self.in_lane(at);
-        self.rows.at(at).readiness(in_lane)
+        self.slots.at(at).readiness(in_lane)
     }
 
     /// Receives from the lane of a connection what there is, behind so many bytes that the call
@@ -290,13 +290,13 @@ impl State {
         parts: &Parts<'_>,
         (from, takes): (usize, Takes),
     ) -> Result<usize, Nonsense> {
-        let row = self.rows.at(at);
-        let lane = row.lane(Way::In).filter(|_| !row.has(Note::WasReset));
+        let slot = self.slots.at(at);
+        let lane = slot.lane(Way::In).filter(|_| !slot.has(Note::WasReset));
         let Some(lane) = lane else { return Ok(0) };
-        let Some(held) = handle(usize::from(row.channel), Way::In, lane).hold() else {
+        let Some(held) = handle(usize::from(slot.channel), Way::In, lane).hold() else {
             return Ok(0);
         };
-        if row.received() == 0 {
+        if slot.received() == 0 {
             held.is_next();
         }
         held.receive(parts, from, takes).ok_or(Nonsense)
@@ -315,7 +315,7 @@ impl State {
             channel.lanes.noted[lane] = head;
             let is_awaited = channel.lanes.awaited & 1 << lane != 0;
             channel.lanes.awaited &= !(1 << lane);
-            let at = channel.lanes.rows[Way::In as usize][lane];
+            let at = channel.lanes.slots[Way::In as usize][lane];
             // What nobody sleeps for wakes nobody.
             self.is_ready(at);
             self.has_news |= is_awaited;
@@ -327,14 +327,14 @@ impl State {
         match what {
             Awaits::Frames => {}
             Awaits::One(token) => {
-                if let Some(at) = self.row(token) {
+                if let Some(at) = self.slot(token) {
                     self.awaits_one(at);
                 }
             }
             Awaits::These(all) => {
                 let reads = libc::POLLIN | libc::POLLRDNORM;
                 for one in all.iter().filter(|one| one.events & reads != 0) {
-                    if let Some(at) = descriptors::row(one.fd) {
+                    if let Some(at) = descriptors::slot(one.fd) {
                         self.awaits_one(at);
                     } else if sets::are_any() {
                         self.awaits(Awaits::Members(table::look(one.fd).id()));
@@ -346,8 +346,8 @@ impl State {
                 let are_nested = self.sets.nestings > 0;
                 for channel in self.channels[..self.channels_end].iter_mut().flatten() {
                     for lane in channel.lanes.inward() {
-                        let at = channel.lanes.rows[Way::In as usize][lane];
-                        let set = usize::from(self.rows.at(at).set);
+                        let at = channel.lanes.slots[Way::In as usize][lane];
+                        let set = usize::from(self.slots.at(at).set);
                         if set == place + 1 || are_nested && set != 0 {
                             channel.awaits(lane);
                         }
@@ -370,9 +370,9 @@ impl State {
     }
 
     fn awaits_one(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if let Some(lane) = row.lane(Way::In)
-            && let Some(channel) = self.channels[usize::from(row.channel)].as_mut()
+        let slot = self.slots.at(at);
+        if let Some(lane) = slot.lane(Way::In)
+            && let Some(channel) = self.channels[usize::from(slot.channel)].as_mut()
         {
             channel.awaits(lane);
         }
@@ -394,9 +394,9 @@ impl State {
 impl Channel {
     /// One that nobody has to send by.
     fn free_lane(&self) -> Option<usize> {
-        let (rows, left) =
-            (&self.lanes.rows[Way::Out as usize], &self.lanes.left[Way::Out as usize]);
-        (0..LANES).find(|lane| rows[*lane] == 0 && self.lane(Way::Out, *lane).is_free(left[*lane]))
+        let (slots, left) =
+            (&self.lanes.slots[Way::Out as usize], &self.lanes.left[Way::Out as usize]);
+        (0..LANES).find(|lane| slots[*lane] == 0 && self.lane(Way::Out, *lane).is_free(left[*lane]))
     }
 
     /// A thread is about to sleep for what comes by one.

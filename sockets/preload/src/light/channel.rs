@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
-use omniverb_connection::light::{Frame, Ids, List, Names, Row};
+use omniverb_connection::light::{Frame, Ids, List, Names, Slot};
 use omniverb_connection::time_budget::Spent;
 use omniverb_formats::bytes;
 use omniverb_formats::channel::{
@@ -153,11 +153,11 @@ pub(super) struct Channel {
     read: u64,
     /// How far this side has read.
     tail: u64,
-    /// Rows that have something to say, or want room.
+    /// SlotTable that have something to say, or want room.
     pub debts: List,
     /// There is an `Open`, and no room for its answer.
     pub is_short_of_room: bool,
-    /// Those rows want room, and have nothing to say.
+    /// Those slots want room, and have nothing to say.
     pub is_only_short: bool,
     /// A stray wants to open here, and there is no room.
     pub has_strays: bool,
@@ -342,9 +342,9 @@ impl Channel {
     }
 
     /// What a lane needs to know that is a connection's one way.
-    pub(super) fn whose(&self, (token, row): (Token, &Row), way: Way) -> Whose {
+    pub(super) fn whose(&self, (token, slot): (Token, &Slot), way: Way) -> Whose {
         let (base, side, bell) = (self.base, self.sender(way), self.bell);
-        let (id, calls) = (row.id, row.into());
+        let (id, calls) = (slot.id, slot.into());
         Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls }
     }
 

@@ -7,7 +7,7 @@ use omniverb_connection::descriptors::{PIECE, Room};
 
 use crate::room::Pieces;
 
-/// For each descriptor its row, and which turn of that; or 0.
+/// For each descriptor its slot, and which turn of that; or 0.
 static TOKENS: Pieces<{ 1 << 12 }> = Pieces::new();
 
 fn word(fd: c_int) -> Option<&'static AtomicU64> {
@@ -17,13 +17,13 @@ fn word(fd: c_int) -> Option<&'static AtomicU64> {
     Some(unsafe { &*core::ptr::from_ref(word) })
 }
 
-/// A light connection: of use as long as its row is not another one's.
+/// A light connection: of use as long as its slot is not another one's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u64);
 
 impl Token {
-    pub(super) fn new(row: u32, turn: u32) -> Self {
-        Self(u64::from(row) | u64::from(turn) << 32)
+    pub(super) fn new(slot: u32, turn: u32) -> Self {
+        Self(u64::from(slot) | u64::from(turn) << 32)
     }
 
     /// From what [`Self::word`] says.
@@ -37,7 +37,7 @@ impl Token {
     }
 
     #[inline(always)]
-    pub(super) fn row(self) -> u32 {
+    pub(super) fn slot(self) -> u32 {
         self.0 as u32
     }
 
@@ -53,10 +53,10 @@ pub(super) fn token(fd: c_int) -> Option<Token> {
     (word != 0).then_some(Token(word))
 }
 
-/// Its row, for who has the lock: descriptors change under it only.
+/// Its slot, for who has the lock: descriptors change under it only.
 #[inline(always)]
-pub(super) fn row(fd: c_int) -> Option<u32> {
-    token(fd).map(Token::row)
+pub(super) fn slot(fd: c_int) -> Option<u32> {
+    token(fd).map(Token::slot)
 }
 
 /// There is room to say what a descriptor is for.
@@ -64,7 +64,7 @@ pub(super) fn has_room(fd: c_int) -> bool {
     usize::try_from(fd).is_ok_and(|fd| TOKENS.make(fd / PIECE).is_some())
 }
 
-/// A descriptor is for a connection from now on, or for none: the row that it was for.
+/// A descriptor is for a connection from now on, or for none: the slot that it was for.
 pub(super) fn put(fd: c_int, token: Option<Token>) -> Option<u32> {
     let was = word(fd)?.swap(token.map_or(0, |token| token.0), Ordering::AcqRel) as u32;
     (was != 0).then_some(was)

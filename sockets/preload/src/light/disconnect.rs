@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::os::fd::AsRawFd;
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::slot::Note;
 
 use super::descriptors::{self, Token};
 use super::state::with;
@@ -19,12 +19,12 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
     let flags = unsafe { next_fcntl(fd, libc::F_GETFD, 0) };
     let cloexec = if flags & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     let done = with(|state| {
-        let at = state.row(token).ok_or(libc::EBADF)?;
-        let row = state.rows.at(at);
-        if row.fd_count != 1 || row.set != 0 {
+        let at = state.slot(token).ok_or(libc::EBADF)?;
+        let slot = state.slots.at(at);
+        if slot.fd_count != 1 || slot.set != 0 {
             return Err(libc::EAFNOSUPPORT);
         }
-        let does_not_wait = row.has(Note::NonBlocking);
+        let does_not_wait = slot.has(Note::NonBlocking);
         let socket = state.fresh_socket(at)?;
         // SAFETY: no memory is involved.
         unsafe {
@@ -35,8 +35,8 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
             }
         }
         descriptors::put(fd, None);
-        let row = state.rows.at(at);
-        (row.fd_count, row.is_abrupt) = (0, true);
+        let slot = state.slots.at(at);
+        (slot.fd_count, slot.is_abrupt) = (0, true);
         state.close(at);
         DESCRIPTORS.put(fd, Kind::Fresh);
         Ok(())

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_connection::descriptors::{Entry, PIECE, Room};
-use omniverb_connection::light::Row;
+use omniverb_connection::light::Slot;
 
 use crate::room::Pieces;
 use crate::table::{self, DESCRIPTORS};
@@ -88,9 +88,9 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// A connection has it from now on.
-    pub(super) fn give(&self, row: &mut Row) {
-        (row.profile, row.times) = (self.profile, self.times);
-        (row.least, row.is_abrupt) = (self.least, self.is_abrupt);
+    pub(super) fn give(&self, slot: &mut Slot) {
+        (slot.profile, slot.times) = (self.profile, self.times);
+        (slot.least, slot.is_abrupt) = (self.least, self.is_abrupt);
     }
 }
 

@@ -12,16 +12,16 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use omniverb_connection::descriptors::{PIECE as ROWS_IN_PIECE, Room};
-use omniverb_connection::light::Row;
+use omniverb_connection::descriptors::{PIECE as WORDS_IN_PIECE, Room};
+use omniverb_connection::light::Slot;
 use omniverb_connection::light::busy::Way;
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::slot::Note;
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
-use super::room::{CHANNELS, ROWS};
+use super::room::{CHANNELS, SLOTS};
 use super::{bell, lock};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
@@ -29,9 +29,9 @@ use crate::place::{self, AtLane};
 use crate::room::Pieces;
 use crate::shared::Memory;
 
-/// Of each row, one more than the lane by which something comes, and behind that the one by which
+/// Of each slot, one more than the lane by which something comes, and behind that the one by which
 /// it goes.
-static OF_ROWS: Pieces<{ ROWS / ROWS_IN_PIECE }> = Pieces::new();
+static OF_SLOTS: Pieces<{ SLOTS / WORDS_IN_PIECE }> = Pieces::new();
 const PER_WAY: u32 = 16;
 const _: () = assert!(CHANNELS * 2 * LANES < 1 << PER_WAY);
 
@@ -115,9 +115,9 @@ pub(super) enum Calls {
     Fail,
 }
 
-impl From<&Row> for Calls {
-    fn from(row: &Row) -> Self {
-        if row.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
+impl From<&Slot> for Calls {
+    fn from(slot: &Slot) -> Self {
+        if slot.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
     }
 }
 
@@ -138,20 +138,20 @@ pub(super) fn handle(channel: usize, way: Way, number: usize) -> &'static Handle
     &HANDLES[place_of(channel, way, number)]
 }
 
-fn word(row: u32) -> Option<&'static AtomicU64> {
-    let row = row as usize;
-    let word = OF_ROWS.piece(row / ROWS_IN_PIECE)?.get(row % ROWS_IN_PIECE)?;
+fn word(slot: u32) -> Option<&'static AtomicU64> {
+    let slot = slot as usize;
+    let word = OF_SLOTS.piece(slot / WORDS_IN_PIECE)?.get(slot % WORDS_IN_PIECE)?;
     // SAFETY: pieces stay for good.
     Some(unsafe { &*core::ptr::from_ref(word) })
 }
 
-/// For who has the lock of all: a row has this lane one way, or none any more. (Without memory to
+/// For who has the lock of all: a slot has this lane one way, or none any more. (Without memory to
 /// write that down a thread asks who has that lock.)
-fn puts(row: u32, way: Way, place: Option<usize>) {
+fn puts(slot: u32, way: Way, place: Option<usize>) {
     if place.is_some() {
-        OF_ROWS.make(row as usize / ROWS_IN_PIECE);
+        OF_SLOTS.make(slot as usize / WORDS_IN_PIECE);
     }
-    let Some(word) = word(row) else { return };
+    let Some(word) = word(slot) else { return };
     let shift = PER_WAY * way as u32;
     let others = word.load(Ordering::Relaxed) & !(u64::from(u16::MAX) << shift);
     let place = place.map_or(0, |place| place as u64 + 1);
@@ -164,7 +164,7 @@ pub(super) fn begin_anew() {
     for handle in HANDLES.iter().filter(|handle| handle.was_ever_used()) {
         let token = handle.token.load(Ordering::Relaxed);
         if token != 0
-            && let Some(word) = word(Token::of(token).row())
+            && let Some(word) = word(Token::of(token).slot())
         {
             word.store(0, Ordering::Relaxed);
         }
@@ -235,7 +235,7 @@ impl Handle {
         self.bell.store(whose.bell, Ordering::Relaxed);
         self.token.store(whose.token.word(), Ordering::Relaxed);
         drop(held);
-        puts(whose.token.row(), way, Some(place_of(channel, way, number)));
+        puts(whose.token.slot(), way, Some(place_of(channel, way, number)));
     }
 
     /// Calls that receive there do this from now on.
@@ -244,8 +244,8 @@ impl Handle {
     }
 
     /// No thread comes by itself any more.
-    pub(super) fn is_left(&self, row: u32, way: Way) {
-        puts(row, way, None);
+    pub(super) fn is_left(&self, slot: u32, way: Way) {
+        puts(slot, way, None);
         let held = self.hold_any();
         self.token.store(0, Ordering::Relaxed);
         drop(held);
@@ -272,7 +272,7 @@ impl Handle {
 /// The lane of a connection, for whoever comes by.
 #[inline(always)]
 pub(super) fn held(token: Token, way: Way) -> Option<Held<'static>> {
-    let word = word(token.row())?.load(Ordering::Acquire);
+    let word = word(token.slot())?.load(Ordering::Acquire);
     let place = usize::from((word >> (PER_WAY * way as u32)) as u16).checked_sub(1)?;
     let held = HANDLES[place].hold()?;
     let handle = held.handle;

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_connection::light::row::{ERR, HUP};
+use omniverb_connection::light::slot::{ERR, HUP};
 
 use super::busy::Awaits;
 use super::descriptors::{self, Token};
@@ -64,17 +64,17 @@ pub(super) unsafe fn change(
         return answer(Some(Err(libc::EINVAL)));
     }
     let outcome = with(|state| {
-        let at = state.row(token).ok_or(libc::EBADF)?;
+        let at = state.slot(token).ok_or(libc::EBADF)?;
         let place = state.sets.find_or_add(table::look(set).id()).ok_or(libc::ENOSPC)?;
         let ours = place as u16 + 1;
-        let is_member = state.rows.at(at).set == ours;
+        let is_member = state.slots.at(at).set == ours;
         match operation {
             libc::EPOLL_CTL_ADD if is_member => return Err(libc::EEXIST),
             // One that is in another set stays there only.
-            libc::EPOLL_CTL_ADD if state.rows.at(at).set != 0 => return Err(libc::ENOSPC),
+            libc::EPOLL_CTL_ADD if state.slots.at(at).set != 0 => return Err(libc::ENOSPC),
             libc::EPOLL_CTL_ADD => {}
             libc::EPOLL_CTL_MOD if is_member => {
-                if state.rows.at(at).events & EXCLUSIVE != 0 {
+                if state.slots.at(at).events & EXCLUSIVE != 0 {
                     return Err(libc::EINVAL);
                 }
             }
@@ -118,21 +118,21 @@ pub(super) fn concerns(set: c_int) -> bool {
 impl State {
     /// It is in no set any more.
     pub(super) fn leave_set(&mut self, at: u32) {
-        let Some(set) = self.rows.at(at).set.checked_sub(1) else { return };
+        let Some(set) = self.slots.at(at).set.checked_sub(1) else { return };
         let set = self.sets.at(usize::from(set));
-        self.rows.unready(&mut set.ready, at);
+        self.slots.unready(&mut set.ready, at);
         set.members -= 1;
-        self.rows.at(at).set = 0;
+        self.slots.at(at).set = 0;
     }
 
     /// It is in the set of a place from now on, which is to tell this.
     pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
-        let row = self.rows.at(at);
-        if row.set == 0 {
-            row.set = place as u16 + 1;
+        let slot = self.slots.at(at);
+        if slot.set == 0 {
+            slot.set = place as u16 + 1;
             self.sets.at(place).members += 1;
         }
-        (row.events, row.data) = (event.events, event.u64);
+        (slot.events, slot.data) = (event.events, event.u64);
         self.news(at);
     }
 
@@ -149,23 +149,23 @@ impl State {
             }
             let at = self.sets.at(place).ready.first();
             let set = self.sets.at(place);
-            self.rows.unready(&mut set.ready, at);
-            let row = self.rows.at(at);
-            if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+            self.slots.unready(&mut set.ready, at);
+            let slot = self.slots.at(at);
+            if slot.events & !FLAGS == 0 && slot.events & ONE_SHOT != 0 {
                 continue;
             }
-            let asked = row.events | ALWAYS;
+            let asked = slot.events | ALWAYS;
             let ready = self.readiness(at) & asked & !FLAGS;
-            let (set, row) = (self.sets.at(place), self.rows.at(at));
+            let (set, slot) = (self.sets.at(place), self.slots.at(at));
             if ready == 0 {
                 continue;
             }
-            events[count] = libc::epoll_event { events: ready, u64: row.data };
+            events[count] = libc::epoll_event { events: ready, u64: slot.data };
             count += 1;
-            if row.events & ONE_SHOT != 0 {
-                row.events = ONE_SHOT;
-            } else if row.events & EDGE == 0 {
-                self.rows.ready(&mut set.ready, at);
+            if slot.events & ONE_SHOT != 0 {
+                slot.events = ONE_SHOT;
+            } else if slot.events & EDGE == 0 {
+                self.slots.ready(&mut set.ready, at);
             }
         }
         count
@@ -173,11 +173,11 @@ impl State {
 
     /// A member may have something that its set is told of.
     pub(super) fn is_told_of(&mut self, at: u32) -> bool {
-        let row = self.rows.at(at);
-        if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+        let slot = self.slots.at(at);
+        if slot.events & !FLAGS == 0 && slot.events & ONE_SHOT != 0 {
             return false;
         }
-        let asked = row.events | ALWAYS;
+        let asked = slot.events | ALWAYS;
         self.readiness(at) & asked & !FLAGS != 0
     }
 }
@@ -272,9 +272,9 @@ fn besides(
 pub(super) fn closed(set: u32) {
     with(|state| {
         let Some(place) = state.sets.find(set) else { return };
-        let all = descriptors::each(0, u32::MAX).filter_map(descriptors::row);
+        let all = descriptors::each(0, u32::MAX).filter_map(descriptors::slot);
         for at in all {
-            if state.rows.at(at).set == place as u16 + 1 {
+            if state.slots.at(at).set == place as u16 + 1 {
                 state.leave_set(at);
             }
         }

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use super::descriptors::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
-use super::{msg_trunc, row};
+use super::{msg_trunc, slot};
 use crate::carry::parts::IOV_MAX;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 
@@ -50,7 +50,7 @@ unsafe fn check(all: *const libc::iovec, count: usize, too_many: c_int) -> Resul
 /// # Safety
 /// As of the functions.
 pub(crate) unsafe fn vector(fd: c_int, parts: *const libc::iovec, count: c_int) -> Option<isize> {
-    row(fd)?;
+    token_of(fd)?;
     let Ok(count) = usize::try_from(count) else { return Some(fails(libc::EINVAL) as isize) };
     // SAFETY: as the caller says.
     match unsafe { check(parts, count, libc::EINVAL) } {
@@ -65,7 +65,7 @@ pub(crate) unsafe fn vector(fd: c_int, parts: *const libc::iovec, count: c_int) 
 /// # Safety
 /// As of the functions.
 pub(crate) unsafe fn message(fd: c_int, message: *const libc::msghdr) -> Option<isize> {
-    row(fd)?;
+    token_of(fd)?;
     if message.is_null() {
         return Some(fails(libc::EFAULT) as isize);
     }
@@ -84,7 +84,7 @@ pub(crate) unsafe fn message(fd: c_int, message: *const libc::msghdr) -> Option<
 pub(crate) fn truncated(fd: c_int, flags: c_int, length: usize) -> Option<isize> {
     let is_asked =
         flags & libc::MSG_TRUNC != 0 && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
-    let token: Token = if is_asked { row(fd) } else { None }?;
+    let token: Token = if is_asked { token_of(fd) } else { None }?;
     Some(msg_trunc::discard(token, length, flags))
 }
 
@@ -111,7 +111,7 @@ pub(crate) unsafe fn send_many(
     count: u32,
     each: impl Fn(*mut libc::msghdr) -> isize,
 ) -> Option<c_int> {
-    row(fd)?;
+    token_of(fd)?;
     Some(several(messages, count, each, |_| true))
 }
 
@@ -126,7 +126,7 @@ pub(crate) unsafe fn receive_many(
     timeout: *mut libc::timespec,
     each: impl Fn(*mut libc::msghdr, c_int) -> isize,
 ) -> Option<c_int> {
-    row(fd)?;
+    token_of(fd)?;
     // SAFETY: as the caller says.
     let Some(waits) = (unsafe { Waits::of(timeout) }) else { return Some(fails(libc::EINVAL)) };
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);

@@ -18,7 +18,7 @@
 //! * [`local`]: whose addresses a peer may name. [`rights`]: which channels may be read.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`descriptors`]: of which descriptor. [`options`],
-//!   [`names`]: what is asked of a socket; [`profiles`], [`row_options`], [`known_options`]: which
+//!   [`names`]: what is asked of a socket; [`profiles`], [`slot_options`], [`known_options`]: which
 //!   options it has.
 
 mod accept_events;
@@ -54,9 +54,9 @@ mod ranges;
 mod refused;
 mod rights;
 mod room;
-mod row_options;
 mod sets;
 mod sleepers;
+mod slot_options;
 mod state;
 mod strays;
 mod told;
@@ -66,7 +66,7 @@ pub(crate) mod whole;
 use core::ffi::{CStr, c_int, c_void};
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::slot::Note;
 use omniverb_connection::time_budget::TimeBudget;
 use rustix::thread::sched_yield;
 
@@ -134,7 +134,7 @@ pub(crate) fn take_mail() {
 
 /// The light connection of a descriptor.
 #[inline(always)]
-pub(crate) fn row(fd: c_int) -> Option<Token> {
+pub(crate) fn token_of(fd: c_int) -> Option<Token> {
     if !here::is_on() || !place::is_ours() {
         return None;
     }
@@ -231,9 +231,9 @@ pub(crate) fn closes(fd: c_int) {
         }
         with(|state| {
             if let Some(at) = descriptors::put(fd, None) {
-                let row = state.rows.at(at);
-                row.fd_count -= 1;
-                if row.fd_count == 0 {
+                let slot = state.slots.at(at);
+                slot.fd_count -= 1;
+                if slot.fd_count == 0 {
                     state.close(at);
                 }
                 return;
@@ -265,14 +265,14 @@ pub(crate) fn closes_range(first: u32, last: u32) {
 
 /// A descriptor is a duplicate of another one.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
-    if let Some(token) = row(from)
+    if let Some(token) = token_of(from)
         && to >= 0
         && from != to
         && descriptors::has_room(to)
     {
         with(|state| {
-            let Some(at) = state.row(token) else { return };
-            state.rows.at(at).fd_count += 1;
+            let Some(at) = state.slot(token) else { return };
+            state.slots.at(at).fd_count += 1;
             descriptors::put(to, Some(token));
         });
     } else if to >= 0 && is_on() {
@@ -336,9 +336,9 @@ impl state::State {
 
     fn drop_pending(&mut self, mut pending: Pending) {
         while pending.count() > 0 {
-            let at = pending.first(&mut self.rows);
-            pending.remove(&mut self.rows, at);
-            self.rows.at(at).unnote(Note::Pending);
+            let at = pending.first(&mut self.slots);
+            pending.remove(&mut self.slots, at);
+            self.slots.at(at).unnote(Note::Pending);
             self.close(at);
         }
     }
@@ -399,7 +399,7 @@ pub(crate) unsafe fn change_set(
     fd: c_int,
     event: *const libc::epoll_event,
 ) -> Option<c_int> {
-    let token = row(fd)?;
+    let token = token_of(fd)?;
     // SAFETY: as the caller says.
     Some(unsafe { members::change(set, operation, token, event) })
 }

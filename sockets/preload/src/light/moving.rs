@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
-use omniverb_connection::light::row::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
@@ -47,11 +47,11 @@ fn fails(error: c_int) -> isize {
 /// How long a call may wait.
 fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
     with(|state| {
-        let at = state.row(token)?;
-        let row = state.rows.at(at);
-        Some(match row.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
+        let at = state.slot(token)?;
+        let slot = state.slots.at(at);
+        Some(match slot.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
             true => Waits::Never,
-            false => Waits::until(row.times[which]),
+            false => Waits::until(slot.times[which]),
         })
     })
     .flatten()
@@ -149,18 +149,18 @@ impl State {
         (from, if_full): (usize, IfFull),
     ) -> Option<Result<usize, c_int>> {
         let total = parts.total();
-        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
+        let Some(at) = self.slot(token) else { return Some(Err(libc::EBADF)) };
         // Who only sends by a lane looks after the rest here.
-        match self.rows.at(at).lane(Way::Out) {
+        match self.slots.at(at).lane(Way::Out) {
             Some(_) => self.pump(),
             None => self.look_by(at),
         }
-        let row = self.rows.at(at);
-        match row.may_send() {
+        let slot = self.slots.at(at);
+        match slot.may_send() {
             Ok(Some(_)) => {}
             Ok(None) => {
                 if total > from {
-                    row.sent_in_vain();
+                    slot.sent_in_vain();
                     self.news(at);
                 }
                 return Some(Ok(total - from));
@@ -170,11 +170,11 @@ impl State {
         if total == from {
             return Some(Ok(0));
         }
-        if row.moves() {
+        if slot.moves() {
             return None;
         }
-        if let Some(lane) = row.lane(Way::Out) {
-            let comes_home = if_full == IfFull::ComesHome || row.has(Note::NonBlocking);
+        if let Some(lane) = slot.lane(Way::Out) {
+            let comes_home = if_full == IfFull::ComesHome || slot.has(Note::NonBlocking);
             let done = self.sends_by_lane(at, lane, parts, from);
             if done > 0 {
                 return Some(Ok(done));
@@ -186,11 +186,11 @@ impl State {
                 return self.lacks_room_to_send(at);
             }
         }
-        let row = self.rows.at(at);
-        let credit = row.credit as usize;
-        let index = usize::from(row.channel);
+        let slot = self.slots.at(at);
+        let credit = slot.credit as usize;
+        let index = usize::from(slot.channel);
         let channel = self.channels[index].as_mut()?;
-        let (mut done, id) = (0, row.id);
+        let (mut done, id) = (0, slot.id);
         let most = (total - from).min(credit);
         while done < most {
             let room = channel.room(LEAST);
@@ -204,14 +204,14 @@ impl State {
             });
             done += bytes;
         }
-        row.credit -= done as u32;
-        row.keep(&mut self.pool, done, |before, place| {
+        slot.credit -= done as u32;
+        slot.keep(&mut self.pool, done, |before, place| {
             let there = place.len();
             parts.each(from + before, there, |at, piece| {
                 piece.read(&mut place[at..at + piece.len()]);
             });
         });
-        if done > 0 && row.waits_for_accept() {
+        if done > 0 && slot.waits_for_accept() {
             channel.awaits_accept();
         }
         self.carried.1 += done as u64;
@@ -230,12 +230,12 @@ impl State {
 
     /// What goes by the connection of a descriptor goes by a lane.
     fn has_lane(&mut self, token: Token) -> bool {
-        self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
+        self.slot(token).is_some_and(|at| self.slots.at(at).lane(Way::Out).is_some())
     }
 
     /// There is no room in the channel, which it is to hear of when there is.
     fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
-        self.rows.at(at).note(Note::NoRoom);
+        self.slots.at(at).note(Note::NoRoom);
         self.owe(at);
         None
     }
@@ -248,14 +248,14 @@ impl State {
         parts: &Parts<'_>,
         (from, takes): (usize, Takes),
     ) -> Option<Result<usize, c_int>> {
-        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
-        let channel = usize::from(self.rows.at(at).channel);
-        if parts.total() - from > self.rows.at(at).received() {
+        let Some(at) = self.slot(token) else { return Some(Err(libc::EBADF)) };
+        let channel = usize::from(self.slots.at(at).channel);
+        if parts.total() - from > self.slots.at(at).received() {
             self.look_by(at);
         }
         let most = parts.total() - from;
-        let row = self.rows.at(at);
-        let there = row.received();
+        let slot = self.slots.at(at);
+        let there = slot.received();
         let got = if there == 0 { 0 } else { self.receive_queued(at, parts, (from, takes)) };
         if there > 0 && (got == most || got < there) || most == 0 && self.in_lane(at) > 0 {
             return Some(Ok(got));
@@ -270,7 +270,7 @@ impl State {
                 }
             }
         }
-        match self.rows.at(at).is_at_end() {
+        match self.slots.at(at).is_at_end() {
             Ok(true) => Some(Ok(0)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
@@ -286,16 +286,16 @@ impl State {
         (from, takes): (usize, Takes),
     ) -> usize {
         let most = parts.total() - from;
-        let row = self.rows.at(at);
-        let channel = usize::from(row.channel);
-        let got = row.queue.look(&self.pool, most, |done, bytes| {
+        let slot = self.slots.at(at);
+        let channel = usize::from(slot.channel);
+        let got = slot.queue.look(&self.pool, most, |done, bytes| {
             parts.each(from + done, bytes.len(), |before, piece| {
                 piece.write(&bytes[before..before + piece.len()]);
             });
         });
         if takes == Takes::All {
-            row.queue.drop(&mut self.pool, got);
-            if row.consume(got as u32).is_some() {
+            slot.queue.drop(&mut self.pool, got);
+            if slot.consume(got as u32).is_some() {
                 self.owe(at);
                 self.pay(channel);
                 if let Some(channel) = self.channels[channel].as_mut() {
@@ -309,7 +309,7 @@ impl State {
     /// Takes out what has come by the channel of a connection.
     #[inline]
     fn look_by(&mut self, at: u32) {
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         let Some(channel) = self.channels[index].as_ref() else { return };
         if channel.across.is_some() && mail::has_mail() {
             // It may be over.
@@ -322,7 +322,7 @@ impl State {
 
     /// Bytes that are there.
     pub(super) fn queued(&mut self, at: u32) -> usize {
-        self.rows.at(at).received() + self.in_lane(at)
+        self.slots.at(at).received() + self.in_lane(at)
     }
 }
 
@@ -335,7 +335,7 @@ fn target(token: Token, parts: &Parts<'_>, flags: c_int) -> usize {
     if !is_any_least() {
         return 1;
     }
-    let least = with(|state| state.row(token).map(|at| state.rows.at(at).least())).flatten();
+    let least = with(|state| state.slot(token).map(|at| state.slots.at(at).least())).flatten();
     least.unwrap_or(1).min(parts.total())
 }
 
@@ -386,7 +386,7 @@ fn receive_in_steps(
         let attempt = |state: &mut State| {
             let is_short = |state: &mut State| {
                 state
-                    .row(token)
+                    .slot(token)
                     .is_some_and(|at| state.queued(at) < target && !state.has_no_more(at))
             };
             if wants_more && peeks && limit != Waits::Never && is_short(state) {
@@ -413,8 +413,8 @@ fn receive_in_steps(
 
 impl State {
     fn has_no_more(&mut self, at: u32) -> bool {
-        let row = self.rows.at(at);
-        row.has(Note::HadEnd) || row.has(Note::WasReset) || row.has(Note::Deaf)
+        let slot = self.slots.at(at);
+        slot.has(Note::HadEnd) || slot.has(Note::WasReset) || slot.has(Note::Deaf)
     }
 }
 
@@ -424,22 +424,22 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
         return errno::fails(libc::EINVAL);
     }
     let done = with(|state| {
-        let at = descriptors::row(fd).ok_or(libc::EBADF)?;
+        let at = descriptors::slot(fd).ok_or(libc::EBADF)?;
         state.look_by(at);
-        if state.rows.at(at).is_over() {
+        if state.slots.at(at).is_over() {
             return Err(libc::ENOTCONN);
         }
         if how != libc::SHUT_RD {
             state.leaves_lane(at);
         }
-        let row = state.rows.at(at);
+        let slot = state.slots.at(at);
         if how != libc::SHUT_WR {
-            row.turn_deaf();
+            slot.turn_deaf();
         }
         if how != libc::SHUT_RD {
-            row.end();
+            slot.end();
         }
-        let index = usize::from(row.channel);
+        let index = usize::from(slot.channel);
         state.owe(at);
         state.news(at);
         state.pump_one(index);

@@ -40,7 +40,7 @@ fn peek(token: Token, length: usize, flags: c_int) -> isize {
     if got <= 0 {
         return got;
     }
-    let there = with(|state| state.row(token).map(|at| state.queued(at))).flatten();
+    let there = with(|state| state.slot(token).map(|at| state.queued(at))).flatten();
     there.map_or(got, |there| there.max(1).min(length) as isize)
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_connection::light::Row;
+use omniverb_connection::light::Slot;
 use omniverb_connection::light::frame::Name;
 
 use crate::errno::keeping_errno;
@@ -20,8 +20,8 @@ pub(super) enum Family {
 }
 
 impl Family {
-    pub(super) fn of(row: &Row) -> Self {
-        if row.is_six { Self::Six } else { Self::Four }
+    pub(super) fn of(slot: &Slot) -> Self {
+        if slot.is_six { Self::Six } else { Self::Four }
     }
 }
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{HEADER, Name};
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::slot::Note;
 use omniverb_connection::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -27,7 +27,7 @@ use super::known_options::{self, Options};
 use super::members;
 use super::names::{self, Family};
 use super::ranges;
-use super::row_options::{self, SocketOptions};
+use super::slot_options::{self, SocketOptions};
 use super::state::{State, with};
 use super::told;
 use super::waiting::{Waits, until};
@@ -170,7 +170,7 @@ pub(super) fn listens(fd: c_int) -> bool {
 fn options(fd: c_int, how: (bool, bool)) -> Option<SocketOptions> {
     match known_options::of(fd, table::look(fd)) {
         Options::Fresh => Some(SocketOptions::default()),
-        Options::Known => row_options::find(fd, how),
+        Options::Known => slot_options::find(fd, how),
         Options::Others => None,
     }
 }
@@ -262,7 +262,7 @@ pub(super) unsafe fn connect(
     let at = with(|state| {
         let inherited = state.inherits(&options)?;
         let at = state.open(&way, to, bound)?;
-        inherited.give(state.rows.at(at));
+        inherited.give(state.slots.at(at));
         Some(at)
     })??;
     closes();
@@ -274,11 +274,11 @@ pub(super) unsafe fn connect(
             return state.close(at);
         }
         let token = state.token(at);
-        let row = state.rows.at(at);
-        (row.is_six, row.fd_count) = (is_six, 1);
+        let slot = state.slots.at(at);
+        (slot.is_six, slot.fd_count) = (is_six, 1);
         if how & libc::O_NONBLOCK != 0 {
-            row.note(Note::NonBlocking);
-            row.is_connecting = true;
+            slot.note(Note::NonBlocking);
+            slot.is_connecting = true;
         }
         descriptors::put(fd, Some(token));
         // The kernel has forgotten the socket that was a member.
@@ -304,7 +304,7 @@ pub(super) unsafe fn connect(
 /// `connect`, once more.
 pub(super) fn again(token: Token) -> c_int {
     let is_first = with(|state| {
-        state.row(token).map(|at| core::mem::take(&mut state.rows.at(at).is_connecting))
+        state.slot(token).map(|at| core::mem::take(&mut state.slots.at(at).is_connecting))
     });
     if is_first.flatten() == Some(true) {
         return 0;
@@ -334,9 +334,9 @@ impl State {
         if channel.room(takes) < takes {
             return None;
         }
-        let at = self.rows.make(index as u16, Names::default())?;
+        let at = self.slots.make(index as u16, Names::default())?;
         let Some(id) = channel.ids.take(at) else {
-            self.rows.free(at);
+            self.slots.free(at);
             return None;
         };
         // As the kernel would; the port is nobody's but this one's.
@@ -347,12 +347,12 @@ impl State {
             None => own,
         };
         let names = Names { from, to };
-        let row = self.rows.at(at);
-        (row.id, row.names, row.socket) = (id, names, way.socket as u32);
-        row.asks();
+        let slot = self.slots.at(at);
+        (slot.id, slot.names, slot.socket) = (id, names, way.socket as u32);
+        slot.asks();
         if !channel.may_open(way.left) {
             channel.ids.give(id);
-            self.rows.free(at);
+            self.slots.free(at);
             return None;
         }
         channel.open(id, &names);
@@ -367,7 +367,7 @@ impl State {
     /// whose peers do not read what they are told, are dropped. `false`: there is none.
     fn finds_room_to_accept(&mut self, fd: c_int) -> bool {
         while let Some(listener) = self.listeners.of(fd)
-            && let first = listener.pending.first(&mut self.rows)
+            && let first = listener.pending.first(&mut self.slots)
             && first != 0
         {
             if self.has_room_to_accept(first) {
@@ -380,8 +380,8 @@ impl State {
     }
 
     fn has_room_to_accept(&mut self, at: u32) -> bool {
-        let row = self.rows.at(at);
-        let (is_apart, index) = (row.is_apart(), usize::from(row.channel));
+        let slot = self.slots.at(at);
+        let (is_apart, index) = (slot.is_apart(), usize::from(slot.channel));
         is_apart
             || self.channels[index].as_mut().is_some_and(|channel| channel.room(HEADER) >= HEADER)
     }
@@ -389,10 +389,10 @@ impl State {
     /// The first of those that wait at a listening socket waits no more.
     fn takes_pending(&mut self, fd: c_int) -> Option<u32> {
         let listener = self.listeners.of(fd)?;
-        let at = Some(listener.pending.first(&mut self.rows)).filter(|at| *at != 0)?;
-        listener.pending.remove(&mut self.rows, at);
-        let row = self.rows.at(at);
-        row.unnote(Note::Pending);
+        let at = Some(listener.pending.first(&mut self.slots)).filter(|at| *at != 0)?;
+        listener.pending.remove(&mut self.slots, at);
+        let slot = self.slots.at(at);
+        slot.unnote(Note::Pending);
         self.listeners.waiting -= 1;
         Some(at)
     }
@@ -414,28 +414,28 @@ impl State {
         let new = new.into_raw_fd();
         let at = self.takes_pending(fd)?;
         self.carried.0 += 1;
-        let row = self.rows.at(at);
-        let owner = row.owner();
-        row.queue.charge(&mut self.pool, owner);
-        (row.fd_count, row.is_six) = (1, is_six);
-        inherited.give(row);
+        let slot = self.slots.at(at);
+        let owner = slot.owner();
+        slot.queue.charge(&mut self.pool, owner);
+        (slot.fd_count, slot.is_six) = (1, is_six);
+        inherited.give(slot);
         if flags & libc::SOCK_NONBLOCK != 0 {
-            row.note(Note::NonBlocking);
+            slot.note(Note::NonBlocking);
         }
-        descriptors::put(new, Some(Token::new(at, row.turn)));
+        descriptors::put(new, Some(Token::new(at, slot.turn)));
         DESCRIPTORS.put(new, Kind::Other);
-        row.is_accepted();
-        let owes = row.owes();
-        let index = usize::from(row.channel);
+        slot.is_accepted();
+        let owes = slot.owes();
+        let index = usize::from(slot.channel);
         if let Some(channel) = self.channels[index].as_mut()
             && owes == Some(Frame::Accepted)
         {
-            let row = self.rows.at(at);
-            channel.put_quietly(Frame::Accepted, row.id);
-            row.has_said(Frame::Accepted);
+            let slot = self.slots.at(at);
+            channel.put_quietly(Frame::Accepted, slot.id);
+            slot.has_said(Frame::Accepted);
         }
         // What could not be said while it waited.
-        if self.rows.at(at).owes().is_some() {
+        if self.slots.at(at).owes().is_some() {
             self.owe(at);
             self.pay(index);
         }
@@ -500,8 +500,8 @@ pub(crate) unsafe fn accept(
             let taken = state.take_pending(fd, flags);
             taken.map(|taken| {
                 taken.map(|(new, at)| {
-                    let row = state.rows.at(at);
-                    (new, Family::of(row), row.names)
+                    let slot = state.slots.at(at);
+                    (new, Family::of(slot), slot.names)
                 })
             })
         });

@@ -2,8 +2,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_connection::light::Row;
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::Slot;
+use omniverb_connection::light::slot::Note;
 
 use super::descriptors::Token;
 use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
@@ -22,9 +22,9 @@ const CLOSE_WAIT: u8 = 8;
 const NAMES_ONE: [c_int; 2] = [57, 28];
 
 /// What TCP would say of it.
-fn state_of(row: &Row) -> u8 {
-    match (row.has(Note::Ended), row.has(Note::HadEnd)) {
-        _ if row.is_over() => CLOSED,
+fn state_of(slot: &Slot) -> u8 {
+    match (slot.has(Note::Ended), slot.has(Note::HadEnd)) {
+        _ if slot.is_over() => CLOSED,
         (true, _) => FIN_WAIT_2,
         (false, true) => CLOSE_WAIT,
         (false, false) => ESTABLISHED,
@@ -55,20 +55,20 @@ pub(crate) unsafe fn get(
     }
     let found = with(|state| {
         state.pump();
-        let at = state.row(token)?;
-        let row = state.rows.at(at);
+        let at = state.slot(token)?;
+        let slot = state.slots.at(at);
         Some(match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => Found::Number(row.take_error().unwrap_or(0)),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => Found::Number(slot.take_error().unwrap_or(0)),
             (libc::SOL_SOCKET, libc::SO_TYPE) => Found::Number(libc::SOCK_STREAM),
             (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Found::Number(libc::IPPROTO_TCP),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Found::Number(row.least.max(1) as c_int),
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Found::Time(row.times[0]),
-            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Found::Time(row.times[1]),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Found::Number(slot.least.max(1) as c_int),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Found::Time(slot.times[0]),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Found::Time(slot.times[1]),
             (libc::SOL_SOCKET, name) if NAMES_ONE.contains(&name) => {
                 Found::Error(libc::ENOPROTOOPT)
             }
             _ => {
-                let tcp_state = state_of(row);
+                let tcp_state = state_of(slot);
                 Found::Kernels(state.options_of(at), tcp_state)
             }
         })
@@ -131,19 +131,19 @@ pub(crate) unsafe fn set(
     // SAFETY: as the caller says.
     let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), bytes) };
     let done = with(|state| {
-        let at = state.row(token).ok_or(libc::EBADF)?;
+        let at = state.slot(token).ok_or(libc::EBADF)?;
         if !is_own(level, name) {
             return state.set_option(at, (level, name), bytes);
         }
         // What the kernel makes of it is seen where that is asked for nowhere.
         let socket = state.options_of(at)?;
         let found = set_own(socket, name, bytes)?;
-        let row = state.rows.at(at);
+        let slot = state.slots.at(at);
         match name {
-            libc::SO_RCVTIMEO => row.times[0] = found,
-            libc::SO_SNDTIMEO => row.times[1] = found,
+            libc::SO_RCVTIMEO => slot.times[0] = found,
+            libc::SO_SNDTIMEO => slot.times[1] = found,
             _ => {
-                row.least = found;
+                slot.least = found;
                 has_least();
                 state.news(at);
             }
@@ -170,11 +170,11 @@ pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *
     }
     let Some((name, family, is_gone)) = with(|state| {
         state.pump();
-        let at = state.row(token)?;
-        let row = state.rows.at(at);
-        let own = if row.has(Note::Connects) { row.names.from } else { row.names.to };
-        let other = if row.has(Note::Connects) { row.names.to } else { row.names.from };
-        Some((if whose == Whose::Peers { other } else { own }, Family::of(row), row.is_over()))
+        let at = state.slot(token)?;
+        let slot = state.slots.at(at);
+        let own = if slot.has(Note::Connects) { slot.names.from } else { slot.names.to };
+        let other = if slot.has(Note::Connects) { slot.names.to } else { slot.names.from };
+        Some((if whose == Whose::Peers { other } else { own }, Family::of(slot), slot.is_over()))
     })
     .flatten() else {
         return fails(libc::EBADF);
@@ -192,8 +192,8 @@ pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c
     match command {
         libc::F_GETFL => Some(
             with(|state| {
-                let at = state.row(token)?;
-                let does_not_wait = state.rows.at(at).has(Note::NonBlocking);
+                let at = state.slot(token)?;
+                let does_not_wait = state.slots.at(at).has(Note::NonBlocking);
                 Some(libc::O_RDWR | if does_not_wait { libc::O_NONBLOCK } else { 0 })
             })
             .flatten()
@@ -209,18 +209,18 @@ pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c
 }
 
 fn does_not_wait(token: Token, is_so: bool) -> c_int {
-    let changed = change(token, |row| {
-        if is_so { row.note(Note::NonBlocking) } else { row.unnote(Note::NonBlocking) }
+    let changed = change(token, |slot| {
+        if is_so { slot.note(Note::NonBlocking) } else { slot.unnote(Note::NonBlocking) }
     });
-    with(|state| state.row(token).map(|at| state.tells_lane(at)));
+    with(|state| state.slot(token).map(|at| state.tells_lane(at)));
     changed
 }
 
 /// Changes something that nobody waits for.
-fn change(token: Token, how: impl FnOnce(&mut Row)) -> c_int {
+fn change(token: Token, how: impl FnOnce(&mut Slot)) -> c_int {
     let changed = with(|state| {
-        let at = state.row(token)?;
-        how(state.rows.at(at));
+        let at = state.slot(token)?;
+        how(state.slots.at(at));
         Some(())
     });
     changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0)
@@ -260,7 +260,7 @@ pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: us
     }
     let Some(bytes) = with(|state| {
         state.pump();
-        let at = state.row(token)?;
+        let at = state.slot(token)?;
         // What was sent is with the other end.
         Some(if request == libc::FIONREAD { state.queued(at) } else { 0 })
     })
@@ -274,7 +274,7 @@ pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: us
 
 /// A request that is not about this connection but about the network, or is none.
 fn elsewhere(token: Token, request: u64, argument: usize) -> c_int {
-    let socket = with(|state| state.row(token).map(|at| state.options_of(at))).flatten();
+    let socket = with(|state| state.slot(token).map(|at| state.options_of(at))).flatten();
     match socket {
         // SAFETY: the program's arguments, as they are, with another socket.
         Some(Ok(socket)) => unsafe { next_ioctl(socket, request, argument) },

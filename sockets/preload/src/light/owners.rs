@@ -4,8 +4,8 @@ use omniverb_formats::channel::LANES;
 
 /// Which lanes of a channel are whose.
 pub(super) struct Lanes {
-    /// The rows that have them, by ways; 0: nobody.
-    pub rows: [[u32; LANES]; 2],
+    /// The slots that have them, by ways; 0: nobody.
+    pub slots: [[u32; LANES]; 2],
     /// A bit for each by which something comes.
     pub inward: u32,
     /// And for each that a thread sleeps for which has not been woken since. (The other end takes
@@ -24,7 +24,7 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) const fn new() -> Self {
         Self {
-            rows: [[0; LANES]; 2],
+            slots: [[0; LANES]; 2],
             inward: 0,
             awaited: 0,
             noted: [0; LANES],

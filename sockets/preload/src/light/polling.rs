@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 
-use omniverb_connection::light::row::{ERR, HUP, IN, OUT, RDHUP};
+use omniverb_connection::light::slot::{ERR, HUP, IN, OUT, RDHUP};
 
 use super::busy::Awaits;
 use super::sleepers;
@@ -27,7 +27,7 @@ impl State {
     /// What is to be told of a descriptor that is for a light connection, or that some come to.
     fn events(&mut self, one: &libc::pollfd) -> i16 {
         let wanted = one.events as u16 as u32;
-        if let Some(at) = descriptors::row(one.fd) {
+        if let Some(at) = descriptors::slot(one.fd) {
             let is = self.readiness(at);
             let mut all = is & (RDHUP | ALWAYS);
             all |= if is & IN != 0 { READ } else { 0 };

@@ -9,8 +9,8 @@ use core::ffi::{c_int, c_void};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_connection::light::Row;
-use omniverb_connection::light::row::Note;
+use omniverb_connection::light::Slot;
+use omniverb_connection::light::slot::Note;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
     socket_with,
@@ -67,8 +67,8 @@ pub(super) struct Profiles {
 }
 
 /// Which of the first places a connection's is.
-pub(super) fn root_of(row: &Row) -> usize {
-    usize::from(row.is_six) * 2 + usize::from(!row.has(Note::Connects))
+pub(super) fn root_of(slot: &Slot) -> usize {
+    usize::from(slot.is_six) * 2 + usize::from(!slot.has(Note::Connects))
 }
 
 fn family(root: u8) -> Family {

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::light::frame::{HEADER, Name};
-use omniverb_connection::light::row::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Note};
 use omniverb_connection::light::{Frame, Names};
 use rustix::thread::sched_yield;
 
@@ -12,7 +12,7 @@ use super::channel::{Channel, FOR_ANSWERS, FRAMES, Nonsense};
 use super::listeners::Admission;
 use super::local::ADDRESSES;
 use super::refused::{Left, Loss};
-use super::room::ROWS;
+use super::room::SLOTS;
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
 use crate::carry::clock;
@@ -175,8 +175,8 @@ impl State {
                 }
                 _ => {
                     // What is under way to a connection that was refused is nobody's.
-                    if let Some(row) = channel.ids.row(id) {
-                        self.came(index, row, frame)?;
+                    if let Some(slot) = channel.ids.slot(id) {
+                        self.came(index, slot, frame)?;
                     }
                 }
             }
@@ -250,26 +250,26 @@ impl State {
         if let Admission::InsteadOf(largest) = admission {
             self.drops_one(&names, largest);
         }
-        let rows = self.rows.used();
+        let slots = self.slots.used();
         let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
-        let has_room = channel.ids.used() < ROWS as u32 - rows && admission != Admission::Full;
-        let Some(row) = has_room.then(|| self.rows.make(index as u16, names)).flatten() else {
+        let has_room = channel.ids.used() < SLOTS as u32 - slots && admission != Admission::Full;
+        let Some(slot) = has_room.then(|| self.slots.make(index as u16, names)).flatten() else {
             if let Some(channel) = self.channel_of(index, name) {
                 channel.puts_off(id);
             }
             return Ok(Opened::Done);
         };
-        self.rows.at(row).id = id;
-        self.rows.at(row).note(Note::Pending);
+        self.slots.at(slot).id = id;
+        self.slots.at(slot).note(Note::Pending);
         if let Some(listener) = self.listeners.hearing(&names) {
-            listener.pending.push(&mut self.rows, row, listener.arrived);
-            self.rows.at(row).socket = listener.id;
+            listener.pending.push(&mut self.slots, slot, listener.arrived);
+            self.slots.at(slot).socket = listener.id;
             listener.arrived += 1;
             self.listeners.waiting += 1;
         }
         self.has_news = true;
         let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
-        if channel.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
+        if channel.ids.opened(id, slot) { Ok(Opened::Done) } else { Err(Nonsense) }
     }
 
     /// An address that is this host's, as far as who listens there is asked.
@@ -301,68 +301,68 @@ impl State {
         if at == 0 {
             return;
         }
-        listener.pending.remove(&mut self.rows, at);
+        listener.pending.remove(&mut self.slots, at);
         self.listeners.waiting -= 1;
         self.puts_off(at);
     }
 
     /// One that was not accepted, and waits no more, is refused: who has opened it may ask again.
     pub(super) fn puts_off(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        row.unnote(Note::Pending);
-        let (id, index) = (row.id, usize::from(row.channel));
-        row.queue.clear(&mut self.pool);
-        let own = self.channels[index].as_mut().filter(|channel| channel.ids.row(id) == Some(at));
+        let slot = self.slots.at(at);
+        slot.unnote(Note::Pending);
+        let (id, index) = (slot.id, usize::from(slot.channel));
+        slot.queue.clear(&mut self.pool);
+        let own = self.channels[index].as_mut().filter(|channel| channel.ids.slot(id) == Some(at));
         if let Some(channel) = own {
             if channel.room(HEADER) >= HEADER {
                 // It owes nothing else, and what is under way to it is nobody's.
                 channel.puts_off(id);
                 channel.publish();
                 channel.gives(id);
-                self.rows.free(at);
+                self.slots.free(at);
                 return;
             }
             channel.counts_full();
         }
-        self.rows.at(at).close(0);
+        self.slots.at(at).close(0);
         self.owe(at);
         self.settle(at);
     }
 
     /// There is no memory for what comes for one that waits.
     fn overflows(&mut self, at: u32) {
-        let id = self.rows.at(at).socket;
+        let id = self.slots.at(at).socket;
         let Some(listener) = self.listeners.of_id(id) else { return self.lacks_memory(at) };
-        listener.pending.remove(&mut self.rows, at);
+        listener.pending.remove(&mut self.slots, at);
         self.listeners.waiting -= 1;
         self.puts_off(at);
     }
 
     /// Something of a connection that is there.
     fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
-        let row = self.rows.at(at);
-        if row.has(Note::HadClose) {
+        let slot = self.slots.at(at);
+        if slot.has(Note::HadClose) {
             return Err(Nonsense);
         }
-        let waited = row.waits_for_accept();
-        row.hears(&mut self.pool, frame);
+        let waited = slot.waits_for_accept();
+        slot.hears(&mut self.pool, frame);
         if waited {
             self.waited_for_accept(at, index);
         }
-        let row = self.rows.at(at);
+        let slot = self.slots.at(at);
         match frame {
             Frame::Data(bytes) => {
-                if row.is_heard() {
-                    if !row.may_come(bytes) {
+                if slot.is_heard() {
+                    if !slot.may_come(bytes) {
                         return Err(Nonsense);
                     }
                     let Some(channel) = self.channels[index].as_ref() else { return Ok(()) };
-                    let account = (&mut self.pool, row.owner());
-                    let is_there = row.may_be_kept(bytes)
-                        && row.queue.push(account, bytes as usize, |done, place| {
+                    let account = (&mut self.pool, slot.owner());
+                    let is_there = slot.may_be_kept(bytes)
+                        && slot.queue.push(account, bytes as usize, |done, place| {
                             channel.bytes(done, place);
                         });
-                    if !is_there && row.may_be_kept(bytes) && row.has(Note::Pending) {
+                    if !is_there && slot.may_be_kept(bytes) && slot.has(Note::Pending) {
                         self.overflows(at);
                         return Ok(());
                     }
@@ -372,20 +372,20 @@ impl State {
                 }
             }
             Frame::Credit(bytes) => {
-                if !row.has(Note::Closed) && !row.had_credit(bytes) {
+                if !slot.has(Note::Closed) && !slot.had_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
             Frame::End => {
                 self.takes_rest_of_lane(index, at)?;
-                self.rows.at(at).had_end();
+                self.slots.at(at).had_end();
             }
             Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
             Frame::Home(counted) => self.had_home(index, at, counted)?,
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at)?;
                 self.leaves_lane(at);
-                let was_asked = self.rows.at(at).is_asked();
+                let was_asked = self.slots.at(at).is_asked();
                 let is_full = was_asked
                     && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
                 let why = if is_full { Left::Full } else { Left::Refused };
@@ -395,10 +395,10 @@ impl State {
                     return Ok(());
                 }
                 let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
-                self.rows.at(at).had_close(how);
+                self.slots.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Accepted if row.has(Note::Connects) => {
+            Frame::Accepted if slot.has(Note::Connects) => {
                 if self.strays.are_any() {
                     // There may be room for them now.
                     self.strays.hurry(sleepers::now());
@@ -425,7 +425,7 @@ impl State {
     /// There is no memory for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
         self.leaves_lanes(at);
-        self.rows.at(at).lacks_memory(&mut self.pool);
+        self.slots.at(at).lacks_memory(&mut self.pool);
         self.owe(at);
     }
 
@@ -437,24 +437,24 @@ impl State {
 
     /// Its set is to look at it.
     pub(super) fn is_ready(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if let Some(set) = row.set.checked_sub(1) {
+        let slot = self.slots.at(at);
+        if let Some(set) = slot.set.checked_sub(1) {
             self.sets.has_news(usize::from(set));
             let set = self.sets.at(usize::from(set));
-            self.rows.ready(&mut set.ready, at);
+            self.slots.ready(&mut set.ready, at);
         }
     }
 
     /// It has something to say, or wants room.
     pub(super) fn owe(&mut self, at: u32) {
-        if self.rows.at(at).is_stray() {
+        if self.slots.at(at).is_stray() {
             return;
         }
-        let channel = usize::from(self.rows.at(at).channel);
-        let wants_room_only = self.rows.at(at).owes().is_none();
+        let channel = usize::from(self.slots.at(at).channel);
+        let wants_room_only = self.slots.at(at).owes().is_none();
         if let Some(channel) = self.channels[channel].as_mut() {
             channel.is_only_short &= wants_room_only;
-            self.rows.owes(&mut channel.debts, at);
+            self.slots.owes(&mut channel.debts, at);
             if wants_room_only && sleepers::are_any() {
                 // Who sleeps has not said that room is wanted.
                 channel.sleeps();
@@ -483,23 +483,23 @@ impl State {
                     return;
                 }
             }
-            let Some(at) = self.rows.pop(&mut channel.debts) else { return };
-            let row = self.rows.at(at);
-            row.unnote(Note::InDebt);
-            let (id, mut is_last) = (row.id, false);
-            while let Some(frame) = row.owes() {
+            let Some(at) = self.slots.pop(&mut channel.debts) else { return };
+            let slot = self.slots.at(at);
+            slot.unnote(Note::InDebt);
+            let (id, mut is_last) = (slot.id, false);
+            while let Some(frame) = slot.owes() {
                 if channel.room(HEADER) < HEADER {
                     break;
                 }
                 channel.put(frame, id);
-                row.has_said(frame);
+                slot.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
-            let wants_room = row.has(Note::NoRoom);
+            let wants_room = slot.has(Note::NoRoom);
             let has_room = channel.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
-            let owes = row.owes().is_some() || wants_room && !has_room;
+            let owes = slot.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
-                row.unnote(Note::NoRoom);
+                slot.unnote(Note::NoRoom);
                 self.news(at);
             }
             if owes {
@@ -512,29 +512,29 @@ impl State {
         }
     }
 
-    /// If both ends have closed the id is free; if no descriptor names it either, the row is.
+    /// If both ends have closed the id is free; if no descriptor names it either, the slot is.
     pub(super) fn settle(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
+        let slot = self.slots.at(at);
+        if !slot.has(Note::Used) || !slot.is_apart() || slot.is_stray() {
             return;
         }
-        let (id, index) = (row.id, usize::from(row.channel));
+        let (id, index) = (slot.id, usize::from(slot.channel));
         if let Some(channel) = self.channels[index].as_mut()
-            && channel.ids.row(id) == Some(at)
+            && channel.ids.slot(id) == Some(at)
         {
             channel.gives(id);
         }
-        let row = self.rows.at(at);
-        let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
-        if row.moves() {
+        let slot = self.slots.at(at);
+        let is_listed = slot.has(Note::InDebt) || slot.has(Note::Pending);
+        if slot.moves() {
             if !is_listed {
                 self.strays(at);
             }
             return;
         }
-        if row.has(Note::Closed) && !is_listed {
-            row.queue.clear(&mut self.pool);
-            self.rows.free(at);
+        if slot.has(Note::Closed) && !is_listed {
+            slot.queue.clear(&mut self.pool);
+            self.slots.free(at);
         }
     }
 
@@ -542,17 +542,17 @@ impl State {
     pub(super) fn close(&mut self, at: u32) {
         self.leave_set(at);
         // What has come and is not received makes it a reset.
-        let index = usize::from(self.rows.at(at).channel);
+        let index = usize::from(self.slots.at(at).channel);
         self.pump_one(index);
         // A call that is under way must not go on with what comes behind what is forgotten here.
         self.leaves_lanes(at);
         let in_lane = self.in_lane(at);
-        let row = self.rows.at(at);
-        row.close(in_lane);
-        if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
-            row.queue.clear(&mut self.pool);
+        let slot = self.slots.at(at);
+        slot.close(in_lane);
+        if slot.has(Note::Reset) || !(slot.is_asked() || slot.moves()) {
+            slot.queue.clear(&mut self.pool);
         }
-        row.unnote(Note::NoRoom);
+        slot.unnote(Note::NoRoom);
         self.owe(at);
         self.settle(at);
         self.pump_one(index);
@@ -564,8 +564,8 @@ impl State {
         self.lose_lanes(index, how);
         let Some(mut channel) = self.channels[index].take() else { return };
         // Among them are some that have no id any more.
-        while let Some(at) = self.rows.pop(&mut channel.debts) {
-            self.rows.at(at).unnote(Note::InDebt);
+        while let Some(at) = self.slots.pop(&mut channel.debts) {
+            self.slots.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
         let loss = match how {
@@ -574,7 +574,7 @@ impl State {
             Closing::Orderly => Loss::Nonsense,
         };
         for id in 0..channel.ids.known() {
-            if let Some(at) = channel.ids.row(id) {
+            if let Some(at) = channel.ids.slot(id) {
                 self.loses(at, loss);
             }
         }

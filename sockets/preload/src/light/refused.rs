@@ -7,7 +7,7 @@
 
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
-use omniverb_connection::light::row::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Note};
 
 use super::again::{Again, is_full, reach_again};
 use super::broker::{self, Through};
@@ -48,18 +48,18 @@ enum Moved {
 impl State {
     /// The other end has not accepted it: whether it goes elsewhere.
     pub(super) fn leaves(&mut self, at: u32, why: Left) -> bool {
-        let row = self.rows.at(at);
-        if !row.is_asked() && !row.moves() {
+        let slot = self.slots.at(at);
+        if !slot.is_asked() && !slot.moves() {
             return false;
         }
-        let (to, has_moved) = (row.names.to, row.has_moved());
+        let (to, has_moved) = (slot.names.to, slot.has_moved());
         let may = match why {
-            Left::Refused => row.is_refused(),
-            Left::Full => row.is_put_off(),
-            Left::Lost => row.is_left(),
+            Left::Refused => slot.is_refused(),
+            Left::Full => slot.is_put_off(),
+            Left::Lost => slot.is_left(),
         };
         if !may {
-            self.rows.at(at).is_settled(&mut self.pool);
+            self.slots.at(at).is_settled(&mut self.pool);
         }
         if matches!(why, Left::Full) {
             is_full(self, &to);
@@ -73,9 +73,9 @@ impl State {
 
     /// It has parted from who has refused it.
     pub(super) fn strays(&mut self, at: u32) {
-        self.rows.at(at).strays();
-        let waits_for_room = self.rows.at(at).waits_for_room();
-        self.rows.append(&mut self.strays.list, at);
+        self.slots.at(at).strays();
+        let waits_for_room = self.slots.at(at).waits_for_room();
+        self.slots.append(&mut self.strays.list, at);
         if !waits_for_room {
             self.strays.is_new();
         }
@@ -95,12 +95,12 @@ impl State {
         // Not asked for each of many.
         let mut later = None;
         for _ in 0..self.strays.list.count() {
-            let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
-            let row = self.rows.at(at);
-            let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
+            let Some(at) = self.slots.pop(&mut self.strays.list) else { return };
+            let slot = self.slots.at(at);
+            let (to, socket, is_reset) = (slot.names.to, slot.socket, slot.has(Note::Reset));
             // Who was refused twice may have been by who is just leaving; where there was no room
             // there may be some later.
-            let may_open = turn == Turn::All || !row.has_moved() && !row.waits_for_room();
+            let may_open = turn == Turn::All || !slot.has_moved() && !slot.waits_for_room();
             let may_ask = may_open && turn != Turn::None;
             let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
             let outcome = match same {
@@ -114,7 +114,7 @@ impl State {
                 Again::Channel(way) if may_open => self.opens_again(at, &way),
                 Again::Unsaid(other) if is_other(other) => Moved::Never,
                 Again::Unsaid(_) | Again::Later
-                    if turn == Turn::All && !self.rows.at(at).waits() =>
+                    if turn == Turn::All && !self.slots.at(at).waits() =>
                 {
                     Moved::Never
                 }
@@ -127,7 +127,7 @@ impl State {
             };
             match moved {
                 Moved::Done => {}
-                Moved::Later => self.rows.append(&mut self.strays.list, at),
+                Moved::Later => self.slots.append(&mut self.strays.list, at),
                 Moved::Never => self.gives_up(at),
             }
         }
@@ -137,7 +137,7 @@ impl State {
     fn opens_again(&mut self, at: u32, way: &Through) -> Moved {
         // It is asked for once more.
         let Some(index) = self.channel_named(way.name) else { return Moved::Later };
-        let kept = self.rows.at(at).queue.len();
+        let kept = self.slots.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
         if self.lacks_room(index, least, |channel| &mut channel.has_strays) {
@@ -151,23 +151,23 @@ impl State {
             channel.has_opened();
             return Moved::Never;
         };
-        let row = self.rows.at(at);
-        row.opens_again(index as u16, id);
-        if row.waits_for_accept() {
+        let slot = self.slots.at(at);
+        slot.opens_again(index as u16, id);
+        if slot.waits_for_accept() {
             channel.awaits_accept();
         }
-        channel.open(id, &row.names);
+        channel.open(id, &slot.names);
         let mut done = 0;
         while done < kept {
             let bytes = (kept - done).min(DATA_MAX);
             let place = channel.put(Frame::Data(bytes as u32), id);
-            row.queue.look_from(&self.pool, done, bytes, |before, piece| {
+            slot.queue.look_from(&self.pool, done, bytes, |before, piece| {
                 channel.fill_from(place + before as u64, piece);
             });
             done += bytes;
         }
         channel.sends(id, done);
-        if row.owes().is_some() {
+        if slot.owes().is_some() {
             self.owe(at);
             self.pay(index);
         }
@@ -181,24 +181,24 @@ impl State {
 
     /// Nobody listens there any more.
     fn gives_up(&mut self, at: u32) {
-        self.rows.at(at).is_given_up(&mut self.pool);
+        self.slots.at(at).is_given_up(&mut self.pool);
         self.news(at);
         self.settle(at);
     }
 
     /// A channel is no more: so are its connections, but for those that go elsewhere.
     pub(super) fn loses(&mut self, at: u32, loss: Loss) {
-        let was_asked = self.rows.at(at).is_asked();
+        let was_asked = self.slots.at(at).is_asked();
         // Unless the other end may still give it to its program.
-        let may = self.rows.at(at).moves() || loss == Loss::Gone && was_asked;
+        let may = self.slots.at(at).moves() || loss == Loss::Gone && was_asked;
         if may && self.leaves(at, Left::Lost) {
             return self.settle(at);
         }
-        let row = self.rows.at(at);
-        row.is_settled(&mut self.pool);
+        let slot = self.slots.at(at);
+        slot.is_settled(&mut self.pool);
         let is_reset = was_asked || loss == Loss::Parted;
-        row.lost_channel(if is_reset { Closing::Reset } else { Closing::Orderly });
-        row.unnote(Note::NoRoom);
+        slot.lost_channel(if is_reset { Closing::Reset } else { Closing::Orderly });
+        slot.unnote(Note::NoRoom);
         self.news(at);
         self.settle(at);
     }

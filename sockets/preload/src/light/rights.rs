@@ -1,6 +1,6 @@
 //! Whether a channel to another network namespace may be read still, which the broker says.
 
-use omniverb_connection::light::row::Closing;
+use omniverb_connection::light::slot::Closing;
 
 use super::channel::Across;
 use super::state::State;

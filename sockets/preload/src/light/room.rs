@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-pub(super) use omniverb_connection::light::budgets::{CHANNELS, ROWS};
+pub(super) use omniverb_connection::light::budgets::{CHANNELS, SLOTS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// So many entries are on the stack.
@@ -35,7 +35,7 @@ pub(super) fn zeros<T>(count: usize) -> Option<&'static mut [T]> {
     let new = unsafe {
         mmap_anonymous(core::ptr::null_mut(), count * size_of::<T>(), access, flags).ok()?
     };
-    // SAFETY: so many bytes, all zeros, which rows, blocks and numbers may be; nobody else's.
+    // SAFETY: so many bytes, all zeros, which slots, blocks and numbers may be; nobody else's.
     Some(unsafe { core::slice::from_raw_parts_mut(new.cast::<T>(), count) })
 }
 

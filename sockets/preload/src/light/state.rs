@@ -12,8 +12,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_connection::light::budgets::BLOCKS;
-use omniverb_connection::light::row::Note;
-use omniverb_connection::light::{Block, Pool, Row, Rows};
+use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::{Block, Pool, Slot, SlotTable};
 use omniverb_connection::time_budget::Spent;
 use rustix::mm::{Advice, madvise};
 
@@ -24,7 +24,7 @@ use super::listeners::Listeners;
 use super::local::Addresses;
 use super::lock::Lock;
 use super::profiles::Profiles;
-use super::room::{CHANNELS, ROWS, give_back, zeros};
+use super::room::{CHANNELS, SLOTS, give_back, zeros};
 use super::sets::Sets;
 use super::strays::Strays;
 use crate::place;
@@ -41,7 +41,7 @@ pub(super) struct Unheard {
 
 /// All of it.
 pub(super) struct State {
-    pub rows: Rows<'static>,
+    pub slots: SlotTable<'static>,
     pub pool: Pool<'static>,
     pub channels: [Option<Channel>; CHANNELS],
     /// Frames are being taken out of this one.
@@ -73,11 +73,11 @@ struct Place(UnsafeCell<MaybeUninit<State>>);
 unsafe impl Sync for Place {}
 static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static OWNER: Lock = Lock::new();
-/// Where rows, blocks and the numbers of free blocks are.
+/// Where slots, blocks and the numbers of free blocks are.
 static TABLES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 /// Bytes of each.
 const BYTES: [usize; 3] =
-    [ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>(), BLOCKS * size_of::<u32>()];
+    [SLOTS * size_of::<Slot>(), BLOCKS * size_of::<Block>(), BLOCKS * size_of::<u32>()];
 
 /// At the start of the program. `false`: there is no room for what may be.
 pub(super) fn begin() -> bool {
@@ -94,18 +94,18 @@ pub(super) fn begin() -> bool {
 
 /// Nothing is known.
 fn fill() {
-    let [rows, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
+    let [slots, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
     // SAFETY: as `begin` has made them, all zeros, which each of these may be, and whoever had them
     // has them no more.
-    let (rows, blocks, free) = unsafe {
+    let (slots, blocks, free) = unsafe {
         (
-            core::slice::from_raw_parts_mut(rows as *mut Row, ROWS),
+            core::slice::from_raw_parts_mut(slots as *mut Slot, SLOTS),
             core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
             core::slice::from_raw_parts_mut(free as *mut u32, BLOCKS),
         )
     };
     let state = State {
-        rows: Rows::new(rows),
+        slots: SlotTable::new(slots),
         pool: Pool::new(blocks, free, release),
         channels: [const { None }; CHANNELS],
         takes_frames: None,
@@ -188,16 +188,16 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
 }
 
 impl State {
-    /// The row of a connection, if it is still that, and no thread has closed it meanwhile.
+    /// The slot of a connection, if it is still that, and no thread has closed it meanwhile.
     #[inline(always)]
-    pub(super) fn row(&mut self, token: Token) -> Option<u32> {
-        let row = self.rows.at(token.row());
-        let is_open = row.has(Note::Used) && !row.has(Note::Closed);
-        (row.turn == token.turn() && is_open).then_some(token.row())
+    pub(super) fn slot(&mut self, token: Token) -> Option<u32> {
+        let slot = self.slots.at(token.slot());
+        let is_open = slot.has(Note::Used) && !slot.has(Note::Closed);
+        (slot.turn == token.turn() && is_open).then_some(token.slot())
     }
 
-    /// What descriptors are to say of a row.
+    /// What descriptors are to say of a slot.
     pub(super) fn token(&mut self, at: u32) -> Token {
-        Token::new(at, self.rows.at(at).turn)
+        Token::new(at, self.slots.at(at).turn)
     }
 }

@@ -27,7 +27,7 @@ fn asked(
     (flags, plain): (c_int, c_int),
     has_duties: impl Fn() -> bool,
 ) -> Option<Token> {
-    let token = super::row(fd)?;
+    let token = super::token_of(fd)?;
     let is_plain = flags & !plain == 0 && BYTES.contains(&piece.len());
     (is_plain && !has_duties()).then_some(token)
 }

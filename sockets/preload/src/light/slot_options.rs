@@ -54,9 +54,9 @@ pub(super) fn find(fd: c_int, (is_six, accepts): (bool, bool)) -> Option<SocketO
 
 impl State {
     fn profile_of(&mut self, at: u32) -> usize {
-        let row = self.rows.at(at);
-        match usize::from(row.profile) {
-            0 => root_of(row),
+        let slot = self.slots.at(at);
+        match usize::from(slot.profile) {
+            0 => root_of(slot),
             some => some.min(MOST - 1),
         }
     }
@@ -75,8 +75,8 @@ impl State {
     /// # Errors
     /// ENOBUFS.
     pub(super) fn fresh_socket(&mut self, at: u32) -> Result<OwnedFd, c_int> {
-        let (index, row) = (self.profile_of(at), self.rows.at(at));
-        let (times, least, family) = (row.times, row.least, Family::of(row));
+        let (index, slot) = (self.profile_of(at), self.slots.at(at));
+        let (times, least, family) = (slot.times, slot.least, Family::of(slot));
         let socket = new(family).ok_or(libc::ENOBUFS)?;
         for value in self.profiles.known(index).values() {
             _ = set(socket.as_fd(), value);
@@ -118,8 +118,8 @@ impl State {
                 place
             }
         };
-        let row = self.rows.at(at);
-        (row.profile, row.is_abrupt) = (index as u8, new.is_abrupt());
+        let slot = self.slots.at(at);
+        (slot.profile, slot.is_abrupt) = (index as u8, new.is_abrupt());
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl State {
             return free;
         }
         let mut is_used = [false; MOST];
-        self.rows.each_used(|row| is_used[usize::from(row.profile).min(MOST - 1)] = true);
+        self.slots.each_used(|slot| is_used[usize::from(slot.profile).min(MOST - 1)] = true);
         self.listeners.each_profile(|profile| is_used[usize::from(profile).min(MOST - 1)] = true);
         let hand = self.profiles.hand;
         let places = (ROOTS..MOST).map(|place| (place - ROOTS + hand) % (MOST - ROOTS) + ROOTS);

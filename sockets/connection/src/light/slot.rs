@@ -1,6 +1,6 @@
 //! One light connection, as one of its ends has it.
 //!
-//! A row is some hundred bytes, and all that an idle connection costs but for a number of the
+//! A slot is some hundred bytes, and all that an idle connection costs but for a number of the
 //! process and two ids of its channel. What it answers is what TCP's socket would.
 
 use super::budgets::FIRST_WINDOW;
@@ -33,7 +33,7 @@ const ECONNRESET: u8 = 104;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Note {
-    /// The row is a connection.
+    /// The slot is a connection.
     Used = 1,
     /// No bytes come any more.
     HadEnd = 2,
@@ -79,7 +79,7 @@ pub enum Closing {
 /// Its state. All zeros is none.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Row {
+pub struct Slot {
     notes: u16,
     /// What a call is to be told once.
     error: u8,
@@ -111,11 +111,11 @@ pub struct Row {
     pub events: u32,
     /// As the program gave it to `epoll_ctl`.
     pub data: u64,
-    /// How often the row was a connection: who remembers another number means one of before.
+    /// How often the slot was a connection: who remembers another number means one of before.
     pub turn: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
-    /// The next in a list of its channel's, of a listener's, of strays, or of free rows.
+    /// The next in a list of its channel's, of a listener's, of strays, or of free slots.
     pub(super) other: u32,
     /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: milliseconds, 0 for none.
     pub times: [u32; 2],
@@ -129,7 +129,7 @@ pub struct Row {
     pub(super) busy: Busy,
 }
 
-impl Row {
+impl Slot {
     /// Something is true of it.
     #[must_use]
     #[inline(always)]
@@ -421,93 +421,93 @@ mod tests {
     use super::super::{Block, Pool};
     use super::*;
 
-    fn row() -> Row {
-        let mut row = Row::default();
-        row.begin(0, Names::default());
-        row
+    fn slot() -> Slot {
+        let mut slot = Slot::default();
+        slot.begin(0, Names::default());
+        slot
     }
 
-    fn push_one(row: &mut Row) {
+    fn push_one(slot: &mut Slot) {
         let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
         let pool = &mut Pool::new(&mut blocks, &mut free, |_| {});
-        assert!(row.queue.push((pool, Owner::OWN), 1, |_, _| {}));
+        assert!(slot.queue.push((pool, Owner::OWN), 1, |_, _| {}));
     }
 
     #[test]
     fn little_comes_before_it_is_accepted() {
-        let mut row = row();
-        row.note(Note::Pending);
-        assert!(row.may_be_kept(FIRST_WINDOW) && !row.may_be_kept(FIRST_WINDOW + 1));
-        push_one(&mut row);
-        assert!(!row.may_be_kept(FIRST_WINDOW) && !row.had_lane(0));
-        row.unnote(Note::Pending);
-        assert!(row.may_be_kept(FIRST_WINDOW) && row.had_lane(0));
+        let mut slot = slot();
+        slot.note(Note::Pending);
+        assert!(slot.may_be_kept(FIRST_WINDOW) && !slot.may_be_kept(FIRST_WINDOW + 1));
+        push_one(&mut slot);
+        assert!(!slot.may_be_kept(FIRST_WINDOW) && !slot.had_lane(0));
+        slot.unnote(Note::Pending);
+        assert!(slot.may_be_kept(FIRST_WINDOW) && slot.had_lane(0));
     }
 
     #[test]
     fn it_is_some_hundred_bytes() {
-        assert!(size_of::<Row>() <= 128, "{}", size_of::<Row>());
+        assert!(size_of::<Slot>() <= 128, "{}", size_of::<Slot>());
     }
 
     #[test]
     fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
-        let mut row = row();
-        row.had_close(Closing::Orderly);
-        assert_eq!(row.readiness(0), IN | RDHUP | OUT);
-        assert_eq!(row.is_at_end(), Ok(true));
-        assert_eq!(row.may_send(), Ok(None));
-        row.sent_in_vain();
-        assert_eq!(row.readiness(0), IN | RDHUP | OUT | HUP | ERR);
-        assert_eq!(row.may_send(), Err(32));
-        assert_eq!(row.may_send(), Err(32));
-        assert_eq!(row.owes(), Some(Frame::Close(false)));
-        row.has_said(Frame::Close(false));
-        assert!(row.is_apart() && row.owes().is_none());
+        let mut slot = slot();
+        slot.had_close(Closing::Orderly);
+        assert_eq!(slot.readiness(0), IN | RDHUP | OUT);
+        assert_eq!(slot.is_at_end(), Ok(true));
+        assert_eq!(slot.may_send(), Ok(None));
+        slot.sent_in_vain();
+        assert_eq!(slot.readiness(0), IN | RDHUP | OUT | HUP | ERR);
+        assert_eq!(slot.may_send(), Err(32));
+        assert_eq!(slot.may_send(), Err(32));
+        assert_eq!(slot.owes(), Some(Frame::Close(false)));
+        slot.has_said(Frame::Close(false));
+        assert!(slot.is_apart() && slot.owes().is_none());
     }
 
     #[test]
     fn a_reset_is_told_once() {
-        let mut row = row();
-        row.had_close(Closing::Reset);
-        assert_eq!(row.is_at_end(), Err(104));
-        assert_eq!(row.is_at_end(), Ok(true));
-        assert_eq!(row.may_send(), Err(32));
+        let mut slot = slot();
+        slot.had_close(Closing::Reset);
+        assert_eq!(slot.is_at_end(), Err(104));
+        assert_eq!(slot.is_at_end(), Ok(true));
+        assert_eq!(slot.may_send(), Err(32));
     }
 
     #[test]
     fn what_is_missing_has_no_end() {
         let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
         let mut pool = Pool::new(&mut blocks, &mut free, |_| {});
-        let [mut ended, mut closed] = [row(), row()];
-        for row in [&mut ended, &mut closed] {
-            row.lacks_memory(&mut pool);
+        let [mut ended, mut closed] = [slot(), slot()];
+        for slot in [&mut ended, &mut closed] {
+            slot.lacks_memory(&mut pool);
         }
         ended.had_end();
         closed.had_close(Closing::Orderly);
-        for mut row in [ended, closed] {
-            assert_eq!(row.is_at_end(), Err(104));
-            assert_eq!(row.owes(), Some(Frame::Close(true)));
+        for mut slot in [ended, closed] {
+            assert_eq!(slot.is_at_end(), Err(104));
+            assert_eq!(slot.owes(), Some(Frame::Close(true)));
         }
     }
 
     #[test]
     fn credit_is_what_was_received() {
-        let mut row = row();
-        assert!(row.may_come(WINDOW) && !row.may_come(WINDOW + 1));
-        assert_eq!(row.consume(WORTH_SAYING - 1), None);
-        assert!(!row.may_come(WINDOW));
-        assert_eq!(row.consume(1), Some(WORTH_SAYING));
-        row.has_said_credit();
-        assert!(row.may_come(WINDOW) && !row.had_credit(1));
-        row.credit = 0;
-        assert!(row.had_credit(WINDOW) && !row.had_credit(1));
-        row.had_end();
-        assert!(!row.may_come(1));
+        let mut slot = slot();
+        assert!(slot.may_come(WINDOW) && !slot.may_come(WINDOW + 1));
+        assert_eq!(slot.consume(WORTH_SAYING - 1), None);
+        assert!(!slot.may_come(WINDOW));
+        assert_eq!(slot.consume(1), Some(WORTH_SAYING));
+        slot.has_said_credit();
+        assert!(slot.may_come(WINDOW) && !slot.had_credit(1));
+        slot.credit = 0;
+        assert!(slot.had_credit(WINDOW) && !slot.had_credit(1));
+        slot.had_end();
+        assert!(!slot.may_come(1));
     }
 
     #[test]
     fn an_end_that_is_closed_with_bytes_left_resets() {
-        let (mut left, mut empty) = (row(), row());
+        let (mut left, mut empty) = (slot(), slot());
         empty.end();
         assert_eq!(empty.owes(), Some(Frame::End));
         empty.close(0);
@@ -519,12 +519,12 @@ mod tests {
 
     #[test]
     fn what_both_have_ended_is_not_reset() {
-        let mut row = row();
-        push_one(&mut row);
-        row.had_end();
-        row.end();
-        assert_eq!(row.owes(), Some(Frame::End));
-        row.close(0);
-        assert_eq!(row.owes(), Some(Frame::Close(false)));
+        let mut slot = slot();
+        push_one(&mut slot);
+        slot.had_end();
+        slot.end();
+        assert_eq!(slot.owes(), Some(Frame::End));
+        slot.close(0);
+        assert_eq!(slot.owes(), Some(Frame::Close(false)));
     }
 }

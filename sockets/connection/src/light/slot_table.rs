@@ -1,11 +1,11 @@
 //! All light connections of a process, and lists of them.
 
 use super::frame::Names;
-use super::row::{Note, Row};
+use super::slot::{Note, Slot};
 
-/// Rows of a process, of which 0 stands for none.
-pub struct Rows<'a> {
-    rows: &'a mut [Row],
+/// SlotTable of a process, of which 0 stands for none.
+pub struct SlotTable<'a> {
+    slots: &'a mut [Slot],
     free: u32,
     /// Those from here on were never used, so the kernel has given no memory for them.
     end: u32,
@@ -13,7 +13,7 @@ pub struct Rows<'a> {
     used: u32,
 }
 
-/// A list of rows by one of their links.
+/// A list of slots by one of their links.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct List {
     first: u32,
@@ -41,10 +41,10 @@ impl List {
     }
 }
 
-impl<'a> Rows<'a> {
+impl<'a> SlotTable<'a> {
     /// Of memory that is all zeros.
-    pub fn new(rows: &'a mut [Row]) -> Self {
-        Self { rows, free: 0, end: 1, used: 0 }
+    pub fn new(slots: &'a mut [Slot]) -> Self {
+        Self { slots, free: 0, end: 1, used: 0 }
     }
 
     /// How many are connections.
@@ -54,21 +54,21 @@ impl<'a> Rows<'a> {
     }
 
     /// Calls with each that is a connection.
-    pub fn each_used(&self, mut with: impl FnMut(&Row)) {
-        let all = &self.rows[..self.end as usize];
-        all.iter().filter(|row| row.has(Note::Used)).for_each(&mut with);
+    pub fn each_used(&self, mut with: impl FnMut(&Slot)) {
+        let all = &self.slots[..self.end as usize];
+        all.iter().filter(|slot| slot.has(Note::Used)).for_each(&mut with);
     }
 
-    /// A row that an index of ours names.
+    /// A slot that an index of ours names.
     #[inline(always)]
-    pub fn at(&mut self, index: u32) -> &mut Row {
-        &mut self.rows[index as usize]
+    pub fn at(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
     }
 
     /// A new connection by a channel.
     pub fn make(&mut self, channel: u16, names: Names) -> Option<u32> {
         let index = match self.free {
-            0 if (self.end as usize) < self.rows.len() => {
+            0 if (self.end as usize) < self.slots.len() => {
                 self.end += 1;
                 self.end - 1
             }
@@ -86,10 +86,10 @@ impl<'a> Rows<'a> {
     /// It is none any more, and in no list.
     pub fn free(&mut self, index: u32) {
         let free = self.free;
-        let row = self.at(index);
-        let turn = row.turn.wrapping_add(1);
-        *row = Row::default();
-        (row.other, row.turn) = (free, turn);
+        let slot = self.at(index);
+        let turn = slot.turn.wrapping_add(1);
+        *slot = Slot::default();
+        (slot.other, slot.turn) = (free, turn);
         self.free = index;
         self.used -= 1;
     }
@@ -184,46 +184,46 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_list_is_a_list(steps in proptest::collection::vec((0..2, 1..8_u32), 1..100)) {
-            let mut memory = [Row::default(); 9];
-            let mut rows = Rows::new(&mut memory);
-            (1..9).for_each(|at| assert_eq!(rows.make(0, Names::default()), Some(at)));
-            assert_eq!(rows.make(0, Names::default()), None);
+            let mut memory = [Slot::default(); 9];
+            let mut slots = SlotTable::new(&mut memory);
+            (1..9).for_each(|at| assert_eq!(slots.make(0, Names::default()), Some(at)));
+            assert_eq!(slots.make(0, Names::default()), None);
             let (mut list, mut model) = (List::new(), Vec::new());
             for (what, index) in steps {
                 if what == 0 {
-                    rows.ready(&mut list, index);
+                    slots.ready(&mut list, index);
                     if !model.contains(&index) {
                         model.push(index);
                     }
                 } else {
-                    rows.unready(&mut list, index);
+                    slots.unready(&mut list, index);
                     model.retain(|one| *one != index);
                 }
                 let mut found = Vec::new();
                 let mut next = list.first();
                 while next != 0 {
                     found.push(next);
-                    next = rows.at(next).next;
+                    next = slots.at(next).next;
                 }
                 assert_eq!(found, model);
                 assert_eq!(list.count() as usize, model.len());
-                (1..9).for_each(|at| assert_eq!(rows.is_ready(at), model.contains(&at)));
+                (1..9).for_each(|at| assert_eq!(slots.is_ready(at), model.contains(&at)));
             }
         }
     }
 
     #[test]
-    fn a_row_that_is_free_is_used_again() {
-        let mut memory = [Row::default(); 3];
-        let mut rows = Rows::new(&mut memory);
-        let (one, two) = (rows.make(0, Names::default()), rows.make(0, Names::default()));
-        assert_eq!((one, two, rows.used()), (Some(1), Some(2), 2));
+    fn a_slot_that_is_free_is_used_again() {
+        let mut memory = [Slot::default(); 3];
+        let mut slots = SlotTable::new(&mut memory);
+        let (one, two) = (slots.make(0, Names::default()), slots.make(0, Names::default()));
+        assert_eq!((one, two, slots.used()), (Some(1), Some(2), 2));
         let mut list = List::new();
-        rows.append(&mut list, 2);
-        rows.append(&mut list, 1);
-        assert_eq!([rows.pop(&mut list), rows.pop(&mut list)], [Some(2), Some(1)]);
-        assert_eq!(rows.pop(&mut list), None);
-        rows.free(1);
-        assert_eq!(rows.make(0, Names::default()), Some(1));
+        slots.append(&mut list, 2);
+        slots.append(&mut list, 1);
+        assert_eq!([slots.pop(&mut list), slots.pop(&mut list)], [Some(2), Some(1)]);
+        assert_eq!(slots.pop(&mut list), None);
+        slots.free(1);
+        assert_eq!(slots.make(0, Names::default()), Some(1));
     }
 }
