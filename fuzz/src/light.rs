@@ -15,7 +15,7 @@ use lanes::Lanes;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_connection::light::queue::{PAYLOAD, Queue};
-use omniverb_connection::light::slot::{Closing, Note, WINDOW};
+use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
 use omniverb_connection::light::{Block, Frame, Ids, List, Names, Owner, Pool, Slot, SlotTable};
 use std::collections::VecDeque;
 
@@ -240,15 +240,15 @@ impl<'a> State<'a> {
         };
         self.slots.append(&mut self.pending, slot);
         self.slots.at(slot).id = id;
-        self.slots.at(slot).note(Note::Pending);
+        self.slots.at(slot).set_flag(Flag::Pending);
         assert!(channel.ids.opened(id, slot), "it may be opened");
         Ok(())
     }
 
     fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
         let slot = self.slots.at(at);
-        assert!(slot.has(Note::Used) && usize::from(slot.channel) == index, "somebody else's");
-        if slot.has(Note::HadClose) {
+        assert!(slot.has(Flag::Used) && usize::from(slot.channel) == index, "somebody else's");
+        if slot.has(Flag::PeerClosed) {
             return Err(Nonsense);
         }
         slot.hears(&mut self.pool, frame);
@@ -264,7 +264,7 @@ impl<'a> State<'a> {
                 }
             }
             Frame::Credit(bytes) => {
-                if !slot.has(Note::Closed) && !slot.had_credit(bytes) {
+                if !slot.has(Flag::Closed) && !slot.had_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
@@ -287,7 +287,7 @@ impl<'a> State<'a> {
                 self.slots.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Accepted if slot.has(Note::Connects) => return Ok(()),
+            Frame::Accepted if slot.has(Flag::Connecting) => return Ok(()),
             Frame::Accepted | Frame::Open => return Err(Nonsense),
         }
         self.settle(at);
@@ -320,10 +320,10 @@ impl<'a> State<'a> {
             }
             let Some(at) = self.slots.pop(&mut channel.debts) else { return };
             let slot = self.slots.at(at);
-            slot.unnote(Note::InDebt);
+            slot.clear_flag(Flag::Owing);
             let mut is_last = false;
             while let Some(frame) = slot.owes() {
-                assert!(!slot.has(Note::SaidClose), "Close is the last frame of an end");
+                assert!(!slot.has(Flag::CloseSent), "Close is the last frame of an end");
                 if channel.room < HEADER {
                     break;
                 }
@@ -332,10 +332,10 @@ impl<'a> State<'a> {
                 slot.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
-            let (wants_room, has_room) = (slot.has(Note::NoRoom), channel.room >= 2 * FOR_ANSWERS);
+            let (wants_room, has_room) = (slot.has(Flag::NoRoom), channel.room >= 2 * FOR_ANSWERS);
             let owes = slot.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
-                slot.unnote(Note::NoRoom);
+                slot.clear_flag(Flag::NoRoom);
                 self.news(at);
             }
             if owes {
@@ -350,7 +350,7 @@ impl<'a> State<'a> {
 
     fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Note::Used) || !slot.is_apart() || slot.is_stray() {
+        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_stray() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
@@ -360,7 +360,7 @@ impl<'a> State<'a> {
             channel.ids.give(id);
         }
         let slot = self.slots.at(at);
-        let is_listed = slot.has(Note::InDebt) || slot.has(Note::Pending);
+        let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
         if slot.moves() {
             if !is_listed {
                 self.slots.at(at).strays();
@@ -368,7 +368,7 @@ impl<'a> State<'a> {
             }
             return;
         }
-        if slot.has(Note::Closed) && !is_listed {
+        if slot.has(Flag::Closed) && !is_listed {
             slot.queue.clear(&mut self.pool);
             self.slots.free(at);
         }
@@ -381,10 +381,10 @@ impl<'a> State<'a> {
         let in_lane = self.in_lane(at);
         let slot = self.slots.at(at);
         slot.close(in_lane);
-        if slot.has(Note::Reset) || !(slot.is_asked() || slot.moves()) {
+        if slot.has(Flag::ResetOnClose) || !(slot.is_asked() || slot.moves()) {
             slot.queue.clear(&mut self.pool);
         }
-        slot.unnote(Note::NoRoom);
+        slot.clear_flag(Flag::NoRoom);
         self.owe(at);
         self.settle(at);
         self.pump(index);
@@ -403,7 +403,7 @@ impl<'a> State<'a> {
         // The one's process is gone; the other's was told to part.
         let how = [Closing::Orderly, Closing::Reset][index & 1];
         while let Some(at) = self.slots.pop(&mut channel.debts) {
-            self.slots.at(at).unnote(Note::InDebt);
+            self.slots.at(at).clear_flag(Flag::Owing);
             self.settle(at);
         }
         for id in 0..channel.ids.known() {
@@ -416,7 +416,7 @@ impl<'a> State<'a> {
     fn accept(&mut self) {
         let Some(at) = self.slots.pop(&mut self.pending) else { return };
         let slot = self.slots.at(at);
-        slot.unnote(Note::Pending);
+        slot.clear_flag(Flag::Pending);
         slot.fd_count = 1;
         self.numbers.push(at);
         slot.is_accepted();
@@ -446,7 +446,7 @@ impl<'a> State<'a> {
                 slot.credit -= done as u32;
                 slot.keep(&mut self.pool, done, |_, place| place.fill(3));
                 if done == 0 && most > 0 {
-                    slot.note(Note::NoRoom);
+                    slot.set_flag(Flag::NoRoom);
                     self.owe(at);
                 }
             }
@@ -496,7 +496,7 @@ impl<'a> State<'a> {
 
     fn unlisten(&mut self) {
         while let Some(at) = self.slots.pop(&mut self.pending) {
-            self.slots.at(at).unnote(Note::Pending);
+            self.slots.at(at).clear_flag(Flag::Pending);
             self.close(at);
         }
     }
@@ -506,7 +506,7 @@ impl<'a> State<'a> {
         let (mut used, mut strays) = (0, 0);
         for at in 1..SLOTS as u32 {
             let slot = *self.slots.at(at);
-            if !slot.has(Note::Used) {
+            if !slot.has(Flag::Used) {
                 assert!(slot.queue.is_empty() && slot.fd_count == 0);
                 continue;
             }
@@ -518,24 +518,24 @@ impl<'a> State<'a> {
             let ids = self.channels[usize::from(slot.channel)].as_ref().map(|channel| &channel.ids);
             let has_id = ids.is_some_and(|ids| ids.slot(slot.id) == Some(at));
             assert!(has_id != slot.is_apart(), "{at}: {slot:?}");
-            let names = [slot.fd_count > 0, slot.has(Note::Pending), slot.has(Note::Closed)];
+            let names = [slot.fd_count > 0, slot.has(Flag::Pending), slot.has(Flag::Closed)];
             assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {slot:?}");
-            let is_listed = slot.has(Note::InDebt) || slot.is_stray();
-            let is_left = slot.has(Note::Closed) && slot.is_apart() && !is_listed;
+            let is_listed = slot.has(Flag::Owing) || slot.is_stray();
+            let is_left = slot.has(Flag::Closed) && slot.is_apart() && !is_listed;
             strays += u32::from(slot.is_stray());
-            assert!(!(slot.is_stray() && slot.has(Note::InDebt)));
+            assert!(!(slot.is_stray() && slot.has(Flag::Owing)));
             assert!(!is_left, "nobody knows of {at}: {slot:?}");
         }
         assert_eq!(used, self.slots.used());
         assert_eq!(strays, self.strays.count());
-        self.is_list(Note::Pending);
+        self.is_list(Flag::Pending);
         let debts = [0, 1].map(|index| {
             let Some(mut channel) = self.channels[index].take() else { return 0 };
-            let count = turned(&mut self.slots, &mut channel.debts, Note::InDebt);
+            let count = turned(&mut self.slots, &mut channel.debts, Flag::Owing);
             self.channels[index] = Some(channel);
             count
         });
-        self.is_whole(Note::InDebt, debts[0] + debts[1]);
+        self.is_whole(Flag::Owing, debts[0] + debts[1]);
         for _ in 0..self.ready.count() {
             let at = self.ready.first();
             assert!(self.slots.is_ready(at) && self.slots.at(at).set != 0);
@@ -546,7 +546,7 @@ impl<'a> State<'a> {
         assert_eq!(ready, self.ready.count() as usize);
     }
 
-    fn is_list(&mut self, note: Note) {
+    fn is_list(&mut self, note: Flag) {
         let mut list = self.pending;
         let count = turned(&mut self.slots, &mut list, note);
         self.pending = list;
@@ -554,7 +554,7 @@ impl<'a> State<'a> {
     }
 
     /// So many have it.
-    fn is_whole(&mut self, note: Note, count: u32) {
+    fn is_whole(&mut self, note: Flag, count: u32) {
         let having = (1..SLOTS as u32).filter(|at| self.slots.at(*at).has(note)).count();
         assert_eq!(having, count as usize, "{note:?}");
     }
@@ -585,7 +585,7 @@ impl<'a> State<'a> {
 }
 
 /// How many are in a list, each of which is in it once, and says so.
-fn turned(slots: &mut SlotTable<'_>, list: &mut List, note: Note) -> u32 {
+fn turned(slots: &mut SlotTable<'_>, list: &mut List, note: Flag) -> u32 {
     let (count, mut seen) = (list.count(), [false; SLOTS]);
     for _ in 0..count {
         let at = slots.pop(list).expect("there are fewer");

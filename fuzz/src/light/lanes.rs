@@ -4,7 +4,7 @@ use super::{Nonsense, State};
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 
 /// Whose they are, by ways; 0: nobody's. And how many bytes are there.
 #[derive(Default)]
@@ -123,7 +123,7 @@ impl State<'_> {
         let Some(lane) = slot.lane(Way::Out) else { return };
         let channel =
             self.channels[usize::from(slot.channel)].as_mut().expect("who has lost it has none");
-        if channel.room < HEADER || slot.has(Note::Ended) || slot.has(Note::HadClose) {
+        if channel.room < HEADER || slot.has(Flag::WriteShut) || slot.has(Flag::PeerClosed) {
             return;
         }
         channel.put(Frame::Home(unread));

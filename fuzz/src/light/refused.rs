@@ -39,7 +39,7 @@ impl State<'_> {
             let kept = slot.queue.len();
             let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
             let channel = self.channels[index].as_mut();
-            let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Note::Reset)) else {
+            let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Flag::ResetOnClose)) else {
                 slot.is_given_up(&mut self.pool);
                 self.news(at);
                 self.settle(at);
@@ -83,7 +83,7 @@ impl State<'_> {
         let slot = self.slots.at(at);
         slot.is_settled(&mut self.pool);
         slot.lost_channel(if was_asked { Closing::Reset } else { how });
-        slot.unnote(Note::NoRoom);
+        slot.clear_flag(Flag::NoRoom);
         self.news(at);
         self.settle(at);
     }

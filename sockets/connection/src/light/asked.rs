@@ -10,13 +10,13 @@
 use super::budgets::{FIRST_WINDOW, WINDOW};
 use super::frame::Frame;
 use super::queue::{Owner, Pool};
-use super::slot::{Closing, Note, Slot};
+use super::slot::{Closing, Flag, Slot};
 use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
 impl Slot {
     /// It is about to say `Open`. Until it was accepted little may be sent.
     pub fn asks(&mut self) {
-        self.note(Note::Connects);
+        self.set_flag(Flag::Connecting);
         self.stage = self.stage.asked();
         self.credit = FIRST_WINDOW.saturating_sub(self.queue.len() as u32);
     }
@@ -101,21 +101,21 @@ impl Slot {
 
     /// It was accepted by this end.
     pub fn is_accepted(&mut self) {
-        if !self.has(Note::HadClose) || !self.has(Note::SaidClose) {
+        if !self.has(Flag::PeerClosed) || !self.has(Flag::CloseSent) {
             self.stage = Stage::owes();
         }
     }
 
     /// It was refused: whether it may move. Then it has to part from who has refused it.
     pub fn is_refused(&mut self) -> bool {
-        let may = self.is_asked() && self.stage.count() < TRIES && !self.has(Note::Reset);
+        let may = self.is_asked() && self.stage.count() < TRIES && !self.has(Flag::ResetOnClose);
         if may {
             self.stage = self.stage.to(PARTS);
-            self.note(Note::HadClose);
-            self.unnote(Note::OwesEnd);
-            self.unnote(Note::NoRoom);
-            if !self.has(Note::SaidClose) {
-                self.note(Note::OwesClose);
+            self.set_flag(Flag::PeerClosed);
+            self.clear_flag(Flag::OwesEnd);
+            self.clear_flag(Flag::NoRoom);
+            if !self.has(Flag::CloseSent) {
+                self.set_flag(Flag::OwesClose);
             }
         }
         may
@@ -141,8 +141,8 @@ impl Slot {
     pub fn is_left(&mut self) -> bool {
         let may = self.stage.has(PARTS) || self.is_refused();
         if may {
-            self.unnote(Note::OwesClose);
-            self.note(Note::SaidClose);
+            self.clear_flag(Flag::OwesClose);
+            self.set_flag(Flag::CloseSent);
         }
         may
     }
@@ -162,23 +162,23 @@ impl Slot {
     /// It opens again, by another channel, with what it has kept.
     pub fn opens_again(&mut self, channel: u16, id: u32) {
         (self.channel, self.id) = (channel, id);
-        for note in [Note::HadClose, Note::SaidClose, Note::OwesClose, Note::OwesEnd] {
-            self.unnote(note);
+        for flag in [Flag::PeerClosed, Flag::CloseSent, Flag::OwesClose, Flag::OwesEnd] {
+            self.clear_flag(flag);
         }
         self.asks();
-        let is_closed = self.has(Note::Closed);
-        if self.has(Note::Ended) && !is_closed {
-            self.note(Note::OwesEnd);
+        let is_closed = self.has(Flag::Closed);
+        if self.has(Flag::WriteShut) && !is_closed {
+            self.set_flag(Flag::OwesEnd);
         }
-        if is_closed || self.has(Note::Ended) && self.has(Note::Deaf) {
-            self.note(Note::OwesClose);
+        if is_closed || self.has(Flag::WriteShut) && self.has(Flag::ReadShut) {
+            self.set_flag(Flag::OwesClose);
         }
     }
 
     /// Nobody else listens: it is reset.
     pub fn is_given_up(&mut self, pool: &mut Pool<'_>) {
         self.is_settled(pool);
-        self.unnote(Note::HadClose);
+        self.clear_flag(Flag::PeerClosed);
         self.lost_channel(Closing::Reset);
     }
 }

@@ -11,7 +11,7 @@
 pub use super::heat::Way;
 
 use super::frame::LANE_MAX;
-use super::slot::{Note, Slot};
+use super::slot::{Flag, Slot};
 
 impl Slot {
     /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
@@ -35,9 +35,10 @@ impl Slot {
     /// What it sends may go by a lane: it is a connection of both ends, and stays one.
     #[must_use]
     pub fn may_have_lane(&self) -> bool {
-        let is_over = [Note::Ended, Note::HadClose, Note::WasReset, Note::Closed, Note::SaidClose]
-            .into_iter()
-            .any(|note| self.has(note));
+        let is_over =
+            [Flag::WriteShut, Flag::PeerClosed, Flag::ResetByPeer, Flag::Closed, Flag::CloseSent]
+                .into_iter()
+                .any(|flag| self.has(flag));
         !is_over
             && self.is_settled_there()
             && self.lane(Way::Out).is_none()
@@ -59,7 +60,8 @@ impl Slot {
 
     /// The other end sends by this lane from now on: `false` if it may not.
     pub fn had_lane(&mut self, lane: usize) -> bool {
-        let is_open = [Note::Pending, Note::HadEnd, Note::HadClose].map(|note| !self.has(note));
+        let is_open =
+            [Flag::Pending, Flag::PeerEnded, Flag::PeerClosed].map(|flag| !self.has(flag));
         let may = self.lane(Way::In).is_none() && is_open == [true; 3];
         if may {
             self.busy.has(Way::In, Some(lane));

@@ -32,15 +32,15 @@ const ECONNRESET: u8 = 104;
 /// What is true of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Note {
+pub enum Flag {
     /// The slot is a connection.
     Used = 1,
     /// No bytes come any more.
-    HadEnd = 2,
+    PeerEnded = 2,
     /// The other end has closed: it receives nothing any more.
-    HadClose = 4,
+    PeerClosed = 4,
     /// This end sends no more.
-    Ended = 8,
+    WriteShut = 8,
     /// That is to be said, as soon as there is room in the channel.
     OwesEnd = 16,
     /// No descriptor names it any more.
@@ -48,23 +48,23 @@ pub enum Note {
     /// That, or an answer to the other end's `Close`, is to be said.
     OwesClose = 64,
     /// It was closed before all was received.
-    Reset = 128,
+    ResetOnClose = 128,
     /// It has said that it has closed: it has an id no more if both have.
-    SaidClose = 256,
+    CloseSent = 256,
     /// There was no room in the channel for what it had to send.
     NoRoom = 512,
     /// It does not wait.
     NonBlocking = 1024,
     /// `SHUT_RD`.
-    Deaf = 2048,
+    ReadShut = 2048,
     /// It waits to be accepted.
     Pending = 4096,
     /// It is in the list of those of its channel that have something to say.
-    InDebt = 8192,
+    Owing = 8192,
     /// The other end has reset, or what was sent after it had closed has shown that.
-    WasReset = 16384,
+    ResetByPeer = 16384,
     /// This end has connected.
-    Connects = 32768,
+    Connecting = 32768,
 }
 
 /// How the other end has closed.
@@ -80,7 +80,7 @@ pub enum Closing {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Slot {
-    notes: u16,
+    flags: u16,
     /// What a call is to be told once.
     error: u8,
     /// The combination of its options; 0: none was set.
@@ -133,34 +133,35 @@ impl Slot {
     /// Something is true of it.
     #[must_use]
     #[inline(always)]
-    pub fn has(&self, note: Note) -> bool {
-        self.notes & note as u16 != 0
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags & flag as u16 != 0
     }
 
     /// It is, from now on.
     #[inline(always)]
-    pub fn note(&mut self, note: Note) {
-        self.notes |= note as u16;
+    pub fn set_flag(&mut self, flag: Flag) {
+        self.flags |= flag as u16;
     }
 
     /// It is not.
     #[inline(always)]
-    pub fn unnote(&mut self, note: Note) {
-        self.notes &= !(note as u16);
+    pub fn clear_flag(&mut self, flag: Flag) {
+        self.flags &= !(flag as u16);
     }
 
     /// A new connection.
     pub(super) fn begin(&mut self, channel: u16, names: Names) {
         let turn = self.turn;
         *self = Self { channel, names, credit: WINDOW, turn, ..Self::default() };
-        self.note(Note::Used);
+        self.set_flag(Flag::Used);
     }
 
     /// What can be done with it, in events of `epoll`. So many bytes are in its lane.
     #[must_use]
     pub fn readiness(&self, in_lane: usize) -> u32 {
-        let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
-        let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
+        let (ended, had_end) = (self.has(Flag::WriteShut), self.has(Flag::PeerEnded));
+        let (is_over, is_reset) =
+            (had_end || self.has(Flag::ReadShut), self.has(Flag::ResetByPeer));
         let mut events = 0;
         if self.received() + in_lane >= self.least() || is_over || is_reset {
             events |= IN;
@@ -168,7 +169,7 @@ impl Slot {
         if is_over || is_reset {
             events |= RDHUP;
         }
-        let has_room = self.has(Note::HadClose) || self.credit > 0 && !self.has(Note::NoRoom);
+        let has_room = self.has(Flag::PeerClosed) || self.credit > 0 && !self.has(Flag::NoRoom);
         if ended || is_reset || has_room && !self.moves() {
             events |= OUT;
         }
@@ -202,13 +203,13 @@ impl Slot {
         if let Some(error) = self.take_error() {
             return Err(error);
         }
-        if self.has(Note::Ended) || self.has(Note::WasReset) {
+        if self.has(Flag::WriteShut) || self.has(Flag::ResetByPeer) {
             return Err(i32::from(EPIPE));
         }
         if self.moves() {
             return Ok(Some(0));
         }
-        if self.has(Note::HadClose) {
+        if self.has(Flag::PeerClosed) {
             return Ok(None);
         }
         Ok(Some(self.credit))
@@ -216,7 +217,7 @@ impl Slot {
 
     /// Bytes were sent to an end that has closed: it answers with a reset.
     pub fn sent_in_vain(&mut self) {
-        self.note(Note::WasReset);
+        self.set_flag(Flag::ResetByPeer);
         self.error = EPIPE;
     }
 
@@ -225,19 +226,19 @@ impl Slot {
     /// # Errors
     /// errno. `Ok(true)`: the end. `Ok(false)`: it is to wait.
     pub fn is_at_end(&mut self) -> Result<bool, i32> {
-        if self.has(Note::HadEnd) || self.has(Note::Deaf) {
+        if self.has(Flag::PeerEnded) || self.has(Flag::ReadShut) {
             return Ok(true);
         }
         if let Some(error) = self.take_error() {
             return Err(error);
         }
-        Ok(self.has(Note::WasReset))
+        Ok(self.has(Flag::ResetByPeer))
     }
 
     /// Bytes were received: how much credit is to be said, if it is worth while.
     pub fn consume(&mut self, bytes: u32) -> Option<u32> {
         self.consumes(bytes);
-        if self.consumed < WORTH_SAYING || self.has(Note::HadEnd) || self.has(Note::HadClose) {
+        if self.consumed < WORTH_SAYING || self.has(Flag::PeerEnded) || self.has(Flag::PeerClosed) {
             return None;
         }
         Some(self.consumed)
@@ -258,24 +259,24 @@ impl Slot {
         if self.stage.has(OWES) {
             return Some(Frame::Accepted);
         }
-        if self.has(Note::OwesEnd) {
+        if self.has(Flag::OwesEnd) {
             return Some(Frame::End);
         }
-        if self.has(Note::OwesClose) {
-            return Some(Frame::Close(self.has(Note::Reset)));
+        if self.has(Flag::OwesClose) {
+            return Some(Frame::Close(self.has(Flag::ResetOnClose)));
         }
-        let owes_credit = self.consumed >= WORTH_SAYING && !self.has(Note::SaidClose);
-        (owes_credit && !self.has(Note::HadEnd)).then_some(Frame::Credit(self.consumed))
+        let owes_credit = self.consumed >= WORTH_SAYING && !self.has(Flag::CloseSent);
+        (owes_credit && !self.has(Flag::PeerEnded)).then_some(Frame::Credit(self.consumed))
     }
 
     /// It was said.
     pub fn has_said(&mut self, frame: Frame) {
         match frame {
             Frame::Accepted => self.stage = Stage::default(),
-            Frame::End => self.unnote(Note::OwesEnd),
+            Frame::End => self.clear_flag(Flag::OwesEnd),
             Frame::Close(_) => {
-                self.unnote(Note::OwesClose);
-                self.note(Note::SaidClose);
+                self.clear_flag(Flag::OwesClose);
+                self.set_flag(Flag::CloseSent);
             }
             Frame::Credit(_) => self.has_said_credit(),
             _ => {}
@@ -284,49 +285,49 @@ impl Slot {
 
     /// `SHUT_WR`.
     pub fn end(&mut self) {
-        if !self.has(Note::Ended) && !self.has(Note::HadClose) {
-            self.note(Note::OwesEnd);
+        if !self.has(Flag::WriteShut) && !self.has(Flag::PeerClosed) {
+            self.set_flag(Flag::OwesEnd);
         }
-        self.note(Note::Ended);
+        self.set_flag(Flag::WriteShut);
         self.shut();
     }
 
     /// `SHUT_RD`.
     pub fn turn_deaf(&mut self) {
-        self.note(Note::Deaf);
+        self.set_flag(Flag::ReadShut);
         self.shut();
     }
 
     /// Shut down both ways: who sends there finds what he would find if it were closed.
     fn shut(&mut self) {
-        if self.has(Note::Deaf) && self.has(Note::Ended) && !self.has(Note::SaidClose) {
-            self.note(Note::OwesClose);
+        if self.has(Flag::ReadShut) && self.has(Flag::WriteShut) && !self.has(Flag::CloseSent) {
+            self.set_flag(Flag::OwesClose);
         }
     }
 
     /// Neither end sends any more: TCP has nothing left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.has(Note::WasReset) || self.has(Note::Ended) && self.has(Note::HadEnd)
+        self.has(Flag::ResetByPeer) || self.has(Flag::WriteShut) && self.has(Flag::PeerEnded)
     }
 
     /// No descriptor names it any more. So many bytes are in its lane.
     pub fn close(&mut self, in_lane: usize) {
-        self.note(Note::Closed);
-        self.unnote(Note::OwesEnd);
+        self.set_flag(Flag::Closed);
+        self.clear_flag(Flag::OwesEnd);
         // Once both have sent their last nothing is left to be reset.
         if (self.received() + in_lane > 0 || self.is_abrupt) && !self.is_over() {
-            self.note(Note::Reset);
+            self.set_flag(Flag::ResetOnClose);
         }
-        if !self.has(Note::SaidClose) {
-            self.note(Note::OwesClose);
+        if !self.has(Flag::CloseSent) {
+            self.set_flag(Flag::OwesClose);
         }
     }
 
     /// Bytes come that the other end may send: `false` if it may not.
     #[must_use]
     pub fn may_come(&self, bytes: u32) -> bool {
-        let is_open = !self.has(Note::HadEnd) && !self.has(Note::HadClose);
+        let is_open = !self.has(Flag::PeerEnded) && !self.has(Flag::PeerClosed);
         // What was received and not said counts as if it were there.
         let there = self.received() as u32 + self.consumed;
         is_open && bytes <= WINDOW.saturating_sub(there)
@@ -335,13 +336,13 @@ impl Slot {
     /// So many bytes more are kept before it is accepted, or it was.
     #[must_use]
     pub fn may_be_kept(&self, bytes: u32) -> bool {
-        !self.has(Note::Pending) || self.queue.len() as u32 + bytes <= FIRST_WINDOW
+        !self.has(Flag::Pending) || self.queue.len() as u32 + bytes <= FIRST_WINDOW
     }
 
     /// On whose account is what comes.
     #[must_use]
     pub fn owner(&self) -> Owner {
-        match self.has(Note::Pending) {
+        match self.has(Flag::Pending) {
             true => Owner::unaccepted(self.channel),
             false => Owner::accepted(self.channel),
         }
@@ -357,24 +358,24 @@ impl Slot {
     /// The other end sends no more. Without what came before, for which there was no memory, that
     /// is no end.
     pub fn had_end(&mut self) {
-        if !self.has(Note::WasReset) {
-            self.note(Note::HadEnd);
+        if !self.has(Flag::ResetByPeer) {
+            self.set_flag(Flag::PeerEnded);
         }
     }
 
     /// The other end has closed. What this one has to say then is that it has heard.
     pub fn had_close(&mut self, how: Closing) {
-        let was_over = self.has(Note::HadEnd);
-        self.note(Note::HadClose);
-        self.unnote(Note::OwesEnd);
-        if how == Closing::Reset || self.has(Note::WasReset) {
-            self.note(Note::WasReset);
+        let was_over = self.has(Flag::PeerEnded);
+        self.set_flag(Flag::PeerClosed);
+        self.clear_flag(Flag::OwesEnd);
+        if how == Closing::Reset || self.has(Flag::ResetByPeer) {
+            self.set_flag(Flag::ResetByPeer);
             self.error = if was_over { EPIPE } else { ECONNRESET };
         } else {
-            self.note(Note::HadEnd);
+            self.set_flag(Flag::PeerEnded);
         }
-        if !self.has(Note::SaidClose) {
-            self.note(Note::OwesClose);
+        if !self.has(Flag::CloseSent) {
+            self.set_flag(Flag::OwesClose);
         }
     }
 
@@ -382,28 +383,28 @@ impl Slot {
     /// one.
     pub fn lacks_memory(&mut self, pool: &mut Pool<'_>) {
         self.queue.clear(pool);
-        self.note(Note::Reset);
-        if !self.has(Note::SaidClose) {
-            self.note(Note::OwesClose);
+        self.set_flag(Flag::ResetOnClose);
+        if !self.has(Flag::CloseSent) {
+            self.set_flag(Flag::OwesClose);
         }
-        self.note(Note::WasReset);
+        self.set_flag(Flag::ResetByPeer);
         self.error = ECONNRESET;
     }
 
     /// What comes is for the program yet.
     #[must_use]
     pub fn is_heard(&self) -> bool {
-        !self.has(Note::Closed) && !self.has(Note::WasReset)
+        !self.has(Flag::Closed) && !self.has(Flag::ResetByPeer)
     }
 
     /// Nothing comes from the other end any more: its process is gone, whose socket the kernel
     /// would have closed; or the two were parted, which no program may take for an end.
     pub fn lost_channel(&mut self, how: Closing) {
-        if !self.has(Note::HadClose) {
+        if !self.has(Flag::PeerClosed) {
             self.had_close(how);
         }
-        self.unnote(Note::OwesClose);
-        self.note(Note::SaidClose);
+        self.clear_flag(Flag::OwesClose);
+        self.set_flag(Flag::CloseSent);
         if self.stage.has(OWES) {
             self.stage = Stage::default();
         }
@@ -412,7 +413,7 @@ impl Slot {
     /// Both ends have said that they have closed: the id is free.
     #[must_use]
     pub fn is_apart(&self) -> bool {
-        self.has(Note::SaidClose) && self.has(Note::HadClose)
+        self.has(Flag::CloseSent) && self.has(Flag::PeerClosed)
     }
 }
 
@@ -436,11 +437,11 @@ mod tests {
     #[test]
     fn little_comes_before_it_is_accepted() {
         let mut slot = slot();
-        slot.note(Note::Pending);
+        slot.set_flag(Flag::Pending);
         assert!(slot.may_be_kept(FIRST_WINDOW) && !slot.may_be_kept(FIRST_WINDOW + 1));
         push_one(&mut slot);
         assert!(!slot.may_be_kept(FIRST_WINDOW) && !slot.had_lane(0));
-        slot.unnote(Note::Pending);
+        slot.clear_flag(Flag::Pending);
         assert!(slot.may_be_kept(FIRST_WINDOW) && slot.had_lane(0));
     }
 

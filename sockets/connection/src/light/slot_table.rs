@@ -1,7 +1,7 @@
 //! All light connections of a process, and lists of them.
 
 use super::frame::Names;
-use super::slot::{Note, Slot};
+use super::slot::{Flag, Slot};
 
 /// SlotTable of a process, of which 0 stands for none.
 pub struct SlotTable<'a> {
@@ -56,7 +56,7 @@ impl<'a> SlotTable<'a> {
     /// Calls with each that is a connection.
     pub fn each_used(&self, mut with: impl FnMut(&Slot)) {
         let all = &self.slots[..self.end as usize];
-        all.iter().filter(|slot| slot.has(Note::Used)).for_each(&mut with);
+        all.iter().filter(|slot| slot.has(Flag::Used)).for_each(&mut with);
     }
 
     /// A slot that an index of ours names.
@@ -170,8 +170,8 @@ impl<'a> SlotTable<'a> {
 
     /// It has something to say: puts it into its channel's list, unless it is there.
     pub fn owes(&mut self, list: &mut List, index: u32) {
-        if !self.at(index).has(Note::InDebt) && !self.at(index).has(Note::Pending) {
-            self.at(index).note(Note::InDebt);
+        if !self.at(index).has(Flag::Owing) && !self.at(index).has(Flag::Pending) {
+            self.at(index).set_flag(Flag::Owing);
             self.append(list, index);
         }
     }

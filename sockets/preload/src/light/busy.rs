@@ -8,7 +8,7 @@
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
-use omniverb_connection::light::slot::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
 
@@ -85,7 +85,7 @@ impl State {
         }
         // That of one that is about to end is free soon.
         let slot = self.slots.at(at);
-        if !slot.has(Note::Ended) && !slot.has(Note::HadClose) {
+        if !slot.has(Flag::WriteShut) && !slot.has(Flag::PeerClosed) {
             self.comes_home(at);
         }
     }
@@ -268,7 +268,9 @@ impl State {
     /// Bytes that are in the lane of a connection. What makes no sense is found by who takes them.
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::In).filter(|_| !slot.has(Note::WasReset)) else { return 0 };
+        let Some(lane) = slot.lane(Way::In).filter(|_| !slot.has(Flag::ResetByPeer)) else {
+            return 0;
+        };
         let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_ref() else { return 0 };
         let position = handle(index, Way::In, lane).position();
@@ -291,7 +293,7 @@ impl State {
         (from, takes): (usize, Takes),
     ) -> Result<usize, Nonsense> {
         let slot = self.slots.at(at);
-        let lane = slot.lane(Way::In).filter(|_| !slot.has(Note::WasReset));
+        let lane = slot.lane(Way::In).filter(|_| !slot.has(Flag::ResetByPeer));
         let Some(lane) = lane else { return Ok(0) };
         let Some(held) = handle(usize::from(slot.channel), Way::In, lane).hold() else {
             return Ok(0);

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use std::os::fd::AsRawFd;
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 
 use super::descriptors::{self, Token};
 use super::state::with;
@@ -24,7 +24,7 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
         if slot.fd_count != 1 || slot.set != 0 {
             return Err(libc::EAFNOSUPPORT);
         }
-        let does_not_wait = slot.has(Note::NonBlocking);
+        let does_not_wait = slot.has(Flag::NonBlocking);
         let socket = state.fresh_socket(at)?;
         // SAFETY: no memory is involved.
         unsafe {

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use omniverb_connection::descriptors::{PIECE as WORDS_IN_PIECE, Room};
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::busy::Way;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
@@ -117,7 +117,7 @@ pub(super) enum Calls {
 
 impl From<&Slot> for Calls {
     fn from(slot: &Slot) -> Self {
-        if slot.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
+        if slot.has(Flag::NonBlocking) { Self::Fail } else { Self::Wait }
     }
 }
 

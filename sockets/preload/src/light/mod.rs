@@ -66,7 +66,7 @@ pub(crate) mod whole;
 use core::ffi::{CStr, c_int, c_void};
 
 use omniverb_connection::descriptors::Kind;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 use omniverb_connection::time_budget::TimeBudget;
 use rustix::thread::sched_yield;
 
@@ -338,7 +338,7 @@ impl state::State {
         while pending.count() > 0 {
             let at = pending.first(&mut self.slots);
             pending.remove(&mut self.slots, at);
-            self.slots.at(at).unnote(Note::Pending);
+            self.slots.at(at).clear_flag(Flag::Pending);
             self.close(at);
         }
     }

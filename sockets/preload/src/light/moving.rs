@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
-use omniverb_connection::light::slot::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Flag};
 
 use super::broker;
 use super::busy::Awaits;
@@ -49,7 +49,7 @@ fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
     with(|state| {
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
-        Some(match slot.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
+        Some(match slot.has(Flag::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
             true => Waits::Never,
             false => Waits::until(slot.times[which]),
         })
@@ -174,7 +174,7 @@ impl State {
             return None;
         }
         if let Some(lane) = slot.lane(Way::Out) {
-            let comes_home = if_full == IfFull::ComesHome || slot.has(Note::NonBlocking);
+            let comes_home = if_full == IfFull::ComesHome || slot.has(Flag::NonBlocking);
             let done = self.sends_by_lane(at, lane, parts, from);
             if done > 0 {
                 return Some(Ok(done));
@@ -235,7 +235,7 @@ impl State {
 
     /// There is no room in the channel, which it is to hear of when there is.
     fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
-        self.slots.at(at).note(Note::NoRoom);
+        self.slots.at(at).set_flag(Flag::NoRoom);
         self.owe(at);
         None
     }
@@ -414,7 +414,7 @@ fn receive_in_steps(
 impl State {
     fn has_no_more(&mut self, at: u32) -> bool {
         let slot = self.slots.at(at);
-        slot.has(Note::HadEnd) || slot.has(Note::WasReset) || slot.has(Note::Deaf)
+        slot.has(Flag::PeerEnded) || slot.has(Flag::ResetByPeer) || slot.has(Flag::ReadShut)
     }
 }
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{HEADER, Name};
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -277,7 +277,7 @@ pub(super) unsafe fn connect(
         let slot = state.slots.at(at);
         (slot.is_six, slot.fd_count) = (is_six, 1);
         if how & libc::O_NONBLOCK != 0 {
-            slot.note(Note::NonBlocking);
+            slot.set_flag(Flag::NonBlocking);
             slot.is_connecting = true;
         }
         descriptors::put(fd, Some(token));
@@ -392,7 +392,7 @@ impl State {
         let at = Some(listener.pending.first(&mut self.slots)).filter(|at| *at != 0)?;
         listener.pending.remove(&mut self.slots, at);
         let slot = self.slots.at(at);
-        slot.unnote(Note::Pending);
+        slot.clear_flag(Flag::Pending);
         self.listeners.waiting -= 1;
         Some(at)
     }
@@ -420,7 +420,7 @@ impl State {
         (slot.fd_count, slot.is_six) = (1, is_six);
         inherited.give(slot);
         if flags & libc::SOCK_NONBLOCK != 0 {
-            slot.note(Note::NonBlocking);
+            slot.set_flag(Flag::NonBlocking);
         }
         descriptors::put(new, Some(Token::new(at, slot.turn)));
         DESCRIPTORS.put(new, Kind::Other);

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 
 use super::descriptors::Token;
 use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
@@ -23,7 +23,7 @@ const NAMES_ONE: [c_int; 2] = [57, 28];
 
 /// What TCP would say of it.
 fn state_of(slot: &Slot) -> u8 {
-    match (slot.has(Note::Ended), slot.has(Note::HadEnd)) {
+    match (slot.has(Flag::WriteShut), slot.has(Flag::PeerEnded)) {
         _ if slot.is_over() => CLOSED,
         (true, _) => FIN_WAIT_2,
         (false, true) => CLOSE_WAIT,
@@ -172,8 +172,8 @@ pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *
         state.pump();
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
-        let own = if slot.has(Note::Connects) { slot.names.from } else { slot.names.to };
-        let other = if slot.has(Note::Connects) { slot.names.to } else { slot.names.from };
+        let own = if slot.has(Flag::Connecting) { slot.names.from } else { slot.names.to };
+        let other = if slot.has(Flag::Connecting) { slot.names.to } else { slot.names.from };
         Some((if whose == Whose::Peers { other } else { own }, Family::of(slot), slot.is_over()))
     })
     .flatten() else {
@@ -193,7 +193,7 @@ pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c
         libc::F_GETFL => Some(
             with(|state| {
                 let at = state.slot(token)?;
-                let does_not_wait = state.slots.at(at).has(Note::NonBlocking);
+                let does_not_wait = state.slots.at(at).has(Flag::NonBlocking);
                 Some(libc::O_RDWR | if does_not_wait { libc::O_NONBLOCK } else { 0 })
             })
             .flatten()
@@ -210,7 +210,7 @@ pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c
 
 fn does_not_wait(token: Token, is_so: bool) -> c_int {
     let changed = change(token, |slot| {
-        if is_so { slot.note(Note::NonBlocking) } else { slot.unnote(Note::NonBlocking) }
+        if is_so { slot.set_flag(Flag::NonBlocking) } else { slot.clear_flag(Flag::NonBlocking) }
     });
     with(|state| state.slot(token).map(|at| state.tells_lane(at)));
     changed

@@ -10,7 +10,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
     socket_with,
@@ -68,7 +68,7 @@ pub(super) struct Profiles {
 
 /// Which of the first places a connection's is.
 pub(super) fn root_of(slot: &Slot) -> usize {
-    usize::from(slot.is_six) * 2 + usize::from(!slot.has(Note::Connects))
+    usize::from(slot.is_six) * 2 + usize::from(!slot.has(Flag::Connecting))
 }
 
 fn family(root: u8) -> Family {

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::light::frame::{HEADER, Name};
-use omniverb_connection::light::slot::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_connection::light::{Frame, Names};
 use rustix::thread::sched_yield;
 
@@ -260,7 +260,7 @@ impl State {
             return Ok(Opened::Done);
         };
         self.slots.at(slot).id = id;
-        self.slots.at(slot).note(Note::Pending);
+        self.slots.at(slot).set_flag(Flag::Pending);
         if let Some(listener) = self.listeners.hearing(&names) {
             listener.pending.push(&mut self.slots, slot, listener.arrived);
             self.slots.at(slot).socket = listener.id;
@@ -309,7 +309,7 @@ impl State {
     /// One that was not accepted, and waits no more, is refused: who has opened it may ask again.
     pub(super) fn puts_off(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        slot.unnote(Note::Pending);
+        slot.clear_flag(Flag::Pending);
         let (id, index) = (slot.id, usize::from(slot.channel));
         slot.queue.clear(&mut self.pool);
         let own = self.channels[index].as_mut().filter(|channel| channel.ids.slot(id) == Some(at));
@@ -341,7 +341,7 @@ impl State {
     /// Something of a connection that is there.
     fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
         let slot = self.slots.at(at);
-        if slot.has(Note::HadClose) {
+        if slot.has(Flag::PeerClosed) {
             return Err(Nonsense);
         }
         let waited = slot.waits_for_accept();
@@ -362,7 +362,7 @@ impl State {
                         && slot.queue.push(account, bytes as usize, |done, place| {
                             channel.bytes(done, place);
                         });
-                    if !is_there && slot.may_be_kept(bytes) && slot.has(Note::Pending) {
+                    if !is_there && slot.may_be_kept(bytes) && slot.has(Flag::Pending) {
                         self.overflows(at);
                         return Ok(());
                     }
@@ -372,7 +372,7 @@ impl State {
                 }
             }
             Frame::Credit(bytes) => {
-                if !slot.has(Note::Closed) && !slot.had_credit(bytes) {
+                if !slot.has(Flag::Closed) && !slot.had_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
@@ -398,7 +398,7 @@ impl State {
                 self.slots.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Accepted if slot.has(Note::Connects) => {
+            Frame::Accepted if slot.has(Flag::Connecting) => {
                 if self.strays.are_any() {
                     // There may be room for them now.
                     self.strays.hurry(sleepers::now());
@@ -485,7 +485,7 @@ impl State {
             }
             let Some(at) = self.slots.pop(&mut channel.debts) else { return };
             let slot = self.slots.at(at);
-            slot.unnote(Note::InDebt);
+            slot.clear_flag(Flag::Owing);
             let (id, mut is_last) = (slot.id, false);
             while let Some(frame) = slot.owes() {
                 if channel.room(HEADER) < HEADER {
@@ -495,11 +495,11 @@ impl State {
                 slot.has_said(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
-            let wants_room = slot.has(Note::NoRoom);
+            let wants_room = slot.has(Flag::NoRoom);
             let has_room = channel.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
             let owes = slot.owes().is_some() || wants_room && !has_room;
             if wants_room && has_room {
-                slot.unnote(Note::NoRoom);
+                slot.clear_flag(Flag::NoRoom);
                 self.news(at);
             }
             if owes {
@@ -515,7 +515,7 @@ impl State {
     /// If both ends have closed the id is free; if no descriptor names it either, the slot is.
     pub(super) fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Note::Used) || !slot.is_apart() || slot.is_stray() {
+        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_stray() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
@@ -525,14 +525,14 @@ impl State {
             channel.gives(id);
         }
         let slot = self.slots.at(at);
-        let is_listed = slot.has(Note::InDebt) || slot.has(Note::Pending);
+        let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
         if slot.moves() {
             if !is_listed {
                 self.strays(at);
             }
             return;
         }
-        if slot.has(Note::Closed) && !is_listed {
+        if slot.has(Flag::Closed) && !is_listed {
             slot.queue.clear(&mut self.pool);
             self.slots.free(at);
         }
@@ -549,10 +549,10 @@ impl State {
         let in_lane = self.in_lane(at);
         let slot = self.slots.at(at);
         slot.close(in_lane);
-        if slot.has(Note::Reset) || !(slot.is_asked() || slot.moves()) {
+        if slot.has(Flag::ResetOnClose) || !(slot.is_asked() || slot.moves()) {
             slot.queue.clear(&mut self.pool);
         }
-        slot.unnote(Note::NoRoom);
+        slot.clear_flag(Flag::NoRoom);
         self.owe(at);
         self.settle(at);
         self.pump_one(index);
@@ -565,7 +565,7 @@ impl State {
         let Some(mut channel) = self.channels[index].take() else { return };
         // Among them are some that have no id any more.
         while let Some(at) = self.slots.pop(&mut channel.debts) {
-            self.slots.at(at).unnote(Note::InDebt);
+            self.slots.at(at).clear_flag(Flag::Owing);
             self.settle(at);
         }
         let loss = match how {

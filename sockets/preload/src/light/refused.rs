@@ -7,7 +7,7 @@
 
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
-use omniverb_connection::light::slot::{Closing, Note};
+use omniverb_connection::light::slot::{Closing, Flag};
 
 use super::again::{Again, is_full, reach_again};
 use super::broker::{self, Through};
@@ -97,7 +97,7 @@ impl State {
         for _ in 0..self.strays.list.count() {
             let Some(at) = self.slots.pop(&mut self.strays.list) else { return };
             let slot = self.slots.at(at);
-            let (to, socket, is_reset) = (slot.names.to, slot.socket, slot.has(Note::Reset));
+            let (to, socket, is_reset) = (slot.names.to, slot.socket, slot.has(Flag::ResetOnClose));
             // Who was refused twice may have been by who is just leaving; where there was no room
             // there may be some later.
             let may_open = turn == Turn::All || !slot.has_moved() && !slot.waits_for_room();
@@ -198,7 +198,7 @@ impl State {
         slot.is_settled(&mut self.pool);
         let is_reset = was_asked || loss == Loss::Parted;
         slot.lost_channel(if is_reset { Closing::Reset } else { Closing::Orderly });
-        slot.unnote(Note::NoRoom);
+        slot.clear_flag(Flag::NoRoom);
         self.news(at);
         self.settle(at);
     }

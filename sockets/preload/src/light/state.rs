@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_connection::light::budgets::BLOCKS;
-use omniverb_connection::light::slot::Note;
+use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Block, Pool, Slot, SlotTable};
 use omniverb_connection::time_budget::Spent;
 use rustix::mm::{Advice, madvise};
@@ -192,7 +192,7 @@ impl State {
     #[inline(always)]
     pub(super) fn slot(&mut self, token: Token) -> Option<u32> {
         let slot = self.slots.at(token.slot());
-        let is_open = slot.has(Note::Used) && !slot.has(Note::Closed);
+        let is_open = slot.has(Flag::Used) && !slot.has(Flag::Closed);
         (slot.turn == token.turn() && is_open).then_some(token.slot())
     }
 
