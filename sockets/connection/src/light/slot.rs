@@ -112,7 +112,7 @@ pub struct Slot {
     /// As the program gave it to `epoll_ctl`.
     pub data: u64,
     /// How often the slot was a connection: who remembers another number means one of before.
-    pub turn: u32,
+    pub generation: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
     /// The next in a list of its channel's, of a listener's, of strays, or of free slots.
@@ -151,8 +151,8 @@ impl Slot {
 
     /// A new connection.
     pub(super) fn begin(&mut self, channel: u16, names: Names) {
-        let turn = self.turn;
-        *self = Self { channel, names, credit: WINDOW, turn, ..Self::default() };
+        let generation = self.generation;
+        *self = Self { channel, names, credit: WINDOW, generation, ..Self::default() };
         self.set_flag(Flag::Used);
     }
 

@@ -87,9 +87,9 @@ impl<'a> SlotTable<'a> {
     pub fn free(&mut self, index: u32) {
         let free = self.free;
         let slot = self.at(index);
-        let turn = slot.turn.wrapping_add(1);
+        let generation = slot.generation.wrapping_add(1);
         *slot = Slot::default();
-        (slot.other, slot.turn) = (free, turn);
+        (slot.other, slot.generation) = (free, generation);
         self.free = index;
         self.used -= 1;
     }

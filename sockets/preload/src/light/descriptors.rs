@@ -7,7 +7,7 @@ use omniverb_connection::descriptors::{PIECE, Room};
 
 use crate::room::Pieces;
 
-/// For each descriptor its slot, and which turn of that; or 0.
+/// For each descriptor its slot, and which generation of that; or 0.
 static TOKENS: Pieces<{ 1 << 12 }> = Pieces::new();
 
 fn word(fd: c_int) -> Option<&'static AtomicU64> {
@@ -22,8 +22,8 @@ fn word(fd: c_int) -> Option<&'static AtomicU64> {
 pub(crate) struct Token(u64);
 
 impl Token {
-    pub(super) fn new(slot: u32, turn: u32) -> Self {
-        Self(u64::from(slot) | u64::from(turn) << 32)
+    pub(super) fn new(slot: u32, generation: u32) -> Self {
+        Self(u64::from(slot) | u64::from(generation) << 32)
     }
 
     /// From what [`Self::word`] says.
@@ -41,7 +41,7 @@ impl Token {
         self.0 as u32
     }
 
-    pub(super) fn turn(self) -> u32 {
+    pub(super) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }

@@ -422,7 +422,7 @@ impl State {
         if flags & libc::SOCK_NONBLOCK != 0 {
             slot.set_flag(Flag::NonBlocking);
         }
-        descriptors::put(new, Some(Token::new(at, slot.turn)));
+        descriptors::put(new, Some(Token::new(at, slot.generation)));
         DESCRIPTORS.put(new, Kind::Other);
         slot.is_accepted();
         let owes = slot.owes();

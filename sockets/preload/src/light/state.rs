@@ -193,11 +193,11 @@ impl State {
     pub(super) fn slot(&mut self, token: Token) -> Option<u32> {
         let slot = self.slots.at(token.slot());
         let is_open = slot.has(Flag::Used) && !slot.has(Flag::Closed);
-        (slot.turn == token.turn() && is_open).then_some(token.slot())
+        (slot.generation == token.generation() && is_open).then_some(token.slot())
     }
 
     /// What descriptors are to say of a slot.
     pub(super) fn token(&mut self, at: u32) -> Token {
-        Token::new(at, self.slots.at(at).turn)
+        Token::new(at, self.slots.at(at).generation)
     }
 }
