@@ -16,7 +16,7 @@ use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_connection::light::queue::{PAYLOAD, Queue};
 use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
-use omniverb_connection::light::{Block, Frame, Ids, List, Names, Owner, Pool, Slot, SlotTable};
+use omniverb_connection::light::{Block, Frame, Ids, List, Endpoints, Owner, Pool, Slot, SlotTable};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.
@@ -233,7 +233,7 @@ impl<'a> State<'a> {
             return Err(Nonsense);
         }
         let has_room = self.listens && self.pending.count() <= BACKLOG;
-        let made = has_room.then(|| self.slots.make(index as u16, Names::default())).flatten();
+        let made = has_room.then(|| self.slots.make(index as u16, Endpoints::default())).flatten();
         let Some(slot) = made else {
             channel.put(Frame::Close(true));
             return Ok(());
@@ -579,7 +579,7 @@ impl<'a> State<'a> {
             "blocks are missing"
         );
         for _ in 1..SLOTS {
-            assert!(self.slots.make(0, Names::default()).is_some());
+            assert!(self.slots.make(0, Endpoints::default()).is_some());
         }
     }
 }

@@ -9,7 +9,7 @@ impl State<'_> {
         if channel.room < Frame::Open.takes() + FOR_ANSWERS {
             return;
         }
-        let Some(at) = self.slots.make(index as u16, Names::default()) else { return };
+        let Some(at) = self.slots.make(index as u16, Endpoints::default()) else { return };
         let Some(id) = channel.ids.take(at) else { return self.slots.free(at) };
         let slot = self.slots.at(at);
         (slot.id, slot.fd_count) = (id, 1);

@@ -186,12 +186,12 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::super::slot::OUT;
-    use super::super::{Block, Names};
+    use super::super::{Block, Endpoints};
     use super::*;
 
     fn asked() -> Slot {
         let mut slot = Slot::default();
-        slot.begin(0, Names::default());
+        slot.begin(0, Endpoints::default());
         slot.asks();
         slot
     }

@@ -93,13 +93,13 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::Names;
+    use super::super::frame::Endpoints;
     use super::super::slot::{Closing, WINDOW};
     use super::*;
 
     fn slot() -> Slot {
         let mut slot = Slot::default();
-        slot.begin(0, Names::default());
+        slot.begin(0, Endpoints::default());
         slot
     }
 

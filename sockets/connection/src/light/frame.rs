@@ -5,7 +5,7 @@
 pub const HEADER: usize = 8;
 /// The most bytes of a connection in one frame.
 pub const DATA_MAX: usize = 16 << 10;
-/// Bytes of [`Names`].
+/// Bytes of [`Endpoints`].
 pub const NAMES: usize = 40;
 /// Lanes of a side of a channel.
 pub const LANES: u32 = 16;
@@ -100,14 +100,14 @@ impl Frame {
 /// An end of a connection: an IPv6 address, or a mapped one of IPv4, and a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Name {
+pub struct Endpoint {
     /// In the order of the network.
     pub address: [u8; 16],
     /// In the order of the machine.
     pub port: u16,
 }
 
-impl Name {
+impl Endpoint {
     /// It is one of IPv4.
     #[must_use]
     pub fn is_v4(&self) -> bool {
@@ -156,14 +156,14 @@ impl Name {
 
 /// Who connects, and to whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct Endpoints {
     /// The end that connects.
-    pub from: Name,
+    pub from: Endpoint,
     /// The end that listens.
-    pub to: Name,
+    pub to: Endpoint,
 }
 
-impl Names {
+impl Endpoints {
     /// As they follow [`Frame::Open`].
     #[must_use]
     pub fn encode(&self) -> [u8; NAMES] {
@@ -219,14 +219,14 @@ mod tests {
 
     #[test]
     fn who_listens_for_all_hears_all_of_its_kind() {
-        let (one, other) = (Name::v4([127, 0, 0, 1], 80), Name::v4([10, 0, 0, 1], 80));
+        let (one, other) = (Endpoint::v4([127, 0, 0, 1], 80), Endpoint::v4([10, 0, 0, 1], 80));
         assert!(one.hears(&one) && !one.hears(&other));
-        assert!(Name::v4([0; 4], 80).hears(&other) && !Name::v4([0; 4], 81).hears(&other));
-        let six = Name { address: [9; 16], port: 80 };
-        assert!(!Name::v4([0; 4], 80).hears(&six));
-        let any = Name { address: [0; 16], port: 80 };
+        assert!(Endpoint::v4([0; 4], 80).hears(&other) && !Endpoint::v4([0; 4], 81).hears(&other));
+        let six = Endpoint { address: [9; 16], port: 80 };
+        assert!(!Endpoint::v4([0; 4], 80).hears(&six));
+        let any = Endpoint { address: [0; 16], port: 80 };
         assert!(any.hears(&six) && any.hears(&one));
-        let names = Names { from: six, to: one };
-        assert_eq!(Names::decode(&names.encode()), names);
+        let names = Endpoints { from: six, to: one };
+        assert_eq!(Endpoints::decode(&names.encode()), names);
     }
 }

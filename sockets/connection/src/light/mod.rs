@@ -23,7 +23,7 @@ pub mod slot;
 pub mod slot_table;
 pub mod stage;
 
-pub use frame::{Frame, Names};
+pub use frame::{Endpoints, Frame};
 pub use ids::Ids;
 pub use queue::{Block, Owner, Pool};
 pub use slot::Slot;

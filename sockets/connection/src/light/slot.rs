@@ -4,7 +4,7 @@
 //! process and two ids of its channel. What it answers is what TCP's socket would.
 
 use super::budgets::FIRST_WINDOW;
-use super::frame::{Frame, Names};
+use super::frame::{Endpoints, Frame};
 use super::heat::Busy;
 use super::queue::{Owner, Pool, Queue};
 use super::stage::{OWES, Stage};
@@ -124,7 +124,7 @@ pub struct Slot {
     /// `SO_RCVLOWAT`; 0: 1.
     pub least: u32,
     /// Whose ends these are: `from` is who connected.
-    pub names: Names,
+    pub names: Endpoints,
     /// How busy it is, and which lanes it has.
     pub(super) busy: Busy,
 }
@@ -150,7 +150,7 @@ impl Slot {
     }
 
     /// A new connection.
-    pub(super) fn begin(&mut self, channel: u16, names: Names) {
+    pub(super) fn begin(&mut self, channel: u16, names: Endpoints) {
         let generation = self.generation;
         *self = Self { channel, names, credit: WINDOW, generation, ..Self::default() };
         self.set_flag(Flag::Used);
@@ -424,7 +424,7 @@ mod tests {
 
     fn slot() -> Slot {
         let mut slot = Slot::default();
-        slot.begin(0, Names::default());
+        slot.begin(0, Endpoints::default());
         slot
     }
 

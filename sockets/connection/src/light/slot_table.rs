@@ -1,6 +1,6 @@
 //! All light connections of a process, and lists of them.
 
-use super::frame::Names;
+use super::frame::Endpoints;
 use super::slot::{Flag, Slot};
 
 /// SlotTable of a process, of which 0 stands for none.
@@ -66,7 +66,7 @@ impl<'a> SlotTable<'a> {
     }
 
     /// A new connection by a channel.
-    pub fn make(&mut self, channel: u16, names: Names) -> Option<u32> {
+    pub fn make(&mut self, channel: u16, names: Endpoints) -> Option<u32> {
         let index = match self.free {
             0 if (self.end as usize) < self.slots.len() => {
                 self.end += 1;
@@ -186,8 +186,8 @@ mod tests {
         fn a_list_is_a_list(steps in proptest::collection::vec((0..2, 1..8_u32), 1..100)) {
             let mut memory = [Slot::default(); 9];
             let mut slots = SlotTable::new(&mut memory);
-            (1..9).for_each(|at| assert_eq!(slots.make(0, Names::default()), Some(at)));
-            assert_eq!(slots.make(0, Names::default()), None);
+            (1..9).for_each(|at| assert_eq!(slots.make(0, Endpoints::default()), Some(at)));
+            assert_eq!(slots.make(0, Endpoints::default()), None);
             let (mut list, mut model) = (List::new(), Vec::new());
             for (what, index) in steps {
                 if what == 0 {
@@ -216,7 +216,7 @@ mod tests {
     fn a_slot_that_is_free_is_used_again() {
         let mut memory = [Slot::default(); 3];
         let mut slots = SlotTable::new(&mut memory);
-        let (one, two) = (slots.make(0, Names::default()), slots.make(0, Names::default()));
+        let (one, two) = (slots.make(0, Endpoints::default()), slots.make(0, Endpoints::default()));
         assert_eq!((one, two, slots.used()), (Some(1), Some(2), 2));
         let mut list = List::new();
         slots.append(&mut list, 2);
@@ -224,6 +224,6 @@ mod tests {
         assert_eq!([slots.pop(&mut list), slots.pop(&mut list)], [Some(2), Some(1)]);
         assert_eq!(slots.pop(&mut list), None);
         slots.free(1);
-        assert_eq!(slots.make(0, Names::default()), Some(1));
+        assert_eq!(slots.make(0, Endpoints::default()), Some(1));
     }
 }

@@ -1,6 +1,6 @@
 //! Where an address leads, for who has the lock: nobody is waited for.
 
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 
 use super::broker::{
     ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes,
@@ -30,7 +30,7 @@ pub(super) enum Again {
 /// said that he listens.
 pub(super) fn reach_again(
     state: &mut State,
-    to: Name,
+    to: Endpoint,
     (may_ask, may_ask_again): (bool, bool),
 ) -> Again {
     let now = sleepers::now();
@@ -74,7 +74,7 @@ pub(super) fn reach_again(
 }
 
 /// There is no room for more at an address.
-pub(super) fn is_full(state: &State, to: &Name) {
+pub(super) fn is_full(state: &State, to: &Endpoint) {
     let until = sleepers::now() + FULL;
     let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
     known.for_each(|route| route.full = until);

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 use omniverb_connection::light::slot::Closing;
 use omniverb_formats::channel::{BYTES, WAY_KEPT};
 use omniverb_formats::message::{Reply, Request};
@@ -60,7 +60,7 @@ pub(super) enum Way {
 
 #[derive(Clone, Copy)]
 pub(super) struct Route {
-    pub to: Name,
+    pub to: Endpoint,
     /// The address that who goes there has.
     pub from: [u8; 16],
     pub way: Way,
@@ -100,7 +100,7 @@ pub(super) struct Route {
 struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
 // SAFETY: touched by who has the lock of the state only, which each function here is given.
 unsafe impl Sync for Routes {}
-const NOWHERE: Name = Name { address: [0; 16], port: 0 };
+const NOWHERE: Endpoint = Endpoint { address: [0; 16], port: 0 };
 const NONE: Route = Route {
     to: NOWHERE,
     way: Way::Free,
@@ -210,7 +210,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 across.has_way(port, believed(until));
             }
         }
-        (Reply::Seen { address, port }, _) => has_seen(state, &Name { address, port }),
+        (Reply::Seen { address, port }, _) => has_seen(state, &Endpoint { address, port }),
         (Reply::Over { link: name }, _) => {
             if let Some(index) = state.channel_named(name) {
                 state.lose(index, Closing::Reset);
@@ -340,7 +340,7 @@ pub(super) fn loses(state: &mut State, name: u64) {
 }
 
 /// What is known of an address is old.
-fn has_seen(state: &State, to: &Name) {
+fn has_seen(state: &State, to: &Endpoint) {
     let now = sleepers::now();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
@@ -353,14 +353,14 @@ fn has_seen(state: &State, to: &Name) {
 }
 
 /// What is known of an address may be wrong.
-pub(super) fn forgets(state: &State, to: &Name) {
+pub(super) fn forgets(state: &State, to: &Endpoint) {
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
 }
 
 /// The same once more. In another network namespace nobody tries for a while whether it is: who
 /// refuses what he should not (clocks of time namespaces may differ) is reached by TCP.
-pub(super) fn leaves_alone(state: &State, to: &Name) {
+pub(super) fn leaves_alone(state: &State, to: &Endpoint) {
     let later = sleepers::now() + WAY_KEPT;
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     for route in known.filter(|one| one.to == *to) {
@@ -421,7 +421,7 @@ pub(super) enum Reached {
 }
 
 /// How an address is reached. Waits for the broker if nothing is known.
-pub(super) fn reach(to: Name) -> Reached {
+pub(super) fn reach(to: Endpoint) -> Reached {
     let tag = match with(|state| known(state, to)) {
         None => return Reached::Kernel,
         Some(Known::Way(way)) => return way,
@@ -441,13 +441,13 @@ pub(super) fn reach(to: Name) -> Reached {
 
 /// Asks the broker for who goes there from that address. `false`: there is nobody to be asked, or
 /// he does not hear that now.
-pub(super) fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
+pub(super) fn asks(tag: u64, (own, to): (Endpoint, Endpoint)) -> bool {
     // Who listens for all addresses is found by any: so it is said that it is another's.
     let from = if own.leads_to(&to) { [0; 16] } else { own.address };
     mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
 }
 
-pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
+pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Endpoint, Endpoint)) {
     if let Some(route) = tagged(state, tag) {
         (route.from, route.is_far) = (own.address, !own.leads_to(&to));
     }
@@ -534,7 +534,7 @@ enum Known {
     Ask(u64),
 }
 
-fn known(state: &mut State, to: Name) -> Known {
+fn known(state: &mut State, to: Endpoint) -> Known {
     let now = sleepers::now();
     let found = routes(state).0.iter_mut().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = found {
@@ -563,7 +563,7 @@ fn known(state: &mut State, to: Name) -> Known {
 }
 
 /// A question is about to be asked: its tag.
-pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
+pub(super) fn asks_anew(state: &mut State, to: Endpoint, now: u64) -> u64 {
     let end = state.channels_end;
     state.channels[..end].iter_mut().flatten().for_each(|channel| channel.looks(now));
     let (all, latest) = routes(state);

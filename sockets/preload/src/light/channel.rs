@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
-use omniverb_connection::light::{Frame, Ids, List, Names, Slot};
+use omniverb_connection::light::{Endpoints, Frame, Ids, List, Slot};
 use omniverb_connection::time_budget::Spent;
 use omniverb_formats::bytes;
 use omniverb_formats::channel::{
@@ -125,7 +125,7 @@ impl Across {
         now - self.alone < ALONE
     }
 
-    fn may_come(&self, names: &Names, now: u64) -> bool {
+    fn may_come(&self, names: &Endpoints, now: u64) -> bool {
         let [own, others] = self.ends;
         let has_way = || self.ways.iter().any(|way| way.0 == names.to.port && way.1 > now);
         names.to.address == own && names.from.address == others && has_way()
@@ -317,15 +317,15 @@ impl Channel {
     }
 
     /// The names of an `Open`.
-    pub(super) fn names(&self) -> Names {
+    pub(super) fn names(&self) -> Endpoints {
         let mut bytes = [0; NAMES];
         self.bytes(0, &mut bytes);
-        Names::decode(&bytes)
+        Endpoints::decode(&bytes)
     }
 
     /// Such a connection may be opened by the other side: from a port that anybody may have, and
     /// as the kernel would bring it here, as far as that is known.
-    pub(super) fn may_come(&self, names: &Names, now: impl FnOnce() -> u64) -> bool {
+    pub(super) fn may_come(&self, names: &Endpoints, now: impl FnOnce() -> u64) -> bool {
         names.from.port >= 1024
             && match &self.across {
                 None => names.from.leads_to(&names.to),
@@ -354,8 +354,8 @@ impl Channel {
     }
 
     /// Opens one, for which there is room.
-    pub(super) fn open(&mut self, id: u32, names: &Names) {
-        let Names { from, to } = names;
+    pub(super) fn open(&mut self, id: u32, names: &Endpoints) {
+        let Endpoints { from, to } = names;
         let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
         self.shown().opens(id, &channel::Names { addresses, ports });
         let place = self.put(Frame::Open, id);

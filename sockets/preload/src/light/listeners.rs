@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
-use omniverb_connection::light::Names;
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::Endpoints;
+use omniverb_connection::light::frame::Endpoint;
 
 use super::accept_queue::Pending;
 use super::known_options::Inherited;
@@ -32,7 +32,7 @@ pub(super) struct Listener {
     /// One of them.
     pub fd: c_int,
     /// What it listens at, and whether it is a socket of IPv6.
-    pub name: Name,
+    pub name: Endpoint,
     pub is_six: bool,
     /// None of IPv4 come to it (`IPV6_V6ONLY`).
     pub is_six_only: bool,
@@ -67,7 +67,7 @@ pub(super) struct Listeners {
 const NONE: Listener = Listener {
     id: 0,
     fd: -1,
-    name: Name { address: [0; 16], port: 0 },
+    name: Endpoint { address: [0; 16], port: 0 },
     is_six: false,
     is_six_only: false,
     pending: Pending::new(),
@@ -165,7 +165,7 @@ impl Listeners {
 
     /// Who hears those that connect to a name, the one for that address before one for all; of
     /// several that share it the one that has heard the fewest.
-    pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
+    pub(super) fn hearing(&mut self, names: &Endpoints) -> Option<&mut Listener> {
         let is_four = names.to.is_v4();
         let hears = |one: &&mut Listener| {
             let is_kind = !(one.is_six_only && is_four);

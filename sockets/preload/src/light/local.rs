@@ -4,7 +4,7 @@
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 use omniverb_connection::time_budget::TimeBudget;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -38,7 +38,7 @@ impl Addresses {
     }
 
     /// An address of the network namespace of this process, as was found out just now.
-    pub(super) fn knows(&self, name: &Name, now: u64) -> bool {
+    pub(super) fn knows(&self, name: &Endpoint, now: u64) -> bool {
         let is_it = |one: &([u8; 16], u64)| {
             one.0 == name.address && one.1 != 0 && now.saturating_sub(one.1) < FRESH
         };
@@ -47,7 +47,7 @@ impl Addresses {
 
     /// The same where that is not known: the kernel would answer from it. While there is no
     /// descriptor to ask with, one that was known is one still.
-    pub(super) fn asks(&mut self, name: &Name, now: u64) -> bool {
+    pub(super) fn asks(&mut self, name: &Endpoint, now: u64) -> bool {
         let known = self.known.iter().position(|one| one.0 == name.address && one.1 != 0);
         match source(*name) {
             Ok(own) if own.is_some_and(|own| own.address == name.address) => {
@@ -74,7 +74,7 @@ impl Addresses {
 ///
 /// # Errors
 /// There is no descriptor to ask with.
-pub(super) fn source(to: Name) -> Result<Option<Name>, Errno> {
+pub(super) fn source(to: Endpoint) -> Result<Option<Endpoint>, Errno> {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::DGRAM, flags, None)?;

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 
 use crate::errno::keeping_errno;
 use crate::slots::{next_getpeername, next_getsockname};
@@ -29,7 +29,7 @@ impl Family {
 ///
 /// # Safety
 /// So many bytes are there.
-pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Name, bool)> {
+pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Endpoint, bool)> {
     if address.is_null() {
         return None;
     }
@@ -43,12 +43,12 @@ pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Name, 
             libc::AF_INET if length >= FOUR => {
                 let four = address.cast::<libc::sockaddr_in>().read_unaligned();
                 let bytes = four.sin_addr.s_addr.to_ne_bytes();
-                Some((Name::v4(bytes, u16::from_be(four.sin_port)), false))
+                Some((Endpoint::v4(bytes, u16::from_be(four.sin_port)), false))
             }
             libc::AF_INET6 if length >= SIX => {
                 let six = address.cast::<libc::sockaddr_in6>().read_unaligned();
                 let port = u16::from_be(six.sin6_port);
-                Some((Name { address: six.sin6_addr.s6_addr, port }, true))
+                Some((Endpoint { address: six.sin6_addr.s6_addr, port }, true))
             }
             _ => None,
         }
@@ -71,7 +71,7 @@ pub(super) unsafe fn undoes(address: *const c_void, length: u32) -> bool {
 ///
 /// # Safety
 /// Both are null, or there, with so much room.
-pub(super) unsafe fn write(name: &Name, family: Family, to: *mut c_void, length: *mut u32) {
+pub(super) unsafe fn write(name: &Endpoint, family: Family, to: *mut c_void, length: *mut u32) {
     if to.is_null() || length.is_null() {
         return;
     }
@@ -100,19 +100,19 @@ pub(super) unsafe fn write(name: &Name, family: Family, to: *mut c_void, length:
 }
 
 /// What the kernel's socket of a descriptor is bound to.
-pub(super) fn of_socket(fd: c_int) -> Option<(Name, bool)> {
+pub(super) fn of_socket(fd: c_int) -> Option<(Endpoint, bool)> {
     // SAFETY: as `asked` says.
     asked(|to, length| unsafe { next_getsockname(fd, to, length) })
 }
 
 /// What it is connected with.
-pub(super) fn of_peer(fd: c_int) -> Option<(Name, bool)> {
+pub(super) fn of_peer(fd: c_int) -> Option<(Endpoint, bool)> {
     // SAFETY: as `asked` says.
     asked(|to, length| unsafe { next_getpeername(fd, to, length) })
 }
 
 /// What the kernel writes to a place that lives across the call, and how long that is.
-fn asked(ask: impl FnOnce(*mut c_void, *mut u32) -> c_int) -> Option<(Name, bool)> {
+fn asked(ask: impl FnOnce(*mut c_void, *mut u32) -> c_int) -> Option<(Endpoint, bool)> {
     // SAFETY: integers, which may be zero.
     let mut place: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_storage>() as u32;

@@ -12,9 +12,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
-use omniverb_connection::light::frame::{HEADER, Name};
+use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::Flag;
-use omniverb_connection::light::{Frame, Names};
+use omniverb_connection::light::{Endpoints, Frame};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
@@ -250,7 +250,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     // What was chosen (an interface, a mark) may lead elsewhere than the network was seen to.
-    let is_far = !Name { address: from, ..to }.leads_to(&to);
+    let is_far = !Endpoint { address: from, ..to }.leads_to(&to);
     if is_far && was.why() != Why::Free {
         return None;
     }
@@ -326,7 +326,7 @@ fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
 
 impl State {
     /// A new connection by a channel. `None`: there is no room, or nobody listens by it any more.
-    fn open(&mut self, way: &Through, to: Name, bound: Option<Name>) -> Option<u32> {
+    fn open(&mut self, way: &Through, to: Endpoint, bound: Option<Endpoint>) -> Option<u32> {
         let (from, index) = (way.from, self.channel_named(way.name)?);
         self.pump_one(index);
         let channel = self.channels[index].as_mut()?;
@@ -334,19 +334,19 @@ impl State {
         if channel.room(takes) < takes {
             return None;
         }
-        let at = self.slots.make(index as u16, Names::default())?;
+        let at = self.slots.make(index as u16, Endpoints::default())?;
         let Some(id) = channel.ids.take(at) else {
             self.slots.free(at);
             return None;
         };
         // As the kernel would; the port is nobody's but this one's.
-        let own = Name { address: from, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
+        let own = Endpoint { address: from, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
         let from = match bound {
-            Some(name) if name.is_any() => Name { port: name.port, ..own },
+            Some(name) if name.is_any() => Endpoint { port: name.port, ..own },
             Some(name) => name,
             None => own,
         };
-        let names = Names { from, to };
+        let names = Endpoints { from, to };
         let slot = self.slots.at(at);
         (slot.id, slot.names, slot.socket) = (id, names, way.socket as u32);
         slot.asks();

@@ -8,7 +8,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 
 use super::{names, ranges, sleepers};
 
@@ -29,7 +29,7 @@ pub(crate) fn has_come_from_afar(fd: c_int) -> bool {
 }
 
 /// It is time again for one from that address.
-fn is_turn(peer: &Name) -> bool {
+fn is_turn(peer: &Endpoint) -> bool {
     let sum =
         peer.address.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31) + usize::from(*byte));
     let (place, now) = (&TAKEN[sum % TAKEN.len()], sleepers::now().max(1));

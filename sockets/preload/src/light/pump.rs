@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::light::frame::{HEADER, Name};
+use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::{Closing, Flag};
-use omniverb_connection::light::{Frame, Names};
+use omniverb_connection::light::{Endpoints, Frame};
 use rustix::thread::sched_yield;
 
 use super::channel::{Channel, FOR_ANSWERS, FRAMES, Nonsense};
@@ -273,8 +273,8 @@ impl State {
     }
 
     /// An address that is this host's, as far as who listens there is asked.
-    fn is_own(&mut self, index: usize, to: &Name) -> bool {
-        let names = Names { from: *to, to: *to };
+    fn is_own(&mut self, index: usize, to: &Endpoint) -> bool {
+        let names = Endpoints { from: *to, to: *to };
         // What is bound to it is proof enough.
         let is_bound = !to.is_any()
             && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
@@ -295,7 +295,7 @@ impl State {
 
     /// The oldest that waits with those of such names, of a channel that has the most, makes way.
     #[cold]
-    fn drops_one(&mut self, names: &Names, channel: usize) {
+    fn drops_one(&mut self, names: &Endpoints, channel: usize) {
         let Some(listener) = self.listeners.hearing(names) else { return };
         let at = listener.pending.first_of(channel);
         if at == 0 {

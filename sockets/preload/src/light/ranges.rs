@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::frame::Endpoint;
 use omniverb_formats::range::{self, MOST, Range};
 
 use crate::marks::Marks;
@@ -58,12 +58,12 @@ pub(super) fn has_left_out(fd: c_int, id: u32) -> bool {
 }
 
 /// Connections to this address are light, if they can be.
-pub(super) fn has(to: &Name) -> bool {
+pub(super) fn has(to: &Endpoint) -> bool {
     any(|range| range.has(to.address, to.port))
 }
 
 /// Who listens there may be reached by such an address.
-pub(super) fn may_hear(name: &Name) -> bool {
+pub(super) fn may_hear(name: &Endpoint) -> bool {
     match name.is_any() {
         true => any(|range| range.has_port(name.port)),
         false => has(name),
