@@ -251,7 +251,7 @@ impl<'a> State<'a> {
         if slot.has(Flag::PeerClosed) {
             return Err(Nonsense);
         }
-        slot.hears(&mut self.pool, frame);
+        slot.observe(&mut self.pool, frame);
         match frame {
             Frame::Data(_) if !slot.is_heard() => {}
             Frame::Data(bytes) => {
@@ -277,7 +277,7 @@ impl<'a> State<'a> {
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at);
                 let slot = self.slots.at(at);
-                let was_asked = slot.is_asked();
+                let was_asked = slot.is_unaccepted();
                 if self.leaves(at, false) {
                     self.owe(at);
                     self.settle(at);
@@ -302,7 +302,7 @@ impl<'a> State<'a> {
     }
 
     fn owe(&mut self, at: u32) {
-        if self.slots.at(at).is_stray() {
+        if self.slots.at(at).is_detached() {
             return;
         }
         let index = usize::from(self.slots.at(at).channel);
@@ -350,7 +350,7 @@ impl<'a> State<'a> {
 
     fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_stray() {
+        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_detached() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
@@ -361,9 +361,9 @@ impl<'a> State<'a> {
         }
         let slot = self.slots.at(at);
         let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
-        if slot.moves() {
+        if slot.is_moving() {
             if !is_listed {
-                self.slots.at(at).strays();
+                self.slots.at(at).detach();
                 self.slots.append(&mut self.strays, at);
             }
             return;
@@ -381,7 +381,7 @@ impl<'a> State<'a> {
         let in_lane = self.in_lane(at);
         let slot = self.slots.at(at);
         slot.close(in_lane);
-        if slot.has(Flag::ResetOnClose) || !(slot.is_asked() || slot.moves()) {
+        if slot.has(Flag::ResetOnClose) || !(slot.is_unaccepted() || slot.is_moving()) {
             slot.queue.clear(&mut self.pool);
         }
         slot.clear_flag(Flag::NoRoom);
@@ -419,7 +419,7 @@ impl<'a> State<'a> {
         slot.clear_flag(Flag::Pending);
         slot.fd_count = 1;
         self.numbers.push(at);
-        slot.is_accepted();
+        slot.accept_here();
         let index = usize::from(slot.channel);
         if slot.owes().is_some() {
             self.owe(at);
@@ -432,7 +432,7 @@ impl<'a> State<'a> {
         let slot = self.slots.at(at);
         let index = usize::from(slot.channel);
         match slot.may_send() {
-            Ok(Some(_)) if slot.moves() || slot.lane(Way::Out).is_some() => {}
+            Ok(Some(_)) if slot.is_moving() || slot.lane(Way::Out).is_some() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
                 let channel = self.channels[index].as_mut().expect("who has lost it had a close");
@@ -520,10 +520,10 @@ impl<'a> State<'a> {
             assert!(has_id != slot.is_apart(), "{at}: {slot:?}");
             let names = [slot.fd_count > 0, slot.has(Flag::Pending), slot.has(Flag::Closed)];
             assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {slot:?}");
-            let is_listed = slot.has(Flag::Owing) || slot.is_stray();
+            let is_listed = slot.has(Flag::Owing) || slot.is_detached();
             let is_left = slot.has(Flag::Closed) && slot.is_apart() && !is_listed;
-            strays += u32::from(slot.is_stray());
-            assert!(!(slot.is_stray() && slot.has(Flag::Owing)));
+            strays += u32::from(slot.is_detached());
+            assert!(!(slot.is_detached() && slot.has(Flag::Owing)));
             assert!(!is_left, "nobody knows of {at}: {slot:?}");
         }
         assert_eq!(used, self.slots.used());

@@ -108,7 +108,7 @@ impl State<'_> {
         let free = channel.lanes.slots[Way::Out as usize].iter().position(|owner| *owner == 0);
         if let Some(lane) = free
             && slot.may_have_lane()
-            && !slot.is_stray()
+            && !slot.is_detached()
             && channel.room >= HEADER
         {
             channel.put(Frame::Lane(lane as u32));

@@ -13,7 +13,7 @@ impl State<'_> {
         let Some(id) = channel.ids.take(at) else { return self.slots.free(at) };
         let slot = self.slots.at(at);
         (slot.id, slot.fd_count) = (id, 1);
-        slot.asks();
+        slot.begin_connect();
         channel.put(Frame::Open);
         self.numbers.push(at);
     }
@@ -21,12 +21,12 @@ impl State<'_> {
     /// Whether it goes elsewhere.
     pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
         let slot = self.slots.at(at);
-        if !slot.is_asked() && !slot.moves() {
+        if !slot.is_unaccepted() && !slot.is_moving() {
             return false;
         }
-        let may = if is_lost { slot.is_left() } else { slot.is_refused() };
+        let may = if is_lost { slot.lose_unaccepted() } else { slot.refuse() };
         if !may {
-            slot.is_settled(&mut self.pool);
+            slot.settle_acceptance(&mut self.pool);
         }
         may
     }
@@ -40,7 +40,7 @@ impl State<'_> {
             let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
             let channel = self.channels[index].as_mut();
             let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Flag::ResetOnClose)) else {
-                slot.is_given_up(&mut self.pool);
+                slot.give_up(&mut self.pool);
                 self.news(at);
                 self.settle(at);
                 continue;
@@ -50,11 +50,11 @@ impl State<'_> {
                 continue;
             }
             let Some(id) = channel.ids.take(at) else {
-                slot.is_given_up(&mut self.pool);
+                slot.give_up(&mut self.pool);
                 self.settle(at);
                 continue;
             };
-            slot.opens_again(index as u16, id);
+            slot.reopen(index as u16, id);
             channel.put(Frame::Open);
             let mut done = 0;
             while done < kept {
@@ -75,13 +75,13 @@ impl State<'_> {
     }
 
     pub(super) fn loses(&mut self, at: u32, how: Closing) {
-        let was_asked = self.slots.at(at).is_asked();
-        let may = self.slots.at(at).moves() || how == Closing::Orderly && was_asked;
+        let was_asked = self.slots.at(at).is_unaccepted();
+        let may = self.slots.at(at).is_moving() || how == Closing::Orderly && was_asked;
         if may && self.leaves(at, true) {
             return self.settle(at);
         }
         let slot = self.slots.at(at);
-        slot.is_settled(&mut self.pool);
+        slot.settle_acceptance(&mut self.pool);
         slot.lost_channel(if was_asked { Closing::Reset } else { how });
         slot.clear_flag(Flag::NoRoom);
         self.news(at);

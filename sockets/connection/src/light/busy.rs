@@ -40,7 +40,7 @@ impl Slot {
                 .into_iter()
                 .any(|flag| self.has(flag));
         !is_over
-            && self.is_settled_there()
+            && self.is_settled_at_both_ends()
             && self.lane(Way::Out).is_none()
             && self.credit >= LANE_MAX
     }
@@ -111,9 +111,9 @@ mod tests {
         let mut closed = slot();
         closed.had_close(Closing::Orderly);
         let mut asked = slot();
-        asked.asks();
+        asked.begin_connect();
         let mut accepted = slot();
-        accepted.is_accepted();
+        accepted.accept_here();
         let mut poor = slot();
         poor.credit = LANE_MAX - 1;
         let mut has_one = slot();

@@ -6,13 +6,14 @@
 //! * [`frame`]: what goes through a channel.
 //! * [`budgets`]: how much of all that there may be.
 //! * [`queue`]: bytes that have come and were not received.
-//! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.
+//! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`busy`], [`heat`]: whether it has a lane to itself.
 //! * [`slot`]: one connection, as one end has it.
 //! * [`slot_table`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
 
-pub mod asked;
+pub mod acceptance;
+pub mod acceptance_stage;
 pub mod budgets;
 pub mod busy;
 pub mod frame;
@@ -21,7 +22,6 @@ pub mod ids;
 pub mod queue;
 pub mod slot;
 pub mod slot_table;
-pub mod stage;
 
 pub use frame::{Endpoints, Frame};
 pub use ids::Ids;

@@ -3,11 +3,11 @@
 //! A slot is some hundred bytes, and all that an idle connection costs but for a number of the
 //! process and two ids of its channel. What it answers is what TCP's socket would.
 
+use super::acceptance_stage::{AcceptanceStage, OWES_ACCEPTED};
 use super::budgets::FIRST_WINDOW;
 use super::frame::{Endpoints, Frame};
 use super::heat::Busy;
 use super::queue::{Owner, Pool, Queue};
-use super::stage::{OWES, Stage};
 
 pub use super::budgets::WINDOW;
 
@@ -94,14 +94,14 @@ pub struct Slot {
     /// `SO_LINGER` without time: to close it resets.
     pub is_abrupt: bool,
     /// Whether it was accepted.
-    pub(super) stage: Stage,
+    pub(super) stage: AcceptanceStage,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the channel's ends call it.
     pub id: u32,
     /// How many descriptors name it.
     pub fd_count: u32,
-    /// Bytes that have come; or, before it was accepted, those that were sent ([`super::asked`]).
+    /// Bytes that have come; or, before it was accepted, those that were sent ([`super::acceptance`]).
     pub queue: Queue,
     /// Bytes that may be sent.
     pub credit: u32,
@@ -170,7 +170,7 @@ impl Slot {
             events |= RDHUP;
         }
         let has_room = self.has(Flag::PeerClosed) || self.credit > 0 && !self.has(Flag::NoRoom);
-        if ended || is_reset || has_room && !self.moves() {
+        if ended || is_reset || has_room && !self.is_moving() {
             events |= OUT;
         }
         if is_reset || ended && is_over {
@@ -206,7 +206,7 @@ impl Slot {
         if self.has(Flag::WriteShut) || self.has(Flag::ResetByPeer) {
             return Err(i32::from(EPIPE));
         }
-        if self.moves() {
+        if self.is_moving() {
             return Ok(Some(0));
         }
         if self.has(Flag::PeerClosed) {
@@ -256,7 +256,7 @@ impl Slot {
     /// What is to be said first of what it owes.
     #[must_use]
     pub fn owes(&self) -> Option<Frame> {
-        if self.stage.has(OWES) {
+        if self.stage.has(OWES_ACCEPTED) {
             return Some(Frame::Accepted);
         }
         if self.has(Flag::OwesEnd) {
@@ -272,7 +272,7 @@ impl Slot {
     /// It was said.
     pub fn has_said(&mut self, frame: Frame) {
         match frame {
-            Frame::Accepted => self.stage = Stage::default(),
+            Frame::Accepted => self.stage = AcceptanceStage::default(),
             Frame::End => self.clear_flag(Flag::OwesEnd),
             Frame::Close(_) => {
                 self.clear_flag(Flag::OwesClose);
@@ -405,8 +405,8 @@ impl Slot {
         }
         self.clear_flag(Flag::OwesClose);
         self.set_flag(Flag::CloseSent);
-        if self.stage.has(OWES) {
-            self.stage = Stage::default();
+        if self.stage.has(OWES_ACCEPTED) {
+            self.stage = AcceptanceStage::default();
         }
     }
 

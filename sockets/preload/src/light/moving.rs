@@ -170,7 +170,7 @@ impl State {
         if total == from {
             return Some(Ok(0));
         }
-        if slot.moves() {
+        if slot.is_moving() {
             return None;
         }
         if let Some(lane) = slot.lane(Way::Out) {
@@ -211,7 +211,7 @@ impl State {
                 piece.read(&mut place[at..at + piece.len()]);
             });
         });
-        if done > 0 && slot.waits_for_accept() {
+        if done > 0 && slot.waits_for_credit() {
             channel.awaits_accept();
         }
         self.carried.1 += done as u64;

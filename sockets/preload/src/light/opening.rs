@@ -349,7 +349,7 @@ impl State {
         let names = Endpoints { from, to };
         let slot = self.slots.at(at);
         (slot.id, slot.names, slot.socket) = (id, names, way.socket as u32);
-        slot.asks();
+        slot.begin_connect();
         if !channel.may_open(way.left) {
             channel.ids.give(id);
             self.slots.free(at);
@@ -424,7 +424,7 @@ impl State {
         }
         descriptors::put(new, Some(Token::new(at, slot.generation)));
         DESCRIPTORS.put(new, Kind::Other);
-        slot.is_accepted();
+        slot.accept_here();
         let owes = slot.owes();
         let index = usize::from(slot.channel);
         if let Some(channel) = self.channels[index].as_mut()

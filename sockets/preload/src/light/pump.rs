@@ -344,8 +344,8 @@ impl State {
         if slot.has(Flag::PeerClosed) {
             return Err(Nonsense);
         }
-        let waited = slot.waits_for_accept();
-        slot.hears(&mut self.pool, frame);
+        let waited = slot.waits_for_credit();
+        slot.observe(&mut self.pool, frame);
         if waited {
             self.waited_for_accept(at, index);
         }
@@ -385,7 +385,7 @@ impl State {
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at)?;
                 self.leaves_lane(at);
-                let was_asked = self.slots.at(at).is_asked();
+                let was_asked = self.slots.at(at).is_unaccepted();
                 let is_full = was_asked
                     && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
                 let why = if is_full { Left::Full } else { Left::Refused };
@@ -447,7 +447,7 @@ impl State {
 
     /// It has something to say, or wants room.
     pub(super) fn owe(&mut self, at: u32) {
-        if self.slots.at(at).is_stray() {
+        if self.slots.at(at).is_detached() {
             return;
         }
         let channel = usize::from(self.slots.at(at).channel);
@@ -515,7 +515,7 @@ impl State {
     /// If both ends have closed the id is free; if no descriptor names it either, the slot is.
     pub(super) fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_stray() {
+        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_detached() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
@@ -526,7 +526,7 @@ impl State {
         }
         let slot = self.slots.at(at);
         let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
-        if slot.moves() {
+        if slot.is_moving() {
             if !is_listed {
                 self.strays(at);
             }
@@ -549,7 +549,7 @@ impl State {
         let in_lane = self.in_lane(at);
         let slot = self.slots.at(at);
         slot.close(in_lane);
-        if slot.has(Flag::ResetOnClose) || !(slot.is_asked() || slot.moves()) {
+        if slot.has(Flag::ResetOnClose) || !(slot.is_unaccepted() || slot.is_moving()) {
             slot.queue.clear(&mut self.pool);
         }
         slot.clear_flag(Flag::NoRoom);

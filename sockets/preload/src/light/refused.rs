@@ -49,17 +49,17 @@ impl State {
     /// The other end has not accepted it: whether it goes elsewhere.
     pub(super) fn leaves(&mut self, at: u32, why: Left) -> bool {
         let slot = self.slots.at(at);
-        if !slot.is_asked() && !slot.moves() {
+        if !slot.is_unaccepted() && !slot.is_moving() {
             return false;
         }
         let (to, has_moved) = (slot.names.to, slot.has_moved());
         let may = match why {
-            Left::Refused => slot.is_refused(),
-            Left::Full => slot.is_put_off(),
-            Left::Lost => slot.is_left(),
+            Left::Refused => slot.refuse(),
+            Left::Full => slot.defer(),
+            Left::Lost => slot.lose_unaccepted(),
         };
         if !may {
-            self.slots.at(at).is_settled(&mut self.pool);
+            self.slots.at(at).settle_acceptance(&mut self.pool);
         }
         if matches!(why, Left::Full) {
             is_full(self, &to);
@@ -73,7 +73,7 @@ impl State {
 
     /// It has parted from who has refused it.
     pub(super) fn strays(&mut self, at: u32) {
-        self.slots.at(at).strays();
+        self.slots.at(at).detach();
         let waits_for_room = self.slots.at(at).waits_for_room();
         self.slots.append(&mut self.strays.list, at);
         if !waits_for_room {
@@ -114,7 +114,7 @@ impl State {
                 Again::Channel(way) if may_open => self.opens_again(at, &way),
                 Again::Unsaid(other) if is_other(other) => Moved::Never,
                 Again::Unsaid(_) | Again::Later
-                    if turn == Turn::All && !self.slots.at(at).waits() =>
+                    if turn == Turn::All && !self.slots.at(at).retry_later() =>
                 {
                     Moved::Never
                 }
@@ -152,8 +152,8 @@ impl State {
             return Moved::Never;
         };
         let slot = self.slots.at(at);
-        slot.opens_again(index as u16, id);
-        if slot.waits_for_accept() {
+        slot.reopen(index as u16, id);
+        if slot.waits_for_credit() {
             channel.awaits_accept();
         }
         channel.open(id, &slot.names);
@@ -181,21 +181,21 @@ impl State {
 
     /// Nobody listens there any more.
     fn gives_up(&mut self, at: u32) {
-        self.slots.at(at).is_given_up(&mut self.pool);
+        self.slots.at(at).give_up(&mut self.pool);
         self.news(at);
         self.settle(at);
     }
 
     /// A channel is no more: so are its connections, but for those that go elsewhere.
     pub(super) fn loses(&mut self, at: u32, loss: Loss) {
-        let was_asked = self.slots.at(at).is_asked();
+        let was_asked = self.slots.at(at).is_unaccepted();
         // Unless the other end may still give it to its program.
-        let may = self.slots.at(at).moves() || loss == Loss::Gone && was_asked;
+        let may = self.slots.at(at).is_moving() || loss == Loss::Gone && was_asked;
         if may && self.leaves(at, Left::Lost) {
             return self.settle(at);
         }
         let slot = self.slots.at(at);
-        slot.is_settled(&mut self.pool);
+        slot.settle_acceptance(&mut self.pool);
         let is_reset = was_asked || loss == Loss::Parted;
         slot.lost_channel(if is_reset { Closing::Reset } else { Closing::Orderly });
         slot.clear_flag(Flag::NoRoom);

@@ -7,15 +7,17 @@
 //!
 //! What is kept is in the queue, where nothing can have come yet.
 
+use super::acceptance_stage::{
+    ATTEMPTS_MAX, AcceptanceStage, DETACHED, IMMOVABLE, PARTING, UNACCEPTED,
+};
 use super::budgets::{FIRST_WINDOW, WINDOW};
 use super::frame::Frame;
 use super::queue::{Owner, Pool};
 use super::slot::{Closing, Flag, Slot};
-use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
 impl Slot {
     /// It is about to say `Open`. Until it was accepted little may be sent.
-    pub fn asks(&mut self) {
+    pub fn begin_connect(&mut self) {
         self.set_flag(Flag::Connecting);
         self.stage = self.stage.asked();
         self.credit = FIRST_WINDOW.saturating_sub(self.queue.len() as u32);
@@ -24,93 +26,95 @@ impl Slot {
     /// It may send more as soon as it is accepted.
     #[must_use]
     #[inline]
-    pub fn waits_for_accept(&self) -> bool {
-        self.is_asked() && self.credit == 0
+    pub fn waits_for_credit(&self) -> bool {
+        self.is_unaccepted() && self.credit == 0
     }
 
     /// It has connected, and not heard that it was accepted.
     #[must_use]
     #[inline(always)]
-    pub fn is_asked(&self) -> bool {
-        self.stage.has(ASKED)
+    pub fn is_unaccepted(&self) -> bool {
+        self.stage.has(UNACCEPTED)
     }
 
     /// Both ends know that it was accepted.
     #[must_use]
-    pub fn is_settled_there(&self) -> bool {
-        self.stage == Stage::default()
+    pub fn is_settled_at_both_ends(&self) -> bool {
+        self.stage == AcceptanceStage::default()
     }
 
     /// It leaves its channel, or has done so.
     #[must_use]
     #[inline(always)]
-    pub fn moves(&self) -> bool {
-        self.stage.has(PARTS | STRAY)
+    pub fn is_moving(&self) -> bool {
+        self.stage.has(PARTING | DETACHED)
     }
 
     /// It goes by no channel.
     #[must_use]
     #[inline(always)]
-    pub fn is_stray(&self) -> bool {
-        self.stage.has(STRAY)
+    pub fn is_detached(&self) -> bool {
+        self.stage.has(DETACHED)
     }
 
     /// It has opened more than once, or was waited for.
     #[must_use]
     pub fn has_moved(&self) -> bool {
-        (2..=TRIES).contains(&self.stage.count())
+        (2..=ATTEMPTS_MAX).contains(&self.stage.count())
     }
 
     /// Bytes that have come.
     #[must_use]
     #[inline(always)]
     pub fn received(&self) -> usize {
-        if self.stage.has(ASKED | PARTS | STRAY) { 0 } else { self.queue.len() }
+        if self.stage.has(UNACCEPTED | PARTING | DETACHED) { 0 } else { self.queue.len() }
     }
 
     /// Keeps a copy of what it sends, if it may yet have to move: `fill` as of
     /// [`super::queue::Queue::push`].
     #[inline]
     pub fn keep(&mut self, pool: &mut Pool<'_>, bytes: usize, fill: impl FnMut(usize, &mut [u8])) {
-        if !self.is_asked() || self.stage.count() == FIXED {
+        if !self.is_unaccepted() || self.stage.count() == IMMOVABLE {
             return;
         }
         if !pool.has_plenty() || !self.queue.push((pool, Owner::OWN), bytes, fill) {
             self.queue.clear(pool);
-            self.stage = Stage::fixed();
+            self.stage = AcceptanceStage::fixed();
         }
     }
 
     /// It was accepted, or will not move any more.
     #[inline]
-    pub fn is_settled(&mut self, pool: &mut Pool<'_>) {
-        if self.stage.has(ASKED | PARTS | STRAY) {
+    pub fn settle_acceptance(&mut self, pool: &mut Pool<'_>) {
+        if self.stage.has(UNACCEPTED | PARTING | DETACHED) {
             self.queue.clear(pool);
-            self.stage = Stage::default();
+            self.stage = AcceptanceStage::default();
             self.credit += WINDOW - FIRST_WINDOW;
         }
     }
 
     /// What has come for one that has not heard yet that it was accepted says so, but for `Close`.
     #[inline]
-    pub fn hears(&mut self, pool: &mut Pool<'_>, frame: Frame) {
-        if self.is_asked() && !matches!(frame, Frame::Close(_)) {
-            self.is_settled(pool);
+    pub fn observe(&mut self, pool: &mut Pool<'_>, frame: Frame) {
+        if self.is_unaccepted() && !matches!(frame, Frame::Close(_)) {
+            self.settle_acceptance(pool);
         }
     }
 
     /// It was accepted by this end.
-    pub fn is_accepted(&mut self) {
+    pub fn accept_here(&mut self) {
         if !self.has(Flag::PeerClosed) || !self.has(Flag::CloseSent) {
-            self.stage = Stage::owes();
+            self.stage = AcceptanceStage::owes();
         }
     }
 
     /// It was refused: whether it may move. Then it has to part from who has refused it.
-    pub fn is_refused(&mut self) -> bool {
-        let may = self.is_asked() && self.stage.count() < TRIES && !self.has(Flag::ResetOnClose);
+    pub fn refuse(&mut self) -> bool {
+        let may = self.is_unaccepted()
+            && self.stage.count() < ATTEMPTS_MAX
+            && !self.has(Flag::ResetOnClose);
         if may {
-            self.stage = self.stage.to(PARTS);
+            self.stage = self.stage.to(PARTING);
             self.set_flag(Flag::PeerClosed);
             self.clear_flag(Flag::OwesEnd);
             self.clear_flag(Flag::NoRoom);
@@ -123,8 +127,8 @@ impl Slot {
 
     /// There was no room for it where it came to: as [`Self::is_refused`], but it may ask as often
     /// as it takes.
-    pub fn is_put_off(&mut self) -> bool {
-        let may = self.is_refused();
+    pub fn defer(&mut self) -> bool {
+        let may = self.refuse();
         if may {
             self.stage = self.stage.uncounted();
         }
@@ -134,12 +138,12 @@ impl Slot {
     /// It moves since there was no room for it.
     #[must_use]
     pub fn waits_for_room(&self) -> bool {
-        self.moves() && self.stage.count() == 0
+        self.is_moving() && self.stage.count() == 0
     }
 
     /// The same for one whose channel is no more: it has parted.
-    pub fn is_left(&mut self) -> bool {
-        let may = self.stage.has(PARTS) || self.is_refused();
+    pub fn lose_unaccepted(&mut self) -> bool {
+        let may = self.stage.has(PARTING) || self.refuse();
         if may {
             self.clear_flag(Flag::OwesClose);
             self.set_flag(Flag::CloseSent);
@@ -148,24 +152,24 @@ impl Slot {
     }
 
     /// It has parted: it is nowhere from now on.
-    pub fn strays(&mut self) {
-        self.stage = self.stage.to(STRAY);
+    pub fn detach(&mut self) {
+        self.stage = self.stage.to(DETACHED);
     }
 
     /// It was asked for in vain: whether it may wait on.
-    pub fn waits(&mut self) -> bool {
+    pub fn retry_later(&mut self) -> bool {
         let count = self.stage.count();
         self.stage = self.stage.waits();
-        count < TRIES
+        count < ATTEMPTS_MAX
     }
 
     /// It opens again, by another channel, with what it has kept.
-    pub fn opens_again(&mut self, channel: u16, id: u32) {
+    pub fn reopen(&mut self, channel: u16, id: u32) {
         (self.channel, self.id) = (channel, id);
         for flag in [Flag::PeerClosed, Flag::CloseSent, Flag::OwesClose, Flag::OwesEnd] {
             self.clear_flag(flag);
         }
-        self.asks();
+        self.begin_connect();
         let is_closed = self.has(Flag::Closed);
         if self.has(Flag::WriteShut) && !is_closed {
             self.set_flag(Flag::OwesEnd);
@@ -176,8 +180,8 @@ impl Slot {
     }
 
     /// Nobody else listens: it is reset.
-    pub fn is_given_up(&mut self, pool: &mut Pool<'_>) {
-        self.is_settled(pool);
+    pub fn give_up(&mut self, pool: &mut Pool<'_>) {
+        self.settle_acceptance(pool);
         self.clear_flag(Flag::PeerClosed);
         self.lost_channel(Closing::Reset);
     }
@@ -192,7 +196,7 @@ mod tests {
     fn asked() -> Slot {
         let mut slot = Slot::default();
         slot.begin(0, Endpoints::default());
-        slot.asks();
+        slot.begin_connect();
         slot
     }
 
@@ -207,10 +211,10 @@ mod tests {
         let mut slot = asked();
         slot.keep(&mut pool, 10, |_, place| place.fill(7));
         assert_eq!((slot.queue.len(), slot.received(), slot.readiness(0)), (10, 0, OUT));
-        slot.hears(&mut pool, Frame::Close(true));
+        slot.observe(&mut pool, Frame::Close(true));
         assert_eq!(slot.queue.len(), 10);
-        slot.hears(&mut pool, Frame::Accepted);
-        assert!(slot.queue.is_empty() && !slot.is_asked() && !slot.is_refused());
+        slot.observe(&mut pool, Frame::Accepted);
+        assert!(slot.queue.is_empty() && !slot.is_unaccepted() && !slot.refuse());
     }
 
     #[test]
@@ -221,10 +225,10 @@ mod tests {
         assert_eq!(slot.may_send(), Ok(Some(FIRST_WINDOW)));
         slot.keep(&mut pool, FIRST_WINDOW as usize, |_, _| {});
         slot.credit -= FIRST_WINDOW;
-        assert!(slot.waits_for_accept() && slot.readiness(0) & OUT == 0);
-        slot.hears(&mut pool, Frame::Accepted);
+        assert!(slot.waits_for_credit() && slot.readiness(0) & OUT == 0);
+        slot.observe(&mut pool, Frame::Accepted);
         assert_eq!((slot.credit, slot.had_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
-        assert!(!slot.waits_for_accept() && !slot.had_credit(1));
+        assert!(!slot.waits_for_credit() && !slot.had_credit(1));
     }
 
     #[test]
@@ -233,24 +237,22 @@ mod tests {
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         slot.keep(&mut pool, 16 << 10, |_, _| {});
-        assert!(
-            slot.queue.is_empty() && slot.is_asked() && !slot.is_put_off() && !slot.is_refused()
-        );
+        assert!(slot.queue.is_empty() && slot.is_unaccepted() && !slot.defer() && !slot.refuse());
     }
 
     #[test]
     fn who_is_put_off_asks_as_often_as_it_takes() {
         let mut slot = asked();
-        for _ in 0..5 * TRIES {
-            assert!(slot.is_put_off() && slot.waits_for_room());
+        for _ in 0..5 * ATTEMPTS_MAX {
+            assert!(slot.defer() && slot.waits_for_room());
             slot.has_said(Frame::Close(false));
             assert!(slot.is_apart());
-            slot.strays();
+            slot.detach();
             assert!(slot.waits_for_room() && !slot.has_moved());
-            slot.opens_again(1, 2);
+            slot.reopen(1, 2);
             assert!(!slot.waits_for_room());
         }
-        assert!(slot.is_refused() && !slot.waits_for_room());
+        assert!(slot.refuse() && !slot.waits_for_room());
     }
 
     #[test]
@@ -261,13 +263,13 @@ mod tests {
         slot.keep(&mut pool, 10, |_, _| {});
         slot.end();
         assert_eq!(slot.owes(), Some(Frame::End));
-        assert!(slot.is_refused() && slot.moves() && !slot.is_apart());
+        assert!(slot.refuse() && slot.is_moving() && !slot.is_apart());
         assert_eq!((slot.owes(), slot.readiness(0)), (Some(Frame::Close(false)), OUT));
         slot.has_said(Frame::Close(false));
         assert!(slot.is_apart() && slot.owes().is_none());
-        slot.strays();
+        slot.detach();
         assert_eq!((slot.is_at_end(), slot.may_send()), (Ok(false), Err(32)));
-        slot.opens_again(3, 8);
+        slot.reopen(3, 8);
         assert_eq!((slot.channel, slot.id, slot.credit), (3, 8, FIRST_WINDOW - 10));
         assert_eq!((slot.owes(), slot.has_moved()), (Some(Frame::End), true));
         assert!(!slot.is_apart());
@@ -278,9 +280,9 @@ mod tests {
         let mut slot = asked();
         slot.close(0);
         slot.has_said(Frame::Close(false));
-        assert!(slot.is_left() && slot.is_apart());
-        slot.strays();
-        slot.opens_again(1, 2);
+        assert!(slot.lose_unaccepted() && slot.is_apart());
+        slot.detach();
+        slot.reopen(1, 2);
         assert_eq!(slot.owes(), Some(Frame::Close(false)));
     }
 
@@ -290,14 +292,14 @@ mod tests {
         let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         let mut count = 1;
-        while slot.is_left() {
-            slot.strays();
-            slot.opens_again(0, 0);
+        while slot.lose_unaccepted() {
+            slot.detach();
+            slot.reopen(0, 0);
             count += 1;
         }
-        assert_eq!(count, TRIES);
-        assert!(!slot.waits());
-        slot.is_given_up(&mut pool);
+        assert_eq!(count, ATTEMPTS_MAX);
+        assert!(!slot.retry_later());
+        slot.give_up(&mut pool);
         assert_eq!(slot.is_at_end(), Err(104));
         assert!(slot.is_apart());
     }

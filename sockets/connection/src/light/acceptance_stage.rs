@@ -1,34 +1,34 @@
-//! How far a connection is that may go elsewhere before it is accepted ([`super::asked`]): a byte.
+//! How far a connection is that may go elsewhere before it is accepted ([`super::acceptance`]): a byte.
 
 /// How often one may open, or be waited for where nobody says that he listens.
-pub(super) const TRIES: u8 = 14;
+pub(super) const ATTEMPTS_MAX: u8 = 14;
 /// It has sent more than is kept, and cannot move.
-pub(super) const FIXED: u8 = 15;
+pub(super) const IMMOVABLE: u8 = 15;
 
 /// It has opened, and was not accepted as far as is known.
-pub(super) const ASKED: u8 = 0x10;
+pub(super) const UNACCEPTED: u8 = 0x10;
 /// It was refused, and the two have not parted yet.
-pub(super) const PARTS: u8 = 0x20;
+pub(super) const PARTING: u8 = 0x20;
 /// It goes by no channel.
-pub(super) const STRAY: u8 = 0x40;
+pub(super) const DETACHED: u8 = 0x40;
 /// It was accepted by this end, which is to be said.
-pub(super) const OWES: u8 = 0x80;
-/// How often it has opened, or was waited for; or [`FIXED`].
+pub(super) const OWES_ACCEPTED: u8 = 0x80;
+/// How often it has opened, or was waited for; or [`IMMOVABLE`].
 const COUNT: u8 = 0x0f;
 
 /// How far that is. All zeros: nothing is left to be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Stage(u8);
+pub struct AcceptanceStage(u8);
 
-impl Stage {
+impl AcceptanceStage {
     pub(super) fn has(self, what: u8) -> bool {
         self.0 & what != 0
     }
 
     /// The next in a row of attempts.
     pub(super) fn asked(self) -> Self {
-        Self(ASKED | (self.count() + 1).min(TRIES))
+        Self(UNACCEPTED | (self.count() + 1).min(ATTEMPTS_MAX))
     }
 
     /// The same attempt, at this.
@@ -43,17 +43,17 @@ impl Stage {
 
     /// It was asked for in vain once more.
     pub(super) fn waits(self) -> Self {
-        Self(STRAY | (self.count() + 1).min(TRIES))
+        Self(DETACHED | (self.count() + 1).min(ATTEMPTS_MAX))
     }
 
     /// Of an end that has accepted it.
     pub(super) fn owes() -> Self {
-        Self(OWES)
+        Self(OWES_ACCEPTED)
     }
 
     /// Of one that cannot move.
     pub(super) fn fixed() -> Self {
-        Self(ASKED | FIXED)
+        Self(UNACCEPTED | IMMOVABLE)
     }
 
     pub(super) fn count(self) -> u8 {
