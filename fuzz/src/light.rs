@@ -12,7 +12,7 @@ mod lanes;
 mod refused;
 
 use lanes::Lanes;
-use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_connection::light::queue::{PAYLOAD, Queue};
 use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
@@ -154,8 +154,8 @@ impl<'a> State<'a> {
             }
             21 => one.into_iter().for_each(|at| self.says_lane(at, count)),
             22 => self.comes_by_lane(index, count),
-            23 => one.into_iter().for_each(|at| self.gets_lane(at)),
-            24 => one.into_iter().for_each(|at| self.comes_home(at, u32::from(count))),
+            23 => one.into_iter().for_each(|at| self.assign_lane(at)),
+            24 => one.into_iter().for_each(|at| self.release_lane(at, u32::from(count))),
             _ => one.into_iter().for_each(|at| match self.slots.at(at).set {
                 0 => {
                     self.slots.at(at).set = 1;
@@ -272,8 +272,8 @@ impl<'a> State<'a> {
                 self.takes_rest_of_lane(index, at);
                 self.slots.at(at).had_end();
             }
-            Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
-            Frame::Home(counted) => self.had_home(index, at, counted)?,
+            Frame::AssignLane(lane) => self.peer_assigned_lane(index, at, lane as usize)?,
+            Frame::ReleaseLane(counted) => self.peer_released_lane(index, at, counted)?,
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at);
                 let slot = self.slots.at(at);
@@ -432,7 +432,7 @@ impl<'a> State<'a> {
         let slot = self.slots.at(at);
         let index = usize::from(slot.channel);
         match slot.may_send() {
-            Ok(Some(_)) if slot.is_moving() || slot.lane(Way::Out).is_some() => {}
+            Ok(Some(_)) if slot.is_moving() || slot.lane(Flow::Out).is_some() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
                 let channel = self.channels[index].as_mut().expect("who has lost it had a close");
@@ -513,7 +513,7 @@ impl<'a> State<'a> {
             used += 1;
             assert!(slot.queue.len() <= (WINDOW + LANE_MAX) as usize && slot.credit <= WINDOW);
             let _ = slot.readiness(self.in_lane(at));
-            let lanes = [Way::In, Way::Out].map(|way| slot.lane(way));
+            let lanes = [Flow::In, Flow::Out].map(|way| slot.lane(way));
             self.look_at_lanes((at, usize::from(slot.channel), lanes));
             let ids = self.channels[usize::from(slot.channel)].as_ref().map(|channel| &channel.ids);
             let has_id = ids.is_some_and(|ids| ids.slot(slot.id) == Some(at));

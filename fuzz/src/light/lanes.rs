@@ -2,7 +2,7 @@
 
 use super::{Nonsense, State};
 use omniverb_connection::light::Frame;
-use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
 use omniverb_connection::light::slot::Flag;
 
@@ -19,11 +19,11 @@ impl State<'_> {
         let slot = *self.slots.at(at);
         let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_ref() else { return };
-        let frame = match slot.lane(Way::In) {
+        let frame = match slot.lane(Flow::In) {
             Some(lane) if count.is_multiple_of(2) => {
-                Frame::Home((channel.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
+                Frame::ReleaseLane((channel.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
             }
-            _ => Frame::Lane(u32::from(count / 2) % LANES),
+            _ => Frame::AssignLane(u32::from(count / 2) % LANES),
         };
         if channel.ids.slot(slot.id) == Some(at) {
             self.comes(index, Some((frame, slot.id)));
@@ -40,7 +40,7 @@ impl State<'_> {
 
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::In) else { return 0 };
+        let Some(lane) = slot.lane(Flow::In) else { return 0 };
         let channel =
             self.channels[usize::from(slot.channel)].as_ref().expect("who has lost it has none");
         channel.lanes.there[lane] as usize
@@ -49,7 +49,7 @@ impl State<'_> {
     /// `false`: nothing is there.
     pub(super) fn receives_by_lane(&mut self, at: u32, bytes: u32) -> bool {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::In) else { return false };
+        let Some(lane) = slot.lane(Flow::In) else { return false };
         let channel =
             self.channels[usize::from(slot.channel)].as_mut().expect("who has lost it has none");
         let there = &mut channel.lanes.there[lane];
@@ -58,22 +58,22 @@ impl State<'_> {
         was > 0
     }
 
-    pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
+    pub(super) fn peer_assigned_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
         let channel = self.channels[index].as_mut().expect("it has come by that");
-        let owner = &mut channel.lanes.slots[Way::In as usize][lane];
-        if *owner != 0 || !self.slots.at(at).had_lane(lane) {
+        let owner = &mut channel.lanes.slots[Flow::In as usize][lane];
+        if *owner != 0 || !self.slots.at(at).peer_assigned_lane(lane) {
             return Err(Nonsense);
         }
         *owner = at;
         Ok(())
     }
 
-    pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        if !self.slots.at(at).may_come_home(counted) {
+    pub(super) fn peer_released_lane(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
+        if !self.slots.at(at).peer_may_release_lane(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at);
-        if !self.slots.at(at).had_home((counted, there)) {
+        if !self.slots.at(at).peer_released_lane((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -81,12 +81,12 @@ impl State<'_> {
     }
 
     pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> u32 {
-        let Some(lane) = self.slots.at(at).lane(Way::In) else { return 0 };
+        let Some(lane) = self.slots.at(at).lane(Flow::In) else { return 0 };
         let channel = self.channels[index].as_mut().expect("it has come by that");
-        channel.lanes.slots[Way::In as usize][lane] = 0;
+        channel.lanes.slots[Flow::In as usize][lane] = 0;
         let there = core::mem::take(&mut channel.lanes.there[lane]);
         let slot = self.slots.at(at);
-        slot.had_last_of_lane();
+        slot.lane_drained();
         let push = |_: usize, place: &mut [u8]| place.fill(5);
         let account = (&mut self.pool, slot.owner());
         if slot.is_heard() && !slot.queue.push(account, there as usize, push) {
@@ -102,44 +102,44 @@ impl State<'_> {
     }
 
     /// It is busy.
-    pub(super) fn gets_lane(&mut self, at: u32) {
+    pub(super) fn assign_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
         let Some(channel) = self.channels[usize::from(slot.channel)].as_mut() else { return };
-        let free = channel.lanes.slots[Way::Out as usize].iter().position(|owner| *owner == 0);
+        let free = channel.lanes.slots[Flow::Out as usize].iter().position(|owner| *owner == 0);
         if let Some(lane) = free
             && slot.may_have_lane()
             && !slot.is_detached()
             && channel.room >= HEADER
         {
-            channel.put(Frame::Lane(lane as u32));
-            slot.gets_lane(lane);
-            channel.lanes.slots[Way::Out as usize][lane] = at;
+            channel.put(Frame::AssignLane(lane as u32));
+            slot.assign_lane(lane);
+            channel.lanes.slots[Flow::Out as usize][lane] = at;
         }
     }
 
     /// Its lane is full, or is another one's.
-    pub(super) fn comes_home(&mut self, at: u32, unread: u32) {
+    pub(super) fn release_lane(&mut self, at: u32, unread: u32) {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::Out) else { return };
+        let Some(lane) = slot.lane(Flow::Out) else { return };
         let channel =
             self.channels[usize::from(slot.channel)].as_mut().expect("who has lost it has none");
         if channel.room < HEADER || slot.has(Flag::WriteShut) || slot.has(Flag::PeerClosed) {
             return;
         }
-        channel.put(Frame::Home(unread));
+        channel.put(Frame::ReleaseLane(unread));
         let before = slot.credit;
-        slot.comes_home(unread);
+        slot.release_lane(unread);
         assert_eq!(slot.credit + unread, before, "there is credit for all of a lane");
-        channel.lanes.slots[Way::Out as usize][lane] = 0;
+        channel.lanes.slots[Flow::Out as usize][lane] = 0;
     }
 
     /// It has said its last.
     pub(super) fn has_ended(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::Out) else { return };
-        slot.comes_home(0);
+        let Some(lane) = slot.lane(Flow::Out) else { return };
+        slot.release_lane(0);
         if let Some(channel) = self.channels[usize::from(slot.channel)].as_mut() {
-            channel.lanes.slots[Way::Out as usize][lane] = 0;
+            channel.lanes.slots[Flow::Out as usize][lane] = 0;
         }
     }
 

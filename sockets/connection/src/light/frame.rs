@@ -18,8 +18,8 @@ const CREDIT: u64 = 3;
 const END: u64 = 4;
 const CLOSE: u64 = 5;
 const ACCEPTED: u64 = 6;
-const LANE: u64 = 7;
-const HOME: u64 = 8;
+const ASSIGN_LANE: u64 = 7;
+const RELEASE_LANE: u64 = 8;
 
 /// A frame, of the connection that both ends call `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ pub enum Frame {
     /// accepted.
     Accepted,
     /// What it sends goes by this lane from now on, of those of who says so.
-    Lane(u32),
+    AssignLane(u32),
     /// It comes by the channel again. So many bytes, or fewer, are in its lane: they come before,
     /// and count as if they had come by the channel.
-    Home(u32),
+    ReleaseLane(u32),
 }
 
 impl Frame {
@@ -56,8 +56,8 @@ impl Frame {
             Self::End => (END, 0),
             Self::Close(reset) => (CLOSE, u32::from(reset)),
             Self::Accepted => (ACCEPTED, 0),
-            Self::Lane(lane) => (LANE, lane),
-            Self::Home(bytes) => (HOME, bytes),
+            Self::AssignLane(lane) => (ASSIGN_LANE, lane),
+            Self::ReleaseLane(bytes) => (RELEASE_LANE, bytes),
         };
         kind | u64::from(count & 0xff_ffff) << 8 | u64::from(id) << 32
     }
@@ -73,8 +73,8 @@ impl Frame {
             (END, 0) => Self::End,
             (CLOSE, 0 | 1) => Self::Close(count == 1),
             (ACCEPTED, 0) => Self::Accepted,
-            (LANE, ..LANES) => Self::Lane(count),
-            (HOME, ..=LANE_MAX) => Self::Home(count),
+            (ASSIGN_LANE, ..LANES) => Self::AssignLane(count),
+            (RELEASE_LANE, ..=LANE_MAX) => Self::ReleaseLane(count),
             _ => return None,
         };
         Some((frame, (word >> 32) as u32))
@@ -202,10 +202,10 @@ mod tests {
             Frame::Close(false),
             Frame::Close(true),
             Frame::Accepted,
-            Frame::Lane(0),
-            Frame::Lane(LANES - 1),
-            Frame::Home(0),
-            Frame::Home(LANE_MAX),
+            Frame::AssignLane(0),
+            Frame::AssignLane(LANES - 1),
+            Frame::ReleaseLane(0),
+            Frame::ReleaseLane(LANE_MAX),
         ];
         for frame in all {
             assert_eq!(Frame::decode(frame.encode(7)), Some((frame, 7)));

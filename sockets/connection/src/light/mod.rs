@@ -7,18 +7,18 @@
 //! * [`budgets`]: how much of all that there may be.
 //! * [`queue`]: bytes that have come and were not received.
 //! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
-//! * [`busy`], [`heat`]: whether it has a lane to itself.
+//! * [`lane_assignment`], [`activity`]: whether it has a lane to itself.
 //! * [`slot`]: one connection, as one end has it.
 //! * [`slot_table`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
 
 pub mod acceptance;
 pub mod acceptance_stage;
+pub mod activity;
 pub mod budgets;
-pub mod busy;
 pub mod frame;
-pub mod heat;
 pub mod ids;
+pub mod lane_assignment;
 pub mod queue;
 pub mod slot;
 pub mod slot_table;

@@ -4,9 +4,9 @@
 //! process and two ids of its channel. What it answers is what TCP's socket would.
 
 use super::acceptance_stage::{AcceptanceStage, OWES_ACCEPTED};
+use super::activity::Activity;
 use super::budgets::FIRST_WINDOW;
 use super::frame::{Endpoints, Frame};
-use super::heat::Busy;
 use super::queue::{Owner, Pool, Queue};
 
 pub use super::budgets::WINDOW;
@@ -126,7 +126,7 @@ pub struct Slot {
     /// Whose ends these are: `from` is who connected.
     pub names: Endpoints,
     /// How busy it is, and which lanes it has.
-    pub(super) busy: Busy,
+    pub(super) activity: Activity,
 }
 
 impl Slot {
@@ -440,9 +440,9 @@ mod tests {
         slot.set_flag(Flag::Pending);
         assert!(slot.may_be_kept(FIRST_WINDOW) && !slot.may_be_kept(FIRST_WINDOW + 1));
         push_one(&mut slot);
-        assert!(!slot.may_be_kept(FIRST_WINDOW) && !slot.had_lane(0));
+        assert!(!slot.may_be_kept(FIRST_WINDOW) && !slot.peer_assigned_lane(0));
         slot.clear_flag(Flag::Pending);
-        assert!(slot.may_be_kept(FIRST_WINDOW) && slot.had_lane(0));
+        assert!(slot.may_be_kept(FIRST_WINDOW) && slot.peer_assigned_lane(0));
     }
 
     #[test]

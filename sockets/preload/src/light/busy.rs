@@ -6,8 +6,8 @@
 //! much room for what is not read as there would be without lanes.
 
 use omniverb_connection::light::Frame;
-use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
@@ -45,67 +45,67 @@ impl State {
         let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_mut() else { return };
         channel.lanes.clock = channel.lanes.clock.wrapping_add(1);
-        if slot.sends_at(channel.lanes.clock) {
-            slot.cools();
+        if slot.record_send(channel.lanes.clock) {
+            slot.cool_down();
             if slot.may_have_lane() {
-                self.gives_lane(at, index);
+                self.give_lane(at, index);
             }
         }
     }
 
     #[cold]
-    fn gives_lane(&mut self, at: u32, index: usize) {
+    fn give_lane(&mut self, at: u32, index: usize) {
         let least = FOR_ANSWERS + 2 * HEADER;
         let Some(channel) = self.channels[index].as_mut() else { return };
         if channel.room(least) < least {
             return;
         }
-        let Some(lane) = channel.free_lane() else { return self.takes_one_away(index) };
+        let Some(lane) = channel.free_lane() else { return self.revoke_idle_lane(index) };
         let token = self.token(at);
         let slot = self.slots.at(at);
         let Some(channel) = self.channels[index].as_mut() else { return };
-        channel.put(Frame::Lane(lane as u32), slot.id);
-        slot.gets_lane(lane);
-        channel.lanes.slots[Way::Out as usize][lane] = at;
+        channel.put(Frame::AssignLane(lane as u32), slot.id);
+        slot.assign_lane(lane);
+        channel.lanes.slots[Flow::Out as usize][lane] = at;
         channel.shown().goes_by(channel.side, slot.id, Some(lane));
-        let whose = channel.whose((token, slot), Way::Out);
-        let place = (index, Way::Out, lane);
-        handle(index, Way::Out, lane).begins(&whose, place, Before::Nothing);
+        let whose = channel.whose((token, slot), Flow::Out);
+        let place = (index, Flow::Out, lane);
+        handle(index, Flow::Out, lane).begins(&whose, place, Before::Nothing);
     }
 
     /// If nobody has sent by one since it was looked at last it is free when the other end has
     /// heard that.
-    fn takes_one_away(&mut self, index: usize) {
+    fn revoke_idle_lane(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         let lane = channel.lanes.hand;
         channel.lanes.hand = (lane + 1) % LANES;
-        let at = channel.lanes.slots[Way::Out as usize][lane];
-        if at == 0 || handle(index, Way::Out, lane).was_used() {
+        let at = channel.lanes.slots[Flow::Out as usize][lane];
+        if at == 0 || handle(index, Flow::Out, lane).was_used() {
             return;
         }
         // That of one that is about to end is free soon.
         let slot = self.slots.at(at);
         if !slot.has(Flag::WriteShut) && !slot.has(Flag::PeerClosed) {
-            self.comes_home(at);
+            self.release_lane(at);
         }
     }
 
     /// What is sent next goes by the channel. `false`: there is no room there to say so.
     #[cold]
-    pub(super) fn comes_home(&mut self, at: u32) -> bool {
+    pub(super) fn release_lane(&mut self, at: u32) -> bool {
         let index = usize::from(self.slots.at(at).channel);
         let least = FOR_ANSWERS + HEADER;
         let Some(channel) = self.channels[index].as_mut() else { return false };
         if channel.room(least) < least {
             return false;
         }
-        self.leaves_lane(at);
+        self.leave_lane(at);
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::Out) else { return true };
+        let Some(lane) = slot.lane(Flow::Out) else { return true };
         let Some(channel) = self.channels[index].as_mut() else { return false };
-        let unread = handle(index, Way::Out, lane).hold().map_or(0, |held| held.unread());
-        channel.put(Frame::Home(unread), slot.id);
-        slot.comes_home(unread);
+        let unread = handle(index, Flow::Out, lane).hold().map_or(0, |held| held.unread());
+        channel.put(Frame::ReleaseLane(unread), slot.id);
+        slot.release_lane(unread);
         self.has_left_lane(at, index, lane);
         true
     }
@@ -113,45 +113,45 @@ impl State {
     /// It has said its last: nothing more goes by its lane.
     pub(super) fn has_ended(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::Out) else { return };
+        let Some(lane) = slot.lane(Flow::Out) else { return };
         let index = usize::from(slot.channel);
-        slot.comes_home(0);
+        slot.release_lane(0);
         self.has_left_lane(at, index, lane);
     }
 
     fn has_left_lane(&mut self, at: u32, index: usize, lane: usize) {
         let id = self.slots.at(at).id;
-        self.carried.1 += handle(index, Way::Out, lane).hold().map_or(0, |held| held.sent());
+        self.carried.1 += handle(index, Flow::Out, lane).hold().map_or(0, |held| held.sent());
         if let Some(channel) = self.channels[index].as_mut() {
-            channel.lanes.slots[Way::Out as usize][lane] = 0;
-            channel.lanes.left[Way::Out as usize][lane] += 1;
+            channel.lanes.slots[Flow::Out as usize][lane] = 0;
+            channel.lanes.left[Flow::Out as usize][lane] += 1;
             channel.shown().goes_by(channel.side, id, None);
         }
     }
 
     /// Whoever sends is to ask from now on whether that may be: before anything is done that ends
     /// it.
-    pub(super) fn leaves_lane(&mut self, at: u32) {
+    pub(super) fn leave_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if let Some(lane) = slot.lane(Way::Out) {
-            handle(usize::from(slot.channel), Way::Out, lane).is_left(at, Way::Out);
+        if let Some(lane) = slot.lane(Flow::Out) {
+            handle(usize::from(slot.channel), Flow::Out, lane).is_left(at, Flow::Out);
         }
     }
 
     /// There is no memory for what comes: nothing behind that is for the program.
-    pub(super) fn leaves_lanes(&mut self, at: u32) {
-        self.leaves_lane(at);
+    pub(super) fn leave_lanes(&mut self, at: u32) {
+        self.leave_lane(at);
         let slot = self.slots.at(at);
-        if let Some(lane) = slot.lane(Way::In) {
-            handle(usize::from(slot.channel), Way::In, lane).is_left(at, Way::In);
+        if let Some(lane) = slot.lane(Flow::In) {
+            handle(usize::from(slot.channel), Flow::In, lane).is_left(at, Flow::In);
         }
     }
 
     /// Its calls wait, or do not.
-    pub(super) fn tells_lane(&mut self, at: u32) {
+    pub(super) fn announce_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if let Some(lane) = slot.lane(Way::In) {
-            handle(usize::from(slot.channel), Way::In, lane).calls((&*slot).into());
+        if let Some(lane) = slot.lane(Flow::In) {
+            handle(usize::from(slot.channel), Flow::In, lane).calls((&*slot).into());
         }
     }
 
@@ -164,40 +164,50 @@ impl State {
         from: usize,
     ) -> usize {
         let index = usize::from(self.slots.at(at).channel);
-        handle(index, Way::Out, lane).hold().map_or(0, |held| held.send(parts, from))
+        handle(index, Flow::Out, lane).hold().map_or(0, |held| held.send(parts, from))
     }
 
     /// The other end has one.
-    pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
+    pub(super) fn peer_assigned_lane(
+        &mut self,
+        index: usize,
+        at: u32,
+        lane: usize,
+    ) -> Result<(), Nonsense> {
         let token = self.token(at);
         let slot = self.slots.at(at);
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
-        let is_free = channel.lanes.slots[Way::In as usize][lane] == 0;
-        if !is_free || !slot.had_lane(lane) {
+        let is_free = channel.lanes.slots[Flow::In as usize][lane] == 0;
+        if !is_free || !slot.peer_assigned_lane(lane) {
             return Err(Nonsense);
         }
-        channel.lanes.slots[Way::In as usize][lane] = at;
+        channel.lanes.slots[Flow::In as usize][lane] = at;
         channel.lanes.inward |= 1 << lane;
-        let whose = channel.whose((token, slot), Way::In);
-        let handle = handle(index, Way::In, lane);
+        let whose = channel.whose((token, slot), Flow::In);
+        let handle = handle(index, Flow::In, lane);
         channel.lanes.noted[lane] = handle.position();
         let before = if slot.received() == 0 { Before::Nothing } else { Before::Queued };
         let is_lost = !slot.is_heard();
-        handle.begins(&whose, (index, Way::In, lane), before);
+        handle.begins(&whose, (index, Flow::In, lane), before);
         if is_lost {
             // What comes there is behind bytes that nobody has.
-            handle.is_left(at, Way::In);
+            handle.is_left(at, Flow::In);
         }
         Ok(())
     }
 
     /// The other end comes by the channel again; so much of what is in its lane it counts.
-    pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        if !self.slots.at(at).may_come_home(counted) {
+    pub(super) fn peer_released_lane(
+        &mut self,
+        index: usize,
+        at: u32,
+        counted: u32,
+    ) -> Result<(), Nonsense> {
+        if !self.slots.at(at).peer_may_release_lane(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at)?;
-        if !self.slots.at(at).had_home((counted, there)) {
+        if !self.slots.at(at).peer_released_lane((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -209,7 +219,7 @@ impl State {
     pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> Result<u32, Nonsense> {
         // Before anything is found that makes no sense: what is lost then has no lane.
         let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
-        let Some(held) = handle(index, Way::In, lane).hold() else { return Err(Nonsense) };
+        let Some(held) = handle(index, Flow::In, lane).hold() else { return Err(Nonsense) };
         let there = held.waiting().ok_or(Nonsense)?;
         let slot = self.slots.at(at);
         let has_memory = !slot.is_heard()
@@ -219,10 +229,10 @@ impl State {
         held.takes(there);
         drop(held);
         if let Some(channel) = self.channels[index].as_mut() {
-            let times = &mut channel.lanes.left[Way::In as usize][lane];
+            let times = &mut channel.lanes.left[Flow::In as usize][lane];
             *times += 1;
             let times = *times;
-            channel.lane(Way::In, lane).was_left(times);
+            channel.lane(Flow::In, lane).was_left(times);
         }
         if !has_memory {
             self.lacks_memory(at);
@@ -233,11 +243,11 @@ impl State {
     /// Nothing comes by the lane of a connection any more: which it was.
     fn has_no_lane_inward(&mut self, index: usize, at: u32) -> Option<usize> {
         let slot = self.slots.at(at);
-        let lane = slot.lane(Way::In)?;
-        slot.had_last_of_lane();
-        handle(index, Way::In, lane).is_left(at, Way::In);
+        let lane = slot.lane(Flow::In)?;
+        slot.lane_drained();
+        handle(index, Flow::In, lane).is_left(at, Flow::In);
         if let Some(channel) = self.channels[index].as_mut() {
-            channel.lanes.slots[Way::In as usize][lane] = 0;
+            channel.lanes.slots[Flow::In as usize][lane] = 0;
             channel.lanes.inward &= !(1 << lane);
             channel.lanes.awaited &= !(1 << lane);
         }
@@ -256,26 +266,26 @@ impl State {
             }
         }
         for at in outward.into_iter().filter(|at| *at != 0) {
-            self.leaves_lane(at);
+            self.leave_lane(at);
             self.has_ended(at);
         }
         for lane in 0..LANES {
-            handle(index, Way::In, lane).ends();
-            handle(index, Way::Out, lane).ends();
+            handle(index, Flow::In, lane).ends();
+            handle(index, Flow::Out, lane).ends();
         }
     }
 
     /// Bytes that are in the lane of a connection. What makes no sense is found by who takes them.
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let slot = self.slots.at(at);
-        let Some(lane) = slot.lane(Way::In).filter(|_| !slot.has(Flag::ResetByPeer)) else {
+        let Some(lane) = slot.lane(Flow::In).filter(|_| !slot.has(Flag::ResetByPeer)) else {
             return 0;
         };
         let index = usize::from(slot.channel);
         let Some(channel) = self.channels[index].as_ref() else { return 0 };
-        let position = handle(index, Way::In, lane).position();
+        let position = handle(index, Flow::In, lane).position();
         // Another thread may just be taking some.
-        channel.lane(Way::In, lane).head().wrapping_sub(position).min(u64::from(LANE_MAX)) as usize
+        channel.lane(Flow::In, lane).head().wrapping_sub(position).min(u64::from(LANE_MAX)) as usize
     }
 
     /// What can be done with a connection, in events of `epoll`.
@@ -293,9 +303,9 @@ impl State {
         (from, takes): (usize, Takes),
     ) -> Result<usize, Nonsense> {
         let slot = self.slots.at(at);
-        let lane = slot.lane(Way::In).filter(|_| !slot.has(Flag::ResetByPeer));
+        let lane = slot.lane(Flow::In).filter(|_| !slot.has(Flag::ResetByPeer));
         let Some(lane) = lane else { return Ok(0) };
-        let Some(held) = handle(usize::from(slot.channel), Way::In, lane).hold() else {
+        let Some(held) = handle(usize::from(slot.channel), Flow::In, lane).hold() else {
             return Ok(0);
         };
         if slot.received() == 0 {
@@ -310,14 +320,14 @@ impl State {
         let Some(channel) = self.channels[index].as_ref() else { return };
         for lane in channel.lanes.inward() {
             let Some(channel) = self.channels[index].as_mut() else { return };
-            let head = channel.lane(Way::In, lane).head();
+            let head = channel.lane(Flow::In, lane).head();
             if head == channel.lanes.noted[lane] {
                 continue;
             }
             channel.lanes.noted[lane] = head;
             let is_awaited = channel.lanes.awaited & 1 << lane != 0;
             channel.lanes.awaited &= !(1 << lane);
-            let at = channel.lanes.slots[Way::In as usize][lane];
+            let at = channel.lanes.slots[Flow::In as usize][lane];
             // What nobody sleeps for wakes nobody.
             self.is_ready(at);
             self.has_news |= is_awaited;
@@ -348,7 +358,7 @@ impl State {
                 let are_nested = self.sets.nestings > 0;
                 for channel in self.channels[..self.channels_end].iter_mut().flatten() {
                     for lane in channel.lanes.inward() {
-                        let at = channel.lanes.slots[Way::In as usize][lane];
+                        let at = channel.lanes.slots[Flow::In as usize][lane];
                         let set = usize::from(self.slots.at(at).set);
                         if set == place + 1 || are_nested && set != 0 {
                             channel.awaits(lane);
@@ -364,7 +374,7 @@ impl State {
         for channel in self.channels[..self.channels_end].iter_mut().flatten() {
             for lane in channel.lanes.inward() {
                 if channel.lanes.awaited & 1 << lane != 0 {
-                    channel.lane(Way::In, lane).rings();
+                    channel.lane(Flow::In, lane).rings();
                 }
             }
             channel.lanes.awaited = 0;
@@ -373,7 +383,7 @@ impl State {
 
     fn awaits_one(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if let Some(lane) = slot.lane(Way::In)
+        if let Some(lane) = slot.lane(Flow::In)
             && let Some(channel) = self.channels[usize::from(slot.channel)].as_mut()
         {
             channel.awaits(lane);
@@ -385,7 +395,7 @@ impl State {
         for index in 0..self.channels_end {
             if self.channels[index].is_some() {
                 for lane in 0..LANES {
-                    let held = handle(index, Way::Out, lane).hold();
+                    let held = handle(index, Flow::Out, lane).hold();
                     self.carried.1 += held.map_or(0, |held| held.sent());
                 }
             }
@@ -397,26 +407,27 @@ impl Channel {
     /// One that nobody has to send by.
     fn free_lane(&self) -> Option<usize> {
         let (slots, left) =
-            (&self.lanes.slots[Way::Out as usize], &self.lanes.left[Way::Out as usize]);
-        (0..LANES).find(|lane| slots[*lane] == 0 && self.lane(Way::Out, *lane).is_free(left[*lane]))
+            (&self.lanes.slots[Flow::Out as usize], &self.lanes.left[Flow::Out as usize]);
+        (0..LANES)
+            .find(|lane| slots[*lane] == 0 && self.lane(Flow::Out, *lane).is_free(left[*lane]))
     }
 
     /// A thread is about to sleep for what comes by one.
     fn awaits(&mut self, lane: usize) {
         self.lanes.awaited |= 1 << lane;
-        self.lane(Way::In, lane).awaits();
+        self.lane(Flow::In, lane).awaits();
     }
 
     /// Somebody has heard what has rung, and takes it for all: who sleeps for what comes by lanes
     /// is to be rung for anew, if nothing is found for him.
     pub(super) fn awaits_still(&self) {
         for lane in self.lanes.inward().filter(|lane| self.lanes.awaited & 1 << lane != 0) {
-            self.lane(Way::In, lane).awaits();
+            self.lane(Flow::In, lane).awaits();
         }
     }
 
     /// A lane, by which something comes or goes.
-    pub(super) fn lane(&self, way: Way, number: usize) -> Lane<Memory<BYTES>> {
+    pub(super) fn lane(&self, way: Flow, number: usize) -> Lane<Memory<BYTES>> {
         Lane::new(self.memory, self.sender(way), number)
     }
 }

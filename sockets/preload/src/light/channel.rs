@@ -14,8 +14,8 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, NAMES};
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::{Endpoints, Frame, Ids, List, Slot};
 use omniverb_connection::time_budget::Spent;
 use omniverb_formats::bytes;
@@ -334,15 +334,15 @@ impl Channel {
     }
 
     /// Of which side that is what comes or goes.
-    pub(super) fn sender(&self, way: Way) -> usize {
+    pub(super) fn sender(&self, way: Flow) -> usize {
         match way {
-            Way::In => 1 - self.side,
-            Way::Out => self.side,
+            Flow::In => 1 - self.side,
+            Flow::Out => self.side,
         }
     }
 
     /// What a lane needs to know that is a connection's one way.
-    pub(super) fn whose(&self, (token, slot): (Token, &Slot), way: Way) -> Whose {
+    pub(super) fn whose(&self, (token, slot): (Token, &Slot), way: Flow) -> Whose {
         let (base, side, bell) = (self.base, self.sender(way), self.bell);
         let (id, calls) = (slot.id, slot.into());
         Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls }

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use omniverb_connection::descriptors::{PIECE as WORDS_IN_PIECE, Room};
 use omniverb_connection::light::Slot;
-use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::Flag;
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
@@ -129,12 +129,12 @@ pub(super) enum Before {
     Queued,
 }
 
-fn place_of(channel: usize, way: Way, number: usize) -> usize {
+fn place_of(channel: usize, way: Flow, number: usize) -> usize {
     (channel * 2 + way as usize) * LANES + number
 }
 
 /// A lane of a channel's.
-pub(super) fn handle(channel: usize, way: Way, number: usize) -> &'static Handle {
+pub(super) fn handle(channel: usize, way: Flow, number: usize) -> &'static Handle {
     &HANDLES[place_of(channel, way, number)]
 }
 
@@ -147,7 +147,7 @@ fn word(slot: u32) -> Option<&'static AtomicU64> {
 
 /// For who has the lock of all: a slot has this lane one way, or none any more. (Without memory to
 /// write that down a thread asks who has that lock.)
-fn puts(slot: u32, way: Way, place: Option<usize>) {
+fn puts(slot: u32, way: Flow, place: Option<usize>) {
     if place.is_some() {
         OF_SLOTS.make(slot as usize / WORDS_IN_PIECE);
     }
@@ -220,7 +220,7 @@ impl Handle {
     pub(super) fn begins(
         &self,
         whose: &Whose,
-        (channel, way, number): (usize, Way, usize),
+        (channel, way, number): (usize, Flow, usize),
         before: Before,
     ) {
         let held = self.hold_any();
@@ -244,7 +244,7 @@ impl Handle {
     }
 
     /// No thread comes by itself any more.
-    pub(super) fn is_left(&self, slot: u32, way: Way) {
+    pub(super) fn is_left(&self, slot: u32, way: Flow) {
         puts(slot, way, None);
         let held = self.hold_any();
         self.token.store(0, Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl Handle {
 
 /// The lane of a connection, for whoever comes by.
 #[inline(always)]
-pub(super) fn held(token: Token, way: Way) -> Option<Held<'static>> {
+pub(super) fn held(token: Token, way: Flow) -> Option<Held<'static>> {
     let word = word(token.slot())?.load(Ordering::Acquire);
     let place = usize::from((word >> (PER_WAY * way as u32)) as u16).checked_sub(1)?;
     let held = HANDLES[place].hold()?;
@@ -287,7 +287,7 @@ pub(super) fn held(token: Token, way: Way) -> Option<Held<'static>> {
 #[inline(always)]
 pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
     // As it is: what is handed on is copied, and what was just stored is slow to load whole.
-    let Some(held) = held(token, Way::Out) else { return 0 };
+    let Some(held) = held(token, Flow::Out) else { return 0 };
     if held.has_turn() { held.send(parts, from) } else { 0 }
 }
 
@@ -295,7 +295,7 @@ pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
 /// be looked after.
 #[inline(always)]
 pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> Option<usize> {
-    let Some(held) = held(token, Way::In) else { return Some(0) };
+    let Some(held) = held(token, Flow::In) else { return Some(0) };
     match held.has_turn() {
         true if held.has_next() => Some(held.receive(parts, 0, takes).unwrap_or(0)),
         true => Some(0),
@@ -328,12 +328,12 @@ pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usi
 #[inline(always)]
 fn soon(token: Token, receive: impl Fn(&Held<'_>) -> Option<usize>) -> usize {
     let waits = |held: &Held<'_>| held.handle.waits.load(Ordering::Relaxed);
-    let Some(first) = held(token, Way::In).filter(waits) else { return 0 };
+    let Some(first) = held(token, Flow::In).filter(waits) else { return 0 };
     let pauses = first.pauses();
     drop(first);
     (0..pauses).for_each(|_| core::hint::spin_loop());
     for _ in 0..GLANCES {
-        let Some(held) = held(token, Way::In) else { return 0 };
+        let Some(held) = held(token, Flow::In) else { return 0 };
         if !held.has_next() {
             return 0;
         }
@@ -360,7 +360,7 @@ pub(super) enum Soon {
 pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> Soon {
     let mut read = 0;
     for _ in 0..GLANCES {
-        let Some(held) = held(token, Way::Out) else { return Soon::Otherwise };
+        let Some(held) = held(token, Flow::Out) else { return Soon::Otherwise };
         let unread = held.unread();
         if LANE - unread as usize >= PIECE {
             return Soon::Sent(held.send(parts, from));
@@ -400,10 +400,10 @@ impl Held<'_> {
 
     /// There are frames in the channel that this process has not taken out.
     #[inline(always)]
-    fn has_frames(&self, way: Way) -> bool {
+    fn has_frames(&self, way: Flow) -> bool {
         let other = match way {
-            Way::In => self.side(),
-            Way::Out => 1 - self.side(),
+            Flow::In => self.side(),
+            Flow::Out => 1 - self.side(),
         };
         let memory = self.memory();
         let head = memory.load(other * SIDE + HEAD, Ordering::Acquire);

@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 
 use omniverb_connection::light::Frame;
-use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag};
 
 use super::broker;
@@ -151,7 +151,7 @@ impl State {
         let total = parts.total();
         let Some(at) = self.slot(token) else { return Some(Err(libc::EBADF)) };
         // Who only sends by a lane looks after the rest here.
-        match self.slots.at(at).lane(Way::Out) {
+        match self.slots.at(at).lane(Flow::Out) {
             Some(_) => self.pump(),
             None => self.look_by(at),
         }
@@ -173,7 +173,7 @@ impl State {
         if slot.is_moving() {
             return None;
         }
-        if let Some(lane) = slot.lane(Way::Out) {
+        if let Some(lane) = slot.lane(Flow::Out) {
             let comes_home = if_full == IfFull::ComesHome || slot.has(Flag::NonBlocking);
             let done = self.sends_by_lane(at, lane, parts, from);
             if done > 0 {
@@ -182,7 +182,7 @@ impl State {
             if !comes_home {
                 return None;
             }
-            if !self.comes_home(at) {
+            if !self.release_lane(at) {
                 return self.lacks_room_to_send(at);
             }
         }
@@ -230,7 +230,7 @@ impl State {
 
     /// What goes by the connection of a descriptor goes by a lane.
     fn has_lane(&mut self, token: Token) -> bool {
-        self.slot(token).is_some_and(|at| self.slots.at(at).lane(Way::Out).is_some())
+        self.slot(token).is_some_and(|at| self.slots.at(at).lane(Flow::Out).is_some())
     }
 
     /// There is no room in the channel, which it is to hear of when there is.
@@ -430,7 +430,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
             return Err(libc::ENOTCONN);
         }
         if how != libc::SHUT_RD {
-            state.leaves_lane(at);
+            state.leave_lane(at);
         }
         let slot = state.slots.at(at);
         if how != libc::SHUT_WR {

@@ -212,7 +212,7 @@ fn does_not_wait(token: Token, is_so: bool) -> c_int {
     let changed = change(token, |slot| {
         if is_so { slot.set_flag(Flag::NonBlocking) } else { slot.clear_flag(Flag::NonBlocking) }
     });
-    with(|state| state.slot(token).map(|at| state.tells_lane(at)));
+    with(|state| state.slot(token).map(|at| state.announce_lane(at)));
     changed
 }
 

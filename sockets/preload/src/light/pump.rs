@@ -380,11 +380,11 @@ impl State {
                 self.takes_rest_of_lane(index, at)?;
                 self.slots.at(at).had_end();
             }
-            Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
-            Frame::Home(counted) => self.had_home(index, at, counted)?,
+            Frame::AssignLane(lane) => self.peer_assigned_lane(index, at, lane as usize)?,
+            Frame::ReleaseLane(counted) => self.peer_released_lane(index, at, counted)?,
             Frame::Close(is_reset) => {
                 self.takes_rest_of_lane(index, at)?;
-                self.leaves_lane(at);
+                self.leave_lane(at);
                 let was_asked = self.slots.at(at).is_unaccepted();
                 let is_full = was_asked
                     && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
@@ -424,7 +424,7 @@ impl State {
 
     /// There is no memory for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
-        self.leaves_lanes(at);
+        self.leave_lanes(at);
         self.slots.at(at).lacks_memory(&mut self.pool);
         self.owe(at);
     }
@@ -545,7 +545,7 @@ impl State {
         let index = usize::from(self.slots.at(at).channel);
         self.pump_one(index);
         // A call that is under way must not go on with what comes behind what is forgotten here.
-        self.leaves_lanes(at);
+        self.leave_lanes(at);
         let in_lane = self.in_lane(at);
         let slot = self.slots.at(at);
         slot.close(in_lane);

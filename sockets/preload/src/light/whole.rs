@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use core::ops::RangeInclusive;
 
-use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_ring::UserMemory;
 
 use super::descriptors::Token;
@@ -35,7 +35,7 @@ fn asked(
 /// The lane of a connection; but now and then the call goes the long way, behind a look at all that
 /// has come by all channels, and that this process owes by them.
 #[inline(always)]
-fn held_for_one(token: Token, way: Way) -> Option<Held<'static>> {
+fn held_for_one(token: Token, way: Flow) -> Option<Held<'static>> {
     let held = lanes::held(token, way)?;
     if held.has_turn() {
         return Some(held);
@@ -60,7 +60,7 @@ pub(crate) fn send(
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
     let token = asked(fd, &piece, (flags, SENDS_PLAINLY), has_duties)?;
-    let held = held_for_one(token, Way::Out)?;
+    let held = held_for_one(token, Flow::Out)?;
     if held.sends_whole(piece) { Some(piece.len() as isize) } else { None }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn receive(
     let has_more = || is_any_least() || has_duties();
     let token = asked(fd, &piece, (flags, RECEIVES_PLAINLY), has_more)?;
     let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { piece.len() };
-    let held = held_for_one(token, Way::In)?;
+    let held = held_for_one(token, Flow::In)?;
     let bytes = held.receives_into(piece, least);
     if bytes > 0 { Some(bytes as isize) } else { None }
 }

@@ -8,7 +8,7 @@
 //!
 //! Who has one has credit left for all that is in it: so it can always come home to the channel.
 
-pub use super::heat::Way;
+pub use super::activity::Flow;
 
 use super::frame::LANE_MAX;
 use super::slot::{Flag, Slot};
@@ -16,20 +16,20 @@ use super::slot::{Flag, Slot};
 impl Slot {
     /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
     #[inline]
-    pub fn sends_at(&mut self, clock: u16) -> bool {
-        self.busy.sends_at(clock)
+    pub fn record_send(&mut self, clock: u16) -> bool {
+        self.activity.record_send(clock)
     }
 
     /// It has to be busy anew.
-    pub fn cools(&mut self) {
-        self.busy.cools();
+    pub fn cool_down(&mut self) {
+        self.activity.cool_down();
     }
 
     /// The lane of what comes or goes.
     #[must_use]
     #[inline(always)]
-    pub fn lane(&self, way: Way) -> Option<usize> {
-        self.busy.lane(way)
+    pub fn lane(&self, way: Flow) -> Option<usize> {
+        self.activity.lane(way)
     }
 
     /// What it sends may go by a lane: it is a connection of both ends, and stays one.
@@ -41,43 +41,43 @@ impl Slot {
                 .any(|flag| self.has(flag));
         !is_over
             && self.is_settled_at_both_ends()
-            && self.lane(Way::Out).is_none()
+            && self.lane(Flow::Out).is_none()
             && self.credit >= LANE_MAX
     }
 
     /// It has this lane from now on, for what it sends.
-    pub fn gets_lane(&mut self, lane: usize) {
-        self.busy.has(Way::Out, Some(lane));
+    pub fn assign_lane(&mut self, lane: usize) {
+        self.activity.has(Flow::Out, Some(lane));
     }
 
     /// It has none any more. So many bytes are to come by it yet, which count as if they went by
     /// the channel.
-    pub fn comes_home(&mut self, bytes: u32) {
-        self.busy.has(Way::Out, None);
+    pub fn release_lane(&mut self, bytes: u32) {
+        self.activity.has(Flow::Out, None);
         self.credit = self.credit.saturating_sub(bytes);
-        self.cools();
+        self.cool_down();
     }
 
     /// The other end sends by this lane from now on: `false` if it may not.
-    pub fn had_lane(&mut self, lane: usize) -> bool {
+    pub fn peer_assigned_lane(&mut self, lane: usize) -> bool {
         let is_open =
             [Flag::Pending, Flag::PeerEnded, Flag::PeerClosed].map(|flag| !self.has(flag));
-        let may = self.lane(Way::In).is_none() && is_open == [true; 3];
+        let may = self.lane(Flow::In).is_none() && is_open == [true; 3];
         if may {
-            self.busy.has(Way::In, Some(lane));
+            self.activity.has(Flow::In, Some(lane));
         }
         may
     }
 
     /// The other end may say that it comes by the channel again, and counts so much.
     #[must_use]
-    pub fn may_come_home(&self, counted: u32) -> bool {
-        self.lane(Way::In).is_some() && (!self.is_heard() || self.may_come(counted))
+    pub fn peer_may_release_lane(&self, counted: u32) -> bool {
+        self.lane(Flow::In).is_some() && (!self.is_heard() || self.may_come(counted))
     }
 
     /// It sends by the channel again. Of what it counts (`counted`) so much was in the lane still
     /// (`there`), which is in the queue now. `false`: that cannot be.
-    pub fn had_home(&mut self, (counted, there): (u32, u32)) -> bool {
+    pub fn peer_released_lane(&mut self, (counted, there): (u32, u32)) -> bool {
         let read = counted.checked_sub(there);
         if self.is_heard() {
             self.consumes(read.unwrap_or(0));
@@ -86,8 +86,8 @@ impl Slot {
     }
 
     /// Nothing comes by its lane any more.
-    pub fn had_last_of_lane(&mut self) {
-        self.busy.has(Way::In, None);
+    pub fn lane_drained(&mut self) {
+        self.activity.has(Flow::In, None);
     }
 }
 
@@ -117,26 +117,26 @@ mod tests {
         let mut poor = slot();
         poor.credit = LANE_MAX - 1;
         let mut has_one = slot();
-        has_one.gets_lane(3);
+        has_one.assign_lane(3);
         for slot in [ended, closed, asked, accepted, poor, has_one] {
             assert!(!slot.may_have_lane(), "{slot:?}");
         }
-        has_one.comes_home(9);
+        has_one.release_lane(9);
         assert!(has_one.may_have_lane() && has_one.credit == WINDOW - 9);
     }
 
     #[test]
     fn what_was_read_from_the_lane_is_credit() {
         let mut slot = slot();
-        assert!(slot.had_lane(2) && !slot.had_lane(3));
-        assert_eq!(slot.lane(Way::In), Some(2));
-        assert!(slot.may_come_home(WINDOW) && !slot.may_come_home(WINDOW + 1));
-        slot.had_last_of_lane();
-        assert!(!slot.may_come_home(0));
-        assert!(slot.had_home((1000, 0)) && slot.lane(Way::In).is_none());
+        assert!(slot.peer_assigned_lane(2) && !slot.peer_assigned_lane(3));
+        assert_eq!(slot.lane(Flow::In), Some(2));
+        assert!(slot.peer_may_release_lane(WINDOW) && !slot.peer_may_release_lane(WINDOW + 1));
+        slot.lane_drained();
+        assert!(!slot.peer_may_release_lane(0));
+        assert!(slot.peer_released_lane((1000, 0)) && slot.lane(Flow::In).is_none());
         assert!(slot.may_come(WINDOW - 1000) && !slot.may_come(WINDOW - 999));
-        assert!(slot.had_lane(2) && !slot.had_home((10, 11)));
+        assert!(slot.peer_assigned_lane(2) && !slot.peer_released_lane((10, 11)));
         slot.had_end();
-        assert!(!slot.had_lane(1));
+        assert!(!slot.peer_assigned_lane(1));
     }
 }

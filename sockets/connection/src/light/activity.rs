@@ -1,4 +1,4 @@
-//! How busy a connection is, and which lanes it has ([`super::busy`]): four bytes.
+//! How busy a connection is, and which lanes it has ([`super::lane_assignment`]): four bytes.
 
 /// Sends by a channel between two of a connection that is busy.
 const NEAR: u16 = 32;
@@ -11,7 +11,7 @@ const HEAT: u32 = CLOCK.trailing_ones();
 /// How busy a connection is, and its lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Busy {
+pub(super) struct Activity {
     /// When it sent last, by the channel's clock, and behind that how often it has in near
     /// succession.
     sends: u16,
@@ -21,17 +21,17 @@ pub(super) struct Busy {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Flow {
     /// From the other end.
     In = 0,
     /// To the other end.
     Out = 1,
 }
 
-impl Busy {
+impl Activity {
     /// It has sent something by the channel, which has seen so many of that. Whether it is busy.
     #[inline]
-    pub(super) fn sends_at(&mut self, clock: u16) -> bool {
+    pub(super) fn record_send(&mut self, clock: u16) -> bool {
         let (last, heat) = (self.sends & CLOCK, self.sends >> HEAT);
         let is_near = (1..=NEAR).contains(&(clock.wrapping_sub(last) & CLOCK));
         let heat = if is_near { (heat + 1).min(HOT) } else { 0 };
@@ -40,18 +40,18 @@ impl Busy {
     }
 
     /// It has to be busy anew.
-    pub(super) fn cools(&mut self) {
+    pub(super) fn cool_down(&mut self) {
         self.sends &= CLOCK;
     }
 
     /// The lane of what comes or goes.
     #[inline(always)]
-    pub(super) fn lane(self, way: Way) -> Option<usize> {
+    pub(super) fn lane(self, way: Flow) -> Option<usize> {
         usize::from(self.lanes[way as usize]).checked_sub(1)
     }
 
     /// It is this one from now on.
-    pub(super) fn has(&mut self, way: Way, lane: Option<usize>) {
+    pub(super) fn has(&mut self, way: Flow, lane: Option<usize>) {
         self.lanes[way as usize] = lane.map_or(0, |lane| lane as u8 + 1);
     }
 }
@@ -60,8 +60,8 @@ impl Busy {
 mod tests {
     use super::*;
 
-    fn slot() -> Busy {
-        Busy::default()
+    fn slot() -> Activity {
+        Activity::default()
     }
 
     #[test]
@@ -72,7 +72,7 @@ mod tests {
             let mut was_busy = false;
             for turn in 0..20 * count {
                 clock = clock.wrapping_add(1);
-                was_busy |= slots[turn % count].sends_at(clock) && turn > count;
+                was_busy |= slots[turn % count].record_send(clock) && turn > count;
             }
             assert_eq!(was_busy, is_busy, "{count}");
         }
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn who_has_cooled_has_to_be_busy_anew() {
         let mut slot = slot();
-        assert_eq!((1..100).position(|clock| slot.sends_at(clock)), Some(6));
-        slot.cools();
-        assert_eq!((8..100).position(|clock| slot.sends_at(clock)), Some(6));
+        assert_eq!((1..100).position(|clock| slot.record_send(clock)), Some(6));
+        slot.cool_down();
+        assert_eq!((8..100).position(|clock| slot.record_send(clock)), Some(6));
     }
 }
