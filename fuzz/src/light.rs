@@ -14,9 +14,9 @@ mod refused;
 use lanes::Lanes;
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
-use omniverb_connection::light::queue::{PAYLOAD, Queue};
+use omniverb_connection::light::byte_queue::{PAYLOAD, ByteQueue};
 use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
-use omniverb_connection::light::{Block, Frame, Ids, List, Endpoints, Owner, Pool, Slot, SlotTable};
+use omniverb_connection::light::{Block, Frame, ConnectionIds, List, Endpoints, BlockOwner, BlockPool, Slot, SlotTable};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.
@@ -30,7 +30,7 @@ const RING: usize = 1 << 14;
 const FOR_ANSWERS: usize = 64;
 
 struct Channel<'a> {
-    ids: Ids<'a>,
+    ids: ConnectionIds<'a>,
     debts: List,
     /// What has come and was not taken.
     comes: VecDeque<(Frame, u32)>,
@@ -49,7 +49,7 @@ struct Nonsense;
 /// What a process knows of them.
 struct State<'a> {
     slots: SlotTable<'a>,
-    pool: Pool<'a>,
+    pool: BlockPool<'a>,
     channels: [Option<Channel<'a>>; 2],
     ids: Vec<&'a mut [u32]>,
     pending: List,
@@ -70,7 +70,7 @@ pub fn light(bytes: &[u8]) {
     let mut ids = vec![[0; IDS]; steps + 2];
     let mut state = State {
         slots: SlotTable::new(&mut slots),
-        pool: Pool::new(&mut blocks, &mut free, |_| {}),
+        pool: BlockPool::new(&mut blocks, &mut free, |_| {}),
         channels: [None, None],
         ids: ids.iter_mut().map(|ids| &mut ids[..]).collect(),
         pending: List::new(),
@@ -92,7 +92,7 @@ pub fn light(bytes: &[u8]) {
 impl<'a> State<'a> {
     fn begin(&mut self, index: usize) {
         let Some(memory) = self.ids.pop() else { return };
-        let (ids, debts) = (Ids::new(memory, index as u32), List::new());
+        let (ids, debts) = (ConnectionIds::new(memory, index as u32), List::new());
         let (comes, lanes) = (VecDeque::new(), Lanes::default());
         self.channels[index] = Some(Channel { ids, debts, comes, room: RING, lanes });
     }
@@ -121,7 +121,7 @@ impl<'a> State<'a> {
             8 => {
                 let channel = self.channels[index].as_ref();
                 let free = (0..IDS as u32)
-                    .find(|id| channel.is_some_and(|one| one.ids.may_be_opened(*id)));
+                    .find(|id| channel.is_some_and(|one| one.ids.may_open_remotely(*id)));
                 self.comes(index, free.map(|id| (Frame::Open, id)));
             }
             9 => one.into_iter().for_each(|at| self.sends(at, u32::from(count))),
@@ -171,7 +171,7 @@ impl<'a> State<'a> {
         let slot = *self.slots.at(at);
         let index = usize::from(slot.channel);
         let bytes = bytes.min(DATA_MAX as u32);
-        let fits = slot.may_come(bytes) && bytes > 0;
+        let fits = slot.may_receive(bytes) && bytes > 0;
         if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.slot(slot.id) == Some(at))
         {
             self.comes(index, Some((Frame::Data(bytes), slot.id)));
@@ -229,11 +229,11 @@ impl<'a> State<'a> {
 
     fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
-        if !channel.ids.may_be_opened(id) {
+        if !channel.ids.may_open_remotely(id) {
             return Err(Nonsense);
         }
         let has_room = self.listens && self.pending.count() <= BACKLOG;
-        let made = has_room.then(|| self.slots.make(index as u16, Endpoints::default())).flatten();
+        let made = has_room.then(|| self.slots.allocate(index as u16, Endpoints::default())).flatten();
         let Some(slot) = made else {
             channel.put(Frame::Close(true));
             return Ok(());
@@ -241,7 +241,7 @@ impl<'a> State<'a> {
         self.slots.append(&mut self.pending, slot);
         self.slots.at(slot).id = id;
         self.slots.at(slot).set_flag(Flag::Pending);
-        assert!(channel.ids.opened(id, slot), "it may be opened");
+        assert!(channel.ids.insert_remote(id, slot), "it may be opened");
         Ok(())
     }
 
@@ -253,9 +253,9 @@ impl<'a> State<'a> {
         }
         slot.observe(&mut self.pool, frame);
         match frame {
-            Frame::Data(_) if !slot.is_heard() => {}
+            Frame::Data(_) if !slot.is_receiving() => {}
             Frame::Data(bytes) => {
-                if !slot.may_come(bytes) {
+                if !slot.may_receive(bytes) {
                     return Err(Nonsense);
                 }
                 let account = (&mut self.pool, slot.owner());
@@ -264,13 +264,13 @@ impl<'a> State<'a> {
                 }
             }
             Frame::Credit(bytes) => {
-                if !slot.has(Flag::Closed) && !slot.had_credit(bytes) {
+                if !slot.has(Flag::Closed) && !slot.add_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
             Frame::End => {
                 self.takes_rest_of_lane(index, at);
-                self.slots.at(at).had_end();
+                self.slots.at(at).peer_ended();
             }
             Frame::AssignLane(lane) => self.peer_assigned_lane(index, at, lane as usize)?,
             Frame::ReleaseLane(counted) => self.peer_released_lane(index, at, counted)?,
@@ -284,7 +284,7 @@ impl<'a> State<'a> {
                     return Ok(());
                 }
                 let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
-                self.slots.at(at).had_close(how);
+                self.slots.at(at).peer_closed(how);
                 self.owe(at);
             }
             Frame::Accepted if slot.has(Flag::Connecting) => return Ok(()),
@@ -297,7 +297,7 @@ impl<'a> State<'a> {
 
     fn news(&mut self, at: u32) {
         if self.slots.at(at).set != 0 {
-            self.slots.ready(&mut self.ready, at);
+            self.slots.push_ready(&mut self.ready, at);
         }
     }
 
@@ -307,7 +307,7 @@ impl<'a> State<'a> {
         }
         let index = usize::from(self.slots.at(at).channel);
         if let Some(channel) = self.channels[index].as_mut() {
-            self.slots.owes(&mut channel.debts, at);
+            self.slots.push_owing(&mut channel.debts, at);
         }
     }
 
@@ -322,18 +322,18 @@ impl<'a> State<'a> {
             let slot = self.slots.at(at);
             slot.clear_flag(Flag::Owing);
             let mut is_last = false;
-            while let Some(frame) = slot.owes() {
+            while let Some(frame) = slot.next_owed() {
                 assert!(!slot.has(Flag::CloseSent), "Close is the last frame of an end");
                 if channel.room < HEADER {
                     break;
                 }
                 assert_eq!(channel.ids.slot(slot.id), Some(at), "it has no id");
                 channel.put(frame);
-                slot.has_said(frame);
+                slot.frame_sent(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
             let (wants_room, has_room) = (slot.has(Flag::NoRoom), channel.room >= 2 * FOR_ANSWERS);
-            let owes = slot.owes().is_some() || wants_room && !has_room;
+            let owes = slot.next_owed().is_some() || wants_room && !has_room;
             if wants_room && has_room {
                 slot.clear_flag(Flag::NoRoom);
                 self.news(at);
@@ -350,14 +350,14 @@ impl<'a> State<'a> {
 
     fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_detached() {
+        if !slot.has(Flag::Used) || !slot.is_released() || slot.is_detached() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
         if let Some(channel) = self.channels[index].as_mut()
             && channel.ids.slot(id) == Some(at)
         {
-            channel.ids.give(id);
+            channel.ids.release(id);
         }
         let slot = self.slots.at(at);
         let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
@@ -392,7 +392,7 @@ impl<'a> State<'a> {
 
     fn leave_set(&mut self, at: u32) {
         if self.slots.at(at).set != 0 {
-            self.slots.unready(&mut self.ready, at);
+            self.slots.remove_ready(&mut self.ready, at);
             self.slots.at(at).set = 0;
         }
     }
@@ -406,7 +406,7 @@ impl<'a> State<'a> {
             self.slots.at(at).clear_flag(Flag::Owing);
             self.settle(at);
         }
-        for id in 0..channel.ids.known() {
+        for id in 0..channel.ids.upper_bound() {
             if let Some(at) = channel.ids.slot(id) {
                 self.loses(at, how);
             }
@@ -421,7 +421,7 @@ impl<'a> State<'a> {
         self.numbers.push(at);
         slot.accept_here();
         let index = usize::from(slot.channel);
-        if slot.owes().is_some() {
+        if slot.next_owed().is_some() {
             self.owe(at);
             self.pay(index);
         }
@@ -451,7 +451,7 @@ impl<'a> State<'a> {
                 }
             }
             Ok(None) if bytes > 0 => {
-                slot.sent_in_vain();
+                slot.sent_after_close();
                 self.news(at);
             }
             _ => {}
@@ -463,7 +463,7 @@ impl<'a> State<'a> {
         let index = usize::from(slot.channel);
         if slot.received() == 0 {
             if !self.receives_by_lane(at, bytes as u32) {
-                _ = self.slots.at(at).is_at_end();
+                _ = self.slots.at(at).end_of_stream();
             }
             return;
         }
@@ -483,10 +483,10 @@ impl<'a> State<'a> {
             return;
         }
         if how & 1 != 0 {
-            slot.turn_deaf();
+            slot.shut_read();
         }
         if how & 2 != 0 {
-            slot.end();
+            slot.shut_write();
         }
         let index = usize::from(slot.channel);
         self.owe(at);
@@ -517,11 +517,11 @@ impl<'a> State<'a> {
             self.look_at_lanes((at, usize::from(slot.channel), lanes));
             let ids = self.channels[usize::from(slot.channel)].as_ref().map(|channel| &channel.ids);
             let has_id = ids.is_some_and(|ids| ids.slot(slot.id) == Some(at));
-            assert!(has_id != slot.is_apart(), "{at}: {slot:?}");
+            assert!(has_id != slot.is_released(), "{at}: {slot:?}");
             let names = [slot.fd_count > 0, slot.has(Flag::Pending), slot.has(Flag::Closed)];
             assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {slot:?}");
             let is_listed = slot.has(Flag::Owing) || slot.is_detached();
-            let is_left = slot.has(Flag::Closed) && slot.is_apart() && !is_listed;
+            let is_left = slot.has(Flag::Closed) && slot.is_released() && !is_listed;
             strays += u32::from(slot.is_detached());
             assert!(!(slot.is_detached() && slot.has(Flag::Owing)));
             assert!(!is_left, "nobody knows of {at}: {slot:?}");
@@ -539,8 +539,8 @@ impl<'a> State<'a> {
         for _ in 0..self.ready.count() {
             let at = self.ready.first();
             assert!(self.slots.is_ready(at) && self.slots.at(at).set != 0);
-            self.slots.unready(&mut self.ready, at);
-            self.slots.ready(&mut self.ready, at);
+            self.slots.remove_ready(&mut self.ready, at);
+            self.slots.push_ready(&mut self.ready, at);
         }
         let ready = (1..SLOTS as u32).filter(|at| self.slots.is_ready(*at)).count();
         assert_eq!(ready, self.ready.count() as usize);
@@ -573,13 +573,13 @@ impl<'a> State<'a> {
         self.move_strays(0, false);
         self.look();
         assert_eq!(self.slots.used(), 0, "slots are missing");
-        let mut queue = Queue::default();
+        let mut queue = ByteQueue::default();
         assert!(
-            queue.push((&mut self.pool, Owner::OWN), (BLOCKS - 1) * PAYLOAD, |_, _| {}),
+            queue.push((&mut self.pool, BlockOwner::OWN), (BLOCKS - 1) * PAYLOAD, |_, _| {}),
             "blocks are missing"
         );
         for _ in 1..SLOTS {
-            assert!(self.slots.make(0, Endpoints::default()).is_some());
+            assert!(self.slots.allocate(0, Endpoints::default()).is_some());
         }
     }
 }

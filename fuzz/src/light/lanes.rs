@@ -89,7 +89,7 @@ impl State<'_> {
         slot.lane_drained();
         let push = |_: usize, place: &mut [u8]| place.fill(5);
         let account = (&mut self.pool, slot.owner());
-        if slot.is_heard() && !slot.queue.push(account, there as usize, push) {
+        if slot.is_receiving() && !slot.queue.push(account, there as usize, push) {
             self.lacks_memory(at);
         }
         there

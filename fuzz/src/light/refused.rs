@@ -9,8 +9,8 @@ impl State<'_> {
         if channel.room < Frame::Open.takes() + FOR_ANSWERS {
             return;
         }
-        let Some(at) = self.slots.make(index as u16, Endpoints::default()) else { return };
-        let Some(id) = channel.ids.take(at) else { return self.slots.free(at) };
+        let Some(at) = self.slots.allocate(index as u16, Endpoints::default()) else { return };
+        let Some(id) = channel.ids.allocate(at) else { return self.slots.free(at) };
         let slot = self.slots.at(at);
         (slot.id, slot.fd_count) = (id, 1);
         slot.begin_connect();
@@ -49,7 +49,7 @@ impl State<'_> {
                 self.slots.append(&mut self.strays, at);
                 continue;
             }
-            let Some(id) = channel.ids.take(at) else {
+            let Some(id) = channel.ids.allocate(at) else {
                 slot.give_up(&mut self.pool);
                 self.settle(at);
                 continue;
@@ -66,7 +66,7 @@ impl State<'_> {
                 assert_eq!(seen, bytes);
                 done += bytes;
             }
-            if slot.owes().is_some() {
+            if slot.next_owed().is_some() {
                 self.owe(at);
                 self.pay(index);
             }

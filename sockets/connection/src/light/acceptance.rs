@@ -11,8 +11,8 @@ use super::acceptance_stage::{
     ATTEMPTS_MAX, AcceptanceStage, DETACHED, IMMOVABLE, PARTING, UNACCEPTED,
 };
 use super::budgets::{FIRST_WINDOW, WINDOW};
+use super::byte_queue::{BlockOwner, BlockPool};
 use super::frame::Frame;
-use super::queue::{Owner, Pool};
 use super::slot::{Closing, Flag, Slot};
 
 impl Slot {
@@ -71,13 +71,18 @@ impl Slot {
     }
 
     /// Keeps a copy of what it sends, if it may yet have to move: `fill` as of
-    /// [`super::queue::Queue::push`].
+    /// [`super::byte_queue::ByteQueue::push`].
     #[inline]
-    pub fn keep(&mut self, pool: &mut Pool<'_>, bytes: usize, fill: impl FnMut(usize, &mut [u8])) {
+    pub fn keep(
+        &mut self,
+        pool: &mut BlockPool<'_>,
+        bytes: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) {
         if !self.is_unaccepted() || self.stage.count() == IMMOVABLE {
             return;
         }
-        if !pool.has_plenty() || !self.queue.push((pool, Owner::OWN), bytes, fill) {
+        if !pool.has_plenty() || !self.queue.push((pool, BlockOwner::OWN), bytes, fill) {
             self.queue.clear(pool);
             self.stage = AcceptanceStage::fixed();
         }
@@ -85,7 +90,7 @@ impl Slot {
 
     /// It was accepted, or will not move any more.
     #[inline]
-    pub fn settle_acceptance(&mut self, pool: &mut Pool<'_>) {
+    pub fn settle_acceptance(&mut self, pool: &mut BlockPool<'_>) {
         if self.stage.has(UNACCEPTED | PARTING | DETACHED) {
             self.queue.clear(pool);
             self.stage = AcceptanceStage::default();
@@ -95,7 +100,7 @@ impl Slot {
 
     /// What has come for one that has not heard yet that it was accepted says so, but for `Close`.
     #[inline]
-    pub fn observe(&mut self, pool: &mut Pool<'_>, frame: Frame) {
+    pub fn observe(&mut self, pool: &mut BlockPool<'_>, frame: Frame) {
         if self.is_unaccepted() && !matches!(frame, Frame::Close(_)) {
             self.settle_acceptance(pool);
         }
@@ -180,7 +185,7 @@ impl Slot {
     }
 
     /// Nobody else listens: it is reset.
-    pub fn give_up(&mut self, pool: &mut Pool<'_>) {
+    pub fn give_up(&mut self, pool: &mut BlockPool<'_>) {
         self.settle_acceptance(pool);
         self.clear_flag(Flag::PeerClosed);
         self.lost_channel(Closing::Reset);
@@ -207,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_kept_has_not_come() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         slot.keep(&mut pool, 10, |_, place| place.fill(7));
         assert_eq!((slot.queue.len(), slot.received(), slot.readiness(0)), (10, 0, OUT));
@@ -220,21 +225,21 @@ mod tests {
     #[test]
     fn little_is_sent_before_it_is_accepted() {
         let (mut memory, mut free) = (blocks(40), [0; 40]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         assert_eq!(slot.may_send(), Ok(Some(FIRST_WINDOW)));
         slot.keep(&mut pool, FIRST_WINDOW as usize, |_, _| {});
         slot.credit -= FIRST_WINDOW;
         assert!(slot.waits_for_credit() && slot.readiness(0) & OUT == 0);
         slot.observe(&mut pool, Frame::Accepted);
-        assert_eq!((slot.credit, slot.had_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
-        assert!(!slot.waits_for_credit() && !slot.had_credit(1));
+        assert_eq!((slot.credit, slot.add_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
+        assert!(!slot.waits_for_credit() && !slot.add_credit(1));
     }
 
     #[test]
     fn who_keeps_no_copy_does_not_move() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         slot.keep(&mut pool, 16 << 10, |_, _| {});
         assert!(slot.queue.is_empty() && slot.is_unaccepted() && !slot.defer() && !slot.refuse());
@@ -245,8 +250,8 @@ mod tests {
         let mut slot = asked();
         for _ in 0..5 * ATTEMPTS_MAX {
             assert!(slot.defer() && slot.waits_for_room());
-            slot.has_said(Frame::Close(false));
-            assert!(slot.is_apart());
+            slot.frame_sent(Frame::Close(false));
+            assert!(slot.is_released());
             slot.detach();
             assert!(slot.waits_for_room() && !slot.has_moved());
             slot.reopen(1, 2);
@@ -258,38 +263,38 @@ mod tests {
     #[test]
     fn one_that_moves_parts_first() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         slot.keep(&mut pool, 10, |_, _| {});
-        slot.end();
-        assert_eq!(slot.owes(), Some(Frame::End));
-        assert!(slot.refuse() && slot.is_moving() && !slot.is_apart());
-        assert_eq!((slot.owes(), slot.readiness(0)), (Some(Frame::Close(false)), OUT));
-        slot.has_said(Frame::Close(false));
-        assert!(slot.is_apart() && slot.owes().is_none());
+        slot.shut_write();
+        assert_eq!(slot.next_owed(), Some(Frame::End));
+        assert!(slot.refuse() && slot.is_moving() && !slot.is_released());
+        assert_eq!((slot.next_owed(), slot.readiness(0)), (Some(Frame::Close(false)), OUT));
+        slot.frame_sent(Frame::Close(false));
+        assert!(slot.is_released() && slot.next_owed().is_none());
         slot.detach();
-        assert_eq!((slot.is_at_end(), slot.may_send()), (Ok(false), Err(32)));
+        assert_eq!((slot.end_of_stream(), slot.may_send()), (Ok(false), Err(32)));
         slot.reopen(3, 8);
         assert_eq!((slot.channel, slot.id, slot.credit), (3, 8, FIRST_WINDOW - 10));
-        assert_eq!((slot.owes(), slot.has_moved()), (Some(Frame::End), true));
-        assert!(!slot.is_apart());
+        assert_eq!((slot.next_owed(), slot.has_moved()), (Some(Frame::End), true));
+        assert!(!slot.is_released());
     }
 
     #[test]
     fn one_that_was_closed_moves_and_closes_again() {
         let mut slot = asked();
         slot.close(0);
-        slot.has_said(Frame::Close(false));
-        assert!(slot.lose_unaccepted() && slot.is_apart());
+        slot.frame_sent(Frame::Close(false));
+        assert!(slot.lose_unaccepted() && slot.is_released());
         slot.detach();
         slot.reopen(1, 2);
-        assert_eq!(slot.owes(), Some(Frame::Close(false)));
+        assert_eq!(slot.next_owed(), Some(Frame::Close(false)));
     }
 
     #[test]
     fn nobody_asks_without_end() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
         let mut count = 1;
         while slot.lose_unaccepted() {
@@ -300,7 +305,7 @@ mod tests {
         assert_eq!(count, ATTEMPTS_MAX);
         assert!(!slot.retry_later());
         slot.give_up(&mut pool);
-        assert_eq!(slot.is_at_end(), Err(104));
-        assert!(slot.is_apart());
+        assert_eq!(slot.end_of_stream(), Err(104));
+        assert!(slot.is_released());
     }
 }

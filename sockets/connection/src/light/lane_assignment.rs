@@ -72,15 +72,15 @@ impl Slot {
     /// The other end may say that it comes by the channel again, and counts so much.
     #[must_use]
     pub fn peer_may_release_lane(&self, counted: u32) -> bool {
-        self.lane(Flow::In).is_some() && (!self.is_heard() || self.may_come(counted))
+        self.lane(Flow::In).is_some() && (!self.is_receiving() || self.may_receive(counted))
     }
 
     /// It sends by the channel again. Of what it counts (`counted`) so much was in the lane still
     /// (`there`), which is in the queue now. `false`: that cannot be.
     pub fn peer_released_lane(&mut self, (counted, there): (u32, u32)) -> bool {
         let read = counted.checked_sub(there);
-        if self.is_heard() {
-            self.consumes(read.unwrap_or(0));
+        if self.is_receiving() {
+            self.count_consumed(read.unwrap_or(0));
         }
         read.is_some()
     }
@@ -107,9 +107,9 @@ mod tests {
     fn only_what_goes_on_has_a_lane() {
         let mut ended = slot();
         assert!(ended.may_have_lane());
-        ended.end();
+        ended.shut_write();
         let mut closed = slot();
-        closed.had_close(Closing::Orderly);
+        closed.peer_closed(Closing::Orderly);
         let mut asked = slot();
         asked.begin_connect();
         let mut accepted = slot();
@@ -134,9 +134,9 @@ mod tests {
         slot.lane_drained();
         assert!(!slot.peer_may_release_lane(0));
         assert!(slot.peer_released_lane((1000, 0)) && slot.lane(Flow::In).is_none());
-        assert!(slot.may_come(WINDOW - 1000) && !slot.may_come(WINDOW - 999));
+        assert!(slot.may_receive(WINDOW - 1000) && !slot.may_receive(WINDOW - 999));
         assert!(slot.peer_assigned_lane(2) && !slot.peer_released_lane((10, 11)));
-        slot.had_end();
+        slot.peer_ended();
         assert!(!slot.peer_assigned_lane(1));
     }
 }

@@ -5,26 +5,26 @@
 //!
 //! * [`frame`]: what goes through a channel.
 //! * [`budgets`]: how much of all that there may be.
-//! * [`queue`]: bytes that have come and were not received.
+//! * [`byte_queue`]: bytes that have come and were not received.
 //! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`lane_assignment`], [`activity`]: whether it has a lane to itself.
 //! * [`slot`]: one connection, as one end has it.
 //! * [`slot_table`]: all of them, and lists of those that are ready.
-//! * [`ids`]: by what the two ends call them.
+//! * [`connection_ids`]: by what the two ends call them.
 
 pub mod acceptance;
 pub mod acceptance_stage;
 pub mod activity;
 pub mod budgets;
+pub mod byte_queue;
+pub mod connection_ids;
 pub mod frame;
-pub mod ids;
 pub mod lane_assignment;
-pub mod queue;
 pub mod slot;
 pub mod slot_table;
 
+pub use byte_queue::{Block, BlockOwner, BlockPool};
+pub use connection_ids::ConnectionIds;
 pub use frame::{Endpoints, Frame};
-pub use ids::Ids;
-pub use queue::{Block, Owner, Pool};
 pub use slot::Slot;
 pub use slot_table::{List, SlotTable};

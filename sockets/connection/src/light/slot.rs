@@ -6,13 +6,13 @@
 use super::acceptance_stage::{AcceptanceStage, OWES_ACCEPTED};
 use super::activity::Activity;
 use super::budgets::FIRST_WINDOW;
+use super::byte_queue::{BlockOwner, BlockPool, ByteQueue};
 use super::frame::{Endpoints, Frame};
-use super::queue::{Owner, Pool, Queue};
 
 pub use super::budgets::WINDOW;
 
 /// So many bytes that were received make it worth while to say so.
-const WORTH_SAYING: u32 = WINDOW / 4;
+const CREDIT_THRESHOLD: u32 = WINDOW / 4;
 
 /// Events, as `epoll` numbers them.
 pub const IN: u32 = 1;
@@ -102,7 +102,7 @@ pub struct Slot {
     /// How many descriptors name it.
     pub fd_count: u32,
     /// Bytes that have come; or, before it was accepted, those that were sent ([`super::acceptance`]).
-    pub queue: Queue,
+    pub queue: ByteQueue,
     /// Bytes that may be sent.
     pub credit: u32,
     /// Bytes that were received, and the other end has not heard so.
@@ -216,7 +216,7 @@ impl Slot {
     }
 
     /// Bytes were sent to an end that has closed: it answers with a reset.
-    pub fn sent_in_vain(&mut self) {
+    pub fn sent_after_close(&mut self) {
         self.set_flag(Flag::ResetByPeer);
         self.error = EPIPE;
     }
@@ -225,7 +225,7 @@ impl Slot {
     ///
     /// # Errors
     /// errno. `Ok(true)`: the end. `Ok(false)`: it is to wait.
-    pub fn is_at_end(&mut self) -> Result<bool, i32> {
+    pub fn end_of_stream(&mut self) -> Result<bool, i32> {
         if self.has(Flag::PeerEnded) || self.has(Flag::ReadShut) {
             return Ok(true);
         }
@@ -237,25 +237,28 @@ impl Slot {
 
     /// Bytes were received: how much credit is to be said, if it is worth while.
     pub fn consume(&mut self, bytes: u32) -> Option<u32> {
-        self.consumes(bytes);
-        if self.consumed < WORTH_SAYING || self.has(Flag::PeerEnded) || self.has(Flag::PeerClosed) {
+        self.count_consumed(bytes);
+        if self.consumed < CREDIT_THRESHOLD
+            || self.has(Flag::PeerEnded)
+            || self.has(Flag::PeerClosed)
+        {
             return None;
         }
         Some(self.consumed)
     }
 
-    pub(super) fn consumes(&mut self, bytes: u32) {
+    pub(super) fn count_consumed(&mut self, bytes: u32) {
         self.consumed = self.consumed.saturating_add(bytes);
     }
 
     /// That was said.
-    pub fn has_said_credit(&mut self) {
+    pub fn credit_sent(&mut self) {
         self.consumed = 0;
     }
 
     /// What is to be said first of what it owes.
     #[must_use]
-    pub fn owes(&self) -> Option<Frame> {
+    pub fn next_owed(&self) -> Option<Frame> {
         if self.stage.has(OWES_ACCEPTED) {
             return Some(Frame::Accepted);
         }
@@ -265,12 +268,12 @@ impl Slot {
         if self.has(Flag::OwesClose) {
             return Some(Frame::Close(self.has(Flag::ResetOnClose)));
         }
-        let owes_credit = self.consumed >= WORTH_SAYING && !self.has(Flag::CloseSent);
+        let owes_credit = self.consumed >= CREDIT_THRESHOLD && !self.has(Flag::CloseSent);
         (owes_credit && !self.has(Flag::PeerEnded)).then_some(Frame::Credit(self.consumed))
     }
 
     /// It was said.
-    pub fn has_said(&mut self, frame: Frame) {
+    pub fn frame_sent(&mut self, frame: Frame) {
         match frame {
             Frame::Accepted => self.stage = AcceptanceStage::default(),
             Frame::End => self.clear_flag(Flag::OwesEnd),
@@ -278,13 +281,13 @@ impl Slot {
                 self.clear_flag(Flag::OwesClose);
                 self.set_flag(Flag::CloseSent);
             }
-            Frame::Credit(_) => self.has_said_credit(),
+            Frame::Credit(_) => self.credit_sent(),
             _ => {}
         }
     }
 
     /// `SHUT_WR`.
-    pub fn end(&mut self) {
+    pub fn shut_write(&mut self) {
         if !self.has(Flag::WriteShut) && !self.has(Flag::PeerClosed) {
             self.set_flag(Flag::OwesEnd);
         }
@@ -293,7 +296,7 @@ impl Slot {
     }
 
     /// `SHUT_RD`.
-    pub fn turn_deaf(&mut self) {
+    pub fn shut_read(&mut self) {
         self.set_flag(Flag::ReadShut);
         self.shut();
     }
@@ -326,7 +329,7 @@ impl Slot {
 
     /// Bytes come that the other end may send: `false` if it may not.
     #[must_use]
-    pub fn may_come(&self, bytes: u32) -> bool {
+    pub fn may_receive(&self, bytes: u32) -> bool {
         let is_open = !self.has(Flag::PeerEnded) && !self.has(Flag::PeerClosed);
         // What was received and not said counts as if it were there.
         let there = self.received() as u32 + self.consumed;
@@ -341,15 +344,15 @@ impl Slot {
 
     /// On whose account is what comes.
     #[must_use]
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> BlockOwner {
         match self.has(Flag::Pending) {
-            true => Owner::unaccepted(self.channel),
-            false => Owner::accepted(self.channel),
+            true => BlockOwner::unaccepted(self.channel),
+            false => BlockOwner::accepted(self.channel),
         }
     }
 
     /// Credit comes: `false` if there cannot be so much.
-    pub fn had_credit(&mut self, bytes: u32) -> bool {
+    pub fn add_credit(&mut self, bytes: u32) -> bool {
         let more = self.credit.checked_add(bytes).filter(|credit| *credit <= WINDOW);
         self.credit = more.unwrap_or(self.credit);
         more.is_some()
@@ -357,14 +360,14 @@ impl Slot {
 
     /// The other end sends no more. Without what came before, for which there was no memory, that
     /// is no end.
-    pub fn had_end(&mut self) {
+    pub fn peer_ended(&mut self) {
         if !self.has(Flag::ResetByPeer) {
             self.set_flag(Flag::PeerEnded);
         }
     }
 
     /// The other end has closed. What this one has to say then is that it has heard.
-    pub fn had_close(&mut self, how: Closing) {
+    pub fn peer_closed(&mut self, how: Closing) {
         let was_over = self.has(Flag::PeerEnded);
         self.set_flag(Flag::PeerClosed);
         self.clear_flag(Flag::OwesEnd);
@@ -381,7 +384,7 @@ impl Slot {
 
     /// There is no memory for what comes: it is as if the other end had reset, and so does this
     /// one.
-    pub fn lacks_memory(&mut self, pool: &mut Pool<'_>) {
+    pub fn lacks_memory(&mut self, pool: &mut BlockPool<'_>) {
         self.queue.clear(pool);
         self.set_flag(Flag::ResetOnClose);
         if !self.has(Flag::CloseSent) {
@@ -393,7 +396,7 @@ impl Slot {
 
     /// What comes is for the program yet.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
+    pub fn is_receiving(&self) -> bool {
         !self.has(Flag::Closed) && !self.has(Flag::ResetByPeer)
     }
 
@@ -401,7 +404,7 @@ impl Slot {
     /// would have closed; or the two were parted, which no program may take for an end.
     pub fn lost_channel(&mut self, how: Closing) {
         if !self.has(Flag::PeerClosed) {
-            self.had_close(how);
+            self.peer_closed(how);
         }
         self.clear_flag(Flag::OwesClose);
         self.set_flag(Flag::CloseSent);
@@ -412,14 +415,14 @@ impl Slot {
 
     /// Both ends have said that they have closed: the id is free.
     #[must_use]
-    pub fn is_apart(&self) -> bool {
+    pub fn is_released(&self) -> bool {
         self.has(Flag::CloseSent) && self.has(Flag::PeerClosed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Block, Pool};
+    use super::super::{Block, BlockPool};
     use super::*;
 
     fn slot() -> Slot {
@@ -430,8 +433,8 @@ mod tests {
 
     fn push_one(slot: &mut Slot) {
         let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
-        let pool = &mut Pool::new(&mut blocks, &mut free, |_| {});
-        assert!(slot.queue.push((pool, Owner::OWN), 1, |_, _| {}));
+        let pool = &mut BlockPool::new(&mut blocks, &mut free, |_| {});
+        assert!(slot.queue.push((pool, BlockOwner::OWN), 1, |_, _| {}));
     }
 
     #[test]
@@ -453,79 +456,79 @@ mod tests {
     #[test]
     fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
         let mut slot = slot();
-        slot.had_close(Closing::Orderly);
+        slot.peer_closed(Closing::Orderly);
         assert_eq!(slot.readiness(0), IN | RDHUP | OUT);
-        assert_eq!(slot.is_at_end(), Ok(true));
+        assert_eq!(slot.end_of_stream(), Ok(true));
         assert_eq!(slot.may_send(), Ok(None));
-        slot.sent_in_vain();
+        slot.sent_after_close();
         assert_eq!(slot.readiness(0), IN | RDHUP | OUT | HUP | ERR);
         assert_eq!(slot.may_send(), Err(32));
         assert_eq!(slot.may_send(), Err(32));
-        assert_eq!(slot.owes(), Some(Frame::Close(false)));
-        slot.has_said(Frame::Close(false));
-        assert!(slot.is_apart() && slot.owes().is_none());
+        assert_eq!(slot.next_owed(), Some(Frame::Close(false)));
+        slot.frame_sent(Frame::Close(false));
+        assert!(slot.is_released() && slot.next_owed().is_none());
     }
 
     #[test]
     fn a_reset_is_told_once() {
         let mut slot = slot();
-        slot.had_close(Closing::Reset);
-        assert_eq!(slot.is_at_end(), Err(104));
-        assert_eq!(slot.is_at_end(), Ok(true));
+        slot.peer_closed(Closing::Reset);
+        assert_eq!(slot.end_of_stream(), Err(104));
+        assert_eq!(slot.end_of_stream(), Ok(true));
         assert_eq!(slot.may_send(), Err(32));
     }
 
     #[test]
     fn what_is_missing_has_no_end() {
         let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
-        let mut pool = Pool::new(&mut blocks, &mut free, |_| {});
+        let mut pool = BlockPool::new(&mut blocks, &mut free, |_| {});
         let [mut ended, mut closed] = [slot(), slot()];
         for slot in [&mut ended, &mut closed] {
             slot.lacks_memory(&mut pool);
         }
-        ended.had_end();
-        closed.had_close(Closing::Orderly);
+        ended.peer_ended();
+        closed.peer_closed(Closing::Orderly);
         for mut slot in [ended, closed] {
-            assert_eq!(slot.is_at_end(), Err(104));
-            assert_eq!(slot.owes(), Some(Frame::Close(true)));
+            assert_eq!(slot.end_of_stream(), Err(104));
+            assert_eq!(slot.next_owed(), Some(Frame::Close(true)));
         }
     }
 
     #[test]
     fn credit_is_what_was_received() {
         let mut slot = slot();
-        assert!(slot.may_come(WINDOW) && !slot.may_come(WINDOW + 1));
-        assert_eq!(slot.consume(WORTH_SAYING - 1), None);
-        assert!(!slot.may_come(WINDOW));
-        assert_eq!(slot.consume(1), Some(WORTH_SAYING));
-        slot.has_said_credit();
-        assert!(slot.may_come(WINDOW) && !slot.had_credit(1));
+        assert!(slot.may_receive(WINDOW) && !slot.may_receive(WINDOW + 1));
+        assert_eq!(slot.consume(CREDIT_THRESHOLD - 1), None);
+        assert!(!slot.may_receive(WINDOW));
+        assert_eq!(slot.consume(1), Some(CREDIT_THRESHOLD));
+        slot.credit_sent();
+        assert!(slot.may_receive(WINDOW) && !slot.add_credit(1));
         slot.credit = 0;
-        assert!(slot.had_credit(WINDOW) && !slot.had_credit(1));
-        slot.had_end();
-        assert!(!slot.may_come(1));
+        assert!(slot.add_credit(WINDOW) && !slot.add_credit(1));
+        slot.peer_ended();
+        assert!(!slot.may_receive(1));
     }
 
     #[test]
     fn an_end_that_is_closed_with_bytes_left_resets() {
         let (mut left, mut empty) = (slot(), slot());
-        empty.end();
-        assert_eq!(empty.owes(), Some(Frame::End));
+        empty.shut_write();
+        assert_eq!(empty.next_owed(), Some(Frame::End));
         empty.close(0);
-        assert_eq!(empty.owes(), Some(Frame::Close(false)));
+        assert_eq!(empty.next_owed(), Some(Frame::Close(false)));
         push_one(&mut left);
         left.close(0);
-        assert_eq!(left.owes(), Some(Frame::Close(true)));
+        assert_eq!(left.next_owed(), Some(Frame::Close(true)));
     }
 
     #[test]
     fn what_both_have_ended_is_not_reset() {
         let mut slot = slot();
         push_one(&mut slot);
-        slot.had_end();
-        slot.end();
-        assert_eq!(slot.owes(), Some(Frame::End));
+        slot.peer_ended();
+        slot.shut_write();
+        assert_eq!(slot.next_owed(), Some(Frame::End));
         slot.close(0);
-        assert_eq!(slot.owes(), Some(Frame::Close(false)));
+        assert_eq!(slot.next_owed(), Some(Frame::Close(false)));
     }
 }

@@ -66,7 +66,7 @@ impl<'a> SlotTable<'a> {
     }
 
     /// A new connection by a channel.
-    pub fn make(&mut self, channel: u16, names: Endpoints) -> Option<u32> {
+    pub fn allocate(&mut self, channel: u16, names: Endpoints) -> Option<u32> {
         let index = match self.free {
             0 if (self.end as usize) < self.slots.len() => {
                 self.end += 1;
@@ -96,7 +96,7 @@ impl<'a> SlotTable<'a> {
 
     /// Puts one behind the others of a list of those that are ready, or wait to be accepted. One is
     /// in one such list at most.
-    pub fn ready(&mut self, list: &mut List, index: u32) {
+    pub fn push_ready(&mut self, list: &mut List, index: u32) {
         if self.at(index).previous != 0 || list.first == index {
             return;
         }
@@ -119,7 +119,7 @@ impl<'a> SlotTable<'a> {
     }
 
     /// Takes it out of the list.
-    pub fn unready(&mut self, list: &mut List, index: u32) {
+    pub fn remove_ready(&mut self, list: &mut List, index: u32) {
         let (next, previous) = (self.at(index).next, self.at(index).previous);
         if previous == 0 {
             return;
@@ -169,7 +169,7 @@ impl<'a> SlotTable<'a> {
     }
 
     /// It has something to say: puts it into its channel's list, unless it is there.
-    pub fn owes(&mut self, list: &mut List, index: u32) {
+    pub fn push_owing(&mut self, list: &mut List, index: u32) {
         if !self.at(index).has(Flag::Owing) && !self.at(index).has(Flag::Pending) {
             self.at(index).set_flag(Flag::Owing);
             self.append(list, index);
@@ -186,17 +186,17 @@ mod tests {
         fn a_list_is_a_list(steps in proptest::collection::vec((0..2, 1..8_u32), 1..100)) {
             let mut memory = [Slot::default(); 9];
             let mut slots = SlotTable::new(&mut memory);
-            (1..9).for_each(|at| assert_eq!(slots.make(0, Endpoints::default()), Some(at)));
-            assert_eq!(slots.make(0, Endpoints::default()), None);
+            (1..9).for_each(|at| assert_eq!(slots.allocate(0, Endpoints::default()), Some(at)));
+            assert_eq!(slots.allocate(0, Endpoints::default()), None);
             let (mut list, mut model) = (List::new(), Vec::new());
             for (what, index) in steps {
                 if what == 0 {
-                    slots.ready(&mut list, index);
+                    slots.push_ready(&mut list, index);
                     if !model.contains(&index) {
                         model.push(index);
                     }
                 } else {
-                    slots.unready(&mut list, index);
+                    slots.remove_ready(&mut list, index);
                     model.retain(|one| *one != index);
                 }
                 let mut found = Vec::new();
@@ -216,7 +216,8 @@ mod tests {
     fn a_slot_that_is_free_is_used_again() {
         let mut memory = [Slot::default(); 3];
         let mut slots = SlotTable::new(&mut memory);
-        let (one, two) = (slots.make(0, Endpoints::default()), slots.make(0, Endpoints::default()));
+        let (one, two) =
+            (slots.allocate(0, Endpoints::default()), slots.allocate(0, Endpoints::default()));
         assert_eq!((one, two, slots.used()), (Some(1), Some(2), 2));
         let mut list = List::new();
         slots.append(&mut list, 2);
@@ -224,6 +225,6 @@ mod tests {
         assert_eq!([slots.pop(&mut list), slots.pop(&mut list)], [Some(2), Some(1)]);
         assert_eq!(slots.pop(&mut list), None);
         slots.free(1);
-        assert_eq!(slots.make(0, Endpoints::default()), Some(1));
+        assert_eq!(slots.allocate(0, Endpoints::default()), Some(1));
     }
 }

@@ -45,7 +45,7 @@ impl Pending {
         let slot = slots.at(at);
         slot.data = before;
         let channel = usize::from(slot.channel);
-        slots.ready(&mut self.lists[channel], at);
+        slots.push_ready(&mut self.lists[channel], at);
         self.occupied |= 1 << channel;
         self.count += 1;
     }
@@ -66,7 +66,7 @@ impl Pending {
         let slot: &mut Slot = slots.at(at);
         slot.data = 0;
         let channel = usize::from(slot.channel);
-        slots.unready(&mut self.lists[channel], at);
+        slots.remove_ready(&mut self.lists[channel], at);
         if self.of(channel) == 0 {
             self.occupied &= !(1 << channel);
         }

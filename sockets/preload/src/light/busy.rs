@@ -187,7 +187,7 @@ impl State {
         let handle = handle(index, Flow::In, lane);
         channel.lanes.noted[lane] = handle.position();
         let before = if slot.received() == 0 { Before::Nothing } else { Before::Queued };
-        let is_lost = !slot.is_heard();
+        let is_lost = !slot.is_receiving();
         handle.begins(&whose, (index, Flow::In, lane), before);
         if is_lost {
             // What comes there is behind bytes that nobody has.
@@ -222,7 +222,7 @@ impl State {
         let Some(held) = handle(index, Flow::In, lane).hold() else { return Err(Nonsense) };
         let there = held.waiting().ok_or(Nonsense)?;
         let slot = self.slots.at(at);
-        let has_memory = !slot.is_heard()
+        let has_memory = !slot.is_receiving()
             || slot
                 .queue
                 .push((&mut self.pool, slot.owner()), there, |done, place| held.read(done, place));

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::lane_assignment::Flow;
-use omniverb_connection::light::{Endpoints, Frame, Ids, List, Slot};
+use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
 use omniverb_connection::time_budget::Spent;
 use omniverb_formats::bytes;
 use omniverb_formats::channel::{
@@ -145,7 +145,7 @@ pub(super) struct Channel {
     pub asked: Spent,
     /// Its place among our own descriptors.
     bell: usize,
-    pub ids: Ids<'static>,
+    pub ids: ConnectionIds<'static>,
     ids_base: usize,
     /// How far this side has written and said so, and how far the other one had read by then.
     head: u64,
@@ -204,7 +204,7 @@ impl Channel {
             across,
             asked: Spent::default(),
             bell,
-            ids: Ids::new(ids, side as u32),
+            ids: ConnectionIds::new(ids, side as u32),
             ids_base,
             head: 0,
             said: 0,
@@ -367,7 +367,7 @@ impl Channel {
         if id as usize & 1 == self.side {
             self.shown().ends(id);
         }
-        self.ids.give(id);
+        self.ids.release(id);
     }
 
     /// So many bytes were sent.

@@ -120,7 +120,7 @@ impl State {
     pub(super) fn leave_set(&mut self, at: u32) {
         let Some(set) = self.slots.at(at).set.checked_sub(1) else { return };
         let set = self.sets.at(usize::from(set));
-        self.slots.unready(&mut set.ready, at);
+        self.slots.remove_ready(&mut set.ready, at);
         set.members -= 1;
         self.slots.at(at).set = 0;
     }
@@ -149,7 +149,7 @@ impl State {
             }
             let at = self.sets.at(place).ready.first();
             let set = self.sets.at(place);
-            self.slots.unready(&mut set.ready, at);
+            self.slots.remove_ready(&mut set.ready, at);
             let slot = self.slots.at(at);
             if slot.events & !FLAGS == 0 && slot.events & ONE_SHOT != 0 {
                 continue;
@@ -165,7 +165,7 @@ impl State {
             if slot.events & ONE_SHOT != 0 {
                 slot.events = ONE_SHOT;
             } else if slot.events & EDGE == 0 {
-                self.slots.ready(&mut set.ready, at);
+                self.slots.push_ready(&mut set.ready, at);
             }
         }
         count

@@ -160,7 +160,7 @@ impl State {
             Ok(Some(_)) => {}
             Ok(None) => {
                 if total > from {
-                    slot.sent_in_vain();
+                    slot.sent_after_close();
                     self.news(at);
                 }
                 return Some(Ok(total - from));
@@ -270,7 +270,7 @@ impl State {
                 }
             }
         }
-        match self.slots.at(at).is_at_end() {
+        match self.slots.at(at).end_of_stream() {
             Ok(true) => Some(Ok(0)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
@@ -434,10 +434,10 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
         }
         let slot = state.slots.at(at);
         if how != libc::SHUT_WR {
-            slot.turn_deaf();
+            slot.shut_read();
         }
         if how != libc::SHUT_RD {
-            slot.end();
+            slot.shut_write();
         }
         let index = usize::from(slot.channel);
         state.owe(at);

@@ -66,7 +66,7 @@ impl State {
                 return true;
             }
             let set = self.sets.at(place);
-            self.slots.unready(&mut set.ready, at);
+            self.slots.remove_ready(&mut set.ready, at);
         }
         if self.has_ready_listener(id) {
             return true;

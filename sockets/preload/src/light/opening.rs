@@ -334,8 +334,8 @@ impl State {
         if channel.room(takes) < takes {
             return None;
         }
-        let at = self.slots.make(index as u16, Endpoints::default())?;
-        let Some(id) = channel.ids.take(at) else {
+        let at = self.slots.allocate(index as u16, Endpoints::default())?;
+        let Some(id) = channel.ids.allocate(at) else {
             self.slots.free(at);
             return None;
         };
@@ -351,7 +351,7 @@ impl State {
         (slot.id, slot.names, slot.socket) = (id, names, way.socket as u32);
         slot.begin_connect();
         if !channel.may_open(way.left) {
-            channel.ids.give(id);
+            channel.ids.release(id);
             self.slots.free(at);
             return None;
         }
@@ -381,7 +381,7 @@ impl State {
 
     fn has_room_to_accept(&mut self, at: u32) -> bool {
         let slot = self.slots.at(at);
-        let (is_apart, index) = (slot.is_apart(), usize::from(slot.channel));
+        let (is_apart, index) = (slot.is_released(), usize::from(slot.channel));
         is_apart
             || self.channels[index].as_mut().is_some_and(|channel| channel.room(HEADER) >= HEADER)
     }
@@ -425,17 +425,17 @@ impl State {
         descriptors::put(new, Some(Token::new(at, slot.generation)));
         DESCRIPTORS.put(new, Kind::Other);
         slot.accept_here();
-        let owes = slot.owes();
+        let owes = slot.next_owed();
         let index = usize::from(slot.channel);
         if let Some(channel) = self.channels[index].as_mut()
             && owes == Some(Frame::Accepted)
         {
             let slot = self.slots.at(at);
             channel.put_quietly(Frame::Accepted, slot.id);
-            slot.has_said(Frame::Accepted);
+            slot.frame_sent(Frame::Accepted);
         }
         // What could not be said while it waited.
-        if self.slots.at(at).owes().is_some() {
+        if self.slots.at(at).next_owed().is_some() {
             self.owe(at);
             self.pay(index);
         }

@@ -215,7 +215,7 @@ impl State {
     /// Somebody connects: to a listener of ours, or to nobody.
     fn opened(&mut self, index: usize, id: u32) -> Result<Opened, Nonsense> {
         let Some(channel) = self.channels[index].as_ref() else { return Ok(Opened::Done) };
-        if !channel.ids.may_be_opened(id) {
+        if !channel.ids.may_open_remotely(id) {
             return Err(Nonsense);
         }
         let (names, name) = (channel.names(), channel.name);
@@ -253,7 +253,8 @@ impl State {
         let slots = self.slots.used();
         let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
         let has_room = channel.ids.used() < SLOTS as u32 - slots && admission != Admission::Full;
-        let Some(slot) = has_room.then(|| self.slots.make(index as u16, names)).flatten() else {
+        let Some(slot) = has_room.then(|| self.slots.allocate(index as u16, names)).flatten()
+        else {
             if let Some(channel) = self.channel_of(index, name) {
                 channel.puts_off(id);
             }
@@ -269,7 +270,7 @@ impl State {
         }
         self.has_news = true;
         let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
-        if channel.ids.opened(id, slot) { Ok(Opened::Done) } else { Err(Nonsense) }
+        if channel.ids.insert_remote(id, slot) { Ok(Opened::Done) } else { Err(Nonsense) }
     }
 
     /// An address that is this host's, as far as who listens there is asked.
@@ -352,8 +353,8 @@ impl State {
         let slot = self.slots.at(at);
         match frame {
             Frame::Data(bytes) => {
-                if slot.is_heard() {
-                    if !slot.may_come(bytes) {
+                if slot.is_receiving() {
+                    if !slot.may_receive(bytes) {
                         return Err(Nonsense);
                     }
                     let Some(channel) = self.channels[index].as_ref() else { return Ok(()) };
@@ -372,13 +373,13 @@ impl State {
                 }
             }
             Frame::Credit(bytes) => {
-                if !slot.has(Flag::Closed) && !slot.had_credit(bytes) {
+                if !slot.has(Flag::Closed) && !slot.add_credit(bytes) {
                     return Err(Nonsense);
                 }
             }
             Frame::End => {
                 self.takes_rest_of_lane(index, at)?;
-                self.slots.at(at).had_end();
+                self.slots.at(at).peer_ended();
             }
             Frame::AssignLane(lane) => self.peer_assigned_lane(index, at, lane as usize)?,
             Frame::ReleaseLane(counted) => self.peer_released_lane(index, at, counted)?,
@@ -395,7 +396,7 @@ impl State {
                     return Ok(());
                 }
                 let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
-                self.slots.at(at).had_close(how);
+                self.slots.at(at).peer_closed(how);
                 self.owe(at);
             }
             Frame::Accepted if slot.has(Flag::Connecting) => {
@@ -441,7 +442,7 @@ impl State {
         if let Some(set) = slot.set.checked_sub(1) {
             self.sets.has_news(usize::from(set));
             let set = self.sets.at(usize::from(set));
-            self.slots.ready(&mut set.ready, at);
+            self.slots.push_ready(&mut set.ready, at);
         }
     }
 
@@ -451,10 +452,10 @@ impl State {
             return;
         }
         let channel = usize::from(self.slots.at(at).channel);
-        let wants_room_only = self.slots.at(at).owes().is_none();
+        let wants_room_only = self.slots.at(at).next_owed().is_none();
         if let Some(channel) = self.channels[channel].as_mut() {
             channel.is_only_short &= wants_room_only;
-            self.slots.owes(&mut channel.debts, at);
+            self.slots.push_owing(&mut channel.debts, at);
             if wants_room_only && sleepers::are_any() {
                 // Who sleeps has not said that room is wanted.
                 channel.sleeps();
@@ -487,17 +488,17 @@ impl State {
             let slot = self.slots.at(at);
             slot.clear_flag(Flag::Owing);
             let (id, mut is_last) = (slot.id, false);
-            while let Some(frame) = slot.owes() {
+            while let Some(frame) = slot.next_owed() {
                 if channel.room(HEADER) < HEADER {
                     break;
                 }
                 channel.put(frame, id);
-                slot.has_said(frame);
+                slot.frame_sent(frame);
                 is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
             let wants_room = slot.has(Flag::NoRoom);
             let has_room = channel.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
-            let owes = slot.owes().is_some() || wants_room && !has_room;
+            let owes = slot.next_owed().is_some() || wants_room && !has_room;
             if wants_room && has_room {
                 slot.clear_flag(Flag::NoRoom);
                 self.news(at);
@@ -515,7 +516,7 @@ impl State {
     /// If both ends have closed the id is free; if no descriptor names it either, the slot is.
     pub(super) fn settle(&mut self, at: u32) {
         let slot = self.slots.at(at);
-        if !slot.has(Flag::Used) || !slot.is_apart() || slot.is_detached() {
+        if !slot.has(Flag::Used) || !slot.is_released() || slot.is_detached() {
             return;
         }
         let (id, index) = (slot.id, usize::from(slot.channel));
@@ -573,7 +574,7 @@ impl State {
             Closing::Orderly if channel.is_over => Loss::Gone,
             Closing::Orderly => Loss::Nonsense,
         };
-        for id in 0..channel.ids.known() {
+        for id in 0..channel.ids.upper_bound() {
             if let Some(at) = channel.ids.slot(id) {
                 self.loses(at, loss);
             }

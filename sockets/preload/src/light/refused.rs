@@ -147,7 +147,7 @@ impl State {
         if !channel.may_open(way.left) {
             return Moved::Later;
         }
-        let Some(id) = channel.ids.take(at) else {
+        let Some(id) = channel.ids.allocate(at) else {
             channel.has_opened();
             return Moved::Never;
         };
@@ -167,7 +167,7 @@ impl State {
             done += bytes;
         }
         channel.sends(id, done);
-        if slot.owes().is_some() {
+        if slot.next_owed().is_some() {
             self.owe(at);
             self.pay(index);
         }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_connection::light::budgets::BLOCKS;
 use omniverb_connection::light::slot::Flag;
-use omniverb_connection::light::{Block, Pool, Slot, SlotTable};
+use omniverb_connection::light::{Block, BlockPool, Slot, SlotTable};
 use omniverb_connection::time_budget::Spent;
 use rustix::mm::{Advice, madvise};
 
@@ -42,7 +42,7 @@ pub(super) struct Unheard {
 /// All of it.
 pub(super) struct State {
     pub slots: SlotTable<'static>,
-    pub pool: Pool<'static>,
+    pub pool: BlockPool<'static>,
     pub channels: [Option<Channel>; CHANNELS],
     /// Frames are being taken out of this one.
     pub takes_frames: Option<usize>,
@@ -106,7 +106,7 @@ fn fill() {
     };
     let state = State {
         slots: SlotTable::new(slots),
-        pool: Pool::new(blocks, free, release),
+        pool: BlockPool::new(blocks, free, release),
         channels: [const { None }; CHANNELS],
         takes_frames: None,
         channels_end: 0,

@@ -3,11 +3,11 @@
 //! have closed: nothing of the old connection comes then any more.
 
 /// Of a channel, by id: the slot of each connection, or what to use next.
-pub struct Ids<'a> {
+pub struct ConnectionIds<'a> {
     slots: &'a mut [u32],
     side: u32,
     free: u32,
-    /// Ids of ours that were never used begin here.
+    /// ConnectionIds of ours that were never used begin here.
     end: u32,
     /// No id from here on was ever in use, whoever opened it.
     known: u32,
@@ -18,14 +18,14 @@ pub struct Ids<'a> {
 /// An entry that holds the next free one.
 const FREE: u32 = 1 << 31;
 
-impl<'a> Ids<'a> {
+impl<'a> ConnectionIds<'a> {
     /// Of memory that is all zeros, for side 0 or 1.
     pub fn new(slots: &'a mut [u32], side: u32) -> Self {
         Self { slots, side: side & 1, free: 0, end: side & 1, known: 0, used: 0 }
     }
 
     /// One for a connection that this side opens.
-    pub fn take(&mut self, slot: u32) -> Option<u32> {
+    pub fn allocate(&mut self, slot: u32) -> Option<u32> {
         let id = match self.free.checked_sub(1) {
             Some(id) => {
                 self.free = *self.slots.get(id as usize)? & !FREE;
@@ -44,7 +44,7 @@ impl<'a> Ids<'a> {
     }
 
     /// The other side has opened one: `false` if it may not have this id.
-    pub fn opened(&mut self, id: u32, slot: u32) -> bool {
+    pub fn insert_remote(&mut self, id: u32, slot: u32) -> bool {
         let is_theirs = id & 1 != self.side;
         match self.slots.get_mut(id as usize) {
             Some(place) if is_theirs && *place == 0 => {
@@ -59,7 +59,7 @@ impl<'a> Ids<'a> {
 
     /// The other side may have this one for a new connection.
     #[must_use]
-    pub fn may_be_opened(&self, id: u32) -> bool {
+    pub fn may_open_remotely(&self, id: u32) -> bool {
         id & 1 != self.side && self.slots.get(id as usize) == Some(&0)
     }
 
@@ -72,7 +72,7 @@ impl<'a> Ids<'a> {
     }
 
     /// Both ends have closed.
-    pub fn give(&mut self, id: u32) {
+    pub fn release(&mut self, id: u32) {
         if self.slot(id).is_none() {
             return;
         }
@@ -93,7 +93,7 @@ impl<'a> Ids<'a> {
 
     /// All that may be in use are below this.
     #[must_use]
-    pub fn known(&self) -> u32 {
+    pub fn upper_bound(&self) -> u32 {
         self.known
     }
 }
@@ -105,18 +105,25 @@ mod tests {
     #[test]
     fn each_side_has_its_own() {
         let (mut one, mut two) = ([0; 6], [0; 6]);
-        let (mut even, mut odd) = (Ids::new(&mut one, 0), Ids::new(&mut two, 1));
-        assert_eq!([even.take(7), odd.take(9)], [Some(0), Some(1)]);
-        assert!(odd.opened(0, 3) && even.opened(1, 4));
-        assert!(!odd.opened(0, 5) && !odd.opened(3, 5) && !odd.opened(8, 5));
+        let (mut even, mut odd) =
+            (ConnectionIds::new(&mut one, 0), ConnectionIds::new(&mut two, 1));
+        assert_eq!([even.allocate(7), odd.allocate(9)], [Some(0), Some(1)]);
+        assert!(odd.insert_remote(0, 3) && even.insert_remote(1, 4));
+        assert!(!odd.insert_remote(0, 5) && !odd.insert_remote(3, 5) && !odd.insert_remote(8, 5));
         assert_eq!([even.slot(0), even.slot(1), even.slot(2)], [Some(7), Some(4), None]);
-        assert_eq!([even.take(1), even.take(2), even.take(3)], [Some(2), Some(4), None]);
-        even.give(2);
-        even.give(0);
-        even.give(0);
-        assert_eq!([even.take(5), even.take(6), even.take(7)], [Some(0), Some(2), None]);
-        odd.give(0);
-        assert!(odd.may_be_opened(0) && odd.opened(0, 8));
-        assert_eq!((even.known(), even.used(), odd.used()), (5, 4, 2));
+        assert_eq!(
+            [even.allocate(1), even.allocate(2), even.allocate(3)],
+            [Some(2), Some(4), None]
+        );
+        even.release(2);
+        even.release(0);
+        even.release(0);
+        assert_eq!(
+            [even.allocate(5), even.allocate(6), even.allocate(7)],
+            [Some(0), Some(2), None]
+        );
+        odd.release(0);
+        assert!(odd.may_open_remotely(0) && odd.insert_remote(0, 8));
+        assert_eq!((even.upper_bound(), even.used(), odd.used()), (5, 4, 2));
     }
 }

@@ -5,7 +5,7 @@ use super::budgets::{CHANNELS, SPARE, UNACCEPTED_BLOCKS};
 /// Bytes of a block that are bytes of a connection.
 pub const PAYLOAD: usize = 4088;
 
-/// A block of a [`Pool`].
+/// A block of a [`BlockPool`].
 #[repr(C)]
 pub struct Block {
     next: u32,
@@ -29,11 +29,11 @@ impl Default for Block {
 
 /// On whose account a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(u32);
+pub struct BlockOwner(u32);
 
-impl Owner {
+impl BlockOwner {
     /// This process: what it has sent and keeps a copy of.
-    pub const OWN: Owner = Owner(2 * CHANNELS as u32);
+    pub const OWN: BlockOwner = BlockOwner(2 * CHANNELS as u32);
 
     /// The peer of a channel, for a connection that was accepted.
     #[must_use]
@@ -59,7 +59,7 @@ pub type Release = fn(&mut [Block]);
 ///
 /// A peer may have as many as are free beside what it has: one alone has half of all, and each of
 /// n as much as is left to the next one. So nobody is refused because of what others have.
-pub struct Pool<'a> {
+pub struct BlockPool<'a> {
     blocks: &'a mut [Block],
     /// Free blocks: a stack of `count`, of which the kernel has the lowest `cold` back.
     free: &'a mut [u32],
@@ -73,7 +73,7 @@ pub struct Pool<'a> {
     unaccepted: usize,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> BlockPool<'a> {
     /// Of memory that is all zeros, with a place for each block's number.
     pub fn new(blocks: &'a mut [Block], free: &'a mut [u32], release: Release) -> Self {
         let (count, cold, end, used, unaccepted) = (0, 0, 1, 0, 0);
@@ -90,15 +90,15 @@ impl<'a> Pool<'a> {
     /// How many blocks the peer of a channel has.
     #[must_use]
     pub fn used_by(&self, channel: u16) -> u32 {
-        let of = |owner: Owner| self.used_by[owner.0 as usize];
-        of(Owner::accepted(channel)) + of(Owner::unaccepted(channel))
+        let of = |owner: BlockOwner| self.used_by[owner.0 as usize];
+        of(BlockOwner::accepted(channel)) + of(BlockOwner::unaccepted(channel))
     }
 
-    fn may_take(&self, owner: Owner) -> bool {
+    fn may_take(&self, owner: BlockOwner) -> bool {
         let free = (self.blocks.len() - 1).saturating_sub(self.used);
         let own = self.used_by[owner.0 as usize] as usize;
         match owner {
-            Owner::OWN => true,
+            BlockOwner::OWN => true,
             _ if owner.is_unaccepted() => {
                 own < free.min(UNACCEPTED_BLOCKS.saturating_sub(self.unaccepted))
             }
@@ -106,7 +106,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    fn take(&mut self, owner: Owner) -> Option<u32> {
+    fn take(&mut self, owner: BlockOwner) -> Option<u32> {
         if !self.may_take(owner) {
             return None;
         }
@@ -126,14 +126,14 @@ impl<'a> Pool<'a> {
         Some(index)
     }
 
-    fn charge(&mut self, index: u32, owner: Owner) {
+    fn charge(&mut self, index: u32, owner: BlockOwner) {
         self.blocks[index as usize].owner = owner.0;
         self.used_by[owner.0 as usize] += 1;
         self.unaccepted += usize::from(owner.is_unaccepted());
     }
 
     fn discharge(&mut self, index: u32) {
-        let owner = Owner(self.blocks[index as usize].owner);
+        let owner = BlockOwner(self.blocks[index as usize].owner);
         self.used_by[owner.0 as usize] -= 1;
         self.unaccepted -= usize::from(owner.is_unaccepted());
     }
@@ -170,7 +170,7 @@ impl<'a> Pool<'a> {
 /// What one connection has of them.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Queue {
+pub struct ByteQueue {
     first: u32,
     last: u32,
     /// Where bytes begin in the first one, and end in the last one.
@@ -179,7 +179,7 @@ pub struct Queue {
     bytes: u32,
 }
 
-impl Queue {
+impl ByteQueue {
     /// Bytes in it.
     #[must_use]
     #[inline(always)]
@@ -199,7 +199,7 @@ impl Queue {
     /// connection does not outlive.
     pub fn push(
         &mut self,
-        (pool, owner): (&mut Pool<'_>, Owner),
+        (pool, owner): (&mut BlockPool<'_>, BlockOwner),
         length: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> bool {
@@ -225,14 +225,14 @@ impl Queue {
 
     /// Calls with up to `most` bytes from the beginning, and how many were before them, and leaves
     /// them there.
-    pub fn look(&self, pool: &Pool<'_>, most: usize, with: impl FnMut(usize, &[u8])) -> usize {
+    pub fn look(&self, pool: &BlockPool<'_>, most: usize, with: impl FnMut(usize, &[u8])) -> usize {
         self.look_from(pool, 0, most, with)
     }
 
     /// The same, but for the first `skip` bytes.
     pub fn look_from(
         &self,
-        pool: &Pool<'_>,
+        pool: &BlockPool<'_>,
         skip: usize,
         most: usize,
         mut with: impl FnMut(usize, &[u8]),
@@ -255,7 +255,7 @@ impl Queue {
     }
 
     /// So many are no more there.
-    pub fn drop(&mut self, pool: &mut Pool<'_>, count: usize) {
+    pub fn drop(&mut self, pool: &mut BlockPool<'_>, count: usize) {
         let mut left = count.min(self.len());
         self.bytes -= left as u32;
         while left > 0 {
@@ -274,7 +274,7 @@ impl Queue {
     }
 
     /// Its blocks are on another one's account from now on.
-    pub fn charge(&self, pool: &mut Pool<'_>, owner: Owner) {
+    pub fn charge(&self, pool: &mut BlockPool<'_>, owner: BlockOwner) {
         let mut block = self.first;
         while block != 0 {
             pool.discharge(block);
@@ -284,7 +284,7 @@ impl Queue {
     }
 
     /// All bytes are forgotten, and their blocks are free.
-    pub fn clear(&mut self, pool: &mut Pool<'_>) {
+    pub fn clear(&mut self, pool: &mut BlockPool<'_>) {
         while self.first != 0 {
             let next = pool.blocks[self.first as usize].next;
             pool.give(self.first);
@@ -307,15 +307,15 @@ mod tests {
         #[test]
         fn a_queue_is_a_queue(steps in proptest::collection::vec((0..3, 1..9000usize), 1..60)) {
             let (mut memory, mut free) = (blocks(64), [0; 64]);
-            let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-            let (mut queue, mut model) = (Queue::default(), VecDeque::new());
+            let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
+            let (mut queue, mut model) = (ByteQueue::default(), VecDeque::new());
             let mut next = 0_u8;
             for (what, count) in steps {
                 if what == 0 {
                     let room = 63 - model.len().div_ceil(PAYLOAD) - 1;
                     let count = count.min(room * PAYLOAD);
                     let was = next;
-                    assert!(queue.push((&mut pool, Owner::OWN), count, |done, bytes| {
+                    assert!(queue.push((&mut pool, BlockOwner::OWN), count, |done, bytes| {
                         for (at, byte) in bytes.iter_mut().enumerate() {
                             *byte = was.wrapping_add((done + at) as u8);
                         }
@@ -343,58 +343,59 @@ mod tests {
             }
             queue.clear(&mut pool);
             // All of them are free again.
-            assert_eq!((0..).map_while(|_| pool.take(Owner::OWN)).count(), 63);
+            assert_eq!((0..).map_while(|_| pool.take(BlockOwner::OWN)).count(), 63);
         }
     }
 
     #[test]
     fn without_memory_nothing_is_put() {
         let (mut memory, mut free) = (blocks(2), [0; 2]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut queue = Queue::default();
-        assert!(!queue.push((&mut pool, Owner::OWN), PAYLOAD + 1, |_, _| {}));
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
+        let mut queue = ByteQueue::default();
+        assert!(!queue.push((&mut pool, BlockOwner::OWN), PAYLOAD + 1, |_, _| {}));
         queue.clear(&mut pool);
-        assert!(queue.push((&mut pool, Owner::OWN), PAYLOAD, |_, _| {}));
+        assert!(queue.push((&mut pool, BlockOwner::OWN), PAYLOAD, |_, _| {}));
     }
 
-    fn take_all(pool: &mut Pool<'_>, owner: Owner) -> Vec<u32> {
+    fn take_all(pool: &mut BlockPool<'_>, owner: BlockOwner) -> Vec<u32> {
         core::iter::from_fn(|| pool.take(owner)).collect()
     }
 
     #[test]
     fn a_peer_leaves_as_much_as_it_has() {
         let (mut memory, mut free) = (blocks(1025), [0; 1025]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let greedy = [0, 1, 2].map(|channel| take_all(&mut pool, Owner::accepted(channel)));
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
+        let greedy = [0, 1, 2].map(|channel| take_all(&mut pool, BlockOwner::accepted(channel)));
         assert_eq!(greedy.each_ref().map(Vec::len), [512, 256, 128]);
         // Those that were there before have had their share, and another one has some, too.
-        assert_eq!(pool.take(Owner::accepted(0)), None);
-        assert_eq!(take_all(&mut pool, Owner::unaccepted(7)).len(), 64);
+        assert_eq!(pool.take(BlockOwner::accepted(0)), None);
+        assert_eq!(take_all(&mut pool, BlockOwner::unaccepted(7)).len(), 64);
         greedy[0].iter().for_each(|index| pool.give(*index));
         assert_eq!((pool.used_by(0), pool.used_by(1), pool.used_by(7)), (0, 256, 64));
-        assert!(pool.take(Owner::accepted(1)).is_some());
+        assert!(pool.take(BlockOwner::accepted(1)).is_some());
     }
 
     #[test]
     fn those_that_wait_have_little() {
         let many = 8 * UNACCEPTED_BLOCKS;
         let (mut memory, mut free) = (blocks(many), vec![0; many]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let waiting = take_all(&mut pool, Owner::unaccepted(3)).len();
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
+        let waiting = take_all(&mut pool, BlockOwner::unaccepted(3)).len();
         assert_eq!(waiting, UNACCEPTED_BLOCKS / 2);
-        let all: usize = (4..64).map(|of| take_all(&mut pool, Owner::unaccepted(of)).len()).sum();
+        let all: usize =
+            (4..64).map(|of| take_all(&mut pool, BlockOwner::unaccepted(of)).len()).sum();
         assert!(all > 0 && waiting + all <= UNACCEPTED_BLOCKS);
-        assert!(pool.take(Owner::accepted(3)).is_some());
+        assert!(pool.take(BlockOwner::accepted(3)).is_some());
     }
 
     #[test]
     fn what_was_accepted_is_on_another_account() {
         let (mut memory, mut free) = (blocks(9), [0; 9]);
-        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
-        let mut queue = Queue::default();
-        assert!(queue.push((&mut pool, Owner::unaccepted(5)), PAYLOAD + 1, |_, _| {}));
+        let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
+        let mut queue = ByteQueue::default();
+        assert!(queue.push((&mut pool, BlockOwner::unaccepted(5)), PAYLOAD + 1, |_, _| {}));
         assert_eq!((pool.unaccepted, pool.used_by(5)), (2, 2));
-        queue.charge(&mut pool, Owner::accepted(5));
+        queue.charge(&mut pool, BlockOwner::accepted(5));
         assert_eq!((pool.unaccepted, pool.used_by(5)), (0, 2));
         queue.clear(&mut pool);
         assert_eq!((pool.used_by(5), pool.used), (0, 0));
@@ -411,9 +412,9 @@ mod tests {
                 (block.bytes[0], block.next) = (9, 0);
             }
         };
-        let mut pool = Pool::new(&mut memory, &mut free, release);
+        let mut pool = BlockPool::new(&mut memory, &mut free, release);
         for _ in 0..3 {
-            let taken = take_all(&mut pool, Owner::OWN);
+            let taken = take_all(&mut pool, BlockOwner::OWN);
             assert_eq!(taken.len(), MANY);
             taken.iter().for_each(|index| pool.blocks[*index as usize].bytes[0] = 1);
             // In any order.
