@@ -1,5 +1,5 @@
 //! Light connections, by channels whose other ends say anything. What
-//! `sockets/preload/src/light/pump.rs` does with frames and calls is done here with as much as is
+//! `sockets/preload/src/light/progress.rs` does with frames and calls is done here with as much as is
 //! pure: slots, lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other channel.

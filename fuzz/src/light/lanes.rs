@@ -1,4 +1,4 @@
-//! Lanes, as `sockets/preload/src/light/busy.rs` gives and takes them, without what is in them.
+//! Lanes, as `sockets/preload/src/light/lane_assignment.rs` gives and takes them, without what is in them.
 
 use super::{Nonsense, State};
 use omniverb_connection::light::Frame;

@@ -1,5 +1,5 @@
 //! Sockets that the broker is to see, though no link may be worth it: by them it finds out where
-//! the network brings connections (`light/proving.rs`).
+//! the network brings connections (`light/observed_connections.rs`).
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

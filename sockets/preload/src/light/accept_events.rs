@@ -5,8 +5,8 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Member;
 
-use super::members::{EDGE, ONE_SHOT};
-use super::sets;
+use super::epoll_members::{EDGE, ONE_SHOT};
+use super::epoll_sets;
 use super::state::State;
 use crate::errno::keeping_errno;
 use crate::slots::next_epoll_ctl;
@@ -19,7 +19,7 @@ impl State {
         let (id, mut is_well) = (table::look(fd).id(), true);
         memberships(fd, id, |member| {
             if member.events & ONE_SHOT != 0 {
-                sets::has_one_shot();
+                epoll_sets::has_one_shot();
             }
             is_well &= self.sets.find_or_add(member.set).is_some();
         });

@@ -3,7 +3,7 @@
 
 use omniverb_connection::light::{List, Slot, SlotTable};
 
-use super::room::CHANNELS;
+use super::memory::CHANNELS;
 
 const _: () = assert!(CHANNELS <= u64::BITS as usize);
 

@@ -13,9 +13,9 @@ use rustix::mm::ProtFlags;
 use rustix::thread::nanosleep;
 
 use super::channel::{Across, Channel};
-use super::local::source;
-use super::proving::OFTEN;
-use super::room::CHANNELS;
+use super::local_addresses::source;
+use super::memory::CHANNELS;
+use super::observed_connections::OFTEN;
 use super::sleepers;
 use super::state::{State, has_mapped, with};
 pub(super) use crate::carry::broker::connection;
@@ -163,7 +163,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
     let is_for_strays =
         matches!(reply, Reply::Channel { .. } | Reply::Known { .. } | Reply::Nobody { .. });
     if is_for_strays {
-        state.strays.are_due();
+        state.unaccepted.are_due();
     }
     match (reply, files) {
         (Reply::Channel { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
@@ -197,7 +197,8 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
             let is_well = is_there && (until == 0 || until > sleepers::now());
-            let or_else = if state.strays.are_any() && !is_there { Way::Free } else { nobody() };
+            let or_else =
+                if state.unaccepted.are_any() && !is_there { Way::Free } else { nobody() };
             answer(state, tag, if is_well { Way::Channel(name) } else { or_else });
             if let Some(route) = tagged(state, tag) {
                 (route.until, route.answered) = (until, sleepers::now());
@@ -303,7 +304,7 @@ fn make(
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut channel) = Channel::new(base as usize, as_named, bell, across) else {
         // SAFETY: nobody has seen it.
-        unsafe { super::room::give_back(base, BYTES) };
+        unsafe { super::memory::give_back(base, BYTES) };
         return None;
     };
     let is_heard = channel.bell().is_some_and(|bell| sleepers::hears(index, bell));
@@ -332,7 +333,7 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
 /// A channel is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who
 /// was refused there is about to ask.
 pub(super) fn loses(state: &mut State, name: u64) {
-    let way = if state.strays.are_any() { Way::Free } else { nobody() };
+    let way = if state.unaccepted.are_any() { Way::Free } else { nobody() };
     for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Channel(name)) {
         route.way = way;
     }

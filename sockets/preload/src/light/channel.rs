@@ -28,11 +28,11 @@ use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};
 
-use super::bell;
 use super::descriptors::Token;
+use super::doorbell;
+use super::lane_owners::Lanes;
 use super::lanes::Whose;
-use super::owners::Lanes;
-use super::room::{give_back, zeros};
+use super::memory::{give_back, zeros};
 use crate::carry::broker::map;
 use crate::own;
 use crate::shared::Memory;
@@ -178,7 +178,7 @@ pub(super) struct Channel {
 
 /// The other side has written what makes no sense.
 #[derive(Debug)]
-pub(super) struct Nonsense;
+pub(super) struct ProtocolError;
 
 impl Channel {
     /// Of memory that is mapped, and of our end of the pair of sockets.
@@ -243,7 +243,7 @@ impl Channel {
 
     /// What is shown in sets of the kernel's.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'static>> {
-        bell::at(self.bell)
+        doorbell::at(self.bell)
     }
 
     fn at(from: usize, position: u64) -> usize {
@@ -296,18 +296,18 @@ impl Channel {
     }
 
     /// The frame that is next, if there is one; it is read once.
-    pub(super) fn next(&self) -> Result<Option<(Frame, u32)>, Nonsense> {
+    pub(super) fn next(&self) -> Result<Option<(Frame, u32)>, ProtocolError> {
         let head = self.memory.load((1 - self.side) * SIDE + HEAD, Ordering::Acquire);
         let there = head.wrapping_sub(self.tail) as usize;
         if there == 0 {
             return Ok(None);
         }
         if there > RING || !there.is_multiple_of(HEADER) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         let word = self.memory.load(Self::at(1 - self.side, self.tail), Ordering::Relaxed);
-        let (frame, id) = Frame::decode(word).ok_or(Nonsense)?;
-        (frame.takes() <= there).then_some(Some((frame, id))).ok_or(Nonsense)
+        let (frame, id) = Frame::decode(word).ok_or(ProtocolError)?;
+        (frame.takes() <= there).then_some(Some((frame, id))).ok_or(ProtocolError)
     }
 
     /// Whether there is one, or what makes none.
@@ -396,7 +396,7 @@ impl Channel {
             if sleeps.load(Ordering::Relaxed) & WANTS_ROOM != 0 {
                 sleeps.store(0, Ordering::Relaxed);
                 self.quiet = 0;
-                bell::ring(self.bell);
+                doorbell::ring(self.bell);
             }
         }
     }
@@ -450,7 +450,7 @@ impl Channel {
         let wants = sleeps.load(Ordering::Relaxed);
         if wants & WANTS_ROOM != 0 || wants != 0 && has_frames {
             sleeps.store(0, Ordering::Relaxed);
-            bell::ring(self.bell);
+            doorbell::ring(self.bell);
         }
     }
 
@@ -478,7 +478,7 @@ impl Channel {
         // If that is a gateway it tells the other host.
         if self.across.is_some() && sleeps.load(Ordering::Relaxed) != 0 {
             sleeps.store(0, Ordering::Relaxed);
-            bell::ring(self.bell);
+            doorbell::ring(self.bell);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes by a lane, a ring that one connection has to itself one way, moves without the lock
 //! that is before all else: each lane has one of its own. Here is what a thread does that has only
-//! that; who gets a lane, and when it comes home, is in [`super::busy`].
+//! that; who gets a lane, and when it comes home, is in [`super::lane_assignment`].
 //!
 //! A lane is of use to a thread as long as it says so: whoever has the lock of all takes that away
 //! before anything is said of its connection by the channel that ends it, and before the memory
@@ -21,8 +21,8 @@ use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
-use super::room::{CHANNELS, SLOTS};
-use super::{bell, lock};
+use super::memory::{CHANNELS, SLOTS};
+use super::{doorbell, lock};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
 use crate::place::{self, AtLane};
@@ -491,7 +491,7 @@ impl Held<'_> {
     fn wakes(&self) {
         self.lane.rings();
         // The channel's end waits for who has a lane.
-        bell::ring(self.handle.bell.load(Ordering::Relaxed));
+        doorbell::ring(self.handle.bell.load(Ordering::Relaxed));
     }
 
     /// Bytes that were sent since that was asked last.

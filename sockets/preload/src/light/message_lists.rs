@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use super::descriptors::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
-use super::{msg_trunc, slot};
+use super::{msg_trunc, token_of};
 use crate::carry::parts::IOV_MAX;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 

@@ -4,64 +4,64 @@
 //! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
 //! what carries a light connection is something of the kernel's, as it is for the program.
 //!
-//! * [`opening`]: `listen`, `connect`, `accept`; [`disconnect`]: `connect` with `AF_UNSPEC`.
-//!   [`ranges`]: to which addresses. [`broker`]: who
-//!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
-//! * [`moving`]: bytes; [`message_lists`]: calls with many parts or messages; [`msg_trunc`]: bytes
-//!   that are only counted. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
-//!   [`members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
+//! * [`connect_accept`]: `listen`, `connect`, `accept`; [`disconnect`]: `connect` with `AF_UNSPEC`.
+//!   [`address_ranges`]: to which addresses. [`broker`]: who
+//!   leads to whom; [`observed_connections`]: in another network namespace. [`listener_notices`]: who listens.
+//! * [`transfer`]: bytes; [`message_lists`]: calls with many parts or messages; [`msg_trunc`]: bytes
+//!   that are only counted. [`waiting`], [`sleepers`], [`doorbell`]: until some come. [`polling`],
+//!   [`epoll_members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
 //!   until they are accepted.
-//! * [`channel`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a
-//!   connection has of it to itself; [`busy`], [`owners`]: which do.
-//! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
+//! * [`channel`]: what two processes share. [`progress`]: what comes by it. [`lanes`]: what a
+//!   connection has of it to itself; [`lane_assignment`], [`lane_owners`]: which do.
+//! * [`reconnect`], [`unaccepted`], [`route_lookup`]: connections that were refused by who listens, and go to
 //!   who else does.
-//! * [`local`]: whose addresses a peer may name. [`rights`]: which channels may be read.
-//! * [`here`]: whether there are any.
+//! * [`local_addresses`]: whose addresses a peer may name. [`channel_validity`]: which channels may be read.
+//! * [`enabled`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`descriptors`]: of which descriptor. [`options`],
-//!   [`names`]: what is asked of a socket; [`profiles`], [`slot_options`], [`known_options`]: which
+//!   [`socket_addresses`]: what is asked of a socket; [`option_profiles`], [`slot_options`], [`known_options`]: which
 //!   options it has.
 
 mod accept_events;
 mod accept_queue;
-mod again;
-mod bell;
+mod address_ranges;
+mod backpressure;
 mod broker;
-mod busy;
 mod channel;
+mod channel_validity;
+mod connect_accept;
 mod descriptors;
 mod disconnect;
-mod full;
-mod here;
+mod doorbell;
+mod enabled;
+mod epoll_members;
+mod epoll_sets;
+pub(crate) mod fast_path;
 mod known_options;
+mod lane_assignment;
+mod lane_owners;
 mod lanes;
+mod listener_notices;
 mod listeners;
-mod local;
+mod local_addresses;
 mod lock;
-mod members;
+mod memory;
 pub(crate) mod message_lists;
-mod moving;
 mod msg_trunc;
-mod names;
 mod nested_epoll;
-mod opening;
+mod observed_connections;
+mod option_profiles;
 mod options;
-mod owners;
 mod polling;
-mod profiles;
-mod proving;
-mod pump;
-mod ranges;
-mod refused;
-mod rights;
-mod room;
-mod sets;
+mod progress;
+mod reconnect;
+mod route_lookup;
 mod sleepers;
 mod slot_options;
+mod socket_addresses;
 mod state;
-mod strays;
-mod told;
+mod transfer;
+mod unaccepted;
 mod waiting;
-pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 
@@ -72,8 +72,8 @@ use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
 pub(crate) use descriptors::Token;
+pub(crate) use observed_connections::has_come_from_afar;
 pub(crate) use polling::Selected;
-pub(crate) use proving::has_come_from_afar;
 use state::with;
 pub(crate) use waiting::Waits;
 
@@ -96,7 +96,7 @@ const PIECE: usize = 16 << 10;
 
 /// At the start of the program: connections are light.
 pub(crate) fn begin() {
-    here::begin();
+    enabled::begin();
 }
 
 /// At the start of the program: those to addresses in these ranges are, if there are any.
@@ -105,8 +105,8 @@ pub(crate) fn begin() {
 /// Nobody else is in here.
 pub(crate) unsafe fn begin_within(text: &CStr) {
     // SAFETY: as the caller says.
-    if unsafe { ranges::begin(text) } {
-        here::begin();
+    if unsafe { address_ranges::begin(text) } {
+        enabled::begin();
     }
 }
 
@@ -122,10 +122,10 @@ pub(crate) fn count() -> (u64, u64) {
 /// There may be light connections.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    here::is_on()
+    enabled::is_on()
 }
 
-pub(crate) use here::is_begun;
+pub(crate) use enabled::is_begun;
 
 /// What has come from the broker is taken, for all who hear of it.
 pub(crate) fn take_mail() {
@@ -135,21 +135,21 @@ pub(crate) fn take_mail() {
 /// The light connection of a descriptor.
 #[inline(always)]
 pub(crate) fn token_of(fd: c_int) -> Option<Token> {
-    if !here::is_on() || !place::is_ours() {
+    if !enabled::is_on() || !place::is_ours() {
         return None;
     }
     descriptors::token(fd)
 }
 
-pub(crate) use moving::{receive, send};
+pub(crate) use transfer::{receive, send};
 
 /// Light connections come to this descriptor, from now on if not before: it listens, and this
 /// process accepts there. (Who listens may leave that to its children.)
 pub(crate) fn is_listener(fd: c_int) -> bool {
-    is_on() && place::is_ours() && opening::is_listener(fd)
+    is_on() && place::is_ours() && connect_accept::is_listener(fd)
 }
 
-pub(crate) use opening::accept;
+pub(crate) use connect_accept::accept;
 
 /// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
 ///
@@ -165,13 +165,13 @@ pub(crate) unsafe fn connect(
     }
     if let Some(token) = descriptors::token(fd) {
         // SAFETY: as the caller says.
-        return Some(match unsafe { names::undoes(to.0, to.1) } {
+        return Some(match unsafe { socket_addresses::undoes(to.0, to.1) } {
             true => disconnect::disconnect(fd, token),
-            false => opening::again(token),
+            false => connect_accept::again(token),
         });
     }
     // SAFETY: as the caller says.
-    unsafe { opening::connect(fd, to, closes) }
+    unsafe { connect_accept::connect(fd, to, closes) }
 }
 
 /// An option of a socket of the kernel's was set.
@@ -196,13 +196,13 @@ fn may_be_light(fd: c_int) -> bool {
 }
 
 fn looks_at_options(fd: c_int) {
-    if opening::has_listened() && !keeping_errno(|| opening::has_changed(fd)) {
+    if connect_accept::has_listened() && !keeping_errno(|| connect_accept::has_changed(fd)) {
         stops_listening(fd);
     }
 }
 
-pub(crate) use moving::shut;
 pub(crate) use options::{Whose, control, get, name, request, set};
+pub(crate) use transfer::shut;
 
 /// A descriptor is about to be closed, or to be for something else.
 pub(crate) fn closes(fd: c_int) {
@@ -210,7 +210,7 @@ pub(crate) fn closes(fd: c_int) {
         return;
     }
     let is_light = descriptors::token(fd).is_some();
-    if !is_light && !opening::has_listened() && !sets::are_any() {
+    if !is_light && !connect_accept::has_listened() && !epoll_sets::are_any() {
         return;
     }
     keeping_errno(|| {
@@ -226,8 +226,8 @@ pub(crate) fn closes(fd: c_int) {
             return;
         }
         if !is_light && listens() {
-            told::waits_for_duplicate(fd);
-            told::unlistens(fd);
+            listener_notices::waits_for_duplicate(fd);
+            listener_notices::unlistens(fd);
         }
         with(|state| {
             if let Some(at) = descriptors::put(fd, None) {
@@ -240,16 +240,16 @@ pub(crate) fn closes(fd: c_int) {
             }
             state.leave_listener(fd);
         });
-        members::closed(was.id());
+        epoll_members::closed(was.id());
     });
 }
 
 /// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
 pub(crate) fn stops_listening(fd: c_int) {
-    if is_on() && place::is_ours() && opening::has_listened() {
+    if is_on() && place::is_ours() && connect_accept::has_listened() {
         keeping_errno(|| {
             if with(|state| state.listeners.of(fd).is_some()) == Some(true) {
-                told::unlistens(fd);
+                listener_notices::unlistens(fd);
                 with(|state| state.leave_listener(fd));
             }
         });
@@ -282,14 +282,14 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// A process is about to be made by `fork`. Who has only listened so far leaves its listening
 /// sockets to children: they take up those that they accept at. (A child finds by itself that it is
-/// one, and begins anew: [`here`].)
+/// one, and begins anew: [`enabled`].)
 pub(crate) fn forks() {
     if !is_on() || !place::is_ours() {
         return;
     }
     keeping_errno(|| {
         while let Some(fd) = with(|state| state.listeners.unused()).flatten() {
-            told::unlistens(fd);
+            listener_notices::unlistens(fd);
             with(|state| state.leave_listener(fd));
         }
     });
@@ -304,7 +304,7 @@ impl state::State {
         self.waits_for_openers();
         self.drop_pending(pending);
         // Those that are on their way hear of it now: there may be no other call for long.
-        self.pump();
+        self.progress();
     }
 
     /// Waits until those who had not seen that a socket was left have said all, as far as there is
@@ -347,7 +347,7 @@ impl state::State {
 /// A socket listens.
 pub(crate) fn listens(fd: c_int) {
     if is_on() && place::is_ours() {
-        opening::listens(fd);
+        connect_accept::listens(fd);
     }
 }
 
@@ -401,7 +401,7 @@ pub(crate) unsafe fn change_set(
 ) -> Option<c_int> {
     let token = token_of(fd)?;
     // SAFETY: as the caller says.
-    Some(unsafe { members::change(set, operation, token, event) })
+    Some(unsafe { epoll_members::change(set, operation, token, event) })
 }
 
 /// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
@@ -416,7 +416,7 @@ pub(crate) unsafe fn changed_set(
     event: *const libc::epoll_event,
 ) -> bool {
     if is_listener(fd) {
-        if !members::changed(set, fd) {
+        if !epoll_members::changed(set, fd) {
             stops_listening(fd);
         }
         return true;
@@ -436,13 +436,13 @@ pub(crate) unsafe fn wait_in_set(
     waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_on() || !place::is_ours() || events.is_null() || !members::concerns(set) {
+    if !is_on() || !place::is_ours() || events.is_null() || !epoll_members::concerns(set) {
         return None;
     }
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
     // SAFETY: as the caller says.
     let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
-    Some(said(members::wait(set, events, waits()?, mask)))
+    Some(said(epoll_members::wait(set, events, waits()?, mask)))
 }
 
 /// `sendfile` to a light connection.

@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_void};
 
 use super::descriptors::Token;
-use super::moving::receive;
 use super::state::with;
+use super::transfer::receive;
 use crate::carry::parts::{self, Parts};
 
 /// Bytes that are dropped at a time.

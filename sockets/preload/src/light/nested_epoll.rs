@@ -4,8 +4,8 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Kind;
 
-use super::members::{EDGE, FLAGS, ONE_SHOT};
-use super::sets::Within;
+use super::epoll_members::{EDGE, FLAGS, ONE_SHOT};
+use super::epoll_sets::Within;
 use super::state::{State, with};
 use crate::table;
 

@@ -7,8 +7,8 @@ use omniverb_connection::light::slot::Flag;
 
 use super::descriptors::Token;
 use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
-use super::names::{self, Family};
-use super::profiles::set_own;
+use super::option_profiles::set_own;
+use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::errno::fails;
 use crate::slots::{next_fcntl, next_getsockopt, next_ioctl};
@@ -54,7 +54,7 @@ pub(crate) unsafe fn get(
         return fails(libc::EFAULT);
     }
     let found = with(|state| {
-        state.pump();
+        state.progress();
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
         Some(match (level, name) {
@@ -169,7 +169,7 @@ pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *
         return fails(libc::EFAULT);
     }
     let Some((name, family, is_gone)) = with(|state| {
-        state.pump();
+        state.progress();
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
         let own = if slot.has(Flag::Connecting) { slot.names.from } else { slot.names.to };
@@ -183,7 +183,7 @@ pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *
         return fails(libc::ENOTCONN);
     }
     // SAFETY: as the caller says.
-    unsafe { names::write(&name, family, to, length) };
+    unsafe { socket_addresses::write(&name, family, to, length) };
     0
 }
 
@@ -259,7 +259,7 @@ pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: us
         _ => {}
     }
     let Some(bytes) = with(|state| {
-        state.pump();
+        state.progress();
         let at = state.slot(token)?;
         // What was sent is with the other end.
         Some(if request == libc::FIONREAD { state.queued(at) } else { 0 })

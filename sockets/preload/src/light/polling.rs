@@ -5,11 +5,11 @@ use core::ffi::c_int;
 
 use omniverb_connection::light::slot::{ERR, HUP, IN, OUT, RDHUP};
 
-use super::busy::Awaits;
+use super::lane_assignment::Awaits;
 use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
-use super::{descriptors, members, opening, room, sets};
+use super::{connect_accept, descriptors, epoll_members, epoll_sets, memory};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
 use crate::table;
@@ -34,7 +34,7 @@ impl State {
             all |= if is & OUT != 0 { WRITE } else { 0 };
             return (all & (wanted | ALWAYS)) as i16;
         }
-        if sets::are_any() && self.has_ready(table::look(one.fd).id()) {
+        if epoll_sets::are_any() && self.has_ready(table::look(one.fd).id()) {
             return (READ & wanted) as i16;
         }
         let listener = self.listeners.of(one.fd).filter(|one| one.has_some());
@@ -55,8 +55,8 @@ impl State {
 pub(super) fn concerns(all: &[libc::pollfd]) -> bool {
     let is_one = |one: &libc::pollfd| {
         descriptors::token(one.fd).is_some()
-            || opening::is_listener(one.fd)
-            || sets::are_any() && members::concerns(one.fd)
+            || connect_accept::is_listener(one.fd)
+            || epoll_sets::are_any() && epoll_members::concerns(one.fd)
     };
     all.iter().any(is_one)
 }
@@ -68,7 +68,7 @@ pub(super) fn poll(
     mask: *const libc::sigset_t,
 ) -> Result<c_int, c_int> {
     let mut result = Err(libc::ENOMEM);
-    room::with_list(all.len() + 2, |list| result = poll_with(all, list, waits, mask));
+    memory::with_list(all.len() + 2, |list| result = poll_with(all, list, waits, mask));
     result
 }
 
@@ -87,7 +87,7 @@ fn poll_with(
     let has_others = list[..count].iter().any(|one| one.fd >= 0);
     let both = |all: &mut [libc::pollfd]| {
         let ready = with(|state| {
-            state.pump();
+            state.progress();
             state.ready(all)
         });
         ready.flatten().unwrap_or(0)

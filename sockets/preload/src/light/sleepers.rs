@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::bell;
-use super::busy::Awaits;
-use super::room::CHANNELS;
+use super::doorbell;
+use super::lane_assignment::Awaits;
+use super::memory::CHANNELS;
 use super::state::{State, with};
 use crate::own;
 use crate::slots::next_ppoll;
@@ -45,7 +45,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static BELLS: AtomicI32 = AtomicI32::new(NONE);
 
 fn borrow(place: i32) -> Option<BorrowedFd<'static>> {
-    bell::at(usize::try_from(place).ok()?)
+    doorbell::at(usize::try_from(place).ok()?)
 }
 
 /// In a child of `fork`, which has none of these.
@@ -203,7 +203,7 @@ impl Sleeper {
                 false => state.awaits_nothing(),
                 true => state.say_asleep(),
             }
-            state.pump();
+            state.progress();
         });
     }
 }

@@ -1,15 +1,15 @@
 //! Options of one light connection, or of a listening socket: which combination it has
-//! ([`super::profiles`]), and how it comes to another one.
+//! ([`super::option_profiles`]), and how it comes to another one.
 
 use core::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::known_options::{Inherited, KNOWN, has_least};
-use super::names::Family;
-use super::profiles::{
+use super::option_profiles::{
     FREE, MOST, NONE, NOTHING, Profile, ROOTS, Value, get, kept, least_of, new, root_of, set,
     set_own, time_of,
 };
+use super::socket_addresses::Family;
 use super::state::{State, with};
 use crate::own;
 

@@ -19,14 +19,14 @@ use rustix::mm::{Advice, madvise};
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
 use super::descriptors::Token;
+use super::epoll_sets::Sets;
 use super::lanes;
 use super::listeners::Listeners;
-use super::local::Addresses;
+use super::local_addresses::Addresses;
 use super::lock::Lock;
-use super::profiles::Profiles;
-use super::room::{CHANNELS, SLOTS, give_back, zeros};
-use super::sets::Sets;
-use super::strays::Strays;
+use super::memory::{CHANNELS, SLOTS, give_back, zeros};
+use super::option_profiles::Profiles;
+use super::unaccepted::Unaccepted;
 use crate::place;
 
 /// How often the broker was told that this process listens somewhere no more.
@@ -57,7 +57,7 @@ pub(super) struct State {
     /// Something has become ready since that was asked last.
     pub has_news: bool,
     /// Connections that were refused and go by no channel: who else has the socket is asked for.
-    pub strays: Strays,
+    pub unaccepted: Unaccepted,
     /// Of sockets that listen no more.
     pub unheard: Unheard,
     /// Channels of which the broker is to be told that they have ended, and how many.
@@ -115,7 +115,7 @@ fn fill() {
         sets: Sets::new(),
         profiles: Profiles::new(),
         has_news: false,
-        strays: Strays::new(),
+        unaccepted: Unaccepted::new(),
         unheard: Unheard::default(),
         gone: ([0; CHANNELS], 0),
         waited: Spent::default(),
@@ -180,8 +180,8 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // nobody comes here.
     let state = unsafe { (*STATE.0.get()).assume_init_mut() };
     let result = act(state);
-    if state.strays.are_any() {
-        state.move_strays();
+    if state.unaccepted.are_any() {
+        state.retry_unaccepted();
     }
     state.tell();
     Some(result)

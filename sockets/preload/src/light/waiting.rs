@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::busy::Awaits;
+use super::lane_assignment::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
@@ -103,7 +103,7 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
     let mut looks = 0_u32;
     let found = loop {
         let found = with(|state| {
-            state.pump();
+            state.progress();
             attempt(state)
         })?;
         if found.is_some() || patience.is_over() {
@@ -163,7 +163,7 @@ pub(super) fn until<R>(
 ) -> Result<R, c_int> {
     let mut both = |state: &mut State| {
         attempt(state).or_else(|| {
-            state.pump();
+            state.progress();
             attempt(state)
         })
     };

@@ -7,12 +7,12 @@ use omniverb_connection::light::frame::{DATA_MAX, HEADER};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag};
 
+use super::backpressure::{Waited, send_when_read};
 use super::broker;
-use super::busy::Awaits;
-use super::channel::{Channel, FOR_ANSWERS, Nonsense};
+use super::channel::{Channel, FOR_ANSWERS, ProtocolError};
 use super::descriptors::{self, Token};
-use super::full::{Waited, send_when_read};
 use super::known_options::is_any_least;
+use super::lane_assignment::Awaits;
 use super::lanes::{self, Takes};
 use super::state::{State, with};
 use super::waiting::{Waits, until};
@@ -152,7 +152,7 @@ impl State {
         let Some(at) = self.slot(token) else { return Some(Err(libc::EBADF)) };
         // Who only sends by a lane looks after the rest here.
         match self.slots.at(at).lane(Flow::Out) {
-            Some(_) => self.pump(),
+            Some(_) => self.progress(),
             None => self.look_by(at),
         }
         let slot = self.slots.at(at);
@@ -263,7 +263,7 @@ impl State {
         match self.receives_by_lane(at, parts, (from + got, takes)) {
             Ok(more) if got + more > 0 => return Some(Ok(got + more)),
             Ok(_) => {}
-            Err(Nonsense) => {
+            Err(ProtocolError) => {
                 self.lose(channel, Closing::Orderly);
                 if got > 0 {
                     return Some(Ok(got));
@@ -316,7 +316,7 @@ impl State {
             broker::take(self);
         }
         if self.channels[index].as_ref().is_some_and(Channel::has_next) {
-            self.pump_one(index);
+            self.progress_channel(index);
         }
     }
 
@@ -347,7 +347,7 @@ pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> i
     if flags & RECEIVES_NEVER == 0 && (flags & libc::MSG_PEEK == 0 || target <= 1) {
         got = lanes::receive(token, parts, Takes::of(flags)).unwrap_or_else(|| {
             // Now and then: who only receives by a lane looks after the rest here.
-            with(|state| state.pump());
+            with(|state| state.progress());
             0
         });
         if got > 0 && got >= target {
@@ -442,7 +442,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> c_int {
         let index = usize::from(slot.channel);
         state.owe(at);
         state.news(at);
-        state.pump_one(index);
+        state.progress_channel(index);
         Ok(())
     });
     done.unwrap_or(Err(libc::EAGAIN)).map_or_else(errno::fails, |()| 0)

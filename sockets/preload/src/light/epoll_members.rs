@@ -5,11 +5,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_connection::light::slot::{ERR, HUP};
 
-use super::busy::Awaits;
 use super::descriptors::{self, Token};
+use super::lane_assignment::Awaits;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
-use super::{sets, sleepers};
+use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
 use crate::slots::next_epoll_wait;
 use crate::table;
@@ -198,7 +198,7 @@ pub(super) fn wait(
         let is_first = events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0;
         if is_first {
             count = with(|state| {
-                state.pump();
+                state.progress();
                 state.collect((set, id), events)
             })
             .ok_or(libc::EINTR)?;
@@ -206,7 +206,7 @@ pub(super) fn wait(
         count = besides((set, id), events, count)?;
         if count == 0 && !is_first {
             let ours = with(|state| {
-                state.pump();
+                state.progress();
                 state.collect((set, id), events)
             });
             count = ours.unwrap_or(0);
@@ -221,7 +221,7 @@ pub(super) fn wait(
         }
         let sleeper = sleepers::enter(Awaits::Members(id));
         let count = with(|state| {
-            state.pump();
+            state.progress();
             state.collect((set, id), events)
         });
         if count.is_some_and(|count| count > 0) {
@@ -257,7 +257,7 @@ fn besides(
             let (a, b) = (other.u64, one.u64);
             a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
         });
-        if sets::are_one_shot() {
+        if epoll_sets::are_one_shot() {
             with(|state| state.was_told_by_kernel(id, one.u64));
         }
         if !is_told {

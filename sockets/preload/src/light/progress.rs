@@ -8,11 +8,11 @@ use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_connection::light::{Endpoints, Frame};
 use rustix::thread::sched_yield;
 
-use super::channel::{Channel, FOR_ANSWERS, FRAMES, Nonsense};
+use super::channel::{Channel, FOR_ANSWERS, FRAMES, ProtocolError};
 use super::listeners::Admission;
-use super::local::ADDRESSES;
-use super::refused::{Left, Loss};
-use super::room::SLOTS;
+use super::local_addresses::ADDRESSES;
+use super::memory::SLOTS;
+use super::reconnect::{Left, Loss};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
 use crate::carry::clock;
@@ -36,7 +36,7 @@ static HEARD: AtomicU64 = AtomicU64::new(0);
 
 impl State {
     /// Takes out what has come by all channels, and says what is owed.
-    pub(super) fn pump(&mut self) {
+    pub(super) fn progress(&mut self) {
         let now = clock::now();
         if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
             HEARD.store(now, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl State {
         self.say_still();
         self.say_gone();
         for index in 0..self.channels_end {
-            self.pump_one(index);
+            self.progress_channel(index);
         }
     }
 
@@ -57,7 +57,7 @@ impl State {
         // A broker that comes anew wakes nobody, and no broker has heard of some of these yet.
         let is_left_alone = across.any(|across| across.broker != broker::connection());
         let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
-        self.strays.wake().or(later)
+        self.unaccepted.wake().or(later)
     }
 
     /// Tells the broker of channels that have ended.
@@ -92,7 +92,7 @@ impl State {
             };
             let Some(channel) = self.channels[index].as_mut() else { return };
             if channel.has_strays {
-                self.strays.are_due();
+                self.unaccepted.are_due();
             }
             let is_there = channel.hear();
             let how = if channel.is_cut() { Closing::Reset } else { Closing::Orderly };
@@ -102,9 +102,9 @@ impl State {
                 channel.sleeps();
                 channel.awaits_still();
             }
-            self.pump_one(index);
+            self.progress_channel(index);
             if !is_there {
-                self.pump_one(index);
+                self.progress_channel(index);
                 if self.channel_of(index, name).is_some() {
                     self.lose(index, how);
                 }
@@ -120,7 +120,7 @@ impl State {
     }
 
     /// The same of one channel.
-    pub(super) fn pump_one(&mut self, index: usize) {
+    pub(super) fn progress_channel(&mut self, index: usize) {
         // Whoever takes frames out may come here again, by what the mail says.
         if self.takes_frames == Some(index) || !self.may_go_on(index) {
             return;
@@ -143,7 +143,7 @@ impl State {
 
     /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
     /// woken for what came before. Then others have their turn.
-    fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
+    fn take_frames(&mut self, index: usize) -> Result<(), ProtocolError> {
         let Some(name) = self.channels[index].as_ref().map(|channel| channel.name) else {
             return Ok(());
         };
@@ -213,10 +213,10 @@ impl State {
     }
 
     /// Somebody connects: to a listener of ours, or to nobody.
-    fn opened(&mut self, index: usize, id: u32) -> Result<Opened, Nonsense> {
+    fn opened(&mut self, index: usize, id: u32) -> Result<Opened, ProtocolError> {
         let Some(channel) = self.channels[index].as_ref() else { return Ok(Opened::Done) };
         if !channel.ids.may_open_remotely(id) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         let (names, name) = (channel.names(), channel.name);
         let may = |state: &mut State| {
@@ -270,7 +270,7 @@ impl State {
         }
         self.has_news = true;
         let Some(channel) = self.channel_of(index, name) else { return Ok(Opened::Done) };
-        if channel.ids.insert_remote(id, slot) { Ok(Opened::Done) } else { Err(Nonsense) }
+        if channel.ids.insert_remote(id, slot) { Ok(Opened::Done) } else { Err(ProtocolError) }
     }
 
     /// An address that is this host's, as far as who listens there is asked.
@@ -340,10 +340,10 @@ impl State {
     }
 
     /// Something of a connection that is there.
-    fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
+    fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), ProtocolError> {
         let slot = self.slots.at(at);
         if slot.has(Flag::PeerClosed) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         let waited = slot.waits_for_credit();
         slot.observe(&mut self.pool, frame);
@@ -355,7 +355,7 @@ impl State {
             Frame::Data(bytes) => {
                 if slot.is_receiving() {
                     if !slot.may_receive(bytes) {
-                        return Err(Nonsense);
+                        return Err(ProtocolError);
                     }
                     let Some(channel) = self.channels[index].as_ref() else { return Ok(()) };
                     let account = (&mut self.pool, slot.owner());
@@ -374,7 +374,7 @@ impl State {
             }
             Frame::Credit(bytes) => {
                 if !slot.has(Flag::Closed) && !slot.add_credit(bytes) {
-                    return Err(Nonsense);
+                    return Err(ProtocolError);
                 }
             }
             Frame::End => {
@@ -400,13 +400,13 @@ impl State {
                 self.owe(at);
             }
             Frame::Accepted if slot.has(Flag::Connecting) => {
-                if self.strays.are_any() {
+                if self.unaccepted.are_any() {
                     // There may be room for them now.
-                    self.strays.hurry(sleepers::now());
+                    self.unaccepted.hurry(sleepers::now());
                 }
                 return Ok(());
             }
-            Frame::Accepted | Frame::Open => return Err(Nonsense),
+            Frame::Accepted | Frame::Open => return Err(ProtocolError),
         }
         self.settle(at);
         self.news(at);
@@ -529,7 +529,7 @@ impl State {
         let is_listed = slot.has(Flag::Owing) || slot.has(Flag::Pending);
         if slot.is_moving() {
             if !is_listed {
-                self.strays(at);
+                self.detach(at);
             }
             return;
         }
@@ -544,7 +544,7 @@ impl State {
         self.leave_set(at);
         // What has come and is not received makes it a reset.
         let index = usize::from(self.slots.at(at).channel);
-        self.pump_one(index);
+        self.progress_channel(index);
         // A call that is under way must not go on with what comes behind what is forgotten here.
         self.leave_lanes(at);
         let in_lane = self.in_lane(at);
@@ -556,7 +556,7 @@ impl State {
         slot.clear_flag(Flag::NoRoom);
         self.owe(at);
         self.settle(at);
-        self.pump_one(index);
+        self.progress_channel(index);
     }
 
     /// A channel is no more: the other process is gone, or has written what makes no sense; or the
@@ -572,7 +572,7 @@ impl State {
         let loss = match how {
             Closing::Reset => Loss::Parted,
             Closing::Orderly if channel.is_over => Loss::Gone,
-            Closing::Orderly => Loss::Nonsense,
+            Closing::Orderly => Loss::ProtocolError,
         };
         for id in 0..channel.ids.upper_bound() {
             if let Some(at) = channel.ids.slot(id) {

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 use super::known_options::VALUE_MAX;
-use super::names::Family;
+use super::socket_addresses::Family;
 use crate::errno::{errno, keeping_errno};
 use crate::own;
 use crate::slots::{next_getsockopt, next_setsockopt};

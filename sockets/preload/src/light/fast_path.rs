@@ -1,5 +1,5 @@
 //! A call that moves one piece of memory, whole, by a lane: the shortest way there is. What is not
-//! so simple goes the ways of [`super::moving`], as if nobody had looked here.
+//! so simple goes the ways of [`super::transfer`], as if nobody had looked here.
 
 use core::ffi::c_int;
 use core::ops::RangeInclusive;
@@ -47,7 +47,7 @@ fn held_for_one(token: Token, way: Flow) -> Option<Held<'static>> {
 
 #[cold]
 fn look_after_others() {
-    with(|state| state.pump());
+    with(|state| state.progress());
 }
 
 /// Sends a piece by the lane of a descriptor's connection, if it has one, with room.

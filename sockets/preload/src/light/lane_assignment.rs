@@ -12,10 +12,10 @@ use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_formats::Lane;
 use omniverb_formats::channel::{BYTES, LANES};
 
-use super::channel::{Channel, FOR_ANSWERS, Nonsense};
+use super::channel::{Channel, FOR_ANSWERS, ProtocolError};
 use super::descriptors::{self, Token};
+use super::epoll_sets;
 use super::lanes::{Before, Takes, handle};
-use super::sets;
 use super::state::State;
 use crate::carry::parts::Parts;
 use crate::shared::Memory;
@@ -173,13 +173,13 @@ impl State {
         index: usize,
         at: u32,
         lane: usize,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), ProtocolError> {
         let token = self.token(at);
         let slot = self.slots.at(at);
         let Some(channel) = self.channels[index].as_mut() else { return Ok(()) };
         let is_free = channel.lanes.slots[Flow::In as usize][lane] == 0;
         if !is_free || !slot.peer_assigned_lane(lane) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         channel.lanes.slots[Flow::In as usize][lane] = at;
         channel.lanes.inward |= 1 << lane;
@@ -202,13 +202,13 @@ impl State {
         index: usize,
         at: u32,
         counted: u32,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), ProtocolError> {
         if !self.slots.at(at).peer_may_release_lane(counted) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         let there = self.takes_rest_of_lane(index, at)?;
         if !self.slots.at(at).peer_released_lane((counted, there)) {
-            return Err(Nonsense);
+            return Err(ProtocolError);
         }
         self.owe(at);
         Ok(())
@@ -216,11 +216,15 @@ impl State {
 
     /// Nothing comes by the lane of a connection any more: what is there goes to its queue. How
     /// much that is.
-    pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> Result<u32, Nonsense> {
+    pub(super) fn takes_rest_of_lane(
+        &mut self,
+        index: usize,
+        at: u32,
+    ) -> Result<u32, ProtocolError> {
         // Before anything is found that makes no sense: what is lost then has no lane.
         let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
-        let Some(held) = handle(index, Flow::In, lane).hold() else { return Err(Nonsense) };
-        let there = held.waiting().ok_or(Nonsense)?;
+        let Some(held) = handle(index, Flow::In, lane).hold() else { return Err(ProtocolError) };
+        let there = held.waiting().ok_or(ProtocolError)?;
         let slot = self.slots.at(at);
         let has_memory = !slot.is_receiving()
             || slot
@@ -301,7 +305,7 @@ impl State {
         at: u32,
         parts: &Parts<'_>,
         (from, takes): (usize, Takes),
-    ) -> Result<usize, Nonsense> {
+    ) -> Result<usize, ProtocolError> {
         let slot = self.slots.at(at);
         let lane = slot.lane(Flow::In).filter(|_| !slot.has(Flag::ResetByPeer));
         let Some(lane) = lane else { return Ok(0) };
@@ -311,7 +315,7 @@ impl State {
         if slot.received() == 0 {
             held.is_next();
         }
-        held.receive(parts, from, takes).ok_or(Nonsense)
+        held.receive(parts, from, takes).ok_or(ProtocolError)
     }
 
     /// What has come by lanes since that was looked at.
@@ -348,7 +352,7 @@ impl State {
                 for one in all.iter().filter(|one| one.events & reads != 0) {
                     if let Some(at) = descriptors::slot(one.fd) {
                         self.awaits_one(at);
-                    } else if sets::are_any() {
+                    } else if epoll_sets::are_any() {
                         self.awaits(Awaits::Members(table::look(one.fd).id()));
                     }
                 }

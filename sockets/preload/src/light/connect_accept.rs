@@ -19,17 +19,17 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
+use super::address_ranges;
 use super::broker::{self, Reached, Through};
-use super::busy::Awaits;
 use super::channel::FOR_ANSWERS;
 use super::descriptors::{self, Token};
+use super::epoll_members;
 use super::known_options::{self, Options};
-use super::members;
-use super::names::{self, Family};
-use super::ranges;
+use super::lane_assignment::Awaits;
+use super::listener_notices;
 use super::slot_options::{self, SocketOptions};
+use super::socket_addresses::{self, Family};
 use super::state::{State, with};
-use super::told;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::carry::clock;
@@ -122,14 +122,14 @@ fn calls_nothing_unseen() -> bool {
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
 pub(super) fn listens(fd: c_int) -> bool {
-    let Some((name, is_six)) = names::of_socket(fd) else { return false };
+    let Some((name, is_six)) = socket_addresses::of_socket(fd) else { return false };
     // What makes calls that nothing sees is to have sockets of the kernel's only.
-    let options = match ranges::may_hear(&name) && calls_nothing_unseen() {
+    let options = match address_ranges::may_hear(&name) && calls_nothing_unseen() {
         true => options(fd, (is_six, true)),
         false => None,
     };
     let Some(options) = options else {
-        ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, table::look(fd).id());
         return false;
     };
     let (backlog, is_six_only) = (backlog(fd), is_six && is_six_only(fd));
@@ -148,13 +148,13 @@ pub(super) fn listens(fd: c_int) -> bool {
         }
         (_, None) => false,
     });
-    if is_there == Some(true) && !members::has_joined(fd) {
+    if is_there == Some(true) && !epoll_members::has_joined(fd) {
         with(|state| state.leave_listener(fd));
-        ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, table::look(fd).id());
         return false;
     }
     if is_there == Some(true) {
-        let said = keeping_errno(|| told::listens(fd));
+        let said = keeping_errno(|| listener_notices::listens(fd));
         with(|state| {
             if let Some(listener) = state.listeners.of(fd) {
                 listener.said = said;
@@ -191,7 +191,7 @@ pub(super) fn has_changed(fd: c_int) -> bool {
         .flatten()
     });
     if changed.is_none() {
-        ranges::leaves_out(fd, table::look(fd).id());
+        address_ranges::leaves_out(fd, table::look(fd).id());
     }
     changed.is_some()
 }
@@ -218,8 +218,8 @@ pub(super) unsafe fn connect(
         return None;
     }
     // SAFETY: as the caller says.
-    let (to, is_six) = unsafe { names::read(address, length) }?;
-    if to.is_any() || to.port == 0 || !ranges::has(&to) {
+    let (to, is_six) = unsafe { socket_addresses::read(address, length) }?;
+    if to.is_any() || to.port == 0 || !address_ranges::has(&to) {
         return None;
     }
     if !calls_nothing_unseen() {
@@ -237,7 +237,7 @@ pub(super) unsafe fn connect(
     // SAFETY: no memory is involved.
     let (flags, how) =
         unsafe { (next_fcntl(fd, libc::F_GETFD, 0), next_fcntl(fd, libc::F_GETFL, 0)) };
-    let (own, _) = names::of_socket(fd)?;
+    let (own, _) = socket_addresses::of_socket(fd)?;
     // What was chosen is for a world that is larger.
     let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
     if is_chosen || (1..1024).contains(&own.port) {
@@ -328,7 +328,7 @@ impl State {
     /// A new connection by a channel. `None`: there is no room, or nobody listens by it any more.
     fn open(&mut self, way: &Through, to: Endpoint, bound: Option<Endpoint>) -> Option<u32> {
         let (from, index) = (way.from, self.channel_named(way.name)?);
-        self.pump_one(index);
+        self.progress_channel(index);
         let channel = self.channels[index].as_mut()?;
         let takes = Frame::Open.takes() + FOR_ANSWERS;
         if channel.room(takes) < takes {
@@ -464,7 +464,7 @@ fn new_descriptor(flags: c_int) -> Result<OwnedFd, c_int> {
 /// Light connections come to this descriptor, if it listens.
 pub(super) fn is_listener(fd: c_int) -> bool {
     let entry = table::look(fd);
-    if entry.kind() != Kind::Listening || ranges::has_left_out(fd, entry.id()) {
+    if entry.kind() != Kind::Listening || address_ranges::has_left_out(fd, entry.id()) {
         return false;
     }
     let known = with(|state| {
@@ -508,7 +508,7 @@ pub(crate) unsafe fn accept(
         return match outcome {
             Ok(Ok((new, family, names))) => {
                 // SAFETY: as the caller says.
-                unsafe { names::write(&names.from, family, address, length) };
+                unsafe { socket_addresses::write(&names.from, family, address, length) };
                 new
             }
             Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),

@@ -9,12 +9,12 @@ use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
 use omniverb_connection::light::slot::{Closing, Flag};
 
-use super::again::{Again, is_full, reach_again};
 use super::broker::{self, Through};
 use super::channel::FOR_ANSWERS;
+use super::route_lookup::{RouteLookup, is_full, look_up_route};
 use super::sleepers;
 use super::state::State;
-use super::strays::Turn;
+use super::unaccepted::Due;
 
 /// Why a connection is not where it was.
 pub(super) enum Left {
@@ -32,7 +32,7 @@ pub(super) enum Loss {
     /// Its other process is gone.
     Gone,
     /// It makes no sense.
-    Nonsense,
+    ProtocolError,
     /// The two were told to part.
     Parted,
 }
@@ -72,12 +72,12 @@ impl State {
     }
 
     /// It has parted from who has refused it.
-    pub(super) fn strays(&mut self, at: u32) {
+    pub(super) fn detach(&mut self, at: u32) {
         self.slots.at(at).detach();
         let waits_for_room = self.slots.at(at).waits_for_room();
-        self.slots.append(&mut self.strays.list, at);
+        self.slots.append(&mut self.unaccepted.list, at);
         if !waits_for_room {
-            self.strays.is_new();
+            self.unaccepted.is_new();
         }
         // Who sleeps may have to look when nothing comes.
         self.has_news = true;
@@ -85,53 +85,53 @@ impl State {
 
     /// Those that stray go to who else listens, as far as that is known by now.
     #[cold]
-    pub(super) fn move_strays(&mut self) {
+    pub(super) fn retry_unaccepted(&mut self) {
         broker::look(self);
         let now = sleepers::now();
-        let Some(turn) = self.strays.turn(now) else { return };
+        let Some(turn) = self.unaccepted.due(now) else { return };
         // The broker is to know first of channels that are no more.
         self.say_gone();
         self.channels.iter_mut().flatten().for_each(|channel| channel.has_strays = false);
         // Not asked for each of many.
         let mut later = None;
-        for _ in 0..self.strays.list.count() {
-            let Some(at) = self.slots.pop(&mut self.strays.list) else { return };
+        for _ in 0..self.unaccepted.list.count() {
+            let Some(at) = self.slots.pop(&mut self.unaccepted.list) else { return };
             let slot = self.slots.at(at);
             let (to, socket, is_reset) = (slot.names.to, slot.socket, slot.has(Flag::ResetOnClose));
             // Who was refused twice may have been by who is just leaving; where there was no room
             // there may be some later.
-            let may_open = turn == Turn::All || !slot.has_moved() && !slot.waits_for_room();
-            let may_ask = may_open && turn != Turn::None;
+            let may_open = turn == Due::All || !slot.has_moved() && !slot.waits_for_room();
+            let may_ask = may_open && turn != Due::None;
             let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
             let outcome = match same {
-                Some(socket) => Again::Unsaid(socket),
-                None => reach_again(self, to, (may_ask, turn == Turn::All)),
+                Some(socket) => RouteLookup::Unannounced(socket),
+                None => look_up_route(self, to, (may_ask, turn == Due::All)),
             };
             let is_other = |other: u64| other != 0 && other as u32 != socket;
             let moved = match outcome {
                 _ if is_reset || socket == 0 => Moved::Never,
-                Again::Channel(way) if is_other(way.socket) => Moved::Never,
-                Again::Channel(way) if may_open => self.opens_again(at, &way),
-                Again::Unsaid(other) if is_other(other) => Moved::Never,
-                Again::Unsaid(_) | Again::Later
-                    if turn == Turn::All && !self.slots.at(at).retry_later() =>
+                RouteLookup::Channel(way) if is_other(way.socket) => Moved::Never,
+                RouteLookup::Channel(way) if may_open => self.opens_again(at, &way),
+                RouteLookup::Unannounced(other) if is_other(other) => Moved::Never,
+                RouteLookup::Unannounced(_) | RouteLookup::Pending
+                    if turn == Due::All && !self.slots.at(at).retry_later() =>
                 {
                     Moved::Never
                 }
-                Again::Unsaid(socket) => {
+                RouteLookup::Unannounced(socket) => {
                     later = Some((to, socket));
                     Moved::Later
                 }
-                Again::Channel(_) | Again::Later => Moved::Later,
-                Again::Nowhere => Moved::Never,
+                RouteLookup::Channel(_) | RouteLookup::Pending => Moved::Later,
+                RouteLookup::Nowhere => Moved::Never,
             };
             match moved {
                 Moved::Done => {}
-                Moved::Later => self.slots.append(&mut self.strays.list, at),
+                Moved::Later => self.slots.append(&mut self.unaccepted.list, at),
                 Moved::Never => self.gives_up(at),
             }
         }
-        self.strays.were_looked_after(now);
+        self.unaccepted.were_looked_after(now);
     }
 
     fn opens_again(&mut self, at: u32, way: &Through) -> Moved {

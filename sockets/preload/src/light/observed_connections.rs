@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::light::frame::Endpoint;
 
-use super::{names, ranges, sleepers};
+use super::{address_ranges, sleepers, socket_addresses};
 
 /// How often one from an address, or to one, is offered.
 pub(super) const OFTEN: u64 = 20_000_000;
@@ -20,9 +20,9 @@ static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// The kernel's `accept` has given this descriptor: whether that connection is to be seen.
 pub(crate) fn has_come_from_afar(fd: c_int) -> bool {
-    match (names::of_peer(fd), names::of_socket(fd)) {
+    match (socket_addresses::of_peer(fd), socket_addresses::of_socket(fd)) {
         (Some((peer, _)), Some((own, _))) => {
-            ranges::has(&own) && !own.leads_to(&peer) && is_turn(&peer)
+            address_ranges::has(&own) && !own.leads_to(&peer) && is_turn(&peer)
         }
         _ => false,
     }

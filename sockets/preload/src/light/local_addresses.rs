@@ -9,7 +9,7 @@ use omniverb_connection::time_budget::TimeBudget;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::names;
+use super::socket_addresses;
 
 /// Budget: nanoseconds that this process asks the kernel for a channel whether addresses are this
 /// host's that nobody has named before.
@@ -87,5 +87,7 @@ pub(super) fn source(to: Endpoint) -> Result<Option<Endpoint>, Errno> {
     if is_connected.is_err() {
         return Ok(None);
     }
-    Ok(names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any()))
+    Ok(socket_addresses::of_socket(socket.as_raw_fd())
+        .map(|(own, _)| own)
+        .filter(|own| !own.is_any()))
 }

@@ -50,7 +50,7 @@ pub(super) fn send_when_read(
             }
             Soon::Full(read) => {
                 // Others may wait for what this process owes them.
-                with(|state| state.pump())?;
+                with(|state| state.progress())?;
                 Some(read)
             }
             Soon::Otherwise => {

@@ -1,5 +1,5 @@
 //! Connections that go by no channel, and when somebody is to look after them
-//! ([`super::refused`]).
+//! ([`super::reconnect`]).
 
 use omniverb_connection::light::List;
 
@@ -7,7 +7,7 @@ use omniverb_connection::light::List;
 const PAUSES: (u64, u64) = (2_000_000, 1_000_000_000);
 
 /// Those that go by no channel.
-pub(super) struct Strays {
+pub(super) struct Unaccepted {
     pub list: List,
     /// When the broker may be asked once more, and how long it is not asked then.
     pub again: u64,
@@ -20,7 +20,7 @@ pub(super) struct Strays {
 
 /// Which of them may be asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Due {
     /// It is time for all.
     All,
     /// Those that were refused for the first time.
@@ -29,7 +29,7 @@ pub(super) enum Turn {
     None,
 }
 
-impl Strays {
+impl Unaccepted {
     pub(super) const fn new() -> Self {
         Self { list: List::new(), again: 0, pause: PAUSES.0, is_due: false, are_new: false }
     }
@@ -56,14 +56,14 @@ impl Strays {
     }
 
     /// What is to be done now; `None`: nothing.
-    pub(super) fn turn(&mut self, now: u64) -> Option<Turn> {
+    pub(super) fn due(&mut self, now: u64) -> Option<Due> {
         let is_time = now >= self.again;
         let is_due = core::mem::take(&mut self.is_due) || is_time;
         let are_new = core::mem::take(&mut self.are_new);
         let turn = match (is_time, are_new) {
-            (true, _) => Turn::All,
-            (false, true) => Turn::New,
-            _ => Turn::None,
+            (true, _) => Due::All,
+            (false, true) => Due::New,
+            _ => Due::None,
         };
         is_due.then_some(turn)
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, madvise};
 
-use super::{broker, descriptors, opening, sleepers, state};
+use super::{broker, connect_accept, descriptors, sleepers, state};
 use crate::errno::keeping_errno;
 use crate::{own, place};
 
@@ -34,7 +34,7 @@ pub(super) fn begin() -> bool {
     let page = (&raw const HERE).cast_mut().cast();
     // SAFETY: a page of our own, of which a child is to see zeros.
     let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
-    let is_begun = is_wiped && own::makes_room() && opening::begin() && state::begin();
+    let is_begun = is_wiped && own::makes_room() && connect_accept::begin() && state::begin();
     HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
     IS_ON.store(is_begun, Ordering::Release);
     is_begun
@@ -54,7 +54,7 @@ fn is_child() -> bool {
         own::close_inherited();
         sleepers::begin_anew();
         descriptors::each(0, u32::MAX).for_each(|fd| _ = descriptors::put(fd, None));
-        let is_begun = state::begin_anew() && opening::begin();
+        let is_begun = state::begin_anew() && connect_accept::begin();
         state::with(|state| broker::begin_anew(state));
         if !is_begun {
             IS_ON.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a channel's lanes are ([`super::busy`]), as this process knows of them.
+//! What a channel's lanes are ([`super::lane_assignment`]), as this process knows of them.
 
 use omniverb_formats::channel::LANES;
 

@@ -5,7 +5,7 @@ use omniverb_connection::light::frame::Endpoint;
 use super::broker::{
     ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes,
 };
-use super::local::source;
+use super::local_addresses::source;
 use super::sleepers;
 use super::state::State;
 
@@ -14,25 +14,25 @@ use super::state::State;
 const FULL: u64 = 1_100_000_000;
 
 /// How an address is reached by a connection that was refused there.
-pub(super) enum Again {
+pub(super) enum RouteLookup {
     /// By a channel.
     Channel(Through),
     /// The kernel has this socket there, or one that is not known (0), and nobody has said that he
     /// listens by it.
-    Unsaid(u64),
+    Unannounced(u64),
     /// That is not known yet.
-    Later,
+    Pending,
     /// Nobody listens there.
     Nowhere,
 }
 
 /// How an address is reached now. `may_ask`: at all, and again where nobody has
 /// said that he listens.
-pub(super) fn reach_again(
+pub(super) fn look_up_route(
     state: &mut State,
     to: Endpoint,
     (may_ask, may_ask_again): (bool, bool),
-) -> Again {
+) -> RouteLookup {
     let now = sleepers::now();
     let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = known.copied() {
@@ -42,15 +42,15 @@ pub(super) fn reach_again(
                     && (route.until == 0 || now < route.until) =>
             {
                 let Route { from, socket, left, .. } = route;
-                return Again::Channel(Through { name, from, socket, left });
+                return RouteLookup::Channel(Through { name, from, socket, left });
             }
-            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
+            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return RouteLookup::Pending,
             // The broker is late.
-            Way::Asked if !may_ask_again => return Again::Unsaid(0),
+            Way::Asked if !may_ask_again => return RouteLookup::Unannounced(0),
             Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
                 match route.is_heard || at > now {
-                    false => return Again::Nowhere,
-                    true if !may_ask_again => return Again::Unsaid(route.socket),
+                    false => return RouteLookup::Nowhere,
+                    true if !may_ask_again => return RouteLookup::Unannounced(route.socket),
                     true => {}
                 }
             }
@@ -58,19 +58,19 @@ pub(super) fn reach_again(
         }
     }
     if !may_ask {
-        return Again::Later;
+        return RouteLookup::Pending;
     }
     let tag = asks_anew(state, to, now);
     let Some(own) = source(to).ok().flatten() else {
         answer(state, tag, nobody());
-        return Again::Nowhere;
+        return RouteLookup::Nowhere;
     };
     goes_from(state, tag, (own, to));
     if asks(tag, (own, to)) {
-        return Again::Later;
+        return RouteLookup::Pending;
     }
     answer(state, tag, Way::Free);
-    Again::Unsaid(0)
+    RouteLookup::Unannounced(0)
 }
 
 /// There is no room for more at an address.
