@@ -12,11 +12,13 @@ mod lanes;
 mod refused;
 
 use lanes::Lanes;
-use omniverb_connection::light::lane_assignment::Flow;
+use omniverb_connection::light::byte_queue::{ByteQueue, PAYLOAD};
 use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
-use omniverb_connection::light::byte_queue::{PAYLOAD, ByteQueue};
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag, WINDOW};
-use omniverb_connection::light::{Block, Frame, ConnectionIds, List, Endpoints, BlockOwner, BlockPool, Slot, SlotTable};
+use omniverb_connection::light::{
+    Block, BlockOwner, BlockPool, ConnectionIds, Endpoints, Frame, List, Slot, SlotTable,
+};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.
@@ -172,7 +174,8 @@ impl<'a> State<'a> {
         let index = usize::from(slot.channel);
         let bytes = bytes.min(DATA_MAX as u32);
         let fits = slot.may_receive(bytes) && bytes > 0;
-        if fits && self.channels[index].as_ref().is_some_and(|one| one.ids.slot(slot.id) == Some(at))
+        if fits
+            && self.channels[index].as_ref().is_some_and(|one| one.ids.slot(slot.id) == Some(at))
         {
             self.comes(index, Some((Frame::Data(bytes), slot.id)));
         }
@@ -233,7 +236,8 @@ impl<'a> State<'a> {
             return Err(Nonsense);
         }
         let has_room = self.listens && self.pending.count() <= BACKLOG;
-        let made = has_room.then(|| self.slots.allocate(index as u16, Endpoints::default())).flatten();
+        let made =
+            has_room.then(|| self.slots.allocate(index as u16, Endpoints::default())).flatten();
         let Some(slot) = made else {
             channel.put(Frame::Close(true));
             return Ok(());

@@ -2,8 +2,8 @@
 
 use super::{Nonsense, State};
 use omniverb_connection::light::Frame;
-use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
+use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::Flag;
 
 /// Whose they are, by ways; 0: nobody's. And how many bytes are there.
@@ -58,7 +58,12 @@ impl State<'_> {
         was > 0
     }
 
-    pub(super) fn peer_assigned_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
+    pub(super) fn peer_assigned_lane(
+        &mut self,
+        index: usize,
+        at: u32,
+        lane: usize,
+    ) -> Result<(), Nonsense> {
         let channel = self.channels[index].as_mut().expect("it has come by that");
         let owner = &mut channel.lanes.slots[Flow::In as usize][lane];
         if *owner != 0 || !self.slots.at(at).peer_assigned_lane(lane) {
@@ -68,7 +73,12 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn peer_released_lane(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
+    pub(super) fn peer_released_lane(
+        &mut self,
+        index: usize,
+        at: u32,
+        counted: u32,
+    ) -> Result<(), Nonsense> {
         if !self.slots.at(at).peer_may_release_lane(counted) {
             return Err(Nonsense);
         }

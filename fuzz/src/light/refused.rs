@@ -39,7 +39,8 @@ impl State<'_> {
             let kept = slot.queue.len();
             let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
             let channel = self.channels[index].as_mut();
-            let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Flag::ResetOnClose)) else {
+            let Some(channel) = channel.filter(|_| has_somewhere && !slot.has(Flag::ResetOnClose))
+            else {
                 slot.give_up(&mut self.pool);
                 self.news(at);
                 self.settle(at);
