@@ -1,6 +1,5 @@
-//! Light connections, by channels whose other ends say anything. What
-//! `sockets/preload/src/light/progress.rs` does with frames and calls is done here with as much as is
-//! pure: slots, lists, ids, queues.
+//! Light connections, by channels whose other ends say anything. What the preload edge does in
+//! `light/progress.rs` is done here with the pure parts: slots, lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other channel.
 //!

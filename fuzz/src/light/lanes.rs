@@ -1,4 +1,5 @@
-//! Lanes, as `sockets/preload/src/light/lane_assignment.rs` gives and takes them, without what is in them.
+//! Lanes, as `sockets/preload/src/light/lane_assignment.rs` gives and takes them, without their
+//! bytes.
 
 use super::{Nonsense, State};
 use omniverb_connection::light::Frame;

@@ -1,9 +1,10 @@
-//! Whether who has connected was accepted.
+//! Tracks whether a connection was accepted, and moves it to another listener if it was not.
 //!
-//! `connect` does not wait for that, and a listener that closes has not accepted those that wait at
-//! it: then the kernel gives them to whoever else has the socket. So who has connected keeps what
-//! it has sent until it hears that it was accepted. Before that it may *move*: it leaves its
-//! channel, is nowhere for a while, and opens again by another one, with what it has kept.
+//! `connect` does not wait to be accepted, and a listener that closes has not accepted the
+//! connections that wait at it: the kernel gives those to the other processes that have the socket.
+//! So the connecting end keeps what it has sent until it hears that it was accepted. Before that it
+//! may *move*: it leaves its channel, is detached for a while, and opens again by another one, with
+//! what it has kept.
 //!
 //! What is kept is in the queue, where nothing can have come yet.
 

@@ -1,4 +1,4 @@
-//! How far a connection is that may go elsewhere before it is accepted ([`super::acceptance`]): a byte.
+//! Packs how far a connection is on its way to be accepted into one byte ([`super::acceptance`]).
 
 /// How often one may open, or be waited for where nobody says that he listens.
 pub(super) const ATTEMPTS_MAX: u8 = 14;

@@ -1,4 +1,5 @@
-//! How busy a connection is, and which lanes it has ([`super::lane_assignment`]): four bytes.
+//! Measures how busy a connection is, and names its lanes, in four bytes
+//! ([`super::lane_assignment`]).
 
 /// Sends by a channel between two of a connection that is busy.
 const NEAR: u16 = 32;

@@ -1,4 +1,4 @@
-//! How much a peer can make a process keep of its light connections (docs/budgets.md).
+//! Bounds what a peer can make a process keep of its light connections (docs/budgets.md).
 
 /// Budget: bytes that may be sent to a connection before it was accepted. It is what who opens one
 /// keeps a copy of, too; the first request of most protocols fits.

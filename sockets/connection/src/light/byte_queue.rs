@@ -1,4 +1,4 @@
-//! Bytes of a connection that somebody is to have yet: blocks, in a list.
+//! Queues bytes of a connection in blocks of a pool that all connections share.
 
 use super::budgets::{CHANNELS, SPARE, UNACCEPTED_BLOCKS};
 

@@ -1,6 +1,8 @@
-//! By what the two ends of a channel call their connections. Who opens one chooses: even numbers
-//! are of one side, odd ones of the other. A number is used again when both have said that they
-//! have closed: nothing of the old connection comes then any more.
+//! Maps the ids by which two processes name the connections of a channel to slots.
+//!
+//! The side that opens a connection chooses its id: even numbers are of one side, odd ones of the
+//! other. An id is used again when both have said that they have closed: nothing of the old
+//! connection comes then any more.
 
 /// Of a channel, by id: the slot of each connection, or what to use next.
 pub struct ConnectionIds<'a> {

@@ -1,5 +1,6 @@
-//! What goes through a channel: a word, and behind it the bytes of the frame, up to a multiple of
-//! eight.
+//! Encodes frames, which are what goes through a channel.
+//!
+//! A frame is a word, and behind it the bytes of the frame, up to a multiple of eight.
 
 /// Bytes of the word that comes first.
 pub const HEADER: usize = 8;

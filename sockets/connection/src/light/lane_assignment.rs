@@ -1,12 +1,14 @@
-//! Which connections are busy, and have a lane to themselves.
+//! Assigns lanes to busy connections, as each end records it.
 //!
-//! Connections of a channel share its ring. One that sends much gets a *lane* for what it sends: a
-//! ring of bytes of its own, which its ends fill and empty without frames, and without what all
-//! connections of a process have in common. There are few, and the channel says whose they are:
-//! `Lane` gives one to a connection, `Home`, `End` and `Close` take it away. What was in it then
-//! comes behind what is in the queue, and before all that comes by the channel.
+//! Connections of a channel share its ring. A connection that sends much gets a *lane* for what it
+//! sends: a ring of bytes of its own, which its ends fill and empty without frames, and without
+//! what all connections of a process have in common. There are few, and frames of the channel
+//! assign them: `AssignLane` gives one to a connection; `ReleaseLane`, `End` and `Close` take it
+//! away. What was in it then comes behind what is in the queue, and before all that comes by the
+//! channel.
 //!
-//! Who has one has credit left for all that is in it: so it can always come home to the channel.
+//! A connection with a lane has credit left for all that is in it: so it can always return to the
+//! channel.
 
 pub use super::activity::Flow;
 

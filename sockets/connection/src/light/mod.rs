@@ -1,16 +1,16 @@
-//! Light connections: those that have no socket of the kernel's (docs/decisions/0053).
+//! Decides what light connections answer: those without a socket of the kernel's
+//! (docs/decisions/0053).
 //!
 //! All connections of two processes share a *channel*, through which frames go both ways. Here is
 //! what frames mean, and what a process keeps of each connection.
 //!
 //! * [`frame`]: what goes through a channel.
-//! * [`budgets`]: how much of all that there may be.
+//! * [`budgets`]: bounds.
+//! * [`slot`], [`slot_table`]: one connection, as one end has it; all of them, and lists.
+//! * [`connection_ids`]: how the two ends name a connection.
 //! * [`byte_queue`]: bytes that have come and were not received.
 //! * [`acceptance`], [`acceptance_stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`lane_assignment`], [`activity`]: whether it has a lane to itself.
-//! * [`slot`]: one connection, as one end has it.
-//! * [`slot_table`]: all of them, and lists of those that are ready.
-//! * [`connection_ids`]: by what the two ends call them.
 
 pub mod acceptance;
 pub mod acceptance_stage;

@@ -1,7 +1,7 @@
-//! One light connection, as one of its ends has it.
+//! Holds one light connection, as one of its ends has it, and answers calls as TCP would.
 //!
-//! A slot is some hundred bytes, and all that an idle connection costs but for a number of the
-//! process and two ids of its channel. What it answers is what TCP's socket would.
+//! A slot is some hundred bytes, and all that an idle connection costs but for a descriptor of the
+//! process and two ids of its channel.
 
 use super::acceptance_stage::{AcceptanceStage, OWES_ACCEPTED};
 use super::activity::Activity;
@@ -101,7 +101,8 @@ pub struct Slot {
     pub id: u32,
     /// How many descriptors name it.
     pub fd_count: u32,
-    /// Bytes that have come; or, before it was accepted, those that were sent ([`super::acceptance`]).
+    /// Bytes that have come; or, before it was accepted, those that were sent
+    /// ([`super::acceptance`]).
     pub queue: ByteQueue,
     /// Bytes that may be sent.
     pub credit: u32,

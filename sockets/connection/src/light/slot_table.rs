@@ -1,4 +1,4 @@
-//! All light connections of a process, and lists of them.
+//! Holds all light connections of a process, and links them into lists.
 
 use super::frame::Endpoints;
 use super::slot::{Flag, Slot};

@@ -86,7 +86,8 @@ fn room_is_what_was_read() {
     });
 }
 
-/// What the reader's threads know of a lane, as `sockets/preload/src/light/lane_assignment.rs` has it.
+/// What the reader's threads know of a lane, as
+/// `sockets/preload/src/light/lane_assignment.rs` has it.
 #[derive(Default)]
 struct Known {
     tail: u64,

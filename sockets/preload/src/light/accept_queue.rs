@@ -1,5 +1,7 @@
-//! Connections that wait to be accepted at a listening socket: in the order in which they came, and
-//! those of each channel together, so that none of a full backlog is looked for.
+//! Queues connections that wait to be accepted at a listening socket.
+//!
+//! In the order in which they came, and those of each channel together, so that the channel with
+//! the most is found without a search when the backlog is full.
 
 use omniverb_connection::light::{List, Slot, SlotTable};
 

@@ -1,5 +1,7 @@
-//! Which addresses connections are light to: all, or those in ranges that the administrator has
-//! said (`sockets_light` of the daemon's configuration, by which `omniverb run` tells programs).
+//! Decides to which addresses connections are light: to all, or to configured ranges.
+//!
+//! Ranges come from `sockets_light` of the daemon's configuration, by which `omniverb run` tells
+//! programs.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};

@@ -1,9 +1,9 @@
-//! Who finds his lane full waits for its reader, as long as that one reads.
+//! Lets a sender wait for the reader of a full lane, as long as that one reads.
 //!
-//! To take the connection home to the channel at once would be right, and slow: what comes by the
-//! channel costs its reader several times as much, so that the lane, which the sender has again
-//! after a few calls, is full before the reader comes to it. But who does not read at all, since he
-//! sends himself perhaps, is not waited for: then there is the channel's room.
+//! To return the connection to the channel at once would be right, and slow: what comes by the
+//! channel costs its reader several times as much, so that the lane, which the sender gets again
+//! after a few calls, is full before the reader comes to it. But a peer that does not read at all,
+//! perhaps since it sends itself, is not waited for: then there is the channel's room.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};

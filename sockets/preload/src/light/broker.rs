@@ -1,4 +1,4 @@
-//! Speaks with the broker of light connections.
+//! Asks the broker for channels, keeps the routes that it has told, and reads its messages.
 
 use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};

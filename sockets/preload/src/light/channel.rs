@@ -1,14 +1,15 @@
-//! A channel: memory that this process shares with another one, with a ring of frames each way, and
-//! a pair of sockets by which each wakes the other and hears of its end.
+//! Maps a channel: memory shared with another process, a ring of frames each way, a doorbell.
+//!
+//! The doorbell is a pair of sockets, by which each process wakes the other and hears of its end.
 //!
 //! Order: a writer writes frames, then its head (release); a reader reads the head (acquire), the
 //! frames, then moves its tail (release), which the writer reads (acquire) before it writes there
-//! again. Before a process sleeps it says so (`SeqCst`) and looks once more; who has written a head
-//! or a tail looks (a fence between, `SeqCst`) whether the other one sleeps. One of the two sees
-//! the other. In the same way who opens a connection says that he is about to (`SeqCst`) and looks
-//! whether the other side has left a socket that listens; who has left one says so (`SeqCst`), and
-//! waits until the other one is not about to: then he has what was opened before in the ring, and
-//! refuses it.
+//! again. Before a process sleeps it says so (`SeqCst`) and looks once more; a process that has
+//! written a head or a tail looks (a fence between, `SeqCst`) whether the other one sleeps. One of
+//! the two sees the other. In the same way a process that opens a connection says that it is about
+//! to (`SeqCst`) and looks whether the other side has closed a listening socket. A process that has
+//! closed one says so (`SeqCst`), and waits until the other one is not about to open: then it has
+//! what was opened before in the ring, and refuses it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};

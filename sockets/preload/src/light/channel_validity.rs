@@ -1,4 +1,4 @@
-//! Whether a channel to another network namespace may be read still, which the broker says.
+//! Checks whether a channel to another network namespace may still be read, as the broker says.
 
 use omniverb_connection::light::slot::Closing;
 

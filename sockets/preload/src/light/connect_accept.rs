@@ -1,10 +1,11 @@
-//! `listen`, `connect`, `accept`: the socket that listens is the kernel's, and TCP comes to it as
-//! ever; whoever connects from a process that has the library, too, needs no other socket of the
-//! kernel's.
+//! Implements `listen`, `connect` and `accept` for light connections.
+//!
+//! The socket that listens is the kernel's, and TCP comes to it as ever. A process that connects,
+//! and has the library, too, needs no other socket of the kernel's.
 //!
 //! A descriptor of a light connection is a duplicate of one placeholder: a socket that was opened
 //! by its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call
-//! that nobody sees says `EBADF`.
+//! that is not intercepted says `EBADF`.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;

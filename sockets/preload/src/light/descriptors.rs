@@ -1,4 +1,4 @@
-//! Which descriptor is for which light connection.
+//! Maps descriptors to light connections.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

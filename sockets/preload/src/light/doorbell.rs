@@ -1,4 +1,4 @@
-//! Descriptors by which one process or thread wakes another, by their places among our own.
+//! Rings the descriptors by which one process or thread wakes another.
 
 use std::os::fd::BorrowedFd;
 

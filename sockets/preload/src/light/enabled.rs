@@ -1,5 +1,7 @@
-//! Whether there may be light connections in this process. A child of `fork`, whoever makes it and
-//! how, finds by itself that it is one, and begins anew: what its parent has is nothing of its own.
+//! Tells whether this process may have light connections, and starts anew in a child of `fork`.
+//!
+//! A child finds by itself that it is one, however it was made: a page is wiped on fork. What its
+//! parent has is not its own.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Light connections in sets of epoll, and listening sockets to which some come.
+//! Answers `epoll_ctl` and `epoll_wait` for sets that have light connections.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};

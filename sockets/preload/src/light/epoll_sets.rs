@@ -1,6 +1,7 @@
-//! Sets of epoll that light connections are in. For the kernel they are in none: what is ready of
-//! them is in a list here. A set is known by its id, which all its descriptors share
-//! ([`crate::table`]).
+//! Keeps the epoll sets that have light connections, and their ready lists.
+//!
+//! For the kernel light connections are in no set. A set is known by its id, which all its
+//! descriptors share ([`crate::table`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

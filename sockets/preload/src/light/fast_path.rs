@@ -1,5 +1,6 @@
-//! A call that moves one piece of memory, whole, by a lane: the shortest way there is. What is not
-//! so simple goes the ways of [`super::transfer`], as if nobody had looked here.
+//! Moves one piece of memory by a lane, for calls that need nothing else.
+//!
+//! All other calls go by [`super::transfer`], as if the fast path had not been tried.
 
 use core::ffi::c_int;
 use core::ops::RangeInclusive;

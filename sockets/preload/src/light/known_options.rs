@@ -1,5 +1,6 @@
-//! Names the options that a light connection can have, and notes sockets of the kernel's that have
-//! others: such a socket stays TCP.
+//! Lists the options that a light connection can have, and marks sockets that have others.
+//!
+//! A socket with other options stays TCP.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

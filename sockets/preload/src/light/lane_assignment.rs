@@ -1,9 +1,11 @@
-//! Which connections have lanes, for who has the lock of all: who sends gives them, and takes them
-//! away; who receives hears of it by the channel. ([`super::lanes`]: what goes by them.)
+//! Assigns lanes to busy connections, under the lock of the state.
 //!
-//! Nobody waits for room in a lane. Who finds his full looks for a while, and then takes the
-//! connection home to the channel, where what was said of credit and room holds: then there is as
-//! much room for what is not read as there would be without lanes.
+//! The sender gives lanes and takes them away; the receiver hears of it by the channel. What goes
+//! by them is in [`super::lanes`].
+//!
+//! No thread sleeps for room in a lane. A sender that finds its lane full looks for a while, and
+//! then returns the connection to the channel, where credit and room hold as always: then there is
+//! as much room for what is not read as there would be without lanes.
 
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};

@@ -1,4 +1,4 @@
-//! What a channel's lanes are ([`super::lane_assignment`]), as this process knows of them.
+//! Records which connections have the lanes of a channel, as this process knows it.
 
 use omniverb_formats::channel::LANES;
 

@@ -1,13 +1,12 @@
-//! What goes by a lane, a ring that one connection has to itself one way, moves without the lock
-//! that is before all else: each lane has one of its own. Here is what a thread does that has only
-//! that; who gets a lane, and when it comes home, is in [`super::lane_assignment`].
+//! Moves bytes by lanes, each under a lock of its own instead of the lock of the state.
 //!
-//! A lane is of use to a thread as long as it says so: whoever has the lock of all takes that away
-//! before anything is said of its connection by the channel that ends it, and before the memory
-//! goes. So a thread here looks at nothing but the lane, and whether the channel has frames, which
-//! may be about this connection: with those, without bytes, or without room it goes the other way.
+//! A lane is a ring that one connection has to itself one way ([`super::lane_assignment`]). It is of
+//! use to a thread as long as it says so: the holder of the state's lock takes that away before
+//! anything is said of its connection by the channel that ends it, and before the memory goes. So a
+//! thread here looks at nothing but the lane, and whether the channel has frames, which may be about
+//! this connection: with those, without bytes, or without room it goes the other way.
 //!
-//! The order of locks: that of all, then one of a lane. Who has one of a lane takes no other.
+//! The order of locks: that of the state, then one of a lane, and no other.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

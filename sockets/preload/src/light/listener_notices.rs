@@ -1,4 +1,4 @@
-//! Tells the broker of sockets that listen.
+//! Tells the broker which sockets listen, and which listen no more.
 
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;

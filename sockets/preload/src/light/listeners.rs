@@ -1,4 +1,4 @@
-//! Sockets of the kernel's that listen, to which light connections come as well.
+//! Keeps listening sockets of the kernel's to which light connections come as well.
 
 use core::ffi::c_int;
 

@@ -1,5 +1,7 @@
-//! Which addresses are this host's: the peer of a channel says to which one a connection comes, and
-//! from which, and the program believes `accept`.
+//! Finds out which addresses are this host's, for connections whose addresses a peer names.
+//!
+//! The peer of a channel says to which address a connection comes, and from which, and the program
+//! believes what `accept` says.
 
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;

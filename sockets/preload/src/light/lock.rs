@@ -1,5 +1,6 @@
-//! A lock that is held for a moment, and knows whose it is: a signal's handler that interrupts its
-//! own thread there finds nobody who would give it up, and is refused.
+//! Provides a short lock that knows its thread, and refuses a signal handler of that thread.
+//!
+//! A handler that interrupts its own thread there would wait for ever.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

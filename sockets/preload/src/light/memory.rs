@@ -1,5 +1,4 @@
-//! Memory from the kernel, and for how many: for tables, and for lists of one call that are too
-//! long for the stack.
+//! Maps memory of the kernel's for tables, and for lists of one call too long for the stack.
 
 use core::ffi::c_void;
 

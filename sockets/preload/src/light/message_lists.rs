@@ -1,5 +1,7 @@
-//! Calls with lists of parts or of messages, by light connections: what the kernel says of a list
-//! before it looks at the connection, and calls of several messages one after another.
+//! Implements calls with lists of parts or of messages (`sendmmsg`, `readv`) for light connections.
+//!
+//! What the kernel says of a list before it looks at the connection is said here as well; several
+//! messages go one after another.
 
 use core::ffi::c_int;
 

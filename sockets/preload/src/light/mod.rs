@@ -1,25 +1,23 @@
-//! Light mode: connections between processes that both have the library, without a socket of the
-//! kernel's (docs/decisions/0053). `OMNIVERB_SOCKETS=light`, for worlds that are closed: what has
-//! a light connection cannot be handed on, to a child or to another program. Or, beside those that
-//! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
-//! what carries a light connection is something of the kernel's, as it is for the program.
+//! Light mode: connections between two processes with the library, without a socket of the kernel's
+//! (docs/decisions/0053).
 //!
-//! * [`connect_accept`]: `listen`, `connect`, `accept`; [`disconnect`]: `connect` with `AF_UNSPEC`.
-//!   [`address_ranges`]: to which addresses. [`broker`]: who
-//!   leads to whom; [`observed_connections`]: in another network namespace. [`listener_notices`]: who listens.
-//! * [`transfer`]: bytes; [`message_lists`]: calls with many parts or messages; [`msg_trunc`]: bytes
-//!   that are only counted. [`waiting`], [`sleepers`], [`doorbell`]: until some come. [`polling`],
-//!   [`epoll_members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
-//!   until they are accepted.
-//! * [`channel`]: what two processes share. [`progress`]: what comes by it. [`lanes`]: what a
-//!   connection has of it to itself; [`lane_assignment`], [`lane_owners`]: which do.
-//! * [`reconnect`], [`unaccepted`], [`route_lookup`]: connections that were refused by who listens, and go to
-//!   who else does.
-//! * [`local_addresses`]: whose addresses a peer may name. [`channel_validity`]: which channels may be read.
-//! * [`enabled`]: whether there are any.
-//! * [`state`]: what is known, and its [`lock`]. [`descriptors`]: of which descriptor. [`options`],
-//!   [`socket_addresses`]: what is asked of a socket; [`option_profiles`], [`slot_options`], [`known_options`]: which
-//!   options it has.
+//! `OMNIVERB_SOCKETS=light`, for programs that do not hand sockets on: a light connection cannot go
+//! to a child or to another program. Or, beside those that are carried, to addresses in the ranges
+//! of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For what carries a light connection is
+//! something of the kernel's, as it is for the program.
+//!
+//! * Calls: [`connect_accept`], [`disconnect`], [`transfer`], [`fast_path`], [`message_lists`],
+//!   [`msg_trunc`], [`options`].
+//! * Waiting: [`waiting`], [`sleepers`], [`doorbell`], [`backpressure`]; among other descriptors
+//!   [`polling`], [`epoll_members`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
+//! * Listening: [`listeners`], [`accept_queue`], [`listener_notices`].
+//! * Routes: [`address_ranges`], [`broker`], [`route_lookup`], [`local_addresses`],
+//!   [`observed_connections`].
+//! * Channels: [`channel`], [`channel_validity`], [`progress`]; their lanes [`lanes`],
+//!   [`lane_assignment`], [`lane_owners`].
+//! * Connections that were refused and open again: [`reconnect`], [`unaccepted`].
+//! * State: [`state`], [`lock`], [`memory`], [`descriptors`], [`enabled`].
+//! * Options: [`option_profiles`], [`slot_options`], [`known_options`], [`socket_addresses`].
 
 mod accept_events;
 mod accept_queue;

@@ -1,4 +1,4 @@
-//! Tells of light members of a set that is itself waited for: in another set, or by `poll`.
+//! Reports light members of an epoll set that is itself waited for, by another set or by `poll`.
 
 use core::ffi::c_int;
 

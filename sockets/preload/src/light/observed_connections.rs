@@ -1,9 +1,9 @@
-//! Connections of the kernel's to and from other network namespaces, by which the broker sees that
-//! the network brings them there. Where it has seen one, those that follow for a while are light.
+//! Chooses kernel connections that the broker observes, to learn routes between namespaces.
 //!
-//! Both ends of one offer it, whether or not it would be worth a link of its own: so little is
-//! needed that few are. Who connects knows whether one is wanted; who accepts does not, and takes
-//! one of each address in a while for it.
+//! Where the broker has seen one, those that follow for a while are light. Both ends of one offer
+//! it, whether or not it would be worth a link of its own: so little is needed that few are. The
+//! connecting end knows whether one is wanted. The accepting end does not, and takes one of each
+//! address in a while for it.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

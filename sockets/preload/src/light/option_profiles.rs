@@ -1,9 +1,9 @@
-//! Options of light connections: each combination is had by a real connection of the kernel's, of
-//! this process with itself, that no bytes go by. So what an option is rounded to, what is
-//! inherited of a listening socket, which value is refused and what nobody has set are the kernel's
-//! to say.
+//! Keeps combinations of socket options, each on a real socket of the kernel's.
 //!
-//! Connections that were given the same share a profile; whoever asks nothing has none.
+//! Each is a connection of this process with itself, by which no bytes go. So the kernel says how
+//! an option is rounded, what is inherited of a listening socket, which value is refused, and what
+//! the defaults are. Connections with the same options share a profile; those with defaults have
+//! none.
 
 use core::ffi::{c_int, c_void};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

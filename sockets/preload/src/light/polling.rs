@@ -1,5 +1,6 @@
-//! `poll` and `select` where light connections are among what is waited for. The kernel is asked
-//! about the others.
+//! Implements `poll` and `select` where light connections are among the descriptors.
+//!
+//! The kernel is asked about the others.
 
 use core::ffi::c_int;
 

@@ -1,5 +1,6 @@
-//! Frames that have come are taken out of channels, and what is owed goes in. Whoever makes a call
-//! with a light connection does so; nobody else does.
+//! Takes frames out of channels, and puts in what connections owe.
+//!
+//! Each call with a light connection does so, for all connections; no thread exists for it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,9 +1,10 @@
-//! Connections that were refused by the process that they had come to, before a program had
-//! accepted them there: its listening socket was closed, or it is gone. The kernel's would wait at
-//! the same socket for whoever else has it. So the broker is asked once more, and they open again
-//! there; if nobody listens any more they are reset, as the kernel's are.
+//! Opens connections again that were refused before a program had accepted them.
 //!
-//! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
+//! Their listening socket was closed, or its process is gone. The kernel's connections would wait
+//! at the same socket for the other processes that have it. So the broker is asked once more, and
+//! they open again there; if no process listens any more they are reset, as the kernel's are.
+//!
+//! No call waits for the broker here: what is left to do is done by a later call.
 
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};

@@ -1,4 +1,4 @@
-//! Where an address leads, for who has the lock: nobody is waited for.
+//! Looks up which channel leads to an address, without waiting for the broker.
 
 use omniverb_connection::light::frame::Endpoint;
 

@@ -1,9 +1,9 @@
-//! Threads that sleep until something comes for a light connection.
+//! Puts threads to sleep until something comes for a light connection, and wakes them.
 //!
-//! Each has a descriptor of its own (`eventfd`), by which threads of this process wake it. What
-//! other processes ring is in one set of the kernel's, in which all sleepers wait besides: whoever
-//! is woken by that takes out what has come, for all, and wakes the others. So nothing that rings
-//! is heard by one thread and meant for another that sleeps on.
+//! Each has an `eventfd` of its own, by which threads of this process wake it. The doorbells of
+//! other processes are in one set of the kernel's, in which all sleepers wait besides: a thread
+//! that is woken by that takes out what has come, for all, and wakes the others. So no doorbell is
+//! heard by one thread and meant for another that sleeps on.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;

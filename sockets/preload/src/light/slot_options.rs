@@ -1,5 +1,5 @@
-//! Options of one light connection, or of a listening socket: which combination it has
-//! ([`super::option_profiles`]), and how it comes to another one.
+//! Sets and inherits options of one light connection, by its profile
+//! ([`super::option_profiles`]).
 
 use core::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

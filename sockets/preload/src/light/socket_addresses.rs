@@ -1,4 +1,4 @@
-//! Addresses of sockets, as C has them.
+//! Converts addresses between C's structures and endpoints.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,10 +1,10 @@
-//! What a process knows of its light connections, and the one lock before it.
+//! Holds what a process knows of its light connections, behind one lock.
 //!
-//! Whoever has the lock makes no call that waits, so it is soon free again. A signal's handler that
-//! interrupts its own thread there finds nobody who would give it up: it is refused, and its call
-//! says `EAGAIN`. (A handler that leaves by `longjmp` from there has it locked for good: then all
-//! calls with light connections are refused. Who leaves a lane so, which he has
-//! for some instructions, is refused by all, and whoever comes to that lane waits in vain.)
+//! The holder of the lock makes no call that waits, so it is soon free again. A signal handler that
+//! interrupts its own thread there is refused, and its call says `EAGAIN`. (A handler that leaves
+//! by `longjmp` from there has it locked for good: then all calls with light connections are
+//! refused. A thread that leaves a lane so, which it holds for some instructions, is refused by
+//! all, and others that come to that lane wait in vain.)
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Bytes of light connections: sent, received.
+//! Sends and receives bytes of light connections.
 
 use core::ffi::c_int;
 

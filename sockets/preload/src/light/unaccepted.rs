@@ -1,4 +1,4 @@
-//! Connections that go by no channel, and when somebody is to look after them
+//! Keeps connections that are in no channel, and decides when they are tried again
 //! ([`super::reconnect`]).
 
 use omniverb_connection::light::List;

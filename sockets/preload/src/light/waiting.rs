@@ -1,4 +1,4 @@
-//! Waiting for something of light connections: a look, then sleep.
+//! Waits for something of light connections: polls for a moment, then sleeps.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
