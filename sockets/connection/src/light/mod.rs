@@ -5,7 +5,7 @@
 //! what frames mean, and what a process keeps of each connection.
 //!
 //! * [`frame`]: what goes through a channel.
-//! * [`budgets`]: bounds.
+//! * [`budgets`]: how much of all that there may be.
 //! * [`slot`], [`slot_table`]: one connection, as one end has it; all of them, and lists.
 //! * [`connection_ids`]: how the two ends name a connection.
 //! * [`byte_queue`]: bytes that have come and were not received.

@@ -70,7 +70,7 @@ pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
     // Nobody believes it before it is seen: this is no time that was not long ago.
     let began = (clock::now() ^ 1 << 63).max(1);
     link.set(Word::Looked, began);
-    let mut one = libc::pollfd { fd: fd, events: shadow::ALL.bits() as i16, revents: 0 };
+    let mut one = libc::pollfd { fd, events: shadow::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
     shadow::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
     let events = PollFlags::from_bits_retain(one.revents as u16);

@@ -274,7 +274,7 @@ fn by_kernel(
         }
         residue::flush_all();
         let events = PollFlags::OUT.bits() as i16;
-        let mut one = libc::pollfd { fd: fd, events, revents: 0 };
+        let mut one = libc::pollfd { fd, events, revents: 0 };
         let now = clock::milliseconds();
         let limit = shadow::send_limit(fd).map(u64::from);
         // All in all: the other end may go on saying that more is unread.

@@ -569,7 +569,7 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
 
 /// The kernel has something for this descriptor.
 fn is_readable(fd: c_int) -> bool {
-    let mut one = libc::pollfd { fd: fd, events: libc::POLLIN, revents: 0 };
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: it lives across the call.
     keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
 }

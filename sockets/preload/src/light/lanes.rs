@@ -1,10 +1,10 @@
 //! Moves bytes by lanes, each under a lock of its own instead of the lock of the state.
 //!
-//! A lane is a ring that one connection has to itself one way ([`super::lane_assignment`]). It is of
-//! use to a thread as long as it says so: the holder of the state's lock takes that away before
+//! A lane is a ring that one connection has to itself one way ([`super::lane_assignment`]). It is
+//! of use to a thread as long as it says so: the holder of the state's lock takes that away before
 //! anything is said of its connection by the channel that ends it, and before the memory goes. So a
-//! thread here looks at nothing but the lane, and whether the channel has frames, which may be about
-//! this connection: with those, without bytes, or without room it goes the other way.
+//! thread here looks at nothing but the lane, and whether the channel has frames, which may be
+//! about this connection: with those, without bytes, or without room it goes the other way.
 //!
 //! The order of locks: that of the state, then one of a lane, and no other.
 
