@@ -8,7 +8,7 @@ use omniverb_ring::UserMemory;
 use crate::call::{self, Call};
 use crate::carry;
 use crate::carry::Wait;
-use crate::carry::parts::Parts;
+use crate::carry::iovecs::Parts;
 use crate::functions::watched;
 use crate::light::{self, Waits, message_lists};
 use crate::messages;
@@ -536,7 +536,7 @@ fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
 fn send_whole(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
     match light::fast_path::send(fd, piece, flags, carry::leaves_some) {
-        None => carry::whole::send(fd, piece, flags),
+        None => carry::fast_path::send(fd, piece, flags),
         sent => sent,
     }
 }
@@ -546,7 +546,7 @@ fn send_whole(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> O
 fn receive_whole(fd: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
     match light::fast_path::receive(fd, piece, flags, carry::leaves_some) {
-        None => carry::whole::receive(fd, piece, flags),
+        None => carry::fast_path::receive(fd, piece, flags),
         got => got,
     }
 }

@@ -173,7 +173,7 @@ fn who_leaves_leaves_bytes_to_the_writer() {
 
 /// Somebody finds no bytes, and clears what says that there may be some, which is a word of the
 /// link and a bit among those of all, while a writer puts some: the kernel has them, or it still is
-/// said that there are some (`sockets/preload/src/carry/dirty.rs`, `residue.rs`).
+/// said that there are some (`sockets/preload/src/carry/unread_links.rs`, `residue.rs`).
 #[test]
 fn bytes_that_nobody_has_taken_back_are_spoken_of() {
     loom::model(|| {
@@ -281,7 +281,7 @@ fn an_attempt_is_nobody_elses() {
 }
 
 /// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
-/// who settles that it is not (`sockets/preload/src/carry/row.rs`), while another one falls asleep
+/// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls asleep
 /// and wakes: nobody is welcome without a mark, or beside a sleeper.
 #[test]
 fn who_is_welcome_is_marked() {

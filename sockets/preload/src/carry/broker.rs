@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use super::links::{Link, Memory, Note, Word};
-use super::{clock, links, over, shadow, watch};
+use super::{clock, connection_watch, ended_links, kernel_socket, links};
 use crate::table::DESCRIPTORS;
 use crate::{ledger, own, sole, wanted};
 
@@ -155,7 +155,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
 
 /// For who is in here alone: of links that are over.
 fn tell_of_the_ended() {
-    over::each(|name| tell(Request::Ended { link: name }, &[]));
+    ended_links::each(|name| tell(Request::Ended { link: name }, &[]));
 }
 
 fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
@@ -192,7 +192,7 @@ fn open() -> bool {
     STATE.seen.store(0, Ordering::Relaxed);
     STATE.count.fetch_add(1, Ordering::Relaxed);
     STATE.socket.store(kept as u64 + 1, Ordering::Release);
-    own::named(&STATE.socket).into_iter().for_each(watch::put_broker);
+    own::named(&STATE.socket).into_iter().for_each(connection_watch::put_broker);
     tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
 }
 
@@ -201,7 +201,7 @@ fn name() -> [u64; 2] {
     let mut name = [0_u64; 2];
     let to = name.as_mut_ptr();
     // SAFETY: the kernel writes sixteen bytes.
-    shadow::keeping_errno(|| unsafe { libc::prctl(libc::PR_GET_NAME, to) });
+    kernel_socket::keeping_errno(|| unsafe { libc::prctl(libc::PR_GET_NAME, to) });
     name
 }
 
@@ -226,7 +226,7 @@ fn lost() {
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
     // Another one knows nothing of its links. Nobody would say that those to other namespaces are
     // over.
-    over::each(|_| true);
+    ended_links::each(|_| true);
     part(|link| link.has(Note::Across));
     own::close(fd);
 }
@@ -271,15 +271,15 @@ pub(crate) fn has_mail() -> bool {
 /// There is mail to be taken, or something to be said.
 #[inline(always)]
 pub(super) fn is_any() -> bool {
-    has_mail() || over::are_many()
+    has_mail() || ended_links::are_many()
 }
 
-/// Links that are over are left when nobody is in here ([`super::mail`]).
+/// Links that are over are left when nobody is in here ([`super::broker_messages`]).
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {
             link.note(Note::Parted);
-            over::part();
+            ended_links::part();
         }
     });
 }
@@ -296,7 +296,7 @@ pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
 fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
     if socket().is_none() {
         // Calls are not to come here for ever. Those that are parted with are left by the next one.
-        return over::not_now();
+        return ended_links::not_now();
     }
     let page = STATE.page.load(Ordering::Acquire);
     if page != 0 {
@@ -374,7 +374,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             let link = Link::of_tag(tag);
             if let Some(link) = link.filter(|_| reach == Reach::Across) {
                 link.note(Note::Across);
-                watch::are_across();
+                connection_watch::are_across();
             }
             let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
             if let Some(link) = link {
@@ -445,7 +445,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         return false;
     };
     link.set(Word::Name, name);
-    watch::put(link, link.get(Word::Fd) as c_int);
+    connection_watch::put(link, link.get(Word::Fd) as c_int);
     link.has_come(base, side);
     link.stirs();
     // Who leaves says so and looks for the memory then; one of the two is seen.

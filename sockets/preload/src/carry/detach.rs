@@ -15,9 +15,9 @@ use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
+use super::epoll_slot::Row;
 use super::links::{Link, Memory, Note, Word};
-use super::row::Row;
-use super::{arrived, residue, shadow};
+use super::{kernel_socket, receive_queue, unread};
 use crate::errno::keeping_errno;
 
 /// Why a link is over.
@@ -61,7 +61,7 @@ fn is_over(thread: u64) -> bool {
     keeping_errno(|| {
         // SAFETY: no memory is involved, and no signal is sent.
         let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as c_int, 0) };
-        found < 0 && shadow::errno() == libc::ESRCH
+        found < 0 && kernel_socket::errno() == libc::ESRCH
     })
 }
 
@@ -80,9 +80,9 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
     if link.get(Word::Memory) == 0 || link.has(Note::Detached) {
         return;
     }
-    residue::undisturbed(|| {
+    unread::undisturbed(|| {
         let pump = link.word(Word::Pump);
-        let has_pump = residue::take_pump(pump);
+        let has_pump = unread::take_pump(pump);
         let under_way = loop {
             if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
                 break thread;
@@ -91,7 +91,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
             settle();
         };
         fence(Ordering::SeqCst);
-        let is_its = residue::is_its(link, fd);
+        let is_its = unread::is_its(link, fd);
         let is_sound = has_pump && moves(link, fd, why, is_its) == Some(());
         if !is_sound {
             link.note(Note::Broken);
@@ -100,7 +100,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
                 replace_by_nothing(link);
             }
             if is_its {
-                shadow::reset(fd);
+                kernel_socket::reset(fd);
             }
         }
         under_way.store(0, Ordering::SeqCst);
@@ -130,7 +130,7 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
     outward.stop();
     let rest = match outward.take_back() {
         Ok(Some(stretch)) if is_its => {
-            let sent = residue::give(link, &outward, fd, stretch);
+            let sent = unread::give(link, &outward, fd, stretch);
             let rest = stretch.behind(sent);
             if rest.bytes == 0 {
                 outward.passed(stretch, sent).map(|()| None)
@@ -158,7 +158,7 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
     let copied = read.ok()?;
     let is_late = why == Why::NotAllowed
         && copied > 0
-        && !(is_its && arrived::has_come(fd, own_inward_fence(link)?));
+        && !(is_its && receive_queue::has_come(fd, own_inward_fence(link)?));
     (rest.is_ok() && !is_late).then_some(())
 }
 

@@ -15,14 +15,17 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_connection::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
-use super::limit::{Limit, SHORTLY, Wait};
+use super::kernel_check::{self, Seen};
 use super::links::{self, Link, Note, Word};
-use super::look::{self, Seen};
 use super::members::{self, Apart, Looked, Row, Sleepers, may_be_member};
-use super::news::{EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news};
-use super::welcome::Unread;
+use super::reader_polling::Unread;
+use super::ring_events::{
+    EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news,
+};
+use super::timeouts::{Limit, SHORTLY, Wait};
 use super::{
-    arrived, awake, clock, detach, epoll_wakeup, leaving, mail, residue, shadow, waking, welcome,
+    broker_messages, clock, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
+    reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::table::{self, DESCRIPTORS};
 use crate::{ledger, sole, uncounted};
@@ -61,7 +64,7 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
     };
     if !may {
         ledger::keep(fd, Why::Member);
-        leaving::leave_fd(fd);
+        kernel_fallback::leave_fd(fd);
     }
 }
 
@@ -88,7 +91,7 @@ pub(super) unsafe fn changed(
             fence(Ordering::SeqCst);
             // Another thread may have put it there again meanwhile.
             if members::membership(fd, DESCRIPTORS.look(fd).id()) != Ok(None) {
-                leaving::leave(link, fd);
+                kernel_fallback::leave(link, fd);
             }
         }
     } else if DESCRIPTORS.look(fd).why() == Why::Free {
@@ -108,7 +111,7 @@ pub(super) unsafe fn changed(
         } else if !is_in || may.is_err() {
             ledger::keep(fd, Why::Member);
             link.leaves_set();
-            leaving::leave(link, fd);
+            kernel_fallback::leave(link, fd);
         }
     } else {
         // What it was there with is no more: from now on the kernel tells of it.
@@ -129,7 +132,7 @@ pub(super) fn is_seen(set: c_int) {
     sole::spread(set);
     fence(Ordering::SeqCst);
     if let Some(row) = Row::of(entry.id()) {
-        row.each_of_all(|_| true, |link| leaving::leave(link, fd_of(link)));
+        row.each_of_all(|_| true, |link| kernel_fallback::leave(link, fd_of(link)));
     }
 }
 
@@ -146,7 +149,7 @@ pub(super) fn are_seen(fds: impl Iterator<Item = c_int>) {
 /// The ring has nothing to say of it, now or ever: what it was is over.
 fn nothing_comes(link: Link) -> bool {
     let is_done = |direction: omniverb_formats::Direction<_>| {
-        direction.head().is_stopped() && arrived::waiting(link) == 0
+        direction.head().is_stopped() && receive_queue::waiting(link) == 0
     };
     link.has(Note::Renewable) && link.inward().is_none_or(is_done)
 }
@@ -219,7 +222,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if by_kernel > 0 {
             self.row.counts(by_kernel as u64);
         }
-        awake::ages(self.row);
+        member_polling::ages(self.row);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
@@ -241,8 +244,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 return told;
             }
             let mut is_passing = false;
-            self.row.each_held(arrived::is_taken, |link| {
-                is_passing |= arrived::settles(link, began);
+            self.row.each_held(receive_queue::is_taken, |link| {
+                is_passing |= receive_queue::settles(link, began);
                 true
             });
             if !is_passing && self.marks() == before {
@@ -256,7 +259,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     fn marks(&self) -> u64 {
         let mut all = 0_u64;
         self.row.each_astir(|link| {
-            all = all.wrapping_add(arrived::mark(link));
+            all = all.wrapping_add(receive_queue::mark(link));
             true
         });
         all
@@ -270,14 +273,14 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             return 0;
         }
         let fd = fd_of(link);
-        if matches!(look::look_watched(link, fd), Seen::Another) {
+        if matches!(kernel_check::look_watched(link, fd), Seen::Another) {
             // It was closed unseen.
             links::forget(fd, link);
             link.leaves_set();
             return 0;
         }
         // It may be over: then there is no more than what was seen before.
-        mail::look();
+        broker_messages::look();
         let bits = news(link);
         if bits == 0 {
             return 0;
@@ -286,7 +289,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
         // What an edge tells is all that is so; and behind an error there may be bytes.
-        let is_all = events & !OURS == 0 && look::is_recent(link, clock::now());
+        let is_all = events & !OURS == 0 && kernel_check::is_recent(link, clock::now());
         let is_error = bits & !READABLE != 0;
         let kernels = match same.is_some() || is_error || is_edge && !is_all {
             true => kernels(link, events),
@@ -335,7 +338,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         self.row.each_held(has_bytes, |link| {
             let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
             let readable = events & READABLE;
-            if readable == 0 || arrived::waiting(link) == 0 {
+            if readable == 0 || receive_queue::waiting(link) == 0 {
                 return true;
             }
             let lacks = |event: libc::epoll_event| {
@@ -343,7 +346,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 its == data && bits & readable == 0
             };
             if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
-                && arrived::is_readable(link, fd_of(link))
+                && receive_queue::is_readable(link, fd_of(link))
                 && kernels(link, events) & self.get(at).events != 0
             {
                 link.set(Word::Shown, newest(link));
@@ -361,21 +364,21 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             (0..told).any(|at| ends(self.get(at)))
         };
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
-            residue::each_with_bytes(
+            unread::each_with_bytes(
                 |link| self.row.has(link) && ends(link.get(Word::Data)),
-                |link| _ = look::look_now(link, fd_of(link)),
+                |link| _ = kernel_check::look_now(link, fd_of(link)),
             );
         }
     }
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
-        if !awake::welcomes(self.row, READABLE) {
+        if !member_polling::welcomes(self.row, READABLE) {
             return self.ask_first();
         }
         let is_there = || self.has_news();
         let (told, how) =
-            welcome::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
+            reader_polling::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
         self.row.looked(how);
         told
     }
@@ -383,7 +386,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// What others, who look, have still to read of what they were sent.
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
-        residue::each_with_bytes(
+        unread::each_with_bytes(
             |link| self.row.has(link),
             |link| {
                 if let Some(outward) = link.outward() {
@@ -401,7 +404,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         let mut is_any_welcome = false;
         self.row.each_astir(|link| {
             let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
-            is_any_welcome = asks && welcome::is_welcoming(link);
+            is_any_welcome = asks && reader_polling::is_welcoming(link);
             !is_any_welcome
         });
         if is_any_welcome { self.ask() } else { 0 }
@@ -423,7 +426,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Waits in the kernel, while no member is welcome.
     fn sleep_once(&self, limit: Limit) -> c_int {
         uncounted::falls_asleep(self.set);
-        awake::sends_away(self.row);
+        member_polling::sends_away(self.row);
         detach::settle();
         let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
@@ -431,9 +434,9 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if told == 0 {
             let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
             let was_short;
-            (told, was_short) = waking::asleep(|| {
+            (told, was_short) = wake_latency::asleep(|| {
                 let mut limit = limit;
-                if residue::leaves_unread() {
+                if unread::leaves_unread() {
                     if limit == Limit::AsAsked {
                         let told = sleep(Limit::Shortly);
                         if told != 0 || self.is_nudged.get() {
@@ -441,7 +444,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                         }
                         limit = Limit::After(SHORTLY as u64);
                     }
-                    residue::flush_all();
+                    unread::flush_all();
                 }
                 sleep(limit)
             });
@@ -451,7 +454,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             }
         }
         uncounted::wakes(self.set);
-        shadow::keeping_errno(mail::hear);
+        kernel_socket::keeping_errno(broker_messages::hear);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
         told
@@ -461,7 +464,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 /// What the kernel shows of a member.
 fn kernels(link: Link, events: u32) -> u32 {
     let wanted = PollFlags::from_bits_retain((events & !PRIVATE) as u16);
-    u32::from(shadow::events(fd_of(link), wanted, 0).bits())
+    u32::from(kernel_socket::events(fd_of(link), wanted, 0).bits())
 }
 
 /// A set has no row. Who waits is counted then, so that nobody joins it who would not wake him; its
@@ -487,8 +490,8 @@ pub(super) fn wait(
     wait: Wait,
     native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
 ) -> c_int {
-    mail::look();
-    residue::give_back();
+    broker_messages::look();
+    unread::give_back();
     let is_nudged = Cell::new(false);
     let native = |events, most, limit| {
         let told = native(events, most, limit);
@@ -508,7 +511,7 @@ pub(super) fn wait(
             break row;
         }
         // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
-        residue::flush_all();
+        unread::flush_all();
         let began = clock::milliseconds();
         let told = native(events, most, limit);
         if wait != Wait::Never {
@@ -521,13 +524,13 @@ pub(super) fn wait(
     };
     if events.is_null() || most <= 0 {
         is_seen(set);
-        residue::flush_all();
+        unread::flush_all();
         return native(events, most, limit);
     }
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
     let call = Call { set: id, row, events, most: most as usize, native, found, is_nudged };
     let Wait::Until(most) = wait else { return call.ask_once() };
-    awake::welcomes_again(row, READABLE);
+    member_polling::welcomes_again(row, READABLE);
     if call.has_news() {
         let told = call.ask();
         if told != 0 {

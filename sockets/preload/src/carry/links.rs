@@ -3,7 +3,7 @@
 //! A link is a row of words that is made when its socket is offered, and used again when nobody
 //! holds it any more: a descriptor that is for it, or a call that is under way. A call that
 //! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
-//! short call has a link in hand without holding it ([`super::brief`]), which is looked at when
+//! short call has a link in hand without holding it ([`super::try_guard`]), which is looked at when
 //! nobody holds it any more.
 //!
 //! Who goes through many links only to see whether any is to be dealt with does so at a glance
@@ -20,10 +20,10 @@ use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
-use super::bits::{self, Bits};
-pub(super) use super::word::{ASTIR, Note, Word};
-use super::word::{ENDS, LEFT, MOST, WORDS};
-use super::{astir, dirty, over, worth};
+use super::link_bitmap::{self, Bits};
+pub(super) use super::link_words::{ASTIR, Note, Word};
+use super::link_words::{ENDS, LEFT, MOST, WORDS};
+use super::{admission, ended_links, maybe_ready, unread_links};
 use crate::place;
 use crate::room::Pieces;
 use crate::shared;
@@ -52,7 +52,8 @@ static ROW_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a descriptor was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 /// Links that nobody has any more, whose memory and rows somebody is still at; and there are some.
-static LEFT_ROWS: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
+static LEFT_ROWS: [AtomicU64; link_bitmap::WORDS] =
+    [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
 
 fn left() -> Bits {
@@ -166,7 +167,7 @@ impl Link {
     /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
     /// after this.
     pub(super) fn stirs(self) {
-        if let Some(astir) = astir::of(self.get(Word::Set)) {
+        if let Some(astir) = maybe_ready::of(self.get(Word::Set)) {
             self.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
             astir.put(self.index);
             fence(Ordering::SeqCst);
@@ -183,7 +184,7 @@ impl Link {
 
     /// It is in no set any more.
     pub(super) fn leaves_set(self) {
-        if let Some(astir) = astir::of(self.get(Word::Set)) {
+        if let Some(astir) = maybe_ready::of(self.get(Word::Set)) {
             astir.take(self.index);
             self.set(Word::Set, 0);
         }
@@ -257,7 +258,7 @@ impl Link {
         brief::who([Word::Writer, Word::Reader].map(|turn| self.word(turn)))
     }
 
-    /// A call is under way that has it in hand without holding it ([`super::brief`]).
+    /// A call is under way that has it in hand without holding it ([`super::try_guard`]).
     fn is_in_short_call(self) -> bool {
         self.turns() != [0; 2]
     }
@@ -304,19 +305,19 @@ impl Link {
     pub(super) fn tells_worth(self) {
         // Otherwise it had no time to carry anything.
         if !self.has(Note::Shared) && !self.has(Note::Renewable) {
-            worth::ended(self.has_carried());
+            admission::ended(self.has_carried());
         }
     }
 
     /// Nobody holds it, nor can, before its row is used anew.
     #[cold]
     fn end(self) {
-        if self.get(Word::Dirty) != 0 || dirty::all().has(self.index) {
-            dirty::take(self.index, self.word(Word::Dirty));
+        if self.get(Word::Dirty) != 0 || unread_links::all().has(self.index) {
+            unread_links::take(self.index, self.word(Word::Dirty));
         }
         self.tells_worth();
         if self.get(Word::Memory) != 0 {
-            over::put(self.get(Word::Name));
+            ended_links::put(self.get(Word::Name));
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(self.has_put(), Ordering::Relaxed);
         }

@@ -15,9 +15,9 @@ use omniverb_connection::descriptors::{Kind, Member, Why};
 
 use omniverb_formats::Direction;
 
+pub(super) use super::epoll_slot::{Looked, Row};
 use super::links::{Link, Memory, Word};
-pub(super) use super::row::{Looked, Row};
-use super::{arrived, epoll_wakeup};
+use super::{epoll_wakeup, receive_queue};
 use crate::sole;
 use crate::table::{DESCRIPTORS, MEMBERS};
 
@@ -88,7 +88,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
 /// There is nothing in the ring, and nothing comes there while somebody sleeps in the set.
 fn has_nothing(link: Link) -> bool {
     let is_empty =
-        |inward: Direction<Memory>| !inward.may_be_welcome() && arrived::is_all_read(&inward);
+        |inward: Direction<Memory>| !inward.may_be_welcome() && receive_queue::is_all_read(&inward);
     link.get(Word::Error) == 0 && link.inward().is_none_or(is_empty)
 }
 

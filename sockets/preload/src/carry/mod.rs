@@ -4,84 +4,84 @@
 //! It is on unless `OMNIVERB_SOCKETS` says something else than `carry`. What has no link is the
 //! kernel's, and everything in here is asked by the functions of `hooks` and `looks`.
 //!
-//! * [`process`]: its beginning and its end. [`links`]: what is known of each connection;
-//!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
-//!   sockets are offered; [`worth`]: and how soon.
-//! * [`whole`], [`at_once`]: sending and receiving one piece, simply, with a link in hand for a
-//!   moment ([`brief`]); [`attentive`]: waiting for it. [`outward`], [`inward`]: all else;
-//!   [`way`]: which of these; [`source`]: of what; [`turn`]: who may; [`full`]: where there is no
-//!   room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]: who may put bytes there;
-//!   [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
-//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of whose members
-//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`], [`epoll_wakeup`]; [`bits`]).
-//! * [`forking`]: processes that are made of this one.
-//!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
-//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel; [`detach`]: out of
-//!   the memory that the other end writes. [`look`], [`watch`], [`shadow`]: what the kernel says.
-//! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
+//! * [`lifecycle`]: its beginning and its end. [`links`]: what is known of each connection;
+//!   [`ended_links`]: what is no more. [`broker`], [`broker_messages`]: where links come from. [`offers`]: which
+//!   sockets are offered; [`admission`]: and how soon.
+//! * [`fast_path`], [`ring_copy`]: sending and receiving one piece, simply, with a link in hand for a
+//!   moment ([`try_guard`]); [`adaptive_spin`]: waiting for it. [`send`], [`receive`]: all else;
+//!   [`route_lookup`]: which of these; [`send_source`]: of what; [`writer_lock`]: who may; [`backpressure`]: where there is no
+//!   room; [`unread`], [`unread_links`]: what is not read yet. [`reader_polling`]: who may put bytes there;
+//!   [`spin_budget`], [`yield_cpu`], [`cpu_contention`], [`wake_latency`]: who waits for them, and how long.
+//!   [`poll_select`]: `poll` and `select`; [`epoll`], [`timeouts`] and [`members`]: sets, of whose members
+//!   few are looked at ([`epoll_slot`], [`maybe_ready`], [`member_polling`], [`ring_events`], [`epoll_wakeup`]; [`link_bitmap`]).
+//! * [`fork`]: processes that are made of this one.
+//!   [`reattach`]: links that come again after that, or after they have rested ([`suspend`]).
+//! * [`receive_queue`]: what was not received yet. [`kernel_fallback`]: back to the kernel; [`detach`]: out of
+//!   the memory that the other end writes. [`kernel_check`], [`connection_watch`], [`kernel_socket`]: what the kernel says.
+//! * [`usage_report`]: how much was carried; `crate::ledger`: what is not, and why.
 
-mod arrived;
-mod aside;
-mod astir;
-mod at_once;
-mod attentive;
-mod awake;
-mod bits;
-mod brief;
+mod adaptive_spin;
+mod admission;
+mod backpressure;
 pub(crate) mod broker;
+mod broker_messages;
 pub(crate) mod clock;
-mod crowd;
+mod connection_watch;
+mod cpu_contention;
 mod detach;
-mod dirty;
-mod ended;
+mod ended_links;
 mod epoll;
+mod epoll_slot;
 mod epoll_wakeup;
-mod forking;
-mod full;
-mod inward;
-mod leaving;
-mod limit;
+pub(crate) mod fast_path;
+mod forgotten_links;
+mod fork;
+pub(crate) mod iovecs;
+mod kernel_check;
+mod kernel_fallback;
+mod kernel_socket;
+mod lifecycle;
+mod link_bitmap;
+mod link_words;
 mod links;
-mod look;
-mod mail;
+mod maybe_ready;
+mod member_polling;
 mod members;
-mod news;
-mod offering;
-mod outward;
-mod over;
-pub(crate) mod parts;
-pub(crate) mod patience;
-mod process;
-mod renewing;
-pub(crate) mod report;
-mod residue;
-mod resting;
-mod row;
-mod shadow;
-mod source;
-mod turn;
-mod waits;
-mod waking;
-mod watch;
-mod way;
-mod welcome;
-pub(crate) mod whole;
-mod word;
-mod worth;
+mod offers;
+mod poll_select;
+mod reader_polling;
+mod reattach;
+mod receive;
+mod receive_queue;
+mod ring_copy;
+mod ring_events;
+mod route_lookup;
+mod send;
+mod send_source;
+pub(crate) mod spin_budget;
+mod suspend;
+mod timeouts;
+mod try_guard;
+mod unread;
+mod unread_links;
+pub(crate) mod usage_report;
+mod wake_latency;
+mod writer_lock;
+mod yield_cpu;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
-pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
-pub(crate) use limit::{How, Limit, Wait};
+pub(crate) use fork::{clones, forked, forks, forks_unseen, lends, runs};
+use iovecs::Parts;
+pub(crate) use lifecycle::{begin, ends};
 use links::{Note, Word};
-use offering::Found;
-pub(crate) use offering::offers;
+use offers::Found;
+pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
-use parts::Parts;
-pub(crate) use process::{begin, ends};
-pub(crate) use source::{Asked, File};
-use way::{Way, by_resting, carried, link_of, link_to_send_by};
+use route_lookup::{Way, by_resting, carried, link_of, link_to_send_by};
+pub(crate) use send_source::{Asked, File};
+pub(crate) use timeouts::{How, Limit, Wait};
 
 use crate::rows::{self, Gone};
 use crate::table;
@@ -96,7 +96,7 @@ pub(crate) fn is_on() -> bool {
 /// There may be bytes that somebody has left unread, after which every call looks that moves bytes.
 #[inline(always)]
 pub(crate) fn leaves_some() -> bool {
-    dirty::is_any()
+    unread_links::is_any()
 }
 
 /// A descriptor has a link.
@@ -119,40 +119,40 @@ pub(crate) fn send(
             None => native(),
         };
     }
-    residue::give_back();
+    unread::give_back();
     stays_with_kernel(fd, flags);
     let way = carried(fd);
     if let Way::Unknown = way
         && let Some(at) = light::token_of(fd)
     {
-        return light::send(at, parts(), flags, residue::flush_all);
+        return light::send(at, parts(), flags, unread::flush_all);
     }
     if !matches!(way, Way::Ring(_)) {
-        residue::flush_before(fd, flags);
+        unread::flush_before(fd, flags);
     }
     let link = match link_to_send_by(way, fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
-    resting::look(link, fd);
+    let sent = send::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
+    suspend::look(link, fd);
     link.let_go();
     sent
 }
 
 /// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
 pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
-    residue::give_back();
+    unread::give_back();
     let native = || {
-        residue::flush_before(fd, 0);
+        unread::flush_before(fd, 0);
         native()
     };
     let link = match link_to_send_by(carried(fd), fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send_file(link, fd, file, native);
-    resting::look(link, fd);
+    let sent = send::send_file(link, fd, file, native);
+    suspend::look(link, fd);
     link.let_go();
     sent
 }
@@ -171,21 +171,21 @@ pub(crate) fn receive(
             None => native(),
         };
     }
-    residue::give_back();
+    unread::give_back();
     let link = match carried(fd) {
         Way::Ring(link) => link,
         Way::Rests(link) => {
-            residue::flush_before(fd, flags);
+            unread::flush_before(fd, flags);
             return by_resting(link, native);
         }
         Way::Unknown => {
             if let Some(at) = light::token_of(fd) {
-                residue::flush_before(fd, flags);
+                unread::flush_before(fd, flags);
                 return light::receive(at, parts(), flags);
             }
-            let found = offering::enter(fd);
+            let found = offers::enter(fd);
             if !matches!(found, Found::Carried(_)) {
-                residue::flush_before(fd, flags);
+                unread::flush_before(fd, flags);
             }
             match link_of(fd, found, Word::Sleeping, &native) {
                 Ok(link) => link,
@@ -193,7 +193,7 @@ pub(crate) fn receive(
             }
         }
     };
-    let got = inward::receive(link, fd, parts().filter(Parts::are_few), flags, native);
+    let got = receive::receive(link, fd, parts().filter(Parts::are_few), flags, native);
     link.let_go();
     got
 }
@@ -202,7 +202,7 @@ pub(crate) fn receive(
 #[inline(always)]
 pub(crate) fn may_sleep() {
     if links::is_on() && place::is_ours() {
-        residue::flush_all();
+        unread::flush_all();
     }
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn may_sleep() {
 #[inline(always)]
 pub(crate) fn may_wait(fd: c_int) {
     if links::is_on() && place::is_ours() {
-        residue::flush_before(fd, 0);
+        unread::flush_before(fd, 0);
     }
 }
 
@@ -229,7 +229,7 @@ pub(crate) unsafe fn poll(
         return native(How::Waits);
     }
     // SAFETY: as the caller says.
-    unsafe { waits::poll(all, count, wait(), native) }
+    unsafe { poll_select::poll(all, count, wait(), native) }
 }
 
 /// `select` and the like.
@@ -244,14 +244,14 @@ pub(crate) fn select(
         return native(How::Waits);
     }
     let [read, write, except] = sets;
-    waits::select(&waits::Sets { end, read, write, except }, wait(), native)
+    poll_select::select(&poll_select::Sets { end, read, write, except }, wait(), native)
 }
 
 /// The kernel alone has to do with a socket from now on.
 #[inline]
 pub(crate) fn leave(fd: c_int) {
     if links::has(fd) {
-        leaving::leave_fd(fd);
+        kernel_fallback::leave_fd(fd);
     }
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn loads() {
 #[inline]
 pub(crate) fn leave_unread_here(fd: c_int) {
     if links::has(fd) {
-        leaving::leave_unread_here(fd);
+        kernel_fallback::leave_unread_here(fd);
     }
 }
 
@@ -293,8 +293,8 @@ pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
     }
     let link = links::enter(fd)?;
     let left = link.has(Note::Inquires).then(|| {
-        let left = shadow::queued(fd).unwrap_or(0) + arrived::waiting(link);
-        let information = || shadow::Information::of(fd);
+        let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::waiting(link);
+        let information = || kernel_socket::Information::of(fd);
         // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
         let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
         c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
@@ -307,7 +307,7 @@ pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
 #[inline]
 pub(crate) fn stop_sending(fd: c_int) {
     if links::has(fd) {
-        leaving::stop_sending(fd);
+        kernel_fallback::stop_sending(fd);
     }
 }
 
@@ -360,7 +360,7 @@ pub(crate) fn wait_in_set(
 /// With all of them.
 pub(crate) fn leave_all() {
     if links::is_on() && place::is_ours() {
-        leaving::all();
+        kernel_fallback::all();
     }
 }
 
@@ -369,7 +369,7 @@ pub(crate) fn stop() {
     if links::is_on() && place::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         uncounted::count();
-        leaving::all();
+        kernel_fallback::all();
         links::turn_off();
         sole::stops();
     }
@@ -381,7 +381,7 @@ pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
     if flags & call::FLAGS != 0 && place::is_ours() && table::look(fd).kind().is_stream() {
         ledger::keep(fd, Why::Flag);
         fence(Ordering::SeqCst);
-        leaving::leave_fd(fd);
+        kernel_fallback::leave_fd(fd);
     }
 }
 
@@ -411,7 +411,7 @@ pub(crate) fn uncount() {
 /// closed then.
 pub(crate) fn executes() {
     if links::is_on() && place::is_ours() {
-        leaving::hand_all_over(|fd| !shadow::is_close_on_exec(fd));
+        kernel_fallback::hand_all_over(|fd| !kernel_socket::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
         // is alone.
         sole::retires(Gone::Perhaps);
@@ -422,16 +422,16 @@ pub(crate) fn executes() {
 #[inline]
 pub(crate) fn close(fd: c_int) {
     if (links::has(fd) || links::is_on() && rows::are_any()) && place::is_ours() {
-        leaving::close(fd);
-        mail::look();
+        kernel_fallback::close(fd);
+        broker_messages::look();
     }
 }
 
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
     if links::is_on() && place::is_ours() {
-        table::between(first, last).for_each(leaving::close);
-        mail::look();
+        table::between(first, last).for_each(kernel_fallback::close);
+        broker_messages::look();
     }
 }
 
@@ -447,9 +447,9 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
             if let Some(link) = links::enter(from) {
                 // The kernel keeps a member for as long as one of its descriptors is there.
                 if link.get(Word::Set) == 0 {
-                    leaving::escape(link, from);
+                    kernel_fallback::escape(link, from);
                 } else {
-                    leaving::leave(link, from);
+                    kernel_fallback::leave(link, from);
                 }
                 link.let_go();
             }
@@ -460,14 +460,14 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
 /// A descriptor is closed where nobody could see it before.
 pub(crate) fn forget(fd: c_int) {
     if links::has(fd) && place::is_ours() {
-        leaving::forget(fd);
+        kernel_fallback::forget(fd);
     }
 }
 
 /// A socket is about to be shut down.
 pub(crate) fn shut(fd: c_int, how: c_int) {
     if links::has(fd) {
-        leaving::shut(fd, how);
+        kernel_fallback::shut(fd, how);
     }
 }
 
@@ -485,21 +485,21 @@ pub(crate) fn has_changed(fd: c_int) {
 /// If that gives 0 it has written a descriptor there.
 pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(fd) else { return native() };
-    residue::give_back();
+    unread::give_back();
     let (mut turns, mut result, began) = (0, 0, clock::now());
     while turns < epoll::MOVES {
-        let before = arrived::mark(link);
+        let before = receive_queue::mark(link);
         result = native();
-        let more = arrived::waiting(link);
+        let more = receive_queue::waiting(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
-        let is_passing = arrived::settles(link, began);
-        let is_sure = !is_passing && arrived::mark(link) == before || turns == epoll::MOVES;
+        let is_passing = receive_queue::settles(link, began);
+        let is_sure = !is_passing && receive_queue::mark(link) == before || turns == epoll::MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
                 // SAFETY: as the caller says.
                 unsafe { *count += more as c_int };
-                arrived::shows(link);
+                receive_queue::shows(link);
             }
             break;
         }
@@ -512,8 +512,8 @@ pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let link = links::enter(fd)?;
     let error = if link.get(Word::Memory) != 0 {
-        _ = look::look_now(link, fd);
-        look::take_error(link)
+        _ = kernel_check::look_now(link, fd);
+        kernel_check::take_error(link)
     } else {
         None
     };
@@ -524,7 +524,7 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
 /// A message by this socket may carry descriptors: only then is it looked at before the kernel has
 /// said that it is there.
 pub(crate) fn may_pass(fd: c_int) -> bool {
-    links::is_on() && shadow::is_unix(fd)
+    links::is_on() && kernel_socket::is_unix(fd)
 }
 
 /// Descriptors that a message is about to carry to somebody.
@@ -538,7 +538,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
             crate::messages::each(message, |fd| {
                 sole::slips(fd);
                 epoll::is_seen(fd);
-                leaving::pass_fd(fd);
+                kernel_fallback::pass_fd(fd);
             })
         };
     }
@@ -550,7 +550,7 @@ pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
     let is_there = link.get(Word::Memory) != 0;
     let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
-    let rests = renewing::rests(link);
+    let rests = reattach::rests(link);
     link.let_go();
     if rests && is_there {
         return Some("rests");
@@ -570,7 +570,7 @@ pub(crate) fn one_part(
     length: usize,
     place: &mut [libc::iovec; 1],
 ) -> Option<Parts<'static>> {
-    *place = parts::one(bytes, length);
+    *place = iovecs::one(bytes, length);
     // SAFETY: the caller keeps it for as long as its call.
     unsafe { Parts::of(place.as_ptr(), 1) }
 }

@@ -13,8 +13,8 @@ use super::lanes::{self, Soon};
 use super::state::{State, with};
 use super::waiting::Waits;
 use crate::carry::clock;
-use crate::carry::parts::Parts;
-use crate::carry::patience::Patience;
+use crate::carry::iovecs::Parts;
+use crate::carry::spin_budget::Patience;
 
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
 /// twice as long at most, as [`Patience`] has it: then it sleeps, and hears signals.)

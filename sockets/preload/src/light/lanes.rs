@@ -23,7 +23,7 @@ use super::descriptors::Token;
 use super::memory::{CHANNELS, SLOTS};
 use super::{doorbell, lock};
 use crate::carry::broker as mail;
-use crate::carry::parts::Parts;
+use crate::carry::iovecs::Parts;
 use crate::place::{self, AtLane};
 use crate::room::Pieces;
 use crate::shared::Memory;

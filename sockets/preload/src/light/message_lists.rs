@@ -9,7 +9,7 @@ use super::descriptors::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
 use super::{msg_trunc, token_of};
-use crate::carry::parts::IOV_MAX;
+use crate::carry::iovecs::IOV_MAX;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 
 /// Messages of one call, at most (sendmmsg(2)).

@@ -75,7 +75,7 @@ pub(crate) use polling::Selected;
 use state::with;
 pub(crate) use waiting::Waits;
 
-use crate::carry::parts::Parts;
+use crate::carry::iovecs::Parts;
 use crate::errno::{fails, keeping_errno};
 use crate::place;
 use crate::table::{self, DESCRIPTORS};
@@ -467,7 +467,7 @@ pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, coun
         if got == 0 {
             return sent as isize;
         }
-        let part = crate::carry::parts::one(to, got);
+        let part = crate::carry::iovecs::one(to, got);
         let done = send(token, Parts::new(&part), 0, || {});
         let Ok(done) = usize::try_from(done) else { break };
         sent += done;

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use super::descriptors::Token;
 use super::state::with;
 use super::transfer::receive;
-use crate::carry::parts::{self, Parts};
+use crate::carry::iovecs::{self, Parts};
 
 /// Bytes that are dropped at a time.
 const PIECE: usize = 16 << 10;
@@ -46,6 +46,6 @@ fn peek(token: Token, length: usize, flags: c_int) -> isize {
 
 fn piece(token: Token, bytes: usize, flags: c_int) -> isize {
     let mut place = [0_u8; PIECE];
-    let part = parts::one(place.as_mut_ptr().cast::<c_void>(), bytes);
+    let part = iovecs::one(place.as_mut_ptr().cast::<c_void>(), bytes);
     receive(token, Parts::new(&part), flags)
 }

@@ -168,7 +168,7 @@ impl Selected {
     pub(super) fn concerns(&self) -> bool {
         let any = |fd: &usize| (0..3).any(|which| self.has(which, *fd));
         self.fds().filter(any).any(|fd| {
-            let one = libc::pollfd { fd as c_int, events: 0, revents: 0 };
+            let one = libc::pollfd { fd: fd as c_int, events: 0, revents: 0 };
             concerns(&[one])
         })
     }
@@ -182,7 +182,7 @@ impl Selected {
             let asked = (0..3).filter(|which| self.has(*which, fd));
             let events = asked.fold(0, |events, which| events | ASKS[which]);
             if events != 0 {
-                all[count] = libc::pollfd { fd as c_int, events, revents: 0 };
+                all[count] = libc::pollfd { fd: fd as c_int, events, revents: 0 };
                 count += 1;
             }
         }

@@ -17,7 +17,7 @@ use super::lanes::{self, Takes};
 use super::state::{State, with};
 use super::waiting::{Waits, until};
 use crate::carry::broker as mail;
-use crate::carry::parts::Parts;
+use crate::carry::iovecs::Parts;
 use crate::errno;
 
 /// The least room in a channel that bytes are put into.

@@ -7,7 +7,7 @@ use super::lane_assignment::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
-use crate::carry::patience::Patience;
+use crate::carry::spin_budget::Patience;
 use crate::errno::errno;
 
 /// How long a look lasts: some 60 us.

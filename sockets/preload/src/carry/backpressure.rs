@@ -1,0 +1,95 @@
+//! The ring is full: how long the other end is waited for to make room.
+
+use core::ffi::c_int;
+
+use omniverb_formats::Direction;
+
+use super::links::{Link, Memory, Word};
+use super::{clock, cpu_contention, kernel_socket, yield_cpu};
+
+/// Budget: how long room in the ring is waited for by a call that does not wait, all in all. Who
+/// reads all the time makes some sooner.
+pub(super) const ROOM: u64 = 1 << 19;
+/// Budget: the same for one that waits: longer than the other end needs to read all that the kernel
+/// may have before. And how long it may show no sign of reading meanwhile.
+pub(super) const PATIENCE: u64 = 1 << 28;
+const SILENCE: u64 = clock::SECOND >> 8;
+/// After so long in vain, all in all, the ring is left out for as long, and each time in a row for
+/// twice as long as before, up to two to this power. Calls that do not wait need several to see the
+/// other end through what the kernel has.
+const IN_VAIN: u64 = clock::SECOND >> 7;
+const LEFT_OUT_MAX: u64 = 8;
+/// How long it is between two looks for room, in pauses of the processor; and how many of them are
+/// done without giving the processor away.
+const PAUSES: u32 = 16;
+const LOOKS_AWAKE: u32 = 20;
+
+/// How long the program lets a call wait that sends, as the processor counts: rather less.
+pub(super) fn limit(fd: c_int) -> u64 {
+    let milliseconds = kernel_socket::send_limit(fd).map_or(u64::MAX, u64::from);
+    milliseconds.saturating_mul(clock::SECOND >> 12)
+}
+
+/// The ring was full for long, not long ago.
+pub(super) fn is_left_out(link: Link) -> bool {
+    let until = link.get(Word::LeftOutUntil);
+    until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
+}
+
+/// The reader makes room, for half of `room`, in the time that is `left` to this call, and as long
+/// as it shows that it reads, be it from the kernel what was sent before.
+pub(super) fn wait_for_room(
+    link: Link,
+    direction: &Direction<Memory>,
+    room: usize,
+    left: &mut u64,
+) -> bool {
+    let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
+    let sleep = if *left > ROOM { yield_cpu::Sleep::May } else { yield_cpu::Sleep::Never };
+    let (mut looks, mut had) = (0_u32, yield_cpu::Had::Us);
+    let (has_room, took) = loop {
+        for _ in 0..PAUSES {
+            core::hint::spin_loop();
+        }
+        let (place, life) = (direction.place(), direction.life());
+        let Ok(bytes) = direction.head().since(place) else { return false };
+        if life == 0 || place.is_taken() {
+            return false;
+        }
+        let now = clock::now();
+        if seen != (life, place) {
+            (seen, seen_at) = ((life, place), now);
+        }
+        let took = now.wrapping_sub(began);
+        let is_over = took >= *left || now.wrapping_sub(seen_at) >= SILENCE;
+        if bytes <= room / 2 || is_over {
+            break (bytes <= room / 2, took);
+        }
+        looks += 1;
+        if looks > LOOKS_AWAKE && cpu_contention::is_there() {
+            break (false, took);
+        } else if looks > LOOKS_AWAKE {
+            had = yield_cpu::give_way(sleep);
+        }
+    };
+    *left = left.saturating_sub(took);
+    if has_room {
+        yield_cpu::has_come(had);
+        link.set(Word::WaitedForRoom, 0);
+        if took < ROOM {
+            link.set(Word::LeftOut, 0);
+        }
+        return true;
+    }
+    let waited = link.get(Word::WaitedForRoom).saturating_add(took);
+    link.set(Word::WaitedForRoom, waited);
+    if waited >= IN_VAIN {
+        // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
+        let times = link.get(Word::LeftOut);
+        link.set(Word::LeftOut, (times + 1).min(LEFT_OUT_MAX));
+        let time = (waited << times).min(clock::SECOND);
+        link.set(Word::LeftOutUntil, clock::now().wrapping_add(time).max(1));
+        link.set(Word::WaitedForRoom, 0);
+    }
+    false
+}

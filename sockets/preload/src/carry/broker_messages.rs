@@ -1,0 +1,31 @@
+//! What the broker has said is heard, and done.
+
+use super::{broker, connection_watch, ended_links, kernel_fallback};
+use crate::light;
+
+/// Looks whether there is anything. For calls that have no link in their hands yet: some may be
+/// left.
+#[inline(always)]
+pub(super) fn look() {
+    if broker::is_any() {
+        take();
+    }
+}
+
+/// The same behind a call that has slept: whoever was to be heard of may be gone.
+pub(super) fn hear() {
+    connection_watch::hears();
+    look();
+}
+
+#[cold]
+fn take() {
+    match light::is_on() {
+        // Some of it is for light connections.
+        true => light::take_mail(),
+        false => _ = broker::take(&mut |_, _| {}),
+    }
+    if ended_links::take_parted() {
+        kernel_fallback::those_that_are_over();
+    }
+}

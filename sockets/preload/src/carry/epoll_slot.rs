@@ -1,0 +1,284 @@
+//! The row of an epoll set that has carried members.
+//!
+//! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
+//! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
+//! be told: only those have news, and only those are looked at by calls that wait. It is so from
+//! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends
+//! it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who may be welcome among
+//! those that are astir. (Bytes that the other end wanted to take back, and the kernel had no room
+//! for, may be in a ring besides: the program is told of those that the kernel has before them, and
+//! welcomes the other end by receiving these.)
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use omniverb_connection::descriptors::PIECE;
+
+use super::link_bitmap::Bits;
+use super::links::{self, ASTIR, Link, Word};
+use super::maybe_ready::{self, SETS};
+use super::members::is_open;
+use super::{clock, receive_queue, wake_latency};
+use crate::uncounted;
+
+/// So many members that are astir are worth to be looked at for the sake of one of them.
+pub(super) const CROWD: u64 = 1 << 10;
+
+/// Words of a row.
+const ID: usize = 0;
+const VAIN: usize = 1;
+pub(super) const SKIP: usize = 2;
+const TURN: usize = 3;
+/// The member that is told of first.
+const FIRST: usize = 4;
+/// When the kernel was asked for all that there is; 0: it was not.
+const ASKED: usize = 5;
+/// How many members were astir when that was counted last; which one is looked at next whether it
+/// still is; and how often some member was told of.
+pub(super) const MANY: usize = 6;
+pub(super) const HAND: usize = 7;
+pub(super) const TOLD: usize = 8;
+/// Somebody slept since those who are astir were welcomed.
+pub(super) const AWAY: usize = 9;
+/// Instead of an id: somebody makes the row.
+const BUSY: u64 = 1 << 63;
+
+/// One more than the last row that was ever used.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// What came of looking for a moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// Something was found.
+    Well,
+    /// It was not looked, and something would have been found: so it is worth another look. What
+    /// was in vain before still counts: where processes are many a sleep is short now and then.
+    Missed,
+    /// All the time was spent for nothing, or what was found came so late that the kernel would
+    /// have woken us before.
+    InVain,
+}
+
+/// The row of a set.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    words: &'static [AtomicU64; PIECE],
+    index: usize,
+}
+
+impl Row {
+    fn at(index: usize) -> Option<Row> {
+        maybe_ready::row(index).map(|words| Row { words, index })
+    }
+
+    fn used() -> impl Iterator<Item = Row> {
+        (0..USED.load(Ordering::Acquire) as usize).filter_map(Row::at)
+    }
+
+    /// The row of a set that has one.
+    #[inline]
+    pub(super) fn of(set: u32) -> Option<Row> {
+        if set == 0 {
+            return None;
+        }
+        Row::used().find(|row| row.set() == set)
+    }
+
+    /// The row that a link is in.
+    #[inline]
+    pub(super) fn with(link: Link) -> Option<Row> {
+        Row::at((link.get(Word::Set) as usize).checked_sub(1)?)
+    }
+
+    pub(super) fn is(self, other: Row) -> bool {
+        self.index == other.index
+    }
+
+    /// The row of a set, which gets one if there is room.
+    pub(super) fn claim(set: u32) -> Option<Row> {
+        if let Some(row) = Row::of(set) {
+            return Some(row);
+        }
+        let row = (0..SETS).find_map(|index| {
+            let row = Row { words: maybe_ready::made(index)?, index };
+            row.win(set).then_some(row)
+        })?;
+        USED.fetch_max(row.index as u64 + 1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        // Another thread may have made one at the same time, of which only one may be there.
+        let is_only = Row::used().all(|other| {
+            other.index == row.index || other.words[ID].load(Ordering::Acquire) != u64::from(set)
+        });
+        if !is_only {
+            row.words[ID].store(0, Ordering::Release);
+        }
+        is_only.then_some(row)
+    }
+
+    /// It is free, or of a set that was closed, and this set's now.
+    fn win(self, set: u32) -> bool {
+        let word = &self.words[ID];
+        let was = word.load(Ordering::Acquire);
+        let is_free = was == 0 || was != BUSY && !is_open(was as u32);
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        if !is_free || word.compare_exchange(was, BUSY, ok, err).is_err() {
+            return false;
+        }
+        self.astir().clear();
+        for link in (0..links::end()).filter_map(Link::at) {
+            // It may be in another one by now.
+            _ = link.word(Word::Set).compare_exchange(self.name(), 0, ok, err);
+        }
+        self.set_word(MANY, 0);
+        self.asked(0);
+        word.store(u64::from(set), Ordering::Release);
+        true
+    }
+
+    /// The id of its set.
+    pub(super) fn set(self) -> u32 {
+        self.words[ID].load(Ordering::Acquire) as u32
+    }
+
+    pub(super) fn word(self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_word(self, at: usize, value: u64) {
+        self.words[at].store(value, Ordering::Relaxed);
+    }
+
+    /// What the words of its links call it.
+    pub(super) fn name(self) -> u64 {
+        self.index as u64 + 1
+    }
+
+    /// Those that are astir.
+    pub(super) fn astir(self) -> Bits {
+        maybe_ready::bits(self.words)
+    }
+
+    /// Calls with each member that is astir, until that says that it is enough. It is not held, and
+    /// may be another link by now ([`Link::glance`]).
+    #[inline]
+    pub(super) fn each_astir(self, mut with: impl FnMut(Link) -> bool) {
+        let first = self.word(FIRST) as u32;
+        self.astir().each(first, links::end(), |index| match Link::at(index) {
+            Some(link) if self.has(link) => with(link),
+            _ => true,
+        });
+    }
+
+    /// The same, held, and with those of which `which` says so at a glance.
+    pub(super) fn each_held(
+        self,
+        mut which: impl FnMut(Link) -> bool,
+        mut with: impl FnMut(Link) -> bool,
+    ) {
+        self.each_astir(|link| !which(link) || self.holding(link, &mut with).unwrap_or(true));
+    }
+
+    /// Calls with a link, held, if it is a member still.
+    pub(super) fn holding<R>(self, link: Link, with: impl FnOnce(Link) -> R) -> Option<R> {
+        let link = links::hold(link.index())?;
+        let result = self.has(link).then(|| with(link));
+        link.let_go();
+        result
+    }
+
+    /// It is a member.
+    pub(super) fn has(self, link: Link) -> bool {
+        link.get(Word::Set) == self.name()
+    }
+
+    /// Calls with all members, held, astir or not, of which `which` says so at a glance.
+    pub(super) fn each_of_all(self, which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
+        for link in (0..links::end()).filter_map(Link::at) {
+            if self.has(link) && which(link) {
+                self.holding(link, &mut with);
+            }
+        }
+    }
+
+    /// As many members are astir as may be, and this one is not.
+    pub(super) fn is_crowded(self, link: Link) -> bool {
+        self.word(MANY) >= CROWD
+            && !self.astir().has(link.index())
+            && receive_queue::waiting(link) == 0
+    }
+
+    /// A link becomes a member, or is to be welcome again.
+    pub(super) fn comes(self, link: Link) {
+        link.set(Word::Since, self.word(TOLD));
+        link.set(Word::Idle, 0);
+        link.set(Word::Welcomed, 0);
+    }
+
+    /// What the ring of a member that is held has to tell: nothing for the time being, as was found
+    /// when the other end's word was this. If nothing else changes it need not be looked at.
+    pub(super) fn is_quiet(self, link: Link, word: u64, (events, told): (u64, u64)) {
+        link.word(Word::Quiet).swap(word, Ordering::SeqCst);
+        // Who changes it does that first, and then what is set here.
+        if link.get(Word::Events) != events || link.get(Word::Told) != told {
+            link.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+        }
+    }
+
+    /// A member has something, and is told of.
+    pub(super) fn tells(self, link: Link) {
+        link.set(Word::Since, self.counts(1));
+        link.set(Word::Idle, 0);
+        link.looks_at_once();
+    }
+
+    /// So many members were told of. How many these were in all.
+    pub(super) fn counts(self, told: u64) -> u64 {
+        // Roughly, where threads are many.
+        let told = self.word(TOLD).wrapping_add(told);
+        self.set_word(TOLD, told);
+        told
+    }
+
+    /// The next call begins with this member, of which there was no room to tell.
+    pub(super) fn begins_with(self, link: Link) {
+        self.set_word(FIRST, u64::from(link.index()));
+    }
+
+    /// Which call it is.
+    pub(super) fn turn(self) -> u64 {
+        self.words[TURN].fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Somebody sleeps in the set, or is about to.
+    #[inline]
+    pub(super) fn has_sleepers(self) -> bool {
+        uncounted::is_slept_in(self.set())
+    }
+
+    /// The kernel was asked not long ago, and has told all.
+    pub(super) fn was_asked(self) -> bool {
+        !clock::is_over(self.word(ASKED), clock::MOMENT)
+    }
+
+    /// It was asked then; 0: and may have more.
+    pub(super) fn asked(self, then: u64) {
+        self.set_word(ASKED, then);
+    }
+
+    /// This call is one that looks; those after some in vain do not.
+    pub(super) fn is_worth_looking(self) -> bool {
+        let left = self.word(SKIP);
+        self.set_word(SKIP, left.saturating_sub(1));
+        left == 0
+    }
+
+    /// How looking went.
+    pub(super) fn looked(self, how: Looked) {
+        let (vain, skip) = match how {
+            Looked::Well => (0, 0),
+            Looked::Missed => (self.word(VAIN), 0),
+            Looked::InVain => wake_latency::in_vain(self.word(VAIN)),
+        };
+        self.set_word(VAIN, vain);
+        self.set_word(SKIP, skip);
+    }
+}

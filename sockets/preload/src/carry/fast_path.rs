@@ -1,0 +1,55 @@
+//! A call that moves one piece of memory, whole, by the ring: the shortest way there is. What is
+//! not so simple goes the ways of [`super::send`] and [`super::receive`], as if nobody had looked
+//! here.
+
+use core::ffi::c_int;
+
+use omniverb_ring::UserMemory;
+
+use super::links::Word;
+use super::ring_copy::{self, RECEIVES_PLAINLY, SENDS_PLAINLY};
+use super::{adaptive_spin, broker, clock, kernel_check, try_guard, unread, unread_links};
+
+/// There is something that each call looks after.
+#[inline(always)]
+fn has_duties(now: impl FnOnce() -> u64) -> bool {
+    broker::is_any() || unread_links::is_any() && unread::is_due(now())
+}
+
+/// Sends a piece by the link of a descriptor, if that has one, with room, and nothing has to be
+/// looked after.
+#[inline(always)]
+pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
+    if flags & !SENDS_PLAINLY != 0 {
+        return None;
+    }
+    let brief = try_guard::enter(fd, Word::Writer)?;
+    let (link, now) = (brief.link(), clock::now());
+    if has_duties(|| now) || !kernel_check::was_recent(link, now) {
+        return None;
+    }
+    let direction = link.outward()?;
+    let is_put = direction.is_welcome() && ring_copy::put(link, &direction, fd, &piece);
+    is_put.then_some(piece.len() as isize)
+}
+
+/// Receives what is in the ring, if it is enough for this call.
+#[inline(always)]
+pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
+    if flags & !RECEIVES_PLAINLY != 0 {
+        return None;
+    }
+    let brief = try_guard::enter(fd, Word::Reader)?;
+    if has_duties(clock::now) {
+        return None;
+    }
+    let (link, direction) = (brief.link(), brief.link().inward()?);
+    let got = ring_copy::take(link, &direction, &piece, flags);
+    if got.is_some() || flags & libc::MSG_DONTWAIT != 0 {
+        return got;
+    }
+    let place = direction.place();
+    let has_come = adaptive_spin::may_look_first(link, &direction, place)
+        && adaptive_spin::look_first(link, &direction, place, piece.len());
+    if has_come { ring_copy::take(link, &direction, &piece, flags) } else { None }
+}

@@ -1,0 +1,59 @@
+//! Links that both ends need no more, and those that were forgotten while calls went on by them
+//! ([`super::reattach`]).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_formats::Direction;
+
+use super::links::{self, Link, Memory, Note, Word};
+
+/// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
+/// here is not forgotten.
+static OLD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// In a child: calls that were under way are not there.
+pub(super) fn begin_anew() {
+    OLD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
+/// Whether the other end has ended both directions, of one that this end has not left by itself:
+/// then it is noted.
+pub(super) fn is_ended(link: Link) {
+    let is_stopped =
+        |one: Option<Direction<Memory>>| one.is_some_and(|one| one.head().is_stopped());
+    if !link.has(Note::Left) && is_stopped(link.outward()) && is_stopped(link.inward()) {
+        link.note(Note::Left);
+        link.note(Note::Renewable);
+    }
+}
+
+/// Notes that a link is about to be forgotten, if there is room.
+pub(super) fn is_noted(tag: u64) -> bool {
+    let tag = tag.wrapping_add(1);
+    OLD.iter().any(|word| {
+        let was = word.load(Ordering::Acquire);
+        let is_free = was == 0 || !links::is_held(was.wrapping_sub(1));
+        is_free && word.compare_exchange(was, tag, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Some call is under way by a link that the socket had before: no new one is made.
+pub(super) fn has_old(link: Link) -> bool {
+    held().any(|tag| tag != link.tag() && links::cookie_of(tag) == link.get(Word::Cookie))
+}
+
+/// Some call is under way by a link that was forgotten.
+pub(super) fn are_any() -> bool {
+    held().next().is_some()
+}
+
+/// The same by one that the socket of this cookie had.
+pub(super) fn is_used(cookie: u64) -> bool {
+    held().any(|tag| links::cookie_of(tag) == cookie)
+}
+
+/// Tags of those that somebody still holds.
+fn held() -> impl Iterator<Item = u64> {
+    let noted = OLD.iter().map(|word| word.load(Ordering::SeqCst)).filter(|tag| *tag != 0);
+    noted.map(|tag| tag.wrapping_sub(1)).filter(|tag| links::is_held(*tag))
+}

@@ -1,0 +1,205 @@
+//! Processes that are made of this one.
+//!
+//! A child of `fork` has the same sockets. Each that may be carried is counted (`crate::sole`), and
+//! so are sets; all others are the kernel's from then on. Links are over then: who has the socket
+//! alone again gets another one ([`super::reattach`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_connection::descriptors::{Entry, Kind, Why};
+
+use super::kernel_fallback::Sharing;
+use super::{
+    broker, broker_messages, connection_watch, detach, forgotten_links, kernel_fallback,
+    kernel_socket, links, offers, reattach, unread_links, writer_lock,
+};
+use crate::sole::{self, Fork};
+use crate::table::DESCRIPTORS;
+use crate::{ledger, light, own, place, uncounted};
+
+/// A `fork` that is about to be made.
+pub(crate) struct Forking {
+    fork: Fork,
+    /// What is to be closed in the new process.
+    own: [Option<c_int>; 2],
+}
+
+/// This process is about to be two, by a call of which is said what came of it ([`forked`]).
+pub(crate) fn forks() -> Option<Forking> {
+    if !links::is_on() || !place::is_ours() {
+        return None;
+    }
+    // A link that has come ends properly, so that the other end can forget it, too.
+    broker_messages::look();
+    let fork = Fork::begin();
+    let mut written = 0;
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
+        match entry.kind() {
+            kind if kind.is_stream() || kind == Kind::Set => {
+                if !may_be_counted(fd, entry) || !fork.count(fd, entry) {
+                    keep(fd, &mut written);
+                }
+            }
+            // It may be closing at this moment.
+            _ => sole::uses_unknown(fd),
+        }
+    }
+    // Who makes a link makes it first, and looks then whether its socket is counted.
+    fence(Ordering::SeqCst);
+    reattach::forks();
+    kernel_fallback::share(Sharing::Counted);
+    if !fork.is_one_process() {
+        sole::spread_all();
+    }
+    Some(Forking { fork, own: [broker::fd(), connection_watch::fd()] })
+}
+
+/// It may be carried when this process has it alone again. Of a set: its members may.
+fn may_be_counted(fd: c_int, entry: Entry) -> bool {
+    if entry.kind() != Kind::Set {
+        return offers::may_be(fd, entry);
+    }
+    !entry.is_duplicated() && !entry.was_found() && entry.why() == Why::Free
+}
+
+/// It is the kernel's for good. The first ones are written down.
+fn keep(fd: c_int, written: &mut usize) {
+    if *written < ledger::AT_ONCE && DESCRIPTORS.look(fd).kind() != Kind::Set {
+        ledger::keep(fd, Why::Shared);
+        *written += 1;
+    } else {
+        DESCRIPTORS.keep(fd, Why::Shared);
+        sole::spread(fd);
+    }
+}
+
+/// It is made, or not: `child` is what the call has given.
+pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
+    if !links::is_on() {
+        return;
+    }
+    if child == 0 {
+        _ = broker::is_copy();
+        ledger::begin_anew();
+        writer_lock::begin_anew();
+        detach::begin_anew();
+        forgotten_links::begin_anew();
+        unread_links::begin_anew();
+        uncounted::begin_anew();
+        // Duplicates of the parent's, of no use here. Where there may be light connections a child
+        // closes all that it finds, when it finds that it is one.
+        let forking = forking.as_ref().filter(|_| !light::is_begun());
+        let own = forking.map(|forking| forking.own).into_iter().flatten();
+        own.flatten().for_each(own::close);
+    }
+    let Some(Forking { fork, .. }) = forking else { return };
+    _ = sole::tells_of_fork();
+    let is_one_process = fork.is_one_process();
+    if child < 0 && is_one_process {
+        fork.undo();
+        return;
+    }
+    // A child's memory is no picture of one instant: other threads write while it is copied.
+    if child == 0 || !fork.is_whole() {
+        share_the_new(fork, child == 0);
+    }
+    if child == 0 {
+        sole::is_copy();
+    }
+}
+
+/// What has come since the fork was begun both may have, and nobody has counted them. And a child's
+/// sets are the kernel's: who has made one may have it alone again, and then knows what is in it.
+#[cold]
+fn share_the_new(fork: Fork, is_child: bool) {
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
+        let is_set = entry.kind() == Kind::Set;
+        if !is_set && !entry.kind().is_stream() {
+            continue;
+        }
+        let is_new = !fork.has(fd, entry);
+        if is_new || is_child && is_set {
+            DESCRIPTORS.keep(fd, Why::Shared);
+        }
+        if is_new {
+            sole::spread(fd);
+        }
+    }
+    if !fork.is_one_process() {
+        sole::spread_all();
+    }
+    if is_child {
+        // The link is the parent's alone, who leaves it.
+        kernel_fallback::forget_unshared();
+    } else {
+        kernel_fallback::share(Sharing::Counted);
+    }
+}
+
+/// The same by a call of which nothing is said then: everybody may have everything.
+pub(crate) fn forks_unseen() {
+    if links::is_on() && place::is_ours() {
+        _ = sole::tells_of_fork();
+        none_of_these(|_| true);
+        kernel_fallback::share(Sharing::ForGood);
+    }
+}
+
+/// A process is about to be made that has this one's memory until it becomes another program, or
+/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
+pub(crate) fn lends() {
+    if links::is_on() && place::is_ours() {
+        none_of_these(|_| true);
+        kernel_fallback::hand_all_over(|_| true);
+    }
+}
+
+/// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
+/// sockets before. So it gets those that an exec does not close.
+pub(crate) fn runs() {
+    if links::is_on() && place::is_ours() {
+        let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
+        none_of_these(has);
+        kernel_fallback::hand_over_those(has);
+    }
+}
+
+/// Sockets that there are now are never offered, if `which` says so: others have them, too. And
+/// sets have no more members that are carried.
+fn none_of_these(which: impl Fn(c_int) -> bool) {
+    let mut written = 0;
+    for fd in 0..DESCRIPTORS.end() {
+        let entry = DESCRIPTORS.look(fd);
+        let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
+        if !is_any {
+            sole::uses_unknown(fd);
+        } else if which(fd) {
+            keep(fd, &mut written);
+        }
+    }
+}
+
+/// `clone`, with these flags.
+pub(crate) fn clones(flags: c_int) {
+    let has = |flag: c_int| flags & flag != 0;
+    let is_thread = has(libc::CLONE_THREAD);
+    let has_parts =
+        has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (is_thread || has(libc::CLONE_FILES));
+    // It is no thread, but has whatever this process opens from now on.
+    let has_later = has(libc::CLONE_FILES) && !is_thread && !has(libc::CLONE_VFORK);
+    if has_parts || has_later {
+        // Nothing is known of who has what.
+        super::stop();
+    }
+    if is_thread {
+        return;
+    }
+    if flags & libc::CLONE_VM != 0 {
+        lends();
+    } else {
+        forks_unseen();
+    }
+}

@@ -1,0 +1,146 @@
+//! A look at the kernel's socket, now and then.
+//!
+//! What happens to the connection happens there. While bytes go through the ring no call asks the
+//! kernel, so it is asked every [`clock::MOMENT`]: then a call that is made later than that finds
+//! what it would have found natively. It is also where a thread can be cancelled, and where it is
+//! noticed that the descriptor is for another socket than we know.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use omniverb_formats::layout::{CLOSED, SHUT_SEND};
+use rustix::event::PollFlags;
+use rustix::thread::sched_yield;
+
+use super::kernel_socket::{self, Information};
+use super::links::{Link, Note, Word};
+use super::{clock, connection_watch, unread};
+use crate::slots::next_poll;
+
+/// What was seen.
+pub(super) enum Seen {
+    /// These events; none if nothing new was looked at.
+    Events(PollFlags),
+    /// The descriptor is for another socket.
+    Another,
+}
+
+/// The connection is ending, or was reset.
+pub(super) const ENDING: PollFlags = PollFlags::RDHUP.union(PollFlags::ERR).union(PollFlags::HUP);
+/// How often the kernel is asked for a reset by its own interface, which is there at once: unless
+/// it has put that off, for which it needs the processor.
+const RESETS: u32 = 4;
+
+/// Looks, if that is long ago.
+#[inline(always)]
+pub(super) fn look(link: Link, fd: c_int) -> Seen {
+    if clock::is_over(link.get(Word::Looked), clock::MOMENT) {
+        look_now(link, fd)
+    } else {
+        Seen::Events(PollFlags::empty())
+    }
+}
+
+/// What was seen of it is true still, as far as can be told by who sends, at most.
+#[inline(always)]
+pub(super) fn is_recent(link: Link, now: u64) -> bool {
+    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT || connection_watch::is_calm(link, now)
+}
+
+/// The same, as far as is known without asking.
+#[inline(always)]
+pub(super) fn was_recent(link: Link, now: u64) -> bool {
+    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
+        || connection_watch::was_calm(link, now)
+}
+
+/// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
+#[inline(always)]
+pub(super) fn look_watched(link: Link, fd: c_int) -> Seen {
+    if is_recent(link, clock::now()) {
+        Seen::Events(PollFlags::empty())
+    } else {
+        look_now(link, fd)
+    }
+}
+
+/// Looks, whenever that was done last.
+#[cold]
+pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
+    // Who changes how it waits says so by another word here: then what is seen below is old.
+    // Nobody believes it before it is seen: this is no time that was not long ago.
+    let began = (clock::now() ^ 1 << 63).max(1);
+    link.set(Word::Looked, began);
+    let mut one = libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 };
+    // SAFETY: the structure lives across the call, which may be left: nothing is held here.
+    kernel_socket::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
+    let events = PollFlags::from_bits_retain(one.revents as u16);
+    if kernel_socket::cookie(fd) != Some(link.get(Word::Cookie)) {
+        return Seen::Another;
+    }
+    let is_non_blocking = kernel_socket::is_non_blocking(fd);
+    let (word, now) = (link.word(Word::Looked), clock::now().max(1));
+    if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if is_non_blocking {
+            link.note(Note::NonBlocking);
+        } else {
+            link.unnote(Note::NonBlocking);
+        }
+    }
+    if events.intersects(ENDING) {
+        // Of that it is not told again.
+        link.unnote(Note::Watched);
+        settle(link, fd, events);
+        _ = tells_of_reset(link, fd, events);
+    }
+    Seen::Events(events)
+}
+
+/// Once it is seen that the other end has gone without a word, with bytes in the ring that it has
+/// not read: natively the kernel would have reset the connection when it went. It does not know of
+/// these bytes, so it is sent them now, and resets; the error is ours to tell, once.
+fn settle(link: Link, fd: c_int, events: PollFlags) {
+    if link.has(Note::Settled) || link.has(Note::Broken) {
+        return;
+    }
+    let Some(outward) = link.outward() else { return };
+    if Information::of(fd).is_none_or(|information| !information.has_ended()) {
+        return;
+    }
+    let has_said = link.said() & (CLOSED | SHUT_SEND) != 0;
+    link.note(Note::Settled);
+    outward.stop();
+    let is_left = outward.head().since(outward.place()).is_ok_and(|bytes| bytes > 0);
+    if has_said || !is_left || events.contains(PollFlags::ERR) {
+        return;
+    }
+    unread::flush(link, fd);
+    link.note(Note::Resets);
+    for _ in 0..RESETS {
+        if tells_of_reset(link, fd, kernel_socket::events(fd, PollFlags::empty(), 0)) {
+            return;
+        }
+        sched_yield();
+    }
+}
+
+/// The connection was reset for what its other end had not read, which is told, once. Nobody waits
+/// for that: it may never come by a network.
+fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
+    let is_reset = link.has(Note::Resets) && events.contains(PollFlags::HUP);
+    if is_reset {
+        link.unnote(Note::Resets);
+        kernel_socket::take_error(fd);
+        link.fails(libc::ECONNRESET);
+    }
+    is_reset
+}
+
+/// An error that is to be told, once.
+pub(super) fn take_error(link: Link) -> Option<c_int> {
+    if link.get(Word::Error) == 0 {
+        return None;
+    }
+    let error = link.word(Word::Error).swap(0, Ordering::AcqRel);
+    (error != 0).then_some(error as c_int)
+}

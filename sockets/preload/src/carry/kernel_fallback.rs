@@ -1,0 +1,345 @@
+//! A socket goes back to the kernel, wholly: what was sent, and what was not received.
+//!
+//! Before anything is done with it that only the kernel can do, or that somebody does whom no
+//! library sees.
+
+use core::ffi::c_int;
+
+use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+
+use super::links::{self, Link, Note, Word};
+use super::unread::{self, is_its};
+use super::{detach, forgotten_links, kernel_socket, receive_queue};
+use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::{ledger, rows, sole};
+
+/// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
+/// in the ring, for this process and those that it forks.
+pub(super) fn escape(link: Link, fd: c_int) {
+    link.note(Note::Unwelcoming);
+    close_both(link, fd);
+}
+
+/// The same for one whose bytes this process reads on.
+fn close_both(link: Link, fd: c_int) {
+    link.note(Note::Kept);
+    stop(link, fd);
+}
+
+/// The same for one that may come again.
+fn stop(link: Link, fd: c_int) {
+    // Whoever brings the memory brings it and looks then whether this was said.
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(inward) = link.inward() {
+        inward.say_no_more();
+    }
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, fd) {
+            unread::flush(link, fd);
+        }
+    }
+}
+
+/// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
+/// nothing of it.
+fn escape_wholly(link: Link, fd: c_int) {
+    escape(link, fd);
+    pass_all(link, fd);
+}
+
+/// What was sent is with the kernel then.
+fn pass_all(link: Link, fd: c_int) {
+    if unread::has_bytes(link) && is_its(link, fd) {
+        unread::flush_wholly(link, fd);
+    }
+}
+
+/// And what was not received goes through the kernel, too: the other end sees to that, by the next
+/// thing that it does.
+pub(super) fn leave(link: Link, fd: c_int) {
+    escape_wholly(link, fd);
+    if receive_queue::waiting(link) > 0
+        && let Some(inward) = link.inward()
+        && inward.leave().is_err()
+    {
+        link.note(Note::Broken);
+    }
+}
+
+/// The same; other programs are about to have it, too.
+fn hand_over(link: Link, fd: c_int) {
+    link.note(Note::Shared);
+    leave(link, fd);
+}
+
+/// Nothing more is sent but by the kernel; what was sent is with it then. What comes in goes on as
+/// it did.
+pub(super) fn stop_sending(fd: c_int) {
+    let Some(link) = links::enter(fd) else { return };
+    link.note(Note::Kept);
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if unread::has_bytes(link) && is_its(link, fd) {
+            unread::flush_wholly(link, fd);
+        }
+    }
+    link.let_go();
+}
+
+/// Those end that the broker has said are over: nothing more comes by them, either way. What we
+/// have sent goes through the kernel; what it has no room for now it gets by the next calls, since
+/// nobody sends behind it but us. What this process has seen and not received it reads, since the
+/// other end may do nothing but compute from now on, and who was told of bytes would not find them.
+/// Whatever that writes from now on is not looked at ([`detach`]).
+pub(super) fn those_that_are_over() {
+    links::each(|fd, link| {
+        if link.has(Note::Parted) {
+            ledger::parted(fd, link.get(Word::Cookie));
+            link.unnote(Note::Parted);
+            link.note(Note::Over);
+            close_both(link, fd);
+            detach::detach(link, fd, detach::Why::NotAllowed);
+            unread::may_have_bytes(link);
+        }
+    });
+}
+
+/// The same for a descriptor, if it has a link.
+pub(super) fn leave_fd(fd: c_int) {
+    if let Some(link) = links::enter(fd) {
+        leave(link, fd);
+        link.let_go();
+    }
+}
+
+/// The same; what was not received is read in the ring.
+pub(super) fn leave_unread_here(fd: c_int) {
+    if let Some(link) = links::enter(fd) {
+        escape_wholly(link, fd);
+        link.let_go();
+    }
+}
+
+/// Somebody else is about to have it, too.
+pub(super) fn pass_fd(fd: c_int) {
+    if let Some(link) = links::enter(fd) {
+        hand_over(link, fd);
+        link.let_go();
+    }
+}
+
+/// What the descriptor had is no more, and nobody saw that.
+#[cold]
+pub(super) fn forget(fd: c_int) {
+    if let Some((link, _)) = links::take(fd) {
+        link.let_go();
+    }
+}
+
+/// A descriptor is about to be closed.
+pub(super) fn close(fd: c_int) {
+    let escaped = links::enter(fd).and_then(|link| {
+        // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
+        // long as the descriptor is for the link.
+        let is_last = link.get(Word::FdCount) == 1 && link.get(Word::Memory) != 0;
+        let escapes = is_last && is_its(link, fd);
+        if escapes {
+            escape(link, fd);
+        }
+        link.let_go();
+        escapes.then_some(link.index())
+    });
+    let taken = links::take(fd);
+    // A call that is under way, by this link or by one that the socket had before, may use the
+    // socket for as long as it likes. A fork that is counting at this moment is to see that, too.
+    let is_in_use = taken.is_some_and(|(link, _)| link.is_in_use())
+        || forgotten_links::are_any()
+            && kernel_socket::cookie(fd).is_some_and(forgotten_links::is_used);
+    if is_in_use {
+        sole::slips(fd);
+    }
+    let Some((link, is_last)) = taken else { return };
+    if is_last {
+        link.leaves_set();
+    }
+    let has_escaped = escaped == Some(link.index());
+    if is_last && (has_escaped || is_its(link, fd)) {
+        if link.get(Word::Memory) != 0 {
+            if !has_escaped {
+                escape(link, fd);
+            }
+            end(link, fd);
+        } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
+            // The broker may have its duplicate still, which would put the end off.
+            leave_sets(fd);
+            kernel_socket::end_now(fd);
+        }
+    }
+    link.let_go();
+    links::free_left();
+}
+
+/// No set has what is open at a descriptor any more. The kernel sees to that when nobody has it any
+/// more, and would tell of it until then.
+fn leave_sets(fd: c_int) {
+    MEMBERS.of_fd(fd, table::look(fd).id(), |member| {
+        if let Some(set) = DESCRIPTORS.fds_of(member.set).next() {
+            kernel_socket::leave_set(set, fd);
+        }
+    });
+}
+
+/// The last descriptor of this process is, of a link that has escaped.
+fn end(link: Link, fd: c_int) {
+    if link.has(Note::Shared) {
+        return;
+    }
+    link.say(CLOSED);
+    if unread::has_bytes(link) && !unread::flush(link, fd) {
+        // The kernel has no room for it: it is not to look as if that were the end.
+        return kernel_socket::close_will_reset(fd);
+    }
+    let Some(inward) = link.inward() else { return };
+    // Natively bytes that nobody has received make the end a reset. What comes from now on the
+    // other end takes back, and the kernel resets for it.
+    if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
+        kernel_socket::close_will_reset(fd);
+    }
+}
+
+/// A socket is about to be shut down.
+pub(super) fn shut(fd: c_int, how: c_int) {
+    let Some(link) = links::enter(fd) else { return };
+    let (receives, sends) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => (false, false),
+    };
+    if !is_its(link, fd) {
+        // Another socket's that came here unseen.
+        links::forget(fd, link);
+        link.let_go();
+        return;
+    }
+    if receives {
+        // The other end is told of this in the link's memory: it would not be in another one.
+        link.note(Note::Kept);
+    }
+    if (sends || receives) && link.get(Word::Memory) == 0 {
+        // Then it gets none, for the same reason.
+        link.note(Note::Kept);
+        link.note(Note::Left);
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+    if sends && let Some(outward) = link.outward() {
+        outward.stop();
+        unread::flush_wholly(link, fd);
+        link.say(SHUT_SEND);
+    }
+    if receives && let Some(inward) = link.inward() {
+        link.note(Note::Unwelcoming);
+        link.say(SHUT_RECEIVE);
+        inward.say_no_more();
+    }
+    link.let_go();
+}
+
+/// All of them go back.
+pub(super) fn all() {
+    links::each(|fd, link| leave(link, fd));
+}
+
+/// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
+pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
+    links::each(|fd, link| {
+        if is_handed_over(fd) {
+            hand_over(link, fd);
+        } else {
+            escape_wholly(link, fd);
+        }
+    });
+}
+
+/// The same; nothing happens to all others.
+pub(super) fn hand_over_those(which: impl Fn(c_int) -> bool) {
+    links::each(|fd, link| {
+        if which(fd) {
+            hand_over(link, fd);
+        }
+    });
+}
+
+/// How long other processes have what this one has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Nobody will ever know when they have it no more.
+    ForGood,
+    /// They are counted. The other end sends no more either, so that both can forget the link.
+    Counted,
+}
+
+/// Other processes are about to have all sockets that this one has, and the links, too.
+pub(super) fn share(how: Sharing) {
+    links::each(|fd, link| {
+        let renews = how == Sharing::Counted;
+        link.note(Note::Shared);
+        link.note(Note::Unwelcoming);
+        if renews {
+            stop(link, fd)
+        } else {
+            close_both(link, fd)
+        }
+        pass_all(link, fd);
+        if renews {
+            ends_both_ways(link);
+        }
+        detach::detach(link, fd, detach::Why::Shared);
+    });
+}
+
+/// What this side does not send any more the other one does not, either: it may come again.
+fn ends_both_ways(link: Link) {
+    // Whatever it was left for besides is noted, before this or behind it.
+    if !link.has(Note::Kept) {
+        if let Some(inward) = link.inward() {
+            inward.stop();
+        }
+        link.note(Note::Renewable);
+    }
+}
+
+/// A link is not worth its while: the kernel has its socket for some time. What is in it is read
+/// there.
+pub(super) fn rest(link: Link, fd: c_int) {
+    link.note(Note::Rested);
+    stop(link, fd);
+    ends_both_ways(link);
+}
+
+/// In a child: links that its parent has got while it was made are the parent's alone.
+pub(super) fn forget_unshared() {
+    links::each(|fd, link| {
+        if !link.has(Note::Shared) {
+            forget(fd);
+        }
+    });
+}
+
+/// The process ends: what becomes of each socket is what becomes of one that is closed.
+pub(super) fn finish() {
+    links::each(|fd, link| {
+        if rows::are_any() {
+            // Others of the family are to know.
+            link.tells_worth();
+        }
+        if is_its(link, fd) && link.get(Word::Memory) != 0 {
+            escape(link, fd);
+            end(link, fd);
+        }
+    });
+}

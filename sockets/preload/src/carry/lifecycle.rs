@@ -1,0 +1,48 @@
+//! The beginning of a process whose sockets may be carried, and its end.
+
+use core::ffi::CStr;
+
+use super::{broker, connection_watch, kernel_fallback, links, usage_report};
+use crate::{ending, light, place};
+
+/// At the start of the program.
+pub(crate) fn begin() {
+    // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
+    unsafe {
+        let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
+        let way = if way.is_null() { c"carry" } else { CStr::from_ptr(way) };
+        let is_light = match way.to_bytes() {
+            b"carry" => false,
+            b"light" => true,
+            _ => return,
+        };
+        if !place::knows_children() || !broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
+            return;
+        }
+        usage_report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
+        connection_watch::begin();
+        links::turn_on();
+        if is_light {
+            // Connections that cannot be are carried.
+            light::begin();
+            return;
+        }
+        let ranges = libc::getenv(c"OMNIVERB_SOCKETS_LIGHT".as_ptr());
+        if !ranges.is_null() {
+            light::begin_within(CStr::from_ptr(ranges));
+        }
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn ends(end: ending::End) {
+    if !place::is_ours() {
+        return;
+    }
+    let is_on = links::is_on();
+    usage_report::write([is_on.then(links::count), light::is_on().then(light::count)]);
+    if is_on {
+        kernel_fallback::finish();
+        ending::ends(end);
+    }
+}

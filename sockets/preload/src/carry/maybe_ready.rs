@@ -1,0 +1,40 @@
+//! Rows of epoll sets with carried members ([`super::epoll_slot`]): their memory, and which links are
+//! astir in each.
+
+use core::sync::atomic::AtomicU64;
+
+use omniverb_connection::descriptors::{PIECE, Room};
+
+use super::link_bitmap::{self, Bits};
+use crate::room::Pieces;
+
+/// Sets with carried members, at a time.
+pub(super) const SETS: usize = 64;
+/// Where in a row those are that are astir; what is before is the row's own.
+const AT: usize = 64;
+const _: () = assert!(AT + link_bitmap::WORDS <= PIECE);
+
+static ROWS: Pieces<SETS> = Pieces::new();
+
+/// The words of a row that was made.
+#[inline(always)]
+pub(super) fn row(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
+    ROWS.piece(index)
+}
+
+/// The same, made if it was not.
+pub(super) fn made(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
+    ROWS.make(index)
+}
+
+/// Those that are astir in a row with these words.
+#[inline(always)]
+pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> Bits {
+    Bits::new(&words[AT..AT + link_bitmap::WORDS])
+}
+
+/// The same in the set that a link says that it is in; nothing: it is in none.
+#[inline(always)]
+pub(super) fn of(set: u64) -> Option<Bits> {
+    row((set as usize).checked_sub(1)?).map(bits)
+}

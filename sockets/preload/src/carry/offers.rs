@@ -1,0 +1,160 @@
+//! Which sockets are offered to the broker: when they first send or receive.
+//!
+//! Only what one process has by one descriptor, for all that is known, whoever may have had it
+//! before (`crate::sole`); what is in one set of epoll at most ([`members`]); what no option,
+//! signal or stream of the C library has a part in; and nothing at all where the program makes
+//! system calls past the C library (`crate::code`).
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_connection::descriptors::{Entry, Kind, Why};
+
+use super::links::{self, Link, Note, Word};
+use super::members::Apart;
+use super::{
+    admission, broker, broker_messages, clock, forgotten_links, kernel_fallback, kernel_socket,
+    members,
+};
+use crate::own_syscalls::Calls;
+use crate::table::{self, DESCRIPTORS};
+use crate::uncounted::{self, count_one, uncount_one};
+use crate::{ledger, own_syscalls, place, sole, wanted};
+
+/// Bytes of the ring that have to be of use.
+const LEAST: usize = 4096;
+/// Descriptors that the C library gives to other files unseen (`daemon`).
+const STANDARD: c_int = 2;
+
+/// What is known of a descriptor.
+pub(super) enum Found {
+    /// It has a link, held.
+    Carried(Link),
+    /// It has one without memory, held: so far all is the kernel's.
+    Offered(Link),
+    /// A socket without one; a call is counted: [`uncounted::uncount_one`].
+    Counted,
+    /// It is none.
+    Other,
+}
+
+/// The link of a descriptor; the socket is offered if it never was.
+#[inline]
+pub(super) fn enter(fd: c_int) -> Found {
+    broker_messages::look();
+    for _ in 0..2 {
+        if let Some(link) = links::enter(fd) {
+            let is_there = link.get(Word::Memory) != 0;
+            return if is_there { Found::Carried(link) } else { Found::Offered(link) };
+        }
+        let kind = DESCRIPTORS.look(fd).kind();
+        // Who listens has no bytes, and never will.
+        if !kind.is_stream() || kind == Kind::Listening || !place::is_ours() {
+            sole::uses_unknown(fd);
+            return Found::Other;
+        }
+        if !offer(fd) {
+            count_one(fd);
+            // Who makes a link makes it first, and looks then whether somebody is uncounted.
+            if !links::has(fd) {
+                return Found::Counted;
+            }
+            uncount_one(fd);
+        }
+    }
+    count_one(fd);
+    Found::Counted
+}
+
+/// A socket is to be offered now, though no bytes move yet.
+pub(crate) fn offers(fd: c_int) {
+    if !links::is_on() {
+        return;
+    }
+    match enter(fd) {
+        Found::Carried(link) | Found::Offered(link) => link.let_go(),
+        Found::Counted => uncount_one(fd),
+        Found::Other => {}
+    }
+}
+
+/// Offers it, unless it is not to be carried. Whether it has a link now.
+fn offer(fd: c_int) -> bool {
+    let entry = DESCRIPTORS.look(fd);
+    let is_alone = sole::is_alone(fd, entry, None);
+    if !is_alone || !may_be(fd, entry) {
+        return false;
+    }
+    let is_free = !uncounted::is_any_of(fd) && broker::may_be_there();
+    // What is to be seen by the broker is offered, though no link may be worth it.
+    let is_due = || admission::is_due(fd, entry.id()) || wanted::is_wanted(fd);
+    is_free && is_due() && offer_now(fd)
+}
+
+/// It may be carried, if no other process has it.
+pub(super) fn may_be(fd: c_int, entry: Entry) -> bool {
+    let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
+    let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
+    let is_sure = fd > STANDARD && !table::has_rings() && !place::is_apart();
+    is_connected && is_alone && is_sure
+}
+
+#[cold]
+fn offer_now(fd: c_int) -> bool {
+    let entry = DESCRIPTORS.look(fd);
+    match own_syscalls::calls_past_libraries(clock::now()) {
+        Calls::None => {}
+        Calls::Unknown => return false,
+        Calls::Some => {
+            ledger::keep(fd, Why::Instructions);
+            kernel_fallback::all();
+            return false;
+        }
+    }
+    match members::membership(fd, entry.id()) {
+        Err(Apart::Now) => return false,
+        Err(Apart::Ever) => {
+            ledger::keep(fd, Why::Member);
+            return false;
+        }
+        Ok(_) => {}
+    }
+    let information = kernel_socket::Information::of(fd);
+    if information.as_ref().is_some_and(kernel_socket::Information::is_ending) {
+        ledger::keep(fd, Why::Ended);
+        return false;
+    }
+    let is_open = information.is_some_and(|of| of.is_established());
+    let Some(cookie) = kernel_socket::cookie(fd).filter(|_| is_open) else {
+        return false;
+    };
+    // What is taken back out of the ring must find room with the kernel ([`Link::room`]).
+    let buffer = kernel_socket::send_buffer(fd);
+    if kernel_socket::low_water(fd) != 1 || buffer < 4 * LEAST {
+        ledger::keep(fd, Why::Option);
+        return false;
+    }
+    let Some(link) = links::make(fd) else { return false };
+    link.set(Word::Cookie, cookie);
+    link.set(Word::Fd, fd as u64);
+    fence(Ordering::SeqCst);
+    // Whatever keeps a socket from being carried is noted before anybody looks for its link.
+    let again = DESCRIPTORS.look(fd);
+    let is_alone = sole::is_alone(fd, again, Some(cookie));
+    let is_same =
+        is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
+    let is_where_it_may_be = members::join(link, fd, entry.id());
+    if !is_where_it_may_be && members::membership(fd, entry.id()) != Err(Apart::Now) {
+        ledger::keep(fd, Why::Member);
+    }
+    let is_quiet = !uncounted::is_any_of(fd) && !forgotten_links::has_old(link);
+    let is_free = is_same && is_where_it_may_be && is_quiet;
+    let is_offered = is_free && broker::offer(fd, link);
+    if !is_offered {
+        // It was none that could have been worth it.
+        link.note(Note::Renewable);
+        links::forget(fd, link);
+    }
+    link.let_go();
+    is_offered
+}

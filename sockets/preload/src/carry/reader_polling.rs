@@ -1,0 +1,176 @@
+//! Whether the other end is welcome to put bytes into the ring: while somebody looks there, and
+//! nobody sleeps who would have to be woken. And whether looking is worth the time.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use omniverb_formats::Direction;
+
+use super::epoll_slot::{Looked, Row};
+use super::links::{Link, Memory, Note, Word};
+use super::spin_budget::Patience;
+use super::wake_latency::{in_vain, looking};
+use super::{clock, detach, forgotten_links};
+
+/// How long is looked at memory alone at first, if what came last came there.
+const AWAKE: u64 = clock::MOMENT >> 4;
+/// What it costs both ends, roughly, to take back what is in a ring; and of so many at most.
+const TAKING_BACK: u64 = clock::MOMENT >> 1;
+const LINKS: u64 = 64;
+/// What came last came there.
+static IS_BY_RING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the other end may be welcome: nobody else would have to be woken.
+fn may_welcome(link: Link) -> bool {
+    let closed = Note::Unwelcoming as u64 | Note::Over as u64;
+    let notes = closed | Note::Shared as u64 | Note::Broken as u64;
+    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+        && !Row::with(link).is_some_and(Row::has_sleepers);
+    is_awake && link.get(Word::Notes) & notes == 0
+}
+
+/// The other end is welcome.
+pub(super) fn is_welcoming(link: Link) -> bool {
+    link.inward().is_some_and(|direction| direction.is_welcome())
+}
+
+/// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
+pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
+    may_put(link, direction)
+        && (direction.is_welcome() || is_worth_it(link) && attempt(link, direction))
+}
+
+/// The same for who waits in its set.
+pub(super) fn welcome_member(link: Link) -> bool {
+    link.inward().is_some_and(|direction| {
+        may_put(link, &direction) && (direction.is_welcome() || attempt(link, &direction))
+    })
+}
+
+/// It may put something there still, and may be welcome.
+fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
+    let is_stopped = direction.head().is_stopped();
+    if is_stopped {
+        forgotten_links::is_ended(link);
+    }
+    !is_stopped && may_welcome(link)
+}
+
+/// Whether it is to be, since something was received by it, or would have been: so many members of
+/// its set may be astir that it is not.
+fn is_worth_it(link: Link) -> bool {
+    Row::with(link).is_none_or(|row| {
+        let is_worth_it = !row.is_crowded(link);
+        if is_worth_it {
+            row.comes(link);
+        }
+        is_worth_it
+    })
+}
+
+fn attempt(link: Link, direction: &Direction<Memory>) -> bool {
+    // Of this process: links whose memory others have, too, are not welcoming any more.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    direction.welcome(LAST.fetch_add(1, Ordering::Relaxed), || {
+        // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
+        link.stirs();
+        may_welcome(link)
+    })
+}
+
+/// The same for whoever sends by this link.
+pub(super) fn welcome_sender(link: Link) -> bool {
+    link.inward().is_some_and(|direction| welcome(link, &direction))
+}
+
+/// What others have not read of what they were sent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unread {
+    /// In so many rings, of those that are looked at.
+    pub(super) links: u64,
+    /// Changes whenever something is read.
+    pub(super) place: u64,
+}
+
+/// Looks for a moment: at memory all the time, and first of all, and now and then, by asking. The
+/// first answer that is not 0; 0: there was nothing. And whether that took too long.
+///
+/// `reads` is what others have still to read of what they were sent, if they look for it. Who has a
+/// processor for himself looks for longer while they do: their answers come soon, and to sleep is
+/// to take back what they have before them. But not for longer than `most`, if that is more than a
+/// look takes.
+pub(super) fn look_for_a_moment(
+    most: u64,
+    mut is_there: impl FnMut() -> bool,
+    mut ask: impl FnMut() -> c_int,
+    reads: impl Fn() -> Unread,
+) -> (c_int, Looked) {
+    let (began, mut asked, mut read) = (clock::now(), None, None);
+    let mut patience = Patience::of(looking(), most);
+    // Where it was there last time it is likely to be there soon, and the kernel need not be asked
+    // before.
+    let mut is_known = false;
+    while IS_BY_RING.load(Ordering::Relaxed) && !is_known && !clock::is_over(began, AWAKE) {
+        core::hint::spin_loop();
+        is_known = is_there();
+    }
+    loop {
+        let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
+        let is_by_ring = core::mem::take(&mut is_known) || is_there();
+        if is_by_ring || is_time {
+            IS_BY_RING.store(is_by_ring, Ordering::Relaxed);
+            asked = Some(clock::now());
+            let told = ask();
+            if told != 0 {
+                return (told, if patience.has_come() { Looked::Well } else { Looked::InVain });
+            }
+        }
+        if patience.is_over() {
+            let unread = reads();
+            let do_others_read = unread.links > 0 && read != Some(unread.place);
+            let more = looking() + unread.links.min(LINKS) * TAKING_BACK;
+            if !patience.is_alone() || !do_others_read || !patience.renew(more) {
+                return (0, Looked::InVain);
+            }
+            read = Some(unread.place);
+        }
+        patience.give_way();
+    }
+}
+
+/// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
+pub(super) fn falls_asleep(link: Link) {
+    link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+    if let Some(direction) = link.inward() {
+        link.set(Word::Welcomed, 0);
+        direction.say_no_more();
+    }
+    detach::settle();
+}
+
+/// It is over.
+pub(super) fn wakes(link: Link) {
+    link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
+}
+
+/// This call is one that looks; those after some in vain do not.
+pub(super) fn is_worth_looking(link: Link) -> bool {
+    match link.get(Word::Skip) {
+        0 => true,
+        left => {
+            link.set(Word::Skip, left - 1);
+            false
+        }
+    }
+}
+
+/// Looking has come to an end. If it was in vain it is left out for a while.
+pub(super) fn looked(link: Link, how: Looked) {
+    if how == Looked::Well {
+        link.set(Word::Vain, 0);
+        return;
+    }
+    let (vain, skip) = in_vain(link.get(Word::Vain));
+    link.set(Word::Vain, vain);
+    link.set(Word::Skip, skip);
+}

@@ -1,0 +1,167 @@
+//! A link that is over although the connection goes on is forgotten, and its socket offered again.
+//!
+//! Who forks stops both directions, the other end's, too. When both rings are empty then nothing
+//! will ever come by that link: whatever is sent since goes through the kernel, and each end may
+//! forget it by itself, whatever the other one does. Each offers its socket anew: who has forked,
+//! when nobody else has it any more. What a new link carries comes behind all that the kernel was
+//! given before, as with a first one. A link that carries too little ends in the same way
+//! ([`super::suspend`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use omniverb_connection::backoff::{Backoff, Outcome};
+use omniverb_formats::Direction;
+
+use super::admission::WORTH;
+use super::links::{self, Link, Memory, Note, Word};
+use super::members::Row;
+use super::{clock, forgotten_links, offers, receive_queue, unread};
+use crate::sole;
+use crate::table::DESCRIPTORS;
+
+/// How long ago the last fork has to be: who makes processes all the time does not offer all its
+/// sockets between two of them.
+const FORKED: u64 = clock::SECOND >> 2;
+/// When this process was made, or has made another one.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
+/// row it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
+/// is at the other end says when a link is over, and may say so for ever; it may write how much was
+/// carried as well, so each has to wait a while.
+static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
+
+fn words(fd: c_int) -> &'static [AtomicU64; 2] {
+    &RENEWED[fd as usize % RENEWED.len()]
+}
+
+fn backoff(fd: c_int) -> Backoff {
+    let [times, last] = words(fd).each_ref().map(|word| word.load(Ordering::Relaxed));
+    if times >> 32 != u64::from(DESCRIPTORS.look(fd).id()) {
+        // Another socket's.
+        return Backoff::default();
+    }
+    Backoff { times: u64::from(times as u32), last }
+}
+
+/// Nothing was offered anew at a descriptor of late.
+pub(super) fn is_first(fd: c_int) -> bool {
+    backoff(fd).is_forgotten(clock::now(), FORKED)
+}
+
+/// What is at a descriptor is offered anew, or rests, after it has carried so many bytes.
+pub(super) fn ends_one(fd: c_int, bytes: u64, now: u64) {
+    let outcome = if bytes >= WORTH { Outcome::Succeeded } else { Outcome::Failed };
+    let next = backoff(fd).next(now, FORKED, outcome);
+    let [times, last] = words(fd);
+    let id = u64::from(DESCRIPTORS.look(fd).id());
+    times.store(id << 32 | next.times, Ordering::Relaxed);
+    last.store(next.last, Ordering::Relaxed);
+}
+
+/// A process is being made.
+pub(super) fn forks() {
+    LAST.store(clock::now(), Ordering::Relaxed);
+}
+
+/// What becomes of a link that may come again.
+pub(super) enum Next {
+    /// Something may come by it still.
+    GoesOn,
+    /// Nothing does: its socket is the kernel's until the link is forgotten.
+    Rests,
+    /// It is forgotten.
+    Forgotten,
+}
+
+/// What becomes of it now. For who holds it.
+#[cold]
+pub(super) fn next(link: Link, fd: c_int) -> Next {
+    if !is_over(link) {
+        Next::GoesOn
+    } else if forgets(link, fd) {
+        Next::Forgotten
+    } else {
+        Next::Rests
+    }
+}
+
+/// It is forgotten, if its socket may be offered now.
+fn forgets(link: Link, fd: c_int) -> bool {
+    // Without memory there was none: it is not the other end that has ended it.
+    let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
+    if has_memory && !backoff(fd).is_due(now, FORKED) {
+        return false;
+    }
+    // Who is in a call by it may have to say something by it still, and nothing could be offered
+    // before that is over; who sleeps in its set has not looked for another one.
+    if link.is_in_use() || Row::with(link).is_some_and(Row::has_sleepers) {
+        return false;
+    }
+    let entry = DESCRIPTORS.look(fd);
+    let is_free = offers::may_be(fd, entry)
+        && (!entry.is_shared()
+            || sole::has(fd, entry, Some(link.get(Word::Cookie)))
+                && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
+    if !is_free || !forgotten_links::is_noted(link.tag()) {
+        return false;
+    }
+    if !unread::is_its(link, fd) {
+        // Another socket came here unseen.
+        link.leaves_set();
+        return links::forget(fd, link);
+    }
+    if has_memory && !link.has(Note::Rested) {
+        ends_one(fd, link.has_carried(), now);
+    }
+    fence(Ordering::SeqCst);
+    link.leaves_set();
+    links::forget(fd, link)
+}
+
+/// The kernel has its socket for the time being, and nobody else has it.
+pub(super) fn rests(link: Link) -> bool {
+    link.has(Note::Renewable) && !link.has(Note::Shared) && is_over(link)
+}
+
+/// Nothing comes by it any more, either way, and nothing is to be told of it.
+fn is_over(link: Link) -> bool {
+    let harmless = Note::Unwelcoming as u64
+        | Note::Shared as u64
+        | Note::NonBlocking as u64
+        | Note::Returned as u64
+        | Note::Left as u64
+        | Note::Renewable as u64
+        | Note::Across as u64
+        | Note::Rested as u64
+        | Note::Watched as u64
+        | Note::Detached as u64;
+    let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
+    if link.get(Word::Notes) & !harmless != 0 || is_open {
+        return false;
+    }
+    match (link.outward(), link.inward()) {
+        (Some(outward), Some(inward)) => is_done(&outward) && (is_done(&inward) || has_come(link)),
+        // It has never come, and if it does it is sent back.
+        _ => true,
+    }
+}
+
+/// What the other end was to send by the kernel has come, though nobody says so in memory of our
+/// own.
+#[cold]
+fn has_come(link: Link) -> bool {
+    let Some(inward) = link.inward().filter(|inward| inward.place().is_taken()) else {
+        return false;
+    };
+    let Ok(left) = inward.head().since(inward.place()) else { return false };
+    link.has(Note::Detached)
+        && links::fd_of(link)
+            .is_some_and(|fd| receive_queue::has_come(fd, inward.fence().wrapping_add(left as u64)))
+}
+
+fn is_done(direction: &Direction<Memory>) -> bool {
+    let (head, place) = (direction.head(), direction.place());
+    head.is_stopped() && !place.is_taken() && place.position() == head.position()
+}

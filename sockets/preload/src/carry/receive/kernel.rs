@@ -1,0 +1,135 @@
+//! The kernel's bytes, for a call that receives: those before the ring's, and those that it waits
+//! for.
+
+use core::ffi::c_int;
+
+use super::super::links::Word;
+use super::super::reader_polling::{falls_asleep, wakes, welcome};
+use super::super::receive_queue::{are_missing, is_passed, left_before};
+use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
+use super::{Call, Step};
+use crate::slots::{next_poll, next_recvmsg};
+
+impl<N: Fn() -> isize> Call<'_, N> {
+    /// What the kernel has before the ring's bytes; or looks at it. Not more: behind them there may
+    /// be bytes that were sent past the library.
+    pub(super) fn before_fence(&mut self) -> Result<usize, Step> {
+        let before = kernel_socket::errno();
+        let known = self.link.get(Word::Before) as usize;
+        let now = || left_before(self.fd, self.direction.fence());
+        // A look takes nothing away, so what is known would stay as little as it was.
+        let fresh = if self.has(libc::MSG_PEEK) { now() } else { None };
+        let most = fresh.unwrap_or(known).max(1);
+        let flags = self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
+        let got = self.receive_at_most(most, flags);
+        if got <= 0 {
+            // What was known is old.
+            self.link.set(Word::Before, 0);
+        }
+        match got {
+            1.. => Ok(got as usize),
+            // Somebody else has had them, or they are still on the way.
+            _ if is_passed(self.link, self.fd, &self.direction) => {
+                self.keep_error(got);
+                kernel_socket::set_errno(before);
+                Ok(0)
+            }
+            _ if self.got > 0 && !(self.has(libc::MSG_WAITALL) && self.is_waiting()) => {
+                self.keep_error(got);
+                Err(Step::Done(self.got as isize))
+            }
+            // What only the kernel can tell it does. It may sleep, until the bytes come that are
+            // before those in the ring; if somebody else has had them meanwhile, it must not.
+            _ => {
+                falls_asleep(self.link);
+                if is_passed(self.link, self.fd, &self.direction) {
+                    wakes(self.link);
+                    return Err(Step::Again);
+                }
+                unread::flush_all();
+                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.fd) {
+                    wakes(self.link);
+                    kernel_socket::set_errno(libc::ECONNRESET);
+                    return Err(Step::Done(-1));
+                }
+                Err(self.late())
+            }
+        }
+    }
+
+    /// Waits for bytes that the kernel has before those in the ring. Not for more than these: what
+    /// is in the ring is there already, whatever its writer does.
+    fn late(&mut self) -> Step {
+        let left = left_before(self.fd, self.direction.fence()).unwrap_or(usize::MAX);
+        let result = self.wait_for(left.max(1), self.flags & !libc::MSG_WAITALL);
+        wakes(self.link);
+        if result <= 0 && self.got > 0 {
+            self.keep_error(result);
+            return Step::Done(self.got as isize);
+        }
+        if result <= 0 {
+            return Step::Done(result);
+        }
+        self.had_of_kernel(result as usize);
+        self.got += result as usize;
+        let is_more_wanted = self.has(libc::MSG_WAITALL) && self.got < self.parts.total();
+        if is_more_wanted { Step::Again } else { Step::Done(self.got as isize) }
+    }
+
+    /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
+    pub(super) fn had_of_kernel(&self, got: usize) {
+        adaptive_spin::came_by_kernel(self.link);
+        let left = self.link.get(Word::Before).saturating_sub(got as u64);
+        self.link.set(Word::Before, left);
+        self.link.looks_at_once();
+        let _ = self.direction.goes_on() || welcome(self.link, &self.direction);
+    }
+
+    /// The program's call, for what is left.
+    pub(super) fn rest(&mut self) -> isize {
+        let waits_for_all = self.has(libc::MSG_WAITALL) && self.is_waiting();
+        if self.got == 0 && !(waits_for_all && self.waited_since.is_some()) {
+            if waits_for_all {
+                self.waited_since = Some(clock::milliseconds());
+            }
+            return (self.native)();
+        }
+        self.wait_for(usize::MAX, self.flags)
+    }
+
+    /// Receives so many bytes of the kernel's at most, behind what this call has got. All waits of
+    /// the call together are no longer than the socket's limit (`SO_RCVTIMEO`), as in the kernel.
+    fn wait_for(&mut self, most: usize, flags: c_int) -> isize {
+        let now = clock::milliseconds();
+        let began = *self.waited_since.get_or_insert(now);
+        let has_waited = now > began && self.is_waiting();
+        let limit = if has_waited { kernel_socket::receives_for(self.fd) } else { None };
+        self.in_parts = limit.is_some();
+        let Some(limit) = limit else { return self.receive_at_most(most, flags) };
+        let until = began.saturating_add(limit.as_millis() as u64);
+        let left = c_int::try_from(until.saturating_sub(now)).unwrap_or(c_int::MAX);
+        let mut one = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
+        match unsafe { next_poll(&raw mut one, 1, left) } {
+            ..0 => -1,
+            0 => {
+                kernel_socket::set_errno(libc::EAGAIN);
+                -1
+            }
+            _ => self.receive_at_most(most, flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT),
+        }
+    }
+
+    /// The kernel's bytes, behind what this call has got.
+    pub(super) fn receive(&self, flags: c_int) -> isize {
+        self.receive_at_most(usize::MAX, flags)
+    }
+
+    fn receive_at_most(&self, most: usize, flags: c_int) -> isize {
+        let mut list = iovecs::list();
+        let count = self.parts.rest(self.got, most, &mut list);
+        let mut message = iovecs::message(&mut list, count);
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        unsafe { next_recvmsg(self.fd, &raw mut message, flags) }
+    }
+}

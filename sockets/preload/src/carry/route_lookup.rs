@@ -1,0 +1,91 @@
+//! Which way bytes of a descriptor go, and the link that a call has in hand for that.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use super::broker_messages;
+use super::links::{self, Link, Note, Word};
+use super::offers::{self, Found};
+use super::reattach::{self, Next};
+use crate::uncounted;
+
+/// The link that a call which sends uses; or what the kernel's call gave where there is none.
+#[inline(always)]
+pub(super) fn link_to_send_by(
+    way: Way,
+    fd: c_int,
+    native: &impl Fn() -> isize,
+) -> Result<Link, isize> {
+    match way {
+        Way::Ring(link) => Ok(link),
+        Way::Rests(link) => Err(by_resting(link, native)),
+        Way::Unknown => link_of(fd, offers::enter(fd), Word::Sending, native),
+    }
+}
+
+/// Which way bytes of a descriptor go.
+pub(super) enum Way {
+    /// It has a link with memory, held.
+    Ring(Link),
+    /// The same, by which nothing comes any more: all is the kernel's.
+    Rests(Link),
+    /// It has none, so far.
+    Unknown,
+}
+
+/// Which way those of this descriptor do.
+#[inline(always)]
+pub(super) fn carried(fd: c_int) -> Way {
+    broker_messages::look();
+    let Some(link) = links::enter(fd) else { return Way::Unknown };
+    let has_memory = link.get(Word::Memory) != 0;
+    let next = match link.has(Note::Renewable) {
+        true => reattach::next(link, fd),
+        false => Next::GoesOn,
+    };
+    match next {
+        Next::GoesOn if has_memory => return Way::Ring(link),
+        Next::Rests if has_memory => return Way::Rests(link),
+        _ => link.let_go(),
+    }
+    Way::Unknown
+}
+
+/// A call by a link that rests. It is held meanwhile, so that no other one comes.
+#[cold]
+pub(super) fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
+    let result = native();
+    link.let_go();
+    result
+}
+
+/// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
+/// word of those that are in such a call, while its link may come.
+pub(super) fn link_of(
+    fd: c_int,
+    found: Found,
+    counts: Word,
+    native: &impl Fn() -> isize,
+) -> Result<Link, isize> {
+    match found {
+        Found::Carried(link) => Ok(link),
+        Found::Offered(link) => {
+            link.word(counts).fetch_add(1, Ordering::SeqCst);
+            // Its memory may have come before that was said: then there may be bytes in the ring,
+            // or the other end may be welcome already.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let result = if has_come { None } else { Some(native()) };
+            link.word(counts).fetch_sub(1, Ordering::SeqCst);
+            result.map_or(Ok(link), |result| {
+                link.let_go();
+                Err(result)
+            })
+        }
+        Found::Counted => {
+            let result = native();
+            uncounted::uncount_one(fd);
+            Err(result)
+        }
+        Found::Other => Err(native()),
+    }
+}

@@ -1,0 +1,316 @@
+//! Bytes that the program sends.
+//!
+//! Into the ring while the other end looks there; otherwise what it has not read is taken back and
+//! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
+//!
+//! One thread at a time has the turn ([`super::writer_lock`]) to do either.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use omniverb_formats::Direction;
+use omniverb_formats::layout::RING;
+use rustix::event::PollFlags;
+
+use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
+use super::iovecs::Parts;
+use super::kernel_check::{self, ENDING, Seen};
+use super::links::{self, Link, Memory, Note, Word};
+use super::ring_copy::{self, PIECE, SENDS_PLAINLY};
+use super::send_source::{File, Source};
+use super::unread::{self, is_its, take_back};
+use super::writer_lock::{give_turn, take_turn, try_turn};
+use super::{broker, clock, forgotten_links, kernel_socket, unread_links, wake_latency};
+use crate::slots::next_poll;
+
+/// The fewest bytes that the kernel has to have room for.
+const LEAST: usize = 4096;
+/// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
+const ROUNDS: u32 = 1 << 10;
+
+/// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
+/// reader who has much to do may come to look for more.
+const LARGE: isize = 1 << 10;
+/// After so many it is looked whether the link is worth it ([`super::suspend`]).
+pub(super) const AT_ONCE: u64 = 1 << 7;
+
+/// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
+#[inline(always)]
+pub(super) fn send(
+    link: Link,
+    fd: c_int,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    now: u64,
+    native: impl Fn() -> isize,
+) -> isize {
+    let Some(direction) = link.outward() else { return native() };
+    if let Some(parts) = &parts
+        && flags & !SENDS_PLAINLY == 0
+        && kernel_check::is_recent(link, now)
+        && put_all(link, &direction, fd, parts)
+    {
+        return parts.total() as isize;
+    }
+    send_in_parts(link, &direction, fd, parts, flags, native)
+}
+
+/// The same for a part of a file; `None`: the kernel sends it.
+pub(super) fn send_file(
+    link: Link,
+    fd: c_int,
+    file: Option<File>,
+    native: impl Fn() -> isize,
+) -> isize {
+    let Some(direction) = link.outward() else { return native() };
+    match file {
+        None if !link.has(Note::Broken) => by_kernel(link, &direction, fd, (0, 0), native),
+        file => send_in_parts(link, &direction, fd, file, 0, native),
+    }
+}
+
+/// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing
+/// has gone there.
+#[inline(always)]
+fn put_all(link: Link, direction: &Direction<Memory>, fd: c_int, parts: &Parts<'_>) -> bool {
+    if !direction.is_welcome() || !try_turn(link) {
+        return false;
+    }
+    let is_put = ring_copy::put(link, direction, fd, parts);
+    give_turn(link);
+    is_put
+}
+
+/// The same, whatever it takes.
+#[inline(never)]
+fn send_in_parts(
+    link: Link,
+    direction: &Direction<Memory>,
+    fd: c_int,
+    source: Option<impl Source>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if link.has(Note::Broken) {
+        return native();
+    }
+    if is_kernels(link, direction, flags) {
+        let length = source.as_ref().map_or(usize::MAX, Source::total);
+        return by_kernel(link, direction, fd, (flags, length), native);
+    }
+    match kernel_check::look_watched(link, fd) {
+        Seen::Another => return another(fd, link, native),
+        Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
+        Seen::Events(_) => {}
+    }
+    if let Some(error) = kernel_check::take_error(link) {
+        kernel_socket::set_errno(error);
+        return -1;
+    }
+    let source = source.filter(|source| source.total() > 0 && flags & !SENDS_PLAINLY == 0);
+    let Some(source) = source else {
+        direction.stop();
+        return by_kernel(link, direction, fd, (flags, usize::MAX), native);
+    };
+    let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
+    let sent = put(link, direction, fd, &source, is_waiting);
+    if sent == source.total() {
+        return sent as isize;
+    }
+    if sent == 0 {
+        return by_kernel(link, direction, fd, (flags, source.total()), native);
+    }
+    // What was sent counts: an error is for the next call.
+    let flags = flags | libc::MSG_NOSIGNAL;
+    let before = kernel_socket::errno();
+    let rest = (flags, source.total() - sent);
+    let more = by_kernel(link, direction, fd, rest, || source.send_rest(fd, sent, flags));
+    if more >= 0 {
+        return sent as isize + more;
+    }
+    if kernel_socket::errno() == libc::ECONNRESET {
+        link.fails(libc::ECONNRESET);
+    }
+    kernel_socket::set_errno(before);
+    sent as isize
+}
+
+/// The kernel has to send it, and there is nothing that it would have to come behind: its own call
+/// says all that a look would.
+fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
+    let (head, place) = (direction.head(), direction.place());
+    if head.is_stopped() {
+        forgotten_links::is_ended(link);
+    }
+    let is_empty = !place.is_taken() && place.position() == head.position();
+    let is_plain = flags & !SENDS_PLAINLY == 0 || head.is_stopped();
+    let may_put = direction.is_welcome() && !head.is_stopped();
+    is_empty && is_plain && !may_put && link.get(Word::Error) == 0
+}
+
+/// A descriptor is for another socket than the call began with. If nobody has seen how that came,
+/// it was so before. Otherwise it was closed meanwhile, and the call has nothing to do with what is
+/// there now.
+pub(super) fn another(fd: c_int, link: Link, native: impl Fn() -> isize) -> isize {
+    if links::forget(fd, link) {
+        return native();
+    }
+    kernel_socket::set_errno(libc::EBADF);
+    -1
+}
+
+/// Puts into the ring what it takes. How much that is.
+fn put(
+    link: Link,
+    direction: &Direction<Memory>,
+    fd: c_int,
+    source: &impl Source,
+    is_waiting: bool,
+) -> usize {
+    let is_open = direction.is_welcome() && !direction.head().is_stopped() && !is_left_out(link);
+    if !is_open || !take_turn(link, direction) {
+        return 0;
+    }
+    let (mut sent, mut rounds, mut left) = (0, 0, if is_waiting { PATIENCE } else { ROOM });
+    loop {
+        let (head, place) = (direction.head(), direction.place());
+        let is_ours = !link.has(Note::Left) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+        // The broker may have said meanwhile that it is over.
+        let is_ours = is_ours && (sent == 0 || !broker::is_any());
+        let is_open = direction.is_welcome() && !place.is_taken() && is_ours;
+        let Ok(bytes) = head.since(place) else {
+            link.note(Note::Broken);
+            break;
+        };
+        if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, fd, bytes) {
+            break;
+        }
+        link.set(Word::SeenPlace, place.position());
+        let wanted = (source.total() - sent).min(PIECE);
+        if RING > link.room() && link.room().saturating_sub(bytes) < wanted {
+            // What the kernel had has gone on since.
+            let room = kernel_socket::room(fd) as u64;
+            link.set(Word::Room, room.max(link.get(Word::Room)));
+        }
+        let room = link.room();
+        let length = wanted.min(room / 2);
+        if room.saturating_sub(bytes) < length {
+            rounds += 1;
+            if rounds > ROUNDS {
+                // Its reader says what no reader says.
+                link.note(Note::Broken);
+                break;
+            }
+            if is_waiting && rounds == 1 {
+                left = left.min(limit(fd));
+            }
+            // Others take back what is there before they sleep.
+            give_turn(link);
+            if wait_for_room(link, direction, room, &mut left) && take_turn(link, direction) {
+                continue;
+            }
+            return sent;
+        }
+        let length = source.fill(link, direction, head.position(), sent, length);
+        if length == 0 {
+            break;
+        }
+        let Some(is_seen) = unread::publish(link, direction, fd, head, length) else { break };
+        (sent, rounds) = (sent + length, 0);
+        if !is_seen || sent == source.total() {
+            break;
+        }
+    }
+    give_turn(link);
+    sent
+}
+
+/// From here on bytes go into the ring: as many as the kernel has room for, should they be taken
+/// back. Over a link of a network that is little at first.
+fn fence(link: Link, direction: &Direction<Memory>, fd: c_int, bytes: usize) -> bool {
+    // It grows with what goes through the kernel.
+    link.set(Word::Room, kernel_socket::room(fd) as u64);
+    if bytes > 0 || link.room() < LEAST {
+        return false;
+    }
+    let Some(information) = kernel_socket::Information::of(fd) else { return false };
+    direction.set_fence(information.given());
+    // Nothing that goes by the kernel says so any more.
+    kernel_socket::acknowledge(fd);
+    link.set(Word::IsFenced, 1);
+    true
+}
+
+/// Sends by the kernel, behind what is in the ring, with these flags, so many bytes at most.
+fn by_kernel(
+    link: Link,
+    direction: &Direction<Memory>,
+    fd: c_int,
+    (flags, length): (c_int, usize),
+    native: impl Fn() -> isize,
+) -> isize {
+    let (mut has_waited, mut until) = (false, None);
+    loop {
+        if (has_waited || unread::has_bytes(link)) && !is_its(link, fd) {
+            // It was closed meanwhile: what is in the ring is not for what is there now.
+            return another(fd, link, &native);
+        }
+        let has_turn = take_turn(link, direction);
+        let done = take_back(link, direction, fd);
+        if done {
+            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
+            link.set(Word::IsFenced, 0);
+        }
+        if has_turn {
+            give_turn(link);
+        }
+        if done {
+            break;
+        }
+        // As the kernel would say if it had no room.
+        if flags & libc::MSG_DONTWAIT != 0 || kernel_socket::is_non_blocking(fd) {
+            kernel_socket::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        unread::flush_all();
+        let events = PollFlags::OUT.bits() as i16;
+        let mut one = libc::pollfd { fd, events, revents: 0 };
+        let now = clock::milliseconds();
+        let limit = kernel_socket::send_limit(fd).map(u64::from);
+        // All in all: the other end may go on saying that more is unread.
+        let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
+        let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);
+        // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
+        match unsafe { next_poll(&raw mut one, 1, limit) } {
+            ..0 => return -1,
+            0 => {
+                kernel_socket::set_errno(libc::EAGAIN);
+                return -1;
+            }
+            _ => has_waited = true,
+        }
+    }
+    let is_welcome = direction.is_welcome();
+    if !is_welcome {
+        wake_latency::rings(link);
+    }
+    // What the kernel counts of a message is up to twice its bytes.
+    if unread_links::is_any() && kernel_socket::room(fd) < length.saturating_mul(2) {
+        // It may wait: until others have got what is before them, perhaps.
+        unread::flush_before(fd, flags);
+    }
+    let result = native();
+    link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
+    if !is_welcome && (1..LARGE).contains(&result) {
+        counts(link);
+    }
+    result
+}
+
+/// The kernel has sent a small message, since the other end does not look.
+fn counts(link: Link) {
+    let calls = link.word(Word::ByKernel).fetch_add(1, Ordering::Relaxed) + 1;
+    if calls.is_multiple_of(AT_ONCE) {
+        link.set(Word::IsCounted, calls);
+    }
+}

@@ -1,0 +1,92 @@
+//! How long somebody looks for what others are to do, before he sleeps.
+//!
+//! What counts is the time that he has had the processor himself: while others had it they did what
+//! was waited for, or something else that was to be done. So processes of which there are more
+//! than processors take turns by giving them away, and none of them sleeps, and has to be woken,
+//! for each message. But the kernel lets who wakes run before one who computes all the time, and
+//! who only looks not ([`super::cpu_contention`]).
+
+use super::yield_cpu::{self, Had, Sleep};
+use super::{clock, cpu_contention};
+
+/// So often others may have the processor before that counts. Where all have something to do what
+/// is waited for has come by then; where all only look, none of them is to do it for long.
+const TURNS: u32 = 4;
+
+/// Budget: however much others have to do, or to read: a signal that comes meanwhile interrupts
+/// nothing, and the program's own limit of time has to be kept.
+const LONGEST: u64 = 1 << 23;
+
+/// How long one look lasts.
+pub(crate) struct Patience {
+    began: u64,
+    longest: u64,
+    since: u64,
+    limit: u64,
+    /// Others have had the processor for so long since then, and so often.
+    away: u64,
+    turns: u32,
+    /// Others computed when it began; or were found to since.
+    is_crowd: bool,
+    is_late: bool,
+    had: Had,
+}
+
+impl Patience {
+    /// It begins, and is to last so long: in a crowd no longer than until something is not there.
+    /// It may take longer, but not than `most`.
+    pub(crate) fn of(limit: u64, most: u64) -> Self {
+        let (began, is_crowd) = (clock::now(), cpu_contention::is_there());
+        Self {
+            began,
+            longest: most.min(LONGEST).max(limit),
+            since: began,
+            limit,
+            away: 0,
+            turns: 0,
+            is_crowd,
+            is_late: false,
+            had: Had::Us,
+        }
+    }
+
+    /// It is to last so long from now on, if it may.
+    pub(crate) fn renew(&mut self, limit: u64) -> bool {
+        (self.since, self.limit, self.away, self.turns) = (clock::now(), limit, 0, 0);
+        !self.is_over()
+    }
+
+    /// It has come to an end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_crowd || self.took_long()
+    }
+
+    fn took_long(&self) -> bool {
+        let away = if self.turns < TURNS { self.away } else { 0 };
+        self.is_late
+            || clock::is_over(self.since, self.limit.saturating_add(away))
+            || clock::is_over(self.began, self.longest)
+    }
+
+    /// Nobody else needs the processor, as far as can be told.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.had == Had::Us
+    }
+
+    /// Lets others go first.
+    pub(crate) fn give_way(&mut self) {
+        self.had = yield_cpu::give_way(Sleep::May);
+        if let Had::Others(time) = self.had {
+            self.away = self.away.saturating_add(time);
+            self.turns += 1;
+            self.is_late |= cpu_contention::is_there();
+        }
+    }
+
+    /// What was waited for has come. Whether in time: otherwise the kernel would have woken us
+    /// before.
+    pub(crate) fn has_come(&self) -> bool {
+        yield_cpu::has_come(self.had);
+        !self.took_long()
+    }
+}

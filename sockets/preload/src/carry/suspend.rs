@@ -1,0 +1,54 @@
+//! Links that carry next to nothing rest: the kernel has their sockets for a while.
+//!
+//! A link costs something where its bytes go by the kernel after all, since the other end sleeps:
+//! more processes than processors, of which each has another one to let run, find nobody looking.
+//! A sender that had the kernel send again and again, while hardly any bytes went by the link
+//! either way, ends both directions, as who forks does; both ends forget the link, and offer their
+//! socket again later, seldomer each time that this was in vain ([`super::reattach`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use super::links::{Link, Note, Word};
+use super::send::AT_ONCE;
+use super::{clock, kernel_fallback, kernel_socket, reattach};
+
+/// Small messages that the kernel had to send, after which it is looked what the link has carried
+/// meanwhile: of a first link, whose ends may have to find together, and of one that comes again.
+const CALLS: u64 = 1 << 10;
+const AGAIN: u64 = AT_ONCE;
+/// Bytes for each of them, both ways together, that are worth a link.
+const WORTH: u64 = 32;
+/// What makes a link the kernel's for good, or is more than that it carries little.
+const OTHERWISE: u64 = Note::Kept as u64
+    | Note::Left as u64
+    | Note::Broken as u64
+    | Note::Shared as u64
+    | Note::Parted as u64
+    | Note::Over as u64;
+
+/// Looks at a link after a call that has sent, if that is due.
+#[inline(always)]
+pub(super) fn look(link: Link, fd: c_int) {
+    if link.get(Word::IsCounted) != 0 {
+        look_now(link, fd);
+    }
+}
+
+#[cold]
+fn look_now(link: Link, fd: c_int) {
+    let calls = link.word(Word::IsCounted).swap(0, Ordering::Relaxed);
+    let often = if reattach::is_first(fd) { CALLS } else { AGAIN };
+    if !calls.is_multiple_of(often) {
+        return;
+    }
+    let carried = link.has_carried();
+    let was = link.word(Word::CarriedThen).swap(carried, Ordering::Relaxed);
+    let bytes = carried.wrapping_sub(was);
+    if bytes < WORTH * often && link.get(Word::Notes) & OTHERWISE == 0 {
+        // What it has carried in all that time counts if that was worth it.
+        let worth = if carried >= WORTH * calls { carried } else { bytes };
+        reattach::ends_one(fd, worth, clock::now());
+        kernel_socket::keeping_errno(|| kernel_fallback::rest(link, fd));
+    }
+}

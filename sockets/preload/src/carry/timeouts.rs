@@ -1,0 +1,173 @@
+//! For how long the program's own call waits, when it is made in parts.
+//!
+//! Who is about to sleep while others, who are awake, have still to read what he sent them sleeps
+//! for [`SHORTLY`] first: they mostly have it by then, and to take back what is in many rings costs
+//! both ends more than that ([`super::unread::leaves_unread`]).
+
+use core::ffi::c_int;
+
+use libc::timespec;
+
+use super::clock;
+
+/// In milliseconds: the least that `epoll_wait` knows.
+pub(super) const SHORTLY: c_int = 1;
+const MILLISECOND: i64 = 1_000_000;
+const IN_NANOSECONDS: i64 = SHORTLY as i64 * MILLISECOND;
+const SECOND: i64 = 1_000_000_000;
+
+/// Whether a call waits until something is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It does. Before it sleeps it may look for so long, by the processor's count: a part of what
+    /// the program has said.
+    Until(u64),
+    /// It asks, and returns.
+    Never,
+}
+
+impl Wait {
+    /// Of milliseconds; less than 0: for ever.
+    #[inline]
+    pub(crate) fn of_milliseconds(asked: c_int) -> Self {
+        match u64::try_from(asked) {
+            Ok(0) => Self::Never,
+            Ok(asked) => Self::Until(asked.saturating_mul(clock::SECOND >> 12)),
+            Err(_) => Self::Until(u64::MAX),
+        }
+    }
+
+    /// Of a time in seconds and nanoseconds; `None`: for ever. What is no time the kernel refuses,
+    /// when it comes to that.
+    pub(crate) fn of_time(asked: Option<(i64, i64)>) -> Self {
+        match asked {
+            None => Self::Until(u64::MAX),
+            Some((0, 0)) => Self::Never,
+            Some((seconds, nanoseconds)) => {
+                let total = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
+                let thousands = u64::try_from(total / 1000).unwrap_or(0);
+                Self::Until(thousands.saturating_mul(clock::SECOND >> 22))
+            }
+        }
+    }
+}
+
+/// How the kernel is asked by `poll` and the like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// As the program has called.
+    Waits,
+    /// For what is there now.
+    Asks,
+    /// The same, with signals blocked as they are: something is there that the kernel does not see,
+    /// and what is there is told before a signal is.
+    Undisturbed,
+}
+
+impl How {
+    pub(crate) fn waits(self) -> bool {
+        self == Self::Waits
+    }
+
+    /// The signals that the program lets through meanwhile.
+    pub(crate) fn mask(self, asked: *const libc::sigset_t) -> *const libc::sigset_t {
+        if self == Self::Undisturbed { core::ptr::null() } else { asked }
+    }
+}
+
+/// For how long a call waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// As the program has said.
+    AsAsked,
+    /// Not at all.
+    AtOnce,
+    /// For a moment, but no longer than the program has said.
+    Shortly,
+    /// For what is left after so many milliseconds.
+    After(u64),
+}
+
+impl Limit {
+    /// What is left of it now, if it began then, in milliseconds.
+    pub(super) fn without(self, began: u64) -> Self {
+        let gone = clock::milliseconds().saturating_sub(began);
+        match self {
+            Self::After(before) => Self::After(before.saturating_add(gone)),
+            _ => Self::After(gone),
+        }
+    }
+
+    /// What the program has said in milliseconds; less than 0: for ever.
+    #[inline]
+    pub(crate) fn milliseconds(self, asked: c_int) -> c_int {
+        match self {
+            Self::AsAsked => asked,
+            Self::AtOnce => 0,
+            Self::Shortly if asked < 0 => SHORTLY,
+            Self::Shortly => asked.min(SHORTLY),
+            Self::After(_) if asked < 0 => asked,
+            Self::After(gone) => {
+                asked.saturating_sub(c_int::try_from(gone).unwrap_or(c_int::MAX)).max(0)
+            }
+        }
+    }
+
+    /// The same; `None`: for ever. What is no time stays none.
+    pub(crate) fn time(self, asked: Option<&timespec>) -> Option<timespec> {
+        let of = |all: i64| timespec { tv_sec: all / SECOND, tv_nsec: all % SECOND };
+        let valid = |time: &timespec| time.tv_sec >= 0 && (0..SECOND).contains(&time.tv_nsec);
+        let total =
+            |time: &timespec| time.tv_sec.saturating_mul(SECOND).saturating_add(time.tv_nsec);
+        match (self, asked) {
+            (Self::AtOnce, _) => Some(of(0)),
+            (Self::Shortly, None) => Some(of(IN_NANOSECONDS)),
+            (Self::Shortly, Some(time)) if valid(time) => Some(of(total(time).min(IN_NANOSECONDS))),
+            (Self::After(gone), Some(time)) if valid(time) => {
+                let gone = i64::try_from(gone).unwrap_or(i64::MAX).saturating_mul(MILLISECOND);
+                Some(of(total(time).saturating_sub(gone).max(0)))
+            }
+            (_, asked) => asked.copied(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_parts_together_are_what_was_asked() {
+        for asked in [0, 1, 2, 1000, c_int::MAX] {
+            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+                .map(|limit| limit.milliseconds(asked));
+            assert_eq!(parts[0] + parts[1], asked);
+            let time = timespec { tv_sec: i64::from(asked), tv_nsec: i64::from(asked) % SECOND };
+            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+                .map(|limit| limit.time(Some(&time)).unwrap());
+            let nanoseconds = |time: &timespec| time.tv_sec * SECOND + time.tv_nsec;
+            assert_eq!(nanoseconds(&parts[0]) + nanoseconds(&parts[1]), nanoseconds(&time));
+        }
+    }
+
+    #[test]
+    fn for_ever_ends_in_the_second_part_only() {
+        assert_eq!(
+            [Limit::Shortly, Limit::After(SHORTLY as u64)].map(|limit| limit.milliseconds(-1)),
+            [1, -1]
+        );
+        assert!(Limit::Shortly.time(None).is_some_and(|time| time.tv_nsec == IN_NANOSECONDS));
+        assert!(
+            Limit::After(SHORTLY as u64).time(None).is_none()
+                && Limit::AsAsked.time(None).is_none()
+        );
+    }
+
+    #[test]
+    fn what_is_no_time_is_left_to_the_kernel() {
+        let none = timespec { tv_sec: 1, tv_nsec: SECOND };
+        for limit in [Limit::AsAsked, Limit::Shortly, Limit::After(SHORTLY as u64)] {
+            assert_eq!(limit.time(Some(&none)).map(|time| time.tv_nsec), Some(SECOND));
+        }
+    }
+}

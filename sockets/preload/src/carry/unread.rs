@@ -1,0 +1,391 @@
+//! Bytes that were put into rings and are not read yet: back to the kernel with them.
+//!
+//! Whoever has to send by the kernel takes back what is before that, and so does whoever is about
+//! to sleep, or to do something for long: nobody has to wait for him then to get what he has sent.
+//! While he runs he looks now and then for what those have before them who have left the ring.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_formats::direction::Stretch;
+use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+use omniverb_formats::{Direction, Head};
+use rustix::io::Errno;
+use rustix::thread::sched_yield;
+
+use super::links::{self, Link, Memory, Note, Word};
+use super::unread_links::{self, is_any};
+use super::writer_lock::{self, give_turn, take_turn};
+use super::{broker, clock, kernel_socket};
+use crate::place;
+
+/// How often whoever takes bytes back is waited for, how often of these only by giving the
+/// processor away, and how long otherwise, in nanoseconds.
+const WAITS: u32 = 12_000;
+const WAITS_AWAKE: u32 = 2000;
+const WAIT: i64 = 100_000;
+
+/// Budget: how long who is about to sleep lets others, who look, read what he has sent them: all in
+/// all.
+const INSTANT: u64 = 1 << 13;
+
+/// How often a link is dealt with again that has got more meanwhile.
+const AGAIN: u32 = 3;
+/// When rings were looked through last that their readers may have left, and how long they are not
+/// then.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
+
+/// Signals are kept from this thread meanwhile.
+pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: sets of signals, which may be zero, of this thread only.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        kernel_socket::keeping_errno(|| {
+            libc::sigprocmask(libc::SIG_SETMASK, &all, &raw mut before)
+        });
+        let result = act();
+        let none = core::ptr::null_mut();
+        kernel_socket::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &before, none));
+        result
+    }
+}
+
+/// What the other end has not read goes through the kernel. `false` if there is no room for all of
+/// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
+/// direction.
+pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
+    let (place, head) = (direction.place(), direction.head());
+    if !place.is_taken() && place.position() == head.position() {
+        return true;
+    }
+    link.set(Word::IsFenced, 0);
+    if place.is_before(link.get(Word::SeenPlace)) {
+        // What was read is unread again, and may be so for ever.
+        link.note(Note::Broken);
+        kernel_socket::reset(fd);
+        return true;
+    }
+    let both = SHUT_RECEIVE | SHUT_SEND;
+    if link.said() & (both | CLOSED) == both {
+        // It can still read what is there. The kernel would reset for it, and does for what comes
+        // behind it.
+        return true;
+    }
+    undisturbed(|| {
+        let pump = link.word(Word::Pump);
+        if !take_pump(pump) {
+            // Its bytes may be with the kernel or not: nobody can tell any more.
+            link.note(Note::Broken);
+            kernel_socket::reset(fd);
+            return true;
+        }
+        let done = match direction.take_back() {
+            Ok(None) => true,
+            Ok(Some(stretch)) => pass(link, direction, fd, stretch),
+            Err(_) => {
+                link.note(Note::Broken);
+                true
+            }
+        };
+        pump.store(0, Ordering::Release);
+        done
+    })
+}
+
+/// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
+/// had it is in the process that this one was a copy of, or was cancelled in the middle.
+pub(super) fn take_pump(pump: &AtomicU64) -> bool {
+    for tried in 0..WAITS {
+        if pump.swap(1, Ordering::Acquire) == 0 {
+            return true;
+        }
+        if tried < WAITS_AWAKE {
+            sched_yield();
+            continue;
+        }
+        if tried == WAITS_AWAKE && broker::is_copy() {
+            writer_lock::begin_anew();
+        }
+        // Not by giving the processor away: a thread that always comes first would keep it.
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
+        _ = rustix::thread::nanosleep(&time);
+    }
+    false
+}
+
+/// Gives the kernel what was taken back, as far as it has room for it now. How much that is.
+pub(super) fn give(
+    link: Link,
+    direction: &Direction<Memory>,
+    fd: c_int,
+    stretch: Stretch,
+) -> usize {
+    let mut done = 0;
+    while done < stretch.bytes {
+        // From where it is: this may be the stack of a handler, which has no room for it.
+        let Some(memory) = link.memory() else { break };
+        let pieces = direction.pieces(stretch, done).map(|(at, length)| memory.bytes(at, length));
+        match kernel_socket::send(fd, pieces) {
+            Ok(sent) => done += sent,
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
+                _ = error;
+                break;
+            }
+            Err(error) => {
+                // Nobody is there any more. What the kernel has told us it does not tell again.
+                if error != Errno::PIPE {
+                    link.fails(error.raw_os_error());
+                }
+                done = stretch.bytes;
+            }
+        }
+    }
+    done
+}
+
+/// The same; the rest is the reader's again, if there is one.
+fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) -> bool {
+    let done = give(link, direction, fd, stretch);
+    if done < stretch.bytes {
+        // The rest is behind what the kernel has now.
+        let given = kernel_socket::Information::of(fd).map_or(0, |of| of.given());
+        direction.set_fence(given);
+    }
+    if direction.passed(stretch, done).is_err() {
+        link.note(Note::Broken);
+    }
+    link.set(Word::SeenPlace, stretch.behind(done).from);
+    done == stretch.bytes
+}
+
+/// What is in the ring goes through the kernel, as far as that has room.
+pub(super) fn flush(link: Link, fd: c_int) -> bool {
+    let Some(direction) = link.outward() else { return true };
+    let has_turn = take_turn(link, &direction);
+    let done = take_back(link, &direction, fd);
+    if has_turn {
+        give_turn(link);
+    }
+    done
+}
+
+/// The same; all of it, since somebody is about to have the socket who may send behind it. No more
+/// is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all at once
+/// unless the other end says that more is unread than there is, or the host is out of memory.
+/// Nobody waits for either: the connection is reset. Rather that than wrong bytes.
+pub(super) fn flush_wholly(link: Link, fd: c_int) {
+    if !flush(link, fd) {
+        kernel_socket::reset(fd);
+    }
+}
+
+/// The ring of a link is about to have bytes that are to go through the kernel if nobody reads
+/// them; or it has some.
+#[inline(always)]
+pub(super) fn may_have_bytes(link: Link) {
+    if link.get(Word::Dirty) == 0 {
+        has_bytes_now(link);
+    }
+}
+
+/// What was copied in behind `head` is the other end's. Whether that looks there still; if it does
+/// not, it has read that, or the kernel has it. `None`: the direction was stopped, and nothing has
+/// happened. For who has the turn.
+#[inline(always)]
+pub(super) fn publish(
+    link: Link,
+    direction: &Direction<Memory>,
+    fd: c_int,
+    head: Head,
+    length: usize,
+) -> Option<bool> {
+    may_have_bytes(link);
+    let is_welcome = direction.publish(head, length)?;
+    link.set(Word::Head, head.position().wrapping_add(length as u64));
+    // Somebody may have looked before these were there.
+    may_have_bytes(link);
+    if !is_welcome && is_its(link, fd) {
+        // It went to sleep, or left, at this moment.
+        take_back(link, direction, fd);
+    }
+    Some(is_welcome)
+}
+
+#[cold]
+fn has_bytes_now(link: Link) {
+    unread_links::put(link.index(), link.word(Word::Dirty));
+}
+
+/// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
+/// be left by `longjmp`: what is said of those that have bytes is true all the time.
+fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
+    if !place::is_ours() {
+        return;
+    }
+    unread_links::all().each(0, links::end(), |index| {
+        let Some(link) = links::hold(index) else {
+            is_nobodys(index);
+            return true;
+        };
+        for _ in 0..AGAIN {
+            let head = put_so_far(link);
+            let has = has_bytes(link);
+            if has && links::fd_of(link).is_some_and(|fd| with(fd, link)) {
+                break;
+            }
+            unread_links::take(link.index(), link.word(Word::Dirty));
+            // Who has put more since is about to sleep, perhaps, and has seen that it is said.
+            let is_old = put_so_far(link) == head;
+            if is_old && link.word(Word::Dirty).load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            has_bytes_now(link);
+        }
+        link.let_go();
+        true
+    });
+}
+
+/// A link that nobody has any more is said to have some, by a call that it has outlived.
+#[cold]
+fn is_nobodys(index: u32) {
+    let Some(link) = Link::at(index) else { return };
+    unread_links::take(index, link.word(Word::Dirty));
+    // Its row may have been used anew at this moment.
+    if let Some(link) = links::hold(index) {
+        has_bytes_now(link);
+        link.let_go();
+    }
+}
+
+/// How far this end has written.
+fn put_so_far(link: Link) -> u64 {
+    link.outward().map_or(0, |direction| direction.head().position())
+}
+
+/// Calls with each link, held, that has bytes in its ring which nobody has read, if `which` says so
+/// of it without holding it.
+pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
+    if !is_any() || !place::is_ours() {
+        return;
+    }
+    unread_links::all().each(0, links::end(), |index| {
+        if !Link::at(index).is_some_and(&which) {
+            return true;
+        }
+        if let Some(link) = links::hold(index) {
+            if has_bytes(link) && which(link) {
+                with(link);
+            }
+            link.let_go();
+        }
+        true
+    });
+}
+
+/// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
+/// us to get what was sent.
+#[inline(always)]
+pub(super) fn flush_all() {
+    if is_any() {
+        flush_each(|direction, began| {
+            // Who looks has them in an instant, and for less than what the kernel takes for them.
+            // This may be left by `longjmp`.
+            while is_about_to_read(direction) && !clock::is_over(began, INSTANT) {
+                core::hint::spin_loop();
+            }
+            true
+        });
+    }
+}
+
+/// The same, but for what others have before them who look: whether there is any. They are to be
+/// given some time, and no more, before all of it goes through the kernel.
+pub(super) fn leaves_unread() -> bool {
+    let mut leaves_some = false;
+    if is_any() {
+        flush_each(|direction, _| {
+            let is_left = is_about_to_read(direction);
+            leaves_some |= is_left;
+            !is_left
+        });
+    }
+    leaves_some
+}
+
+/// The same before a call of the kernel's with these flags, which may wait.
+#[inline(always)]
+pub(super) fn flush_before(fd: c_int, flags: c_int) {
+    if is_any() && flags & libc::MSG_DONTWAIT == 0 && !kernel_socket::is_non_blocking(fd) {
+        flush_all();
+    }
+}
+
+/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
+/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
+#[inline(always)]
+pub(super) fn give_back() {
+    if is_any() {
+        give_back_at(clock::now());
+    }
+}
+
+/// The same for who knows what time it is.
+#[inline(always)]
+pub(super) fn give_back_at(now: u64) {
+    if is_any() && is_due(now) {
+        give_back_each();
+    }
+}
+
+/// That would be looked after now, if there may be any.
+#[inline(always)]
+pub(super) fn is_due(now: u64) -> bool {
+    now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed)) >= PAUSE.load(Ordering::Relaxed)
+}
+
+#[cold]
+fn give_back_each() {
+    let began = clock::now();
+    GIVEN_BACK.store(began, Ordering::Relaxed);
+    each_dirty(|fd, link| {
+        let Some(direction) = link.outward() else { return false };
+        let is_left = direction.place().is_taken() || !direction.is_welcome();
+        !is_left || is_its(link, fd) && !flush(link, fd)
+    });
+    // Who has many links is not to do this most of the time.
+    let took = clock::now().wrapping_sub(began).min(clock::SECOND);
+    PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
+}
+
+/// Those of which that says so, given when this began.
+#[cold]
+fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
+    let began = clock::now();
+    each_dirty(|fd, link| {
+        let Some(direction) = link.outward() else { return false };
+        if !which(&direction, began) {
+            return true;
+        }
+        has_bytes(link) && is_its(link, fd) && !flush(link, fd)
+    });
+}
+
+/// There are bytes that the other end will find, since it looks.
+fn is_about_to_read(direction: &Direction<Memory>) -> bool {
+    let place = direction.place();
+    place.position() != direction.head().position() && !place.is_taken() && direction.is_welcome()
+}
+
+/// There are bytes in the ring that the other end has not read.
+pub(super) fn has_bytes(link: Link) -> bool {
+    link.outward().is_some_and(|one| one.place().position() != one.head().position())
+}
+
+/// The descriptor is still for the link's socket.
+pub(super) fn is_its(link: Link, fd: c_int) -> bool {
+    kernel_socket::cookie(fd) == Some(link.get(Word::Cookie))
+}

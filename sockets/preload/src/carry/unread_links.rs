@@ -1,0 +1,49 @@
+//! Which links' rings may have bytes that their readers have not read: those are to go through the
+//! kernel when this end sleeps, or the reader has left.
+//!
+//! Who puts bytes into a ring says so before, and looks behind whether that is still so: the link
+//! has a word for it ([`super::link_words::Word::Dirty`]). Who finds none there says that first, and
+//! looks then whether there are some.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::link_bitmap::{self, Bits};
+
+static DIRTY: [AtomicU64; link_bitmap::WORDS] = [const { AtomicU64::new(0) }; link_bitmap::WORDS];
+/// How many these are, at most.
+static HOW_MANY: AtomicU64 = AtomicU64::new(0);
+
+/// In a child: threads that were about to count are not there.
+pub(super) fn begin_anew() {
+    HOW_MANY.store(all().count(), Ordering::Relaxed);
+}
+
+/// All of them.
+pub(super) fn all() -> Bits {
+    Bits::new(&DIRTY)
+}
+
+/// There may be some.
+#[inline(always)]
+pub(super) fn is_any() -> bool {
+    HOW_MANY.load(Ordering::Relaxed) != 0
+}
+
+/// The link of this index, whose word this is, may have some.
+pub(super) fn put(index: u32, word: &AtomicU64) {
+    word.store(1, Ordering::SeqCst);
+    // Never less than there are, whoever looks.
+    HOW_MANY.fetch_add(1, Ordering::SeqCst);
+    if all().put(index) {
+        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// It is not said to have any. To be looked at after this.
+pub(super) fn take(index: u32, word: &AtomicU64) {
+    word.swap(0, Ordering::SeqCst);
+    if all().take(index) {
+        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
+    }
+    fence(Ordering::SeqCst);
+}

@@ -1,0 +1,86 @@
+//! Giving the processor away while the other end is waited for; and for good, if both ends share
+//! one though another might be idle.
+//!
+//! The kernel puts whom it wakes near who woke him: so both ends of a new connection often begin on
+//! one processor. Natively they part, since whoever sleeps is put where nobody runs when he wakes.
+//! Who looks does not sleep, and who runs is moved only if the kernel finds that its processors
+//! are not in balance, which for two that take turns all the time may be never: bytes then go at a
+//! third of the speed. So who sees again and again that something came *while others had the
+//! processor* sleeps for an instant instead of giving it away once more. If no processor is idle
+//! nothing is gained by that, so it is done less often then.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_connection::backoff;
+use rustix::thread::sched_yield;
+
+use super::{clock, cpu_contention};
+
+/// Somebody else has run, if giving the processor away took as long: two switches at least.
+const SWITCH: u64 = clock::MOMENT >> 5;
+/// So often in a row something came in that time.
+const ENOUGH: u64 = 8;
+/// The shortest time between two of these sleeps, and the longest.
+const PAUSE_MIN: u64 = clock::SECOND >> 9;
+const PAUSE_MAX: u64 = clock::SECOND >> 2;
+
+/// How often in a row that was so, in any thread.
+static TOGETHER: AtomicU64 = AtomicU64::new(0);
+/// When the last sleep was, and how long it has to be until the next one.
+static SLEPT: AtomicU64 = AtomicU64::new(0);
+static PAUSE: AtomicU64 = AtomicU64::new(PAUSE_MIN);
+
+/// Whether a call may sleep for an instant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleep {
+    /// It waits: an instant more is nothing to it.
+    May,
+    /// It does not wait.
+    Never,
+}
+
+/// Who has had the processor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Had {
+    /// This thread, as far as can be told.
+    Us,
+    /// Others, for so long.
+    Others(u64),
+}
+
+/// Gives the processor away. Who had it then.
+pub(super) fn give_way(sleep: Sleep) -> Had {
+    let began = clock::now();
+    if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
+        TOGETHER.store(0, Ordering::Relaxed);
+        // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1 };
+        _ = rustix::thread::nanosleep(&time);
+        return Had::Us;
+    }
+    sched_yield();
+    let took = clock::now().wrapping_sub(began);
+    cpu_contention::took(took);
+    if took >= SWITCH { Had::Others(took) } else { Had::Us }
+}
+
+/// What was waited for has come; who had the processor just before.
+pub(super) fn has_come(had: Had) {
+    if matches!(had, Had::Others(_)) {
+        TOGETHER.fetch_add(1, Ordering::Relaxed);
+    } else if TOGETHER.load(Ordering::Relaxed) != 0 {
+        TOGETHER.store(0, Ordering::Relaxed);
+    }
+}
+
+/// It is time for another sleep: longer after the last one each time, unless that has helped.
+fn is_time(now: u64) -> bool {
+    let (since, pause) =
+        (now.wrapping_sub(SLEPT.load(Ordering::Relaxed)), PAUSE.load(Ordering::Relaxed));
+    if since < pause {
+        return false;
+    }
+    PAUSE.store(backoff::next_pause(since, pause, PAUSE_MIN, PAUSE_MAX), Ordering::Relaxed);
+    SLEPT.store(now, Ordering::Relaxed);
+    true
+}
