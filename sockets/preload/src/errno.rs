@@ -1,4 +1,4 @@
-//! `errno` of the calling thread.
+//! Reads and sets `errno` of the calling thread.
 
 use core::ffi::c_int;
 

@@ -1,17 +1,20 @@
-//! The functions that stand in place of the C library's: each does the call, by the next library's
-//! function, and sees what came of it.
+//! Replaces the C library's functions that make, change and close descriptors.
+//!
+//! Each does the call by the next library's function and records its result.
 
 use core::ffi::{c_int, c_void};
 
 use omniverb_connection::descriptors::{Kind, Why};
 
-use crate::call::{self, Call};
+use crate::call_effects::{self, Call};
 use crate::carry::{Asked, File};
 use crate::errno::{fails, keeping_errno, set_errno};
-use crate::functions::watched;
-use crate::slots::*;
+use crate::hook_macros::watched;
+use crate::next_functions::*;
 use crate::table::DESCRIPTORS;
-use crate::{carry, light, own, place, sole, syscall_effects, wanted};
+use crate::{
+    carry, fork_refcount, library_fds, light, memory_owner, probe_sockets, syscall_effects,
+};
 
 /// For the program there is nothing at this descriptor.
 pub(crate) fn nothing_there() -> c_int {
@@ -22,7 +25,7 @@ pub(crate) fn nothing_there() -> c_int {
 /// A descriptor of the library's own, in a process that knows it.
 #[inline]
 pub(crate) fn is_own(fd: c_int) -> bool {
-    own::has(fd) && place::is_ours()
+    library_fds::has(fd) && memory_owner::is_ours()
 }
 
 functions! {
@@ -57,7 +60,7 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         let made =
             watched(Call::Connect(fd), || unsafe { next_connect(fd, address, length) });
-        if made == 0 && wanted::is_wanted(fd) {
+        if made == 0 && probe_sockets::is_wanted(fd) {
             // The program may be done with it soon.
             keeping_errno(|| carry::offers(fd));
         }
@@ -83,7 +86,7 @@ functions! {
                     let call = Call::Accept(fd);
                     let new = watched(call, || next_accept4(fd, address, length, flags));
                     if new >= 0 && light::has_come_from_afar(new) {
-                        keeping_errno(|| wanted::accepted(new, carry::offers));
+                        keeping_errno(|| probe_sockets::accepted(new, carry::offers));
                     }
                     new
                 })
@@ -118,9 +121,9 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::set(at, (level, name), value, length) };
         }
-        if call::changes_receiving(level, name) {
+        if call_effects::changes_receiving(level, name) {
             carry::leave(fd);
-        } else if !call::is_harmless(level, name) {
+        } else if !call_effects::is_harmless(level, name) {
             carry::leave_unread_here(fd);
         }
         let call = Call::Option { fd, level, name };
@@ -174,7 +177,7 @@ functions! {
             Asked::Unknown => return carry::send_file(to, None, native),
             Asked::Other => {}
         }
-        sole::outlasts(to);
+        fork_refcount::outlasts(to);
         carry::stop_sending(to);
         carry::may_wait(to);
         native()
@@ -224,13 +227,13 @@ functions! {
             carry::stop();
         }
         let call = Call::CloseRange { first, last, flags };
-        if !own::is_among(first, last) || !place::is_ours() {
+        if !library_fds::is_among(first, last) || !memory_owner::is_ours() {
             // SAFETY: the program's arguments, as they are.
             return watched(call, || unsafe { next_close_range(first, last, flags) });
         }
         watched(call, || {
             let mut result = 0;
-            own::between(first, last, |first, last| {
+            library_fds::between(first, last, |first, last| {
                 // SAFETY: a part of what the program has closed.
                 result |= unsafe { next_close_range(first, last, flags) };
             });
@@ -244,13 +247,13 @@ functions! {
         light::closes_range(begin, u32::MAX);
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
-        if !own::is_among(begin, u32::MAX) || !place::is_ours() {
+        if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_ours() {
             // SAFETY: the program's argument, as it is.
             unsafe { next_closefrom(first) };
-            call.after(call::Was::default(), 0);
+            call.after(call_effects::Was::default(), 0);
             return;
         }
-        own::between(begin, u32::MAX, |first, last| {
+        library_fds::between(begin, u32::MAX, |first, last| {
             // SAFETY: a part of what the program has closed. Where the kernel has no such call,
             // what is ours goes with the rest.
             unsafe {
@@ -259,7 +262,7 @@ functions! {
                 }
             }
         });
-        call.after(call::Was::default(), 0);
+        call.after(call_effects::Was::default(), 0);
     }
 
     ov_dup(fd: c_int) -> c_int {
@@ -312,7 +315,7 @@ functions! {
         }
         if is_duplicate {
             carry::duplicate(fd, None);
-        } else if call::is_about_signals(command, argument) {
+        } else if call_effects::is_about_signals(command, argument) {
             light::is_unlike(fd);
             carry::leave(fd);
         }
@@ -333,7 +336,7 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::request(fd, at, request, argument) };
         }
-        if call::SIGNAL_REQUESTS.contains(&request) {
+        if call_effects::SIGNAL_REQUESTS.contains(&request) {
             light::is_unlike(fd);
             carry::leave(fd);
         }
@@ -421,7 +424,7 @@ pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
         return true;
     }
     if is_own(to) {
-        own::give_way(to);
+        library_fds::give_way(to);
     }
     false
 }

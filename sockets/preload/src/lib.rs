@@ -1,24 +1,25 @@
-//! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes
-//! to its sockets (docs/decisions/0046).
+//! `libomniverb_sockets.so` interposes the socket functions of the C library
+//! (docs/decisions/0046).
 //!
-//! Every call goes to the function that it would have gone to, and gives what that gives: the
-//! result, `errno`, the cancellation point. What is kept beside is what each descriptor is. Unless
-//! `OMNIVERB_SOCKETS` says otherwise bytes of some connections go through memory instead:
-//! [`carry`].
+//! Every call goes to the function that it would have gone to, and returns what that returns: the
+//! result, `errno`, the cancellation point. Beside that the library records what each descriptor
+//! is. Unless `OMNIVERB_SOCKETS` says otherwise, bytes of some connections go through shared memory
+//! instead: [`carry`] and [`light`].
 //!
-//! # Who does what
+//! # Modules
 //!
-//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
-//!   jump to the next library's function. Some call a function of [`looks`] with the arguments
-//!   first. The rest are functions of [`hooks`], and of [`data`] if they move bytes.
-//! * `call` is what a call does to descriptors: before and after it, whoever makes it. For calls
-//!   by `syscall()` `syscall_effects` says that; `syscall_hook` gives them to hooks of their names.
-//! * `table` has what is known; `kernel` asks the kernel where nothing is.
-//! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
-//! * `sole` knows which sockets no other process has that it has shared, by `rows`; `ending` when
-//!   this one has them no more.
-//! * `code` finds system calls among the program's own instructions, which nothing here sees.
-//! * `next` finds the next library's functions; `own` keeps descriptors that are the library's own.
+//! * `names.toml` lists the interposed names; `cargo xtask dist` makes an entry point for each.
+//!   Most jump to the next library's function. Some call a function of [`call_observers`] with the
+//!   arguments first. The rest are [`hooks`], or [`io_hooks`] if they move bytes.
+//! * `call_effects` records what a call does to descriptors, before and after it. For calls by
+//!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.
+//! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
+//! * `memory_owner` tells this process from a child of `vfork`, which runs in the same memory.
+//! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
+//!   `process_exit` decides when an ending process stops counting.
+//! * `syscall_scan` finds system calls among the program's own instructions, which no hook sees.
+//! * `symbol_lookup` finds the next library's functions, which `next_functions` declares;
+//!   `library_fds` keeps the library's own descriptors.
 //!
 //! # Rules for code in here
 //!
@@ -30,36 +31,36 @@
 #![expect(unsafe_code)]
 
 #[macro_use]
-mod functions;
+mod hook_macros;
 
-mod call;
+mod call_effects;
+mod call_observers;
 mod carry;
-pub mod data;
-mod describe;
-mod ending;
+mod control_messages;
+mod count_slots;
+mod descriptor_probe;
+mod epoll_members;
 mod errno;
+pub mod fallback_ledger;
+mod fork_refcount;
 pub mod hooks;
-mod kernel;
-pub mod ledger;
+mod introspection;
+pub mod io_hooks;
+mod library_fds;
 mod light;
-mod looks;
-mod marks;
-mod messages;
-mod next;
-mod own;
-mod own_syscalls;
-mod past;
-mod place;
-mod room;
-mod rows;
-mod sets;
-mod shared;
-mod slots;
-mod sole;
+mod memory_owner;
+mod next_functions;
+mod nontemporal;
+mod probe_sockets;
+mod process_exit;
+mod shared_memory;
+mod socket_marks;
 pub mod start;
+mod symbol_lookup;
 mod syscall_effects;
 pub mod syscall_hook;
+mod syscall_scan;
 mod table;
-mod uncounted;
-mod wanted;
-mod words;
+mod table_memory;
+mod text_buffer;
+mod unlinked_calls;

@@ -1,14 +1,13 @@
-//! The start, when the library is loaded, and the end, when the process returns from `main` or
-//! calls `exit`.
+//! Starts the library when it is loaded, and stops it when the process exits.
 
-use crate::ending::End;
-use crate::{carry, next, place};
+use crate::process_exit::End;
+use crate::{carry, memory_owner, symbol_lookup};
 
 /// The entry points have the loader call this. Other libraries' constructors may have been earlier.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_start() {
-    next::finish();
-    place::begin();
+    symbol_lookup::finish();
+    memory_owner::begin();
     carry::begin();
 }
 

@@ -7,9 +7,9 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Kind;
 
-use crate::call::Call;
-use crate::ending::End;
-use crate::{carry, light, place, sole, table};
+use crate::call_effects::Call;
+use crate::process_exit::End;
+use crate::{carry, fork_refcount, light, memory_owner, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -32,16 +32,16 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         _ => {}
     }
     match number {
-        libc::SYS_vfork => place::lends(),
-        libc::SYS_clone => place::clones(first as c_int),
+        libc::SYS_vfork => memory_owner::lends(),
+        libc::SYS_clone => memory_owner::clones(first as c_int),
         libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
             // SAFETY: the kernel would read it as well.
-            place::clones(unsafe { *(first as *const u64) } as c_int);
+            memory_owner::clones(unsafe { *(first as *const u64) } as c_int);
         }
-        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => place::parts(),
+        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => memory_owner::parts(),
         libc::SYS_io_uring_setup => {
             table::has_rings_now();
-            sole::spread_all();
+            fork_refcount::spread_all();
         }
         _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
     }

@@ -1,12 +1,12 @@
-//! The tables of this process.
+//! Holds what this process knows of its descriptors and of members of epoll sets.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_connection::descriptors::{DescriptorTable, Entry, Kind, Members};
 
-use crate::room::Pieces;
-use crate::{kernel, place};
+use crate::table_memory::Pieces;
+use crate::{descriptor_probe, memory_owner};
 
 /// Pieces for a word of each descriptor that can be.
 const DESCRIPTOR_PIECES: usize = 1 << 10;
@@ -22,7 +22,7 @@ pub(crate) static MEMBERS: Members<Pieces<MEMBERS_PIECES>> = Members::new(Pieces
 /// What is open at a descriptor: as known, or else as the kernel says, which is known from then on.
 pub(crate) fn look(fd: c_int) -> Entry {
     let known = DESCRIPTORS.look(fd);
-    if known.kind() != Kind::Unknown || !place::is_ours() {
+    if known.kind() != Kind::Unknown || !memory_owner::is_ours() {
         return known;
     }
     find(fd)
@@ -32,7 +32,7 @@ pub(crate) fn look(fd: c_int) -> Entry {
 fn find(fd: c_int) -> Entry {
     let seen = DESCRIPTORS.watch(fd);
     if seen.kind() == Kind::Unknown
-        && let Some(kind) = kernel::kind(fd)
+        && let Some(kind) = descriptor_probe::kind(fd)
     {
         DESCRIPTORS.guess(fd, seen, kind);
     }

@@ -173,7 +173,7 @@ fn who_leaves_leaves_bytes_to_the_writer() {
 
 /// Somebody finds no bytes, and clears what says that there may be some, which is a word of the
 /// link and a bit among those of all, while a writer puts some: the kernel has them, or it still is
-/// said that there are some (`sockets/preload/src/carry/unread_links.rs`, `residue.rs`).
+/// said that there are some (`sockets/preload/src/carry/unread_links.rs`, `unread.rs`).
 #[test]
 fn bytes_that_nobody_has_taken_back_are_spoken_of() {
     loom::model(|| {
@@ -254,7 +254,7 @@ impl Sleepers {
 }
 
 /// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
-/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`).
+/// has it: nobody is welcome while that one sleeps (`receive.rs`, `members.rs`).
 #[test]
 fn nobody_is_welcome_while_somebody_sleeps() {
     loom::model(|| {
@@ -281,8 +281,8 @@ fn an_attempt_is_nobody_elses() {
 }
 
 /// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
-/// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls asleep
-/// and wakes: nobody is welcome without a mark, or beside a sleeper.
+/// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls
+/// asleep and wakes: nobody is welcome without a mark, or beside a sleeper.
 #[test]
 fn who_is_welcome_is_marked() {
     let mut model = loom::model::Builder::new();
@@ -396,7 +396,7 @@ fn who_shows_that_it_reads_welcomes_nobody() {
 }
 
 /// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
-/// who has it sees that somebody sends (`mod.rs`, `outward.rs`).
+/// who has it sees that somebody sends (`mod.rs`, `send.rs`).
 #[test]
 fn who_sends_by_the_kernel_is_seen() {
     loom::model(|| {

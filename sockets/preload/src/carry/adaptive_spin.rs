@@ -1,5 +1,6 @@
-//! Looking at the ring without giving the processor away, at first: what is waited for is likely to
-//! come soon.
+//! Spins on the ring for a short time before a call does anything else.
+//!
+//! What is waited for is likely to come soon.
 
 use omniverb_formats::{Direction, Place};
 

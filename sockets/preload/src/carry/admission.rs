@@ -1,4 +1,4 @@
-//! Whether a new connection is worth a link.
+//! Decides whether a new connection is worth a link.
 //!
 //! A link costs two processes and the broker some dozens of system calls and page faults, which a
 //! connection of a few messages does not give back: a server that asks another one by connections
@@ -13,7 +13,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::rows;
+use crate::count_slots;
 
 /// Bytes that a link has to have carried, both ways together, to have been worth it.
 pub(super) const WORTH: u64 = 16 << 10;
@@ -35,7 +35,7 @@ static HERE: AtomicU64 = AtomicU64::new(0);
 const SEEN: u64 = 1 << 32;
 
 fn counts() -> &'static AtomicU64 {
-    rows::process_counts().family_word().unwrap_or(&HERE)
+    count_slots::process_counts().family_word().unwrap_or(&HERE)
 }
 
 fn short(counts: u64) -> u64 {

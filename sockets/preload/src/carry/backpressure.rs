@@ -1,4 +1,4 @@
-//! The ring is full: how long the other end is waited for to make room.
+//! Waits for the reader of a full ring to make room.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! The broker's socket: sockets are offered by it, and links come by it.
+//! Talks to the broker: offers sockets to it, and receives links.
 //!
 //! It is connected to when the first socket is offered, and again, after a while, if it is gone.
 //! Nothing waits for it. A word in a page of the broker's says that there is mail. All that is
@@ -27,7 +27,7 @@ use rustix::net::{
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, connection_watch, ended_links, kernel_socket, links};
 use crate::table::DESCRIPTORS;
-use crate::{ledger, own, sole, wanted};
+use crate::{fallback_ledger, fork_refcount, library_fds, probe_sockets};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -99,7 +99,7 @@ pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
 }
 
 fn socket() -> Option<BorrowedFd<'static>> {
-    own::named(&STATE.socket)
+    library_fds::named(&STATE.socket)
 }
 
 /// The descriptor: a child has a duplicate of it, of no use to it.
@@ -149,7 +149,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
     tell_of_the_ended();
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
-    let is_new = wanted::was_just_accepted(fd);
+    let is_new = probe_sockets::was_just_accepted(fd);
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 
@@ -186,13 +186,13 @@ fn open() -> bool {
     }
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
     let Some((socket, diagnosis)) = make() else { return false };
-    let kept = own::keep(socket.as_raw_fd());
+    let kept = library_fds::keep(socket.as_raw_fd());
     drop(socket);
     let Some(kept) = kept else { return false };
     STATE.seen.store(0, Ordering::Relaxed);
     STATE.count.fetch_add(1, Ordering::Relaxed);
     STATE.socket.store(kept as u64 + 1, Ordering::Release);
-    own::named(&STATE.socket).into_iter().for_each(connection_watch::put_broker);
+    library_fds::named(&STATE.socket).into_iter().for_each(connection_watch::put_broker);
     tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
 }
 
@@ -228,7 +228,7 @@ fn lost() {
     // over.
     ended_links::each(|_| true);
     part(|link| link.has(Note::Across));
-    own::close(fd);
+    library_fds::close(fd);
 }
 
 /// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
@@ -402,13 +402,13 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         (Reply::Ledger, Some(file)) => {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             if let Some(place) = map(&file, files::BYTES, access) {
-                ledger::begin(place as usize);
+                fallback_ledger::begin(place as usize);
             }
         }
         (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
                 let fd = link.get(Word::Fd) as c_int;
-                ledger::refused(fd, link.get(Word::Cookie), why);
+                fallback_ledger::refused(fd, link.get(Word::Cookie), why);
                 link.note(Note::Kept);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
@@ -431,7 +431,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
 fn may_have_memory(link: Link) -> bool {
     let fd = link.get(Word::Fd) as c_int;
     let entry = DESCRIPTORS.look(fd);
-    let is_alone = sole::is_alone(fd, entry, Some(link.get(Word::Cookie)));
+    let is_alone = fork_refcount::is_alone(fd, entry, Some(link.get(Word::Cookie)));
     is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 

@@ -1,4 +1,4 @@
-//! What the broker has said is heard, and done.
+//! Handles what the broker has said.
 
 use super::{broker, connection_watch, ended_links, kernel_fallback};
 use crate::light;

@@ -1,4 +1,4 @@
-//! How long ago something was, roughly and without a call: the processor's own count.
+//! Measures time roughly, by the processor's time stamp counter, without a system call.
 
 /// Of the count. A second of a slow processor is a third of one of a fast one.
 pub(crate) const SECOND: u64 = 1 << 31;

@@ -1,10 +1,10 @@
-//! What happens to the connections of all links, asked of the kernel by one call.
+//! Asks the kernel by one call what happened to the connections of all links.
 //!
 //! A socket that is one of many has its turn seldom: to be asked about it each time
-//! ([`super::kernel_check`]) costs three system calls a message, more than natively. So the sockets of
-//! links are in a set of epoll of the library's own, which tells at once, once, of each connection
-//! that ends. As long as that is asked every [`clock::MOMENT`] while bytes go through rings, what
-//! was seen of a socket itself is believed for longer.
+//! ([`super::kernel_check`]) costs three system calls a message, more than natively. So the sockets
+//! of links are in a set of epoll of the library's own, which tells at once, once, of each
+//! connection that ends. As long as that is asked every [`clock::MOMENT`] while bytes go through
+//! rings, what was seen of a socket itself is believed for longer.
 //!
 //! Nothing rests on it alone: each socket is looked at after [`KNOWN`] at the latest, so what is
 //! told to a thread that is stopped just then is late, not lost.
@@ -21,7 +21,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::links::{Link, Note, Word};
 use super::{clock, ended_links};
-use crate::own;
+use crate::library_fds;
 
 /// How long what was seen of a socket is believed while nothing is told of it.
 pub(super) const KNOWN: u64 = clock::SECOND >> 6;
@@ -62,7 +62,7 @@ pub(super) fn begin() {
 }
 
 fn set() -> Option<BorrowedFd<'static>> {
-    own::named(&STATE.set)
+    library_fds::named(&STATE.set)
 }
 
 /// Its descriptor: a child has a duplicate, of no use to it.
@@ -93,7 +93,8 @@ fn made() -> Option<BorrowedFd<'static>> {
     if STATE.refused.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    let kept = epoll::create(CreateFlags::CLOEXEC).ok().and_then(|set| own::keep(set.as_raw_fd()));
+    let kept =
+        epoll::create(CreateFlags::CLOEXEC).ok().and_then(|set| library_fds::keep(set.as_raw_fd()));
     let Some(place) = kept else {
         // There may be no more descriptors: it is not tried again for each link.
         STATE.refused.store(1, Ordering::Relaxed);
@@ -102,7 +103,7 @@ fn made() -> Option<BorrowedFd<'static>> {
     let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
     if STATE.set.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
         // Another thread has made one.
-        own::fd(place).into_iter().for_each(own::close);
+        library_fds::fd(place).into_iter().for_each(library_fds::close);
     }
     set()
 }

@@ -1,4 +1,4 @@
-//! Others compute all the time, on this processor and on every other one.
+//! Detects that other processes compute all the time, on every processor.
 //!
 //! Who gives the processor away to one who does not give it back waits for its turn to be over,
 //! some milliseconds; who sleeps instead is let in by the kernel as soon as he is woken. So if that

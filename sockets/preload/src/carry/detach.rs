@@ -1,4 +1,4 @@
-//! A link that is over has its memory to itself.
+//! Moves an ended link from shared memory to memory of its own.
 //!
 //! The other end goes on writing into the memory that both had for as long as it likes. So what
 //! was settled on when the link ended is copied into memory of our own, which comes to the same

@@ -1,4 +1,4 @@
-//! Links that are over, whose memory this process has no more: until the broker is told.
+//! Remembers ended links whose memory is unmapped, until the broker is told.
 //!
 //! It is told when a socket is offered, which is when it matters, or mail is taken; and before when
 //! there are many. What finds no place here it never hears of.

@@ -1,4 +1,4 @@
-//! `epoll`, for sets of which some members are carried.
+//! Waits in epoll sets that have carried members.
 //!
 //! The set is the kernel's, and so is everything that it tells. What it cannot see is added: bytes
 //! in the ring of a member. Nobody is woken for those: before the kernel sleeps no member welcomes
@@ -28,7 +28,7 @@ use super::{
     reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::table::{self, DESCRIPTORS};
-use crate::{ledger, sole, uncounted};
+use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
 pub(super) const MOVES: u32 = 8;
@@ -63,7 +63,7 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
         }
     };
     if !may {
-        ledger::keep(fd, Why::Member);
+        fallback_ledger::keep(fd, Why::Member);
         kernel_fallback::leave_fd(fd);
     }
 }
@@ -109,7 +109,7 @@ pub(super) unsafe fn changed(
                 link.leaves_set();
             }
         } else if !is_in || may.is_err() {
-            ledger::keep(fd, Why::Member);
+            fallback_ledger::keep(fd, Why::Member);
             link.leaves_set();
             kernel_fallback::leave(link, fd);
         }
@@ -129,7 +129,7 @@ pub(super) fn is_seen(set: c_int) {
         return;
     }
     DESCRIPTORS.keep(set, Why::Shared);
-    sole::spread(set);
+    fork_refcount::spread(set);
     fence(Ordering::SeqCst);
     if let Some(row) = Row::of(entry.id()) {
         row.each_of_all(|_| true, |link| kernel_fallback::leave(link, fd_of(link)));
@@ -425,7 +425,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// Waits in the kernel, while no member is welcome.
     fn sleep_once(&self, limit: Limit) -> c_int {
-        uncounted::falls_asleep(self.set);
+        unlinked_calls::falls_asleep(self.set);
         member_polling::sends_away(self.row);
         detach::settle();
         let mut told = if self.has_news() { self.ask() } else { 0 };
@@ -453,7 +453,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 self.row.looked(Looked::Missed);
             }
         }
-        uncounted::wakes(self.set);
+        unlinked_calls::wakes(self.set);
         kernel_socket::keeping_errno(broker_messages::hear);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
@@ -473,10 +473,10 @@ fn row_or_sleep(set: u32, wait: Wait) -> Option<Row> {
     if wait == Wait::Never {
         return None;
     }
-    uncounted::falls_asleep(set);
+    unlinked_calls::falls_asleep(set);
     let row = Row::of(set);
     if row.is_some() {
-        uncounted::wakes(set);
+        unlinked_calls::wakes(set);
     }
     row
 }
@@ -515,7 +515,7 @@ pub(super) fn wait(
         let began = clock::milliseconds();
         let told = native(events, most, limit);
         if wait != Wait::Never {
-            uncounted::wakes(id);
+            unlinked_calls::wakes(id);
         }
         if told != 0 || !is_nudged.take() {
             return told;

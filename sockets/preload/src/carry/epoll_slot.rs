@@ -1,13 +1,13 @@
-//! The row of an epoll set that has carried members.
+//! Keeps the state of an epoll set that has carried members.
 //!
 //! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
 //! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
 //! be told: only those have news, and only those are looked at by calls that wait. It is so from
 //! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends
-//! it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who may be welcome among
-//! those that are astir. (Bytes that the other end wanted to take back, and the kernel had no room
-//! for, may be in a ring besides: the program is told of those that the kernel has before them, and
-//! welcomes the other end by receiving these.)
+//! it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who may be welcome
+//! among those that are astir. (Bytes that the other end wanted to take back, and the kernel had no
+//! room for, may be in a ring besides: the program is told of those that the kernel has before
+//! them, and welcomes the other end by receiving these.)
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -18,7 +18,7 @@ use super::links::{self, ASTIR, Link, Word};
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
 use super::{clock, receive_queue, wake_latency};
-use crate::uncounted;
+use crate::unlinked_calls;
 
 /// So many members that are astir are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
@@ -251,7 +251,7 @@ impl Row {
     /// Somebody sleeps in the set, or is about to.
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
-        uncounted::is_slept_in(self.set())
+        unlinked_calls::is_slept_in(self.set())
     }
 
     /// The kernel was asked not long ago, and has told all.

@@ -13,7 +13,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::own;
+use crate::library_fds;
 use crate::table::DESCRIPTORS;
 
 /// Number of sets that it may be in.
@@ -21,21 +21,21 @@ static IN_SETS: AtomicU64 = AtomicU64::new(0);
 
 /// Its data in a set: no address of the program's.
 fn data() -> u64 {
-    (&raw const own::WAKER).expose_provenance() as u64
+    (&raw const library_fds::WAKER).expose_provenance() as u64
 }
 
 fn made() -> Option<BorrowedFd<'static>> {
-    if let Some(event) = own::named(&own::WAKER) {
+    if let Some(event) = library_fds::named(&library_fds::WAKER) {
         return Some(event);
     }
     let new = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-    let place = own::keep(new.as_raw_fd())?;
+    let place = library_fds::keep(new.as_raw_fd())?;
     let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-    if own::WAKER.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
+    if library_fds::WAKER.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
         // Another thread has made one.
-        own::fd(place).into_iter().for_each(own::close);
+        library_fds::fd(place).into_iter().for_each(library_fds::close);
     }
-    own::named(&own::WAKER)
+    library_fds::named(&library_fds::WAKER)
 }
 
 fn borrow(set: c_int) -> BorrowedFd<'static> {
@@ -84,8 +84,8 @@ pub(super) unsafe fn take_out(
         // SAFETY: as above.
         unsafe { events.add(next - 1).write_unaligned(events.add(next).read_unaligned()) };
     }
-    let is_out =
-        own::named(&own::WAKER).is_some_and(|event| epoll::delete(borrow(set), event).is_ok());
+    let is_out = library_fds::named(&library_fds::WAKER)
+        .is_some_and(|event| epoll::delete(borrow(set), event).is_ok());
     if is_out {
         IN_SETS.fetch_sub(1, Ordering::SeqCst);
     }

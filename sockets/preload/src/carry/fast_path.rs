@@ -1,6 +1,7 @@
-//! A call that moves one piece of memory, whole, by the ring: the shortest way there is. What is
-//! not so simple goes the ways of [`super::send`] and [`super::receive`], as if nobody had looked
-//! here.
+//! Sends and receives one piece of memory by the ring, in the fewest steps.
+//!
+//! Every other call goes on in [`super::send`] and [`super::receive`], as if this had not been
+//! tried.
 
 use core::ffi::c_int;
 

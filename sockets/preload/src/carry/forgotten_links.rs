@@ -1,5 +1,4 @@
-//! Links that both ends need no more, and those that were forgotten while calls went on by them
-//! ([`super::reattach`]).
+//! Remembers links that were forgotten while calls still used them ([`super::reattach`]).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
-//! Processes that are made of this one.
+//! Prepares links for `fork`, `vfork` and `clone`, and cleans up in the child.
 //!
-//! A child of `fork` has the same sockets. Each that may be carried is counted (`crate::sole`), and
-//! so are sets; all others are the kernel's from then on. Links are over then: who has the socket
-//! alone again gets another one ([`super::reattach`]).
+//! A child of `fork` has the same sockets. Each that may be carried is counted
+//! (`crate::fork_refcount`), and so are sets; all others are the kernel's from then on. Links are
+//! over then: who has the socket alone again gets another one ([`super::reattach`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -14,9 +14,9 @@ use super::{
     broker, broker_messages, connection_watch, detach, forgotten_links, kernel_fallback,
     kernel_socket, links, offers, reattach, unread_links, writer_lock,
 };
-use crate::sole::{self, Fork};
+use crate::fork_refcount::{self, Fork};
 use crate::table::DESCRIPTORS;
-use crate::{ledger, light, own, place, uncounted};
+use crate::{fallback_ledger, library_fds, light, memory_owner, unlinked_calls};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -27,7 +27,7 @@ pub(crate) struct Forking {
 
 /// This process is about to be two, by a call of which is said what came of it ([`forked`]).
 pub(crate) fn forks() -> Option<Forking> {
-    if !links::is_on() || !place::is_ours() {
+    if !links::is_on() || !memory_owner::is_ours() {
         return None;
     }
     // A link that has come ends properly, so that the other end can forget it, too.
@@ -43,7 +43,7 @@ pub(crate) fn forks() -> Option<Forking> {
                 }
             }
             // It may be closing at this moment.
-            _ => sole::uses_unknown(fd),
+            _ => fork_refcount::uses_unknown(fd),
         }
     }
     // Who makes a link makes it first, and looks then whether its socket is counted.
@@ -51,7 +51,7 @@ pub(crate) fn forks() -> Option<Forking> {
     reattach::forks();
     kernel_fallback::share(Sharing::Counted);
     if !fork.is_one_process() {
-        sole::spread_all();
+        fork_refcount::spread_all();
     }
     Some(Forking { fork, own: [broker::fd(), connection_watch::fd()] })
 }
@@ -66,12 +66,12 @@ fn may_be_counted(fd: c_int, entry: Entry) -> bool {
 
 /// It is the kernel's for good. The first ones are written down.
 fn keep(fd: c_int, written: &mut usize) {
-    if *written < ledger::AT_ONCE && DESCRIPTORS.look(fd).kind() != Kind::Set {
-        ledger::keep(fd, Why::Shared);
+    if *written < fallback_ledger::AT_ONCE && DESCRIPTORS.look(fd).kind() != Kind::Set {
+        fallback_ledger::keep(fd, Why::Shared);
         *written += 1;
     } else {
         DESCRIPTORS.keep(fd, Why::Shared);
-        sole::spread(fd);
+        fork_refcount::spread(fd);
     }
 }
 
@@ -82,20 +82,20 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
     }
     if child == 0 {
         _ = broker::is_copy();
-        ledger::begin_anew();
+        fallback_ledger::begin_anew();
         writer_lock::begin_anew();
         detach::begin_anew();
         forgotten_links::begin_anew();
         unread_links::begin_anew();
-        uncounted::begin_anew();
+        unlinked_calls::begin_anew();
         // Duplicates of the parent's, of no use here. Where there may be light connections a child
         // closes all that it finds, when it finds that it is one.
         let forking = forking.as_ref().filter(|_| !light::is_begun());
         let own = forking.map(|forking| forking.own).into_iter().flatten();
-        own.flatten().for_each(own::close);
+        own.flatten().for_each(library_fds::close);
     }
     let Some(Forking { fork, .. }) = forking else { return };
-    _ = sole::tells_of_fork();
+    _ = fork_refcount::tells_of_fork();
     let is_one_process = fork.is_one_process();
     if child < 0 && is_one_process {
         fork.undo();
@@ -106,7 +106,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         share_the_new(fork, child == 0);
     }
     if child == 0 {
-        sole::is_copy();
+        fork_refcount::is_copy();
     }
 }
 
@@ -125,11 +125,11 @@ fn share_the_new(fork: Fork, is_child: bool) {
             DESCRIPTORS.keep(fd, Why::Shared);
         }
         if is_new {
-            sole::spread(fd);
+            fork_refcount::spread(fd);
         }
     }
     if !fork.is_one_process() {
-        sole::spread_all();
+        fork_refcount::spread_all();
     }
     if is_child {
         // The link is the parent's alone, who leaves it.
@@ -141,8 +141,8 @@ fn share_the_new(fork: Fork, is_child: bool) {
 
 /// The same by a call of which nothing is said then: everybody may have everything.
 pub(crate) fn forks_unseen() {
-    if links::is_on() && place::is_ours() {
-        _ = sole::tells_of_fork();
+    if links::is_on() && memory_owner::is_ours() {
+        _ = fork_refcount::tells_of_fork();
         none_of_these(|_| true);
         kernel_fallback::share(Sharing::ForGood);
     }
@@ -151,7 +151,7 @@ pub(crate) fn forks_unseen() {
 /// A process is about to be made that has this one's memory until it becomes another program, or
 /// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
 pub(crate) fn lends() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         none_of_these(|_| true);
         kernel_fallback::hand_all_over(|_| true);
     }
@@ -160,7 +160,7 @@ pub(crate) fn lends() {
 /// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
 /// sockets before. So it gets those that an exec does not close.
 pub(crate) fn runs() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
         none_of_these(has);
         kernel_fallback::hand_over_those(has);
@@ -175,7 +175,7 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
         let entry = DESCRIPTORS.look(fd);
         let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
         if !is_any {
-            sole::uses_unknown(fd);
+            fork_refcount::uses_unknown(fd);
         } else if which(fd) {
             keep(fd, &mut written);
         }

@@ -1,4 +1,4 @@
-//! Where the program wants bytes from, or to.
+//! Wraps the program's `iovec` lists: where bytes come from, or go to.
 
 use core::ffi::{c_int, c_void};
 

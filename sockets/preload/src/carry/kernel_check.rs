@@ -1,4 +1,4 @@
-//! A look at the kernel's socket, now and then.
+//! Checks the state of the kernel's socket now and then.
 //!
 //! What happens to the connection happens there. While bytes go through the ring no call asks the
 //! kernel, so it is asked every [`clock::MOMENT`]: then a call that is made later than that finds
@@ -15,7 +15,7 @@ use rustix::thread::sched_yield;
 use super::kernel_socket::{self, Information};
 use super::links::{Link, Note, Word};
 use super::{clock, connection_watch, unread};
-use crate::slots::next_poll;
+use crate::next_functions::next_poll;
 
 /// What was seen.
 pub(super) enum Seen {

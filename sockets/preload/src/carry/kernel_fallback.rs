@@ -1,4 +1,4 @@
-//! A socket goes back to the kernel, wholly: what was sent, and what was not received.
+//! Gives a socket back to the kernel: what was sent, and what was not received.
 //!
 //! Before anything is done with it that only the kernel can do, or that somebody does whom no
 //! library sees.
@@ -11,7 +11,7 @@ use super::links::{self, Link, Note, Word};
 use super::unread::{self, is_its};
 use super::{detach, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
-use crate::{ledger, rows, sole};
+use crate::{count_slots, fallback_ledger, fork_refcount};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -98,7 +98,7 @@ pub(super) fn stop_sending(fd: c_int) {
 pub(super) fn those_that_are_over() {
     links::each(|fd, link| {
         if link.has(Note::Parted) {
-            ledger::parted(fd, link.get(Word::Cookie));
+            fallback_ledger::parted(fd, link.get(Word::Cookie));
             link.unnote(Note::Parted);
             link.note(Note::Over);
             close_both(link, fd);
@@ -160,7 +160,7 @@ pub(super) fn close(fd: c_int) {
         || forgotten_links::are_any()
             && kernel_socket::cookie(fd).is_some_and(forgotten_links::is_used);
     if is_in_use {
-        sole::slips(fd);
+        fork_refcount::slips(fd);
     }
     let Some((link, is_last)) = taken else { return };
     if is_last {
@@ -333,7 +333,7 @@ pub(super) fn forget_unshared() {
 /// The process ends: what becomes of each socket is what becomes of one that is closed.
 pub(super) fn finish() {
     links::each(|fd, link| {
-        if rows::are_any() {
+        if count_slots::are_any() {
             // Others of the family are to know.
             link.tells_worth();
         }

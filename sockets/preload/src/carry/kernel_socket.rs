@@ -1,4 +1,4 @@
-//! The kernel's socket of a carried connection: what it says, and what it is given.
+//! Queries the kernel's socket of a carried connection, and sends by it.
 //!
 //! Nothing in here sets `errno`.
 
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::slots::{next_getsockopt, next_ioctl, next_setsockopt};
+use crate::next_functions::{next_getsockopt, next_ioctl, next_setsockopt};
 
 /// Offsets in `struct tcp_info`.
 const RECEIVED: usize = 128;

@@ -1,9 +1,9 @@
-//! The beginning of a process whose sockets may be carried, and its end.
+//! Starts carrying in a process, and ends it.
 
 use core::ffi::CStr;
 
 use super::{broker, connection_watch, kernel_fallback, links, usage_report};
-use crate::{ending, light, place};
+use crate::{light, memory_owner, process_exit};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -16,7 +16,9 @@ pub(crate) fn begin() {
             b"light" => true,
             _ => return,
         };
-        if !place::knows_children() || !broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
+        if !memory_owner::knows_children()
+            || !broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr()))
+        {
             return;
         }
         usage_report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
@@ -35,14 +37,14 @@ pub(crate) fn begin() {
 }
 
 /// The process is about to end.
-pub(crate) fn ends(end: ending::End) {
-    if !place::is_ours() {
+pub(crate) fn ends(end: process_exit::End) {
+    if !memory_owner::is_ours() {
         return;
     }
     let is_on = links::is_on();
     usage_report::write([is_on.then(links::count), light::is_on().then(light::count)]);
     if is_on {
         kernel_fallback::finish();
-        ending::ends(end);
+        process_exit::ends(end);
     }
 }

@@ -1,4 +1,4 @@
-//! A set of links, by their indices: a bit each.
+//! Stores a set of links as a bitmap of their indices.
 //!
 //! Who goes through one looks at as many words as all links there are take, and at nothing of those
 //! that are not in it.

@@ -1,4 +1,4 @@
-//! Names the words of a link's row, and what each says.
+//! Names the words of a link's slot, and its flags.
 
 /// Words of a row.
 pub(super) const WORDS: usize = 64;

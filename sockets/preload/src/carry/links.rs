@@ -1,4 +1,4 @@
-//! The links of this process: which descriptor has one, and what is known of it here.
+//! Keeps the links of this process, and which descriptor has which.
 //!
 //! A link is a row of words that is made when its socket is offered, and used again when nobody
 //! holds it any more: a descriptor that is for it, or a call that is under way. A call that
@@ -24,12 +24,12 @@ use super::link_bitmap::{self, Bits};
 pub(super) use super::link_words::{ASTIR, Note, Word};
 use super::link_words::{ENDS, LEFT, MOST, WORDS};
 use super::{admission, ended_links, maybe_ready, unread_links};
-use crate::place;
-use crate::room::Pieces;
-use crate::shared;
+use crate::memory_owner;
+use crate::shared_memory;
+use crate::table_memory::Pieces;
 
 /// The memory of a link.
-pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
+pub(super) type Memory = shared_memory::Memory<{ layout::BYTES }>;
 
 /// How often it is looked whether short calls are over, and how many of these times without giving
 /// the processor away.
@@ -271,7 +271,7 @@ impl Link {
             if turns == [0; 2] {
                 return true;
             }
-            if turns.contains(&place::this_thread()) {
+            if turns.contains(&memory_owner::this_thread()) {
                 return false;
             }
             if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
@@ -403,7 +403,7 @@ pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     }
     let word = word_of(fd)?;
     let found = word.load(Ordering::Acquire);
-    if found == 0 || !place::is_ours() {
+    if found == 0 || !memory_owner::is_ours() {
         return None;
     }
     let link = Link::at((found - 1) as u32)?;

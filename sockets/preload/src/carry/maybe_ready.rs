@@ -1,12 +1,11 @@
-//! Rows of epoll sets with carried members ([`super::epoll_slot`]): their memory, and which links are
-//! astir in each.
+//! Keeps, for each epoll slot ([`super::epoll_slot`]), which members may be ready.
 
 use core::sync::atomic::AtomicU64;
 
 use omniverb_connection::descriptors::{PIECE, Room};
 
 use super::link_bitmap::{self, Bits};
-use crate::room::Pieces;
+use crate::table_memory::Pieces;
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;

@@ -1,4 +1,4 @@
-//! Whose other ends are welcome, of the members of a set.
+//! Tells peers of a set's members whether this end polls their rings.
 //!
 //! All who are astir, while somebody waits by looking; none, while somebody sleeps. To send
 //! somebody away costs both ends something, and so does to welcome him: who was welcomed for

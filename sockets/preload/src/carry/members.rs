@@ -1,4 +1,4 @@
-//! Which links are in which epoll set.
+//! Adds links to epoll sets and removes them.
 //!
 //! A set with such members has a row. What a member was put there with is in its link's words, and
 //! a link is in one set at most. A thread that sleeps in a set has not looked for members that join
@@ -18,7 +18,7 @@ use omniverb_formats::Direction;
 pub(super) use super::epoll_slot::{Looked, Row};
 use super::links::{Link, Memory, Word};
 use super::{epoll_wakeup, receive_queue};
-use crate::sole;
+use crate::fork_refcount;
 use crate::table::{DESCRIPTORS, MEMBERS};
 
 /// What only the kernel keeps count of: who was told, and that others are not.
@@ -139,7 +139,7 @@ pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
     if !is_known || !is_alone || member.events & NOT_OURS != 0 {
         return Err(Apart::Ever);
     }
-    let is_ours = set.is_some_and(|(fd, set)| sole::is_alone(fd, set, None));
+    let is_ours = set.is_some_and(|(fd, set)| fork_refcount::is_alone(fd, set, None));
     if is_ours { Ok(()) } else { Err(Apart::Now) }
 }
 

@@ -1,24 +1,30 @@
-//! Carrying: bytes of connections between two processes of this host, both with the library, go
-//! through memory that the two share (docs/decisions/0046).
+//! Carries bytes of TCP connections within this host through shared memory
+//! (docs/decisions/0046).
 //!
-//! It is on unless `OMNIVERB_SOCKETS` says something else than `carry`. What has no link is the
-//! kernel's, and everything in here is asked by the functions of `hooks` and `looks`.
+//! Both processes have the library. It is on unless `OMNIVERB_SOCKETS` says something else than
+//! `carry`. Sockets without a link are the kernel's. `hooks`, `io_hooks` and `call_observers` call
+//! the functions in here.
 //!
-//! * [`lifecycle`]: its beginning and its end. [`links`]: what is known of each connection;
-//!   [`ended_links`]: what is no more. [`broker`], [`broker_messages`]: where links come from. [`offers`]: which
-//!   sockets are offered; [`admission`]: and how soon.
-//! * [`fast_path`], [`ring_copy`]: sending and receiving one piece, simply, with a link in hand for a
-//!   moment ([`try_guard`]); [`adaptive_spin`]: waiting for it. [`send`], [`receive`]: all else;
-//!   [`route_lookup`]: which of these; [`send_source`]: of what; [`writer_lock`]: who may; [`backpressure`]: where there is no
-//!   room; [`unread`], [`unread_links`]: what is not read yet. [`reader_polling`]: who may put bytes there;
-//!   [`spin_budget`], [`yield_cpu`], [`cpu_contention`], [`wake_latency`]: who waits for them, and how long.
-//!   [`poll_select`]: `poll` and `select`; [`epoll`], [`timeouts`] and [`members`]: sets, of whose members
-//!   few are looked at ([`epoll_slot`], [`maybe_ready`], [`member_polling`], [`ring_events`], [`epoll_wakeup`]; [`link_bitmap`]).
-//! * [`fork`]: processes that are made of this one.
-//!   [`reattach`]: links that come again after that, or after they have rested ([`suspend`]).
-//! * [`receive_queue`]: what was not received yet. [`kernel_fallback`]: back to the kernel; [`detach`]: out of
-//!   the memory that the other end writes. [`kernel_check`], [`connection_watch`], [`kernel_socket`]: what the kernel says.
-//! * [`usage_report`]: how much was carried; `crate::ledger`: what is not, and why.
+//! * **Links.** [`links`] keeps them, [`link_words`] names their fields; [`ended_links`] and
+//!   [`forgotten_links`] remember those that are over. [`offers`] offers sockets to the [`broker`],
+//!   [`admission`] decides how soon, [`broker_messages`] handles the answers.
+//! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
+//!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`send`] and [`receive`] do all
+//!   else. [`writer_lock`] admits one writer; [`backpressure`] waits for room; [`send_source`] and
+//!   [`iovecs`] say where bytes come from and go to. [`unread`] gives the kernel what the peer has
+//!   not read ([`unread_links`]).
+//! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`yield_cpu`] and
+//!   [`cpu_contention`] decide how long a call polls before it sleeps; [`reader_polling`] tells the
+//!   peer that it polls.
+//! * **Readiness.** [`poll_select`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
+//!   [`member_polling`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`]; [`timeouts`] of all.
+//! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
+//!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
+//!   ring's.
+//! * **Processes.** [`lifecycle`], [`fork`]; [`reattach`] offers a socket again after a fork, or
+//!   after [`suspend`].
+//! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`detach`] leaves the memory
+//!   that the peer writes. [`usage_report`] counts what was carried.
 
 mod adaptive_spin;
 mod admission;
@@ -83,9 +89,11 @@ use route_lookup::{Way, by_resting, carried, link_of, link_to_send_by};
 pub(crate) use send_source::{Asked, File};
 pub(crate) use timeouts::{How, Limit, Wait};
 
-use crate::rows::{self, Gone};
+use crate::count_slots::{self, Gone};
 use crate::table;
-use crate::{call, ledger, light, own_syscalls, place, sole, uncounted};
+use crate::{
+    call_effects, fallback_ledger, fork_refcount, light, memory_owner, syscall_scan, unlinked_calls,
+};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -201,7 +209,7 @@ pub(crate) fn receive(
 /// A call may sleep, or do something for long.
 #[inline(always)]
 pub(crate) fn may_sleep() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         unread::flush_all();
     }
 }
@@ -209,7 +217,7 @@ pub(crate) fn may_sleep() {
 /// A call of the kernel's may, if what is at this descriptor waits at all.
 #[inline(always)]
 pub(crate) fn may_wait(fd: c_int) {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         unread::flush_before(fd, 0);
     }
 }
@@ -257,8 +265,8 @@ pub(crate) fn leave(fd: c_int) {
 
 /// A library is about to be loaded.
 pub(crate) fn loads() {
-    if (links::is_on() || light::is_on()) && place::is_ours() {
-        own_syscalls::loads(clock::now(), clock::SECOND);
+    if (links::is_on() || light::is_on()) && memory_owner::is_ours() {
+        syscall_scan::loads(clock::now(), clock::SECOND);
     }
 }
 
@@ -323,12 +331,12 @@ pub(crate) unsafe fn change_set(
     event: *const libc::epoll_event,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
-    if !links::is_on() || !place::is_ours() {
+    if !links::is_on() || !memory_owner::is_ours() {
         return native();
     }
     if table::look(set).why() != Why::Free {
         // Whoever has made it does not know what is in it any more.
-        sole::spread(set);
+        fork_refcount::spread(set);
     }
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the kernel would read the event as well.
@@ -351,7 +359,7 @@ pub(crate) fn wait_in_set(
     wait: impl FnOnce() -> Wait,
     native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
 ) -> c_int {
-    if !links::is_on() || !place::is_ours() {
+    if !links::is_on() || !memory_owner::is_ours() {
         return native(events, most, Limit::AsAsked);
     }
     epoll::wait(set, events, most, wait(), native)
@@ -359,27 +367,30 @@ pub(crate) fn wait_in_set(
 
 /// With all of them.
 pub(crate) fn leave_all() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         kernel_fallback::all();
     }
 }
 
 /// With all of them, and with those that are to come.
 pub(crate) fn stop() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
-        uncounted::count();
+        unlinked_calls::count();
         kernel_fallback::all();
         links::turn_off();
-        sole::stops();
+        fork_refcount::stops();
     }
 }
 
 /// A message with these flags is about to be sent, of which only the kernel can honour some.
 #[inline(always)]
 pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
-    if flags & call::FLAGS != 0 && place::is_ours() && table::look(fd).kind().is_stream() {
-        ledger::keep(fd, Why::Flag);
+    if flags & call_effects::FLAGS != 0
+        && memory_owner::is_ours()
+        && table::look(fd).kind().is_stream()
+    {
+        fallback_ledger::keep(fd, Why::Flag);
         fence(Ordering::SeqCst);
         kernel_fallback::leave_fd(fd);
     }
@@ -387,7 +398,7 @@ pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
 
 /// A set is about to be waited in where nobody looks at its members.
 pub(crate) fn is_seen(set: c_int) {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         epoll::is_seen(set);
     }
 }
@@ -395,33 +406,33 @@ pub(crate) fn is_seen(set: c_int) {
 /// A call that nobody looks at is about to begin. Whether it is to be said when it is over
 /// ([`uncount`]): no links are made meanwhile.
 pub(crate) fn count() -> bool {
-    let is_counted = links::is_on() && place::is_ours();
+    let is_counted = links::is_on() && memory_owner::is_ours();
     if is_counted {
-        uncounted::count();
+        unlinked_calls::count();
     }
     is_counted
 }
 
 /// It is over.
 pub(crate) fn uncount() {
-    uncounted::uncount();
+    unlinked_calls::uncount();
 }
 
 /// Another program is about to be executed in this process: it has those sockets that are not
 /// closed then.
 pub(crate) fn executes() {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         kernel_fallback::hand_all_over(|fd| !kernel_socket::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
         // is alone.
-        sole::retires(Gone::Perhaps);
+        fork_refcount::retires(Gone::Perhaps);
     }
 }
 
 /// A descriptor is about to be closed.
 #[inline]
 pub(crate) fn close(fd: c_int) {
-    if (links::has(fd) || links::is_on() && rows::are_any()) && place::is_ours() {
+    if (links::has(fd) || links::is_on() && count_slots::are_any()) && memory_owner::is_ours() {
         kernel_fallback::close(fd);
         broker_messages::look();
     }
@@ -429,7 +440,7 @@ pub(crate) fn close(fd: c_int) {
 
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
-    if links::is_on() && place::is_ours() {
+    if links::is_on() && memory_owner::is_ours() {
         table::between(first, last).for_each(kernel_fallback::close);
         broker_messages::look();
     }
@@ -437,7 +448,7 @@ pub(crate) fn close_range(first: u32, last: u32) {
 
 /// `to` is about to be, or was made, a duplicate of `from`.
 pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
-    if !links::has(from) || !place::is_ours() {
+    if !links::has(from) || !memory_owner::is_ours() {
         return;
     }
     match to {
@@ -459,7 +470,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
 
 /// A descriptor is closed where nobody could see it before.
 pub(crate) fn forget(fd: c_int) {
-    if links::has(fd) && place::is_ours() {
+    if links::has(fd) && memory_owner::is_ours() {
         kernel_fallback::forget(fd);
     }
 }
@@ -535,8 +546,8 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
     if !message.is_null() {
         // SAFETY: as the caller says.
         unsafe {
-            crate::messages::each(message, |fd| {
-                sole::slips(fd);
+            crate::control_messages::each(message, |fd| {
+                fork_refcount::slips(fd);
                 epoll::is_seen(fd);
                 kernel_fallback::pass_fd(fd);
             })

@@ -1,9 +1,9 @@
-//! Which sockets are offered to the broker: when they first send or receive.
+//! Offers sockets to the broker when they first send or receive.
 //!
 //! Only what one process has by one descriptor, for all that is known, whoever may have had it
-//! before (`crate::sole`); what is in one set of epoll at most ([`members`]); what no option,
-//! signal or stream of the C library has a part in; and nothing at all where the program makes
-//! system calls past the C library (`crate::code`).
+//! before (`crate::fork_refcount`); what is in one set of epoll at most ([`members`]); what no
+//! option, signal or stream of the C library has a part in; and nothing at all where the program
+//! makes system calls past the C library (`crate::code`).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -16,10 +16,10 @@ use super::{
     admission, broker, broker_messages, clock, forgotten_links, kernel_fallback, kernel_socket,
     members,
 };
-use crate::own_syscalls::Calls;
+use crate::syscall_scan::Calls;
 use crate::table::{self, DESCRIPTORS};
-use crate::uncounted::{self, count_one, uncount_one};
-use crate::{ledger, own_syscalls, place, sole, wanted};
+use crate::unlinked_calls::{self, count_one, uncount_one};
+use crate::{fallback_ledger, fork_refcount, memory_owner, probe_sockets, syscall_scan};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -32,7 +32,7 @@ pub(super) enum Found {
     Carried(Link),
     /// It has one without memory, held: so far all is the kernel's.
     Offered(Link),
-    /// A socket without one; a call is counted: [`uncounted::uncount_one`].
+    /// A socket without one; a call is counted: [`unlinked_calls::uncount_one`].
     Counted,
     /// It is none.
     Other,
@@ -49,8 +49,8 @@ pub(super) fn enter(fd: c_int) -> Found {
         }
         let kind = DESCRIPTORS.look(fd).kind();
         // Who listens has no bytes, and never will.
-        if !kind.is_stream() || kind == Kind::Listening || !place::is_ours() {
-            sole::uses_unknown(fd);
+        if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_ours() {
+            fork_refcount::uses_unknown(fd);
             return Found::Other;
         }
         if !offer(fd) {
@@ -81,13 +81,13 @@ pub(crate) fn offers(fd: c_int) {
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
-    let is_alone = sole::is_alone(fd, entry, None);
+    let is_alone = fork_refcount::is_alone(fd, entry, None);
     if !is_alone || !may_be(fd, entry) {
         return false;
     }
-    let is_free = !uncounted::is_any_of(fd) && broker::may_be_there();
+    let is_free = !unlinked_calls::is_any_of(fd) && broker::may_be_there();
     // What is to be seen by the broker is offered, though no link may be worth it.
-    let is_due = || admission::is_due(fd, entry.id()) || wanted::is_wanted(fd);
+    let is_due = || admission::is_due(fd, entry.id()) || probe_sockets::is_wanted(fd);
     is_free && is_due() && offer_now(fd)
 }
 
@@ -95,18 +95,18 @@ fn offer(fd: c_int) -> bool {
 pub(super) fn may_be(fd: c_int, entry: Entry) -> bool {
     let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
     let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
-    let is_sure = fd > STANDARD && !table::has_rings() && !place::is_apart();
+    let is_sure = fd > STANDARD && !table::has_rings() && !memory_owner::is_apart();
     is_connected && is_alone && is_sure
 }
 
 #[cold]
 fn offer_now(fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
-    match own_syscalls::calls_past_libraries(clock::now()) {
+    match syscall_scan::calls_past_libraries(clock::now()) {
         Calls::None => {}
         Calls::Unknown => return false,
         Calls::Some => {
-            ledger::keep(fd, Why::Instructions);
+            fallback_ledger::keep(fd, Why::Instructions);
             kernel_fallback::all();
             return false;
         }
@@ -114,14 +114,14 @@ fn offer_now(fd: c_int) -> bool {
     match members::membership(fd, entry.id()) {
         Err(Apart::Now) => return false,
         Err(Apart::Ever) => {
-            ledger::keep(fd, Why::Member);
+            fallback_ledger::keep(fd, Why::Member);
             return false;
         }
         Ok(_) => {}
     }
     let information = kernel_socket::Information::of(fd);
     if information.as_ref().is_some_and(kernel_socket::Information::is_ending) {
-        ledger::keep(fd, Why::Ended);
+        fallback_ledger::keep(fd, Why::Ended);
         return false;
     }
     let is_open = information.is_some_and(|of| of.is_established());
@@ -131,7 +131,7 @@ fn offer_now(fd: c_int) -> bool {
     // What is taken back out of the ring must find room with the kernel ([`Link::room`]).
     let buffer = kernel_socket::send_buffer(fd);
     if kernel_socket::low_water(fd) != 1 || buffer < 4 * LEAST {
-        ledger::keep(fd, Why::Option);
+        fallback_ledger::keep(fd, Why::Option);
         return false;
     }
     let Some(link) = links::make(fd) else { return false };
@@ -140,14 +140,14 @@ fn offer_now(fd: c_int) -> bool {
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = DESCRIPTORS.look(fd);
-    let is_alone = sole::is_alone(fd, again, Some(cookie));
+    let is_alone = fork_refcount::is_alone(fd, again, Some(cookie));
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, fd, entry.id());
     if !is_where_it_may_be && members::membership(fd, entry.id()) != Err(Apart::Now) {
-        ledger::keep(fd, Why::Member);
+        fallback_ledger::keep(fd, Why::Member);
     }
-    let is_quiet = !uncounted::is_any_of(fd) && !forgotten_links::has_old(link);
+    let is_quiet = !unlinked_calls::is_any_of(fd) && !forgotten_links::has_old(link);
     let is_free = is_same && is_where_it_may_be && is_quiet;
     let is_offered = is_free && broker::offer(fd, link);
     if !is_offered {

@@ -1,4 +1,4 @@
-//! `poll`, `select` and theirs, for sockets of which some are carried.
+//! Waits in `poll`, `select` and their kind for sockets of which some are carried.
 //!
 //! The kernel is asked what the program asks it; what it cannot see is added: bytes in a ring, and
 //! an error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so
@@ -18,7 +18,7 @@ use super::{
     broker_messages, clock, epoll, kernel_socket, reader_polling, receive_queue, unread,
     wake_latency,
 };
-use crate::{place, uncounted};
+use crate::{memory_owner, unlinked_calls};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -88,8 +88,8 @@ struct Counted {
 impl Counted {
     /// The call is over.
     fn end(self) {
-        self.first.into_iter().for_each(uncounted::uncount_one);
-        (0..self.more).for_each(|_| uncounted::uncount());
+        self.first.into_iter().for_each(unlinked_calls::uncount_one);
+        (0..self.more).for_each(|_| unlinked_calls::uncount());
     }
 }
 
@@ -101,8 +101,8 @@ fn offer_all(fds: impl Iterator<Item = c_int>) -> Counted {
             Found::Carried(link) | Found::Offered(link) => link.let_go(),
             Found::Counted if counted.first.is_none() => counted.first = Some(fd),
             Found::Counted => {
-                uncounted::count();
-                uncounted::uncount_one(fd);
+                unlinked_calls::count();
+                unlinked_calls::uncount_one(fd);
                 counted.more += 1;
             }
             Found::Other => {}
@@ -186,13 +186,13 @@ pub(super) unsafe fn poll(
 
 /// A call for more than are looked through, or for we do not know which.
 fn unknown(native: impl Fn() -> c_int) -> c_int {
-    if !place::is_ours() {
+    if !memory_owner::is_ours() {
         return native();
     }
-    uncounted::count();
+    unlinked_calls::count();
     super::leave_all();
     let result = native();
-    uncounted::uncount();
+    unlinked_calls::uncount();
     result
 }
 

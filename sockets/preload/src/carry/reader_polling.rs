@@ -1,5 +1,6 @@
-//! Whether the other end is welcome to put bytes into the ring: while somebody looks there, and
-//! nobody sleeps who would have to be woken. And whether looking is worth the time.
+//! Tells the peer whether this end polls the ring, and polls it.
+//!
+//! The peer puts bytes there only while this end polls and no thread of it sleeps.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A link that is over although the connection goes on is forgotten, and its socket offered again.
+//! Forgets ended links of connections that go on, and offers their sockets again.
 //!
 //! Who forks stops both directions, the other end's, too. When both rings are empty then nothing
 //! will ever come by that link: whatever is sent since goes through the kernel, and each end may
@@ -17,7 +17,7 @@ use super::admission::WORTH;
 use super::links::{self, Link, Memory, Note, Word};
 use super::members::Row;
 use super::{clock, forgotten_links, offers, receive_queue, unread};
-use crate::sole;
+use crate::fork_refcount;
 use crate::table::DESCRIPTORS;
 
 /// How long ago the last fork has to be: who makes processes all the time does not offer all its
@@ -102,7 +102,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
     let is_free = offers::may_be(fd, entry)
         && (!entry.is_shared()
-            || sole::has(fd, entry, Some(link.get(Word::Cookie)))
+            || fork_refcount::has(fd, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     if !is_free || !forgotten_links::is_noted(link.tag()) {
         return false;

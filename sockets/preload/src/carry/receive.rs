@@ -1,4 +1,4 @@
-//! Bytes that the program receives.
+//! Receives bytes of the kernel and of the ring, in order.
 //!
 //! Those of the kernel come before those in the ring. A call that finds neither looks for a moment,
 //! with the other end welcome to use the ring. Then it takes the welcome away and sleeps in the

@@ -1,4 +1,4 @@
-//! What has come by a link and was not received: bytes in the ring, and the kernel's before them.
+//! Says what waits to be received: bytes in the ring, and the kernel's before them.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Sending and receiving by the ring, where nothing else has to be thought of.
+//! Copies bytes into and out of the ring where no other case applies.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

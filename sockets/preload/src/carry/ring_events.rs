@@ -1,4 +1,4 @@
-//! What the rings of a set's members have to tell.
+//! Finds events of an epoll set's members in their rings.
 
 use core::ffi::c_int;
 
@@ -11,7 +11,8 @@ pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 /// Bits that are no events.
 pub(super) const PRIVATE: u32 = EDGE | NOT_OURS;
-/// Of these what the ring says, and whether the connection ends ([`super::connection_watch`]), is all.
+/// Of these what the ring says, and whether the connection ends ([`super::connection_watch`]), is
+/// all.
 pub(super) const OURS: u32 = READABLE | PRIVATE | ENDING;
 pub(super) const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 

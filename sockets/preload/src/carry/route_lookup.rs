@@ -1,4 +1,4 @@
-//! Which way bytes of a descriptor go, and the link that a call has in hand for that.
+//! Decides how the bytes of a call go: by a ring, or by the kernel.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use super::broker_messages;
 use super::links::{self, Link, Note, Word};
 use super::offers::{self, Found};
 use super::reattach::{self, Next};
-use crate::uncounted;
+use crate::unlinked_calls;
 
 /// The link that a call which sends uses; or what the kernel's call gave where there is none.
 #[inline(always)]
@@ -83,7 +83,7 @@ pub(super) fn link_of(
         }
         Found::Counted => {
             let result = native();
-            uncounted::uncount_one(fd);
+            unlinked_calls::uncount_one(fd);
             Err(result)
         }
         Found::Other => Err(native()),

@@ -1,4 +1,4 @@
-//! Bytes that the program sends.
+//! Sends bytes by the ring or by the kernel, in order.
 //!
 //! Into the ring while the other end looks there; otherwise what it has not read is taken back and
 //! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
@@ -21,7 +21,7 @@ use super::send_source::{File, Source};
 use super::unread::{self, is_its, take_back};
 use super::writer_lock::{give_turn, take_turn, try_turn};
 use super::{broker, clock, forgotten_links, kernel_socket, unread_links, wake_latency};
-use crate::slots::next_poll;
+use crate::next_functions::next_poll;
 
 /// The fewest bytes that the kernel has to have room for.
 const LEAST: usize = 4096;

@@ -1,4 +1,4 @@
-//! Where bytes come from that the program sends: its memory, or a file (`sendfile`).
+//! Supplies the bytes that the program sends: from its memory, or a file (`sendfile`).
 
 use core::ffi::c_int;
 use std::io::IoSliceMut;
@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::iovecs::{self, Parts};
 use super::links::{Link, Memory};
 use super::unread;
-use crate::slots::{next_sendfile, next_sendmsg};
+use crate::next_functions::{next_sendfile, next_sendmsg};
 
 /// The kernel sends no more by one call (sendfile(2)).
 const MOST: usize = 0x7fff_f000;

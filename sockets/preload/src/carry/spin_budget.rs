@@ -1,4 +1,4 @@
-//! How long somebody looks for what others are to do, before he sleeps.
+//! Limits how long a thread polls before it sleeps.
 //!
 //! What counts is the time that he has had the processor himself: while others had it they did what
 //! was waited for, or something else that was to be done. So processes of which there are more

@@ -1,4 +1,4 @@
-//! Links that carry next to nothing rest: the kernel has their sockets for a while.
+//! Suspends links that carry next to nothing: the kernel has their sockets for a while.
 //!
 //! A link costs something where its bytes go by the kernel after all, since the other end sleeps:
 //! more processes than processors, of which each has another one to let run, find nobody looking.

@@ -1,4 +1,4 @@
-//! For how long the program's own call waits, when it is made in parts.
+//! Computes the timeouts of the kernel's calls when a program's call is made in parts.
 //!
 //! Who is about to sleep while others, who are awake, have still to read what he sent them sleeps
 //! for [`SHORTLY`] first: they mostly have it by then, and to take back what is in many rings costs

@@ -1,5 +1,7 @@
-//! A link in hand for one short call: by the turn of its one sender, or its one reader
-//! ([`omniverb_formats::brief`]). To be held ([`links::enter`]) costs two locked instructions more.
+//! Guards a link for one short call, if its sender's or reader's lock is free
+//! ([`omniverb_formats::brief`]).
+//!
+//! To hold the link ([`links::enter`]) costs two locked instructions more.
 //!
 //! Mostly such a call only touches memory. But it may be interrupted by a handler that does not
 //! come back, or find that the other end has just gone to sleep, and have the kernel send what it
@@ -12,7 +14,7 @@ use core::sync::atomic::AtomicU64;
 use omniverb_formats::brief;
 
 use super::links::{self, Link, Word};
-use crate::place;
+use crate::memory_owner;
 
 /// A link that has memory, in hand until this is dropped.
 pub(super) struct Brief {
@@ -40,5 +42,5 @@ pub(super) fn enter(fd: c_int, turn: Word) -> Option<Brief> {
     let turn = link.word(turn);
     let is_its = || is_its() && link.get(Word::Memory) != 0;
     // One that is made gives the turn back.
-    brief::enter(turn, place::this_thread(), is_its).then(|| Brief { link, turn })
+    brief::enter(turn, memory_owner::this_thread(), is_its).then(|| Brief { link, turn })
 }

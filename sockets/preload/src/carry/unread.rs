@@ -1,4 +1,4 @@
-//! Bytes that were put into rings and are not read yet: back to the kernel with them.
+//! Reclaims bytes that the peer has not read from the ring, and sends them by the kernel.
 //!
 //! Whoever has to send by the kernel takes back what is before that, and so does whoever is about
 //! to sleep, or to do something for long: nobody has to wait for him then to get what he has sent.
@@ -17,7 +17,7 @@ use super::links::{self, Link, Memory, Note, Word};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, give_turn, take_turn};
 use super::{broker, clock, kernel_socket};
-use crate::place;
+use crate::memory_owner;
 
 /// How often whoever takes bytes back is waited for, how often of these only by giving the
 /// processor away, and how long otherwise, in nanoseconds.
@@ -222,7 +222,7 @@ fn has_bytes_now(link: Link) {
 /// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
 /// be left by `longjmp`: what is said of those that have bytes is true all the time.
 fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
-    if !place::is_ours() {
+    if !memory_owner::is_ours() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {
@@ -269,7 +269,7 @@ fn put_so_far(link: Link) -> u64 {
 /// Calls with each link, held, that has bytes in its ring which nobody has read, if `which` says so
 /// of it without holding it.
 pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
-    if !is_any() || !place::is_ours() {
+    if !is_any() || !memory_owner::is_ours() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {

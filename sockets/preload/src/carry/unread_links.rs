@@ -1,9 +1,10 @@
-//! Which links' rings may have bytes that their readers have not read: those are to go through the
-//! kernel when this end sleeps, or the reader has left.
+//! Remembers the links whose rings may have unread bytes.
+//!
+//! These bytes go through the kernel when this end sleeps, or the reader has left.
 //!
 //! Who puts bytes into a ring says so before, and looks behind whether that is still so: the link
-//! has a word for it ([`super::link_words::Word::Dirty`]). Who finds none there says that first, and
-//! looks then whether there are some.
+//! has a word for it ([`super::link_words::Word::Dirty`]). Who finds none there says that first,
+//! and looks then whether there are some.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! How much this process has carried, for tests: at the end of a file, when it ends.
+//! Appends how much this process has carried to a file, for tests, when it ends.
 //!
 //! In: `OMNIVERB_SOCKETS_REPORT`, the file's name. Out: `links L bytes B`: connections that had a
 //! link, and bytes that this process has put into memory for them; `light L bytes B`: the same of
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::words::Words;
+use crate::text_buffer::Words;
 
 /// Bytes of the file's name, with the zero behind it.
 const NAME: usize = 256;

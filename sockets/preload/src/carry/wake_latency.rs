@@ -1,6 +1,7 @@
-//! How long it takes to wake who sleeps, and so how long is looked before that: whoever looks for
-//! as long as a wake takes never takes more than twice the time that he would have needed,
-//! whatever he should have done.
+//! Measures how long a wakeup takes, and polls for about as long before a sleep.
+//!
+//! A thread that polls for as long as a wakeup takes never needs more than twice the time of the
+//! better choice.
 //!
 //! It is measured: who sends by the kernel to an end that sleeps says when, by the processor's
 //! count, in the link; whoever was asleep then and gets bytes of the kernel sees how long that

@@ -1,4 +1,4 @@
-//! The turn to put bytes into a ring, or to take them back: of one thread at a time.
+//! Locks a ring for the one thread that puts bytes into it, or reclaims them.
 //!
 //! It may be left in the middle (`longjmp` out of a signal handler), or interrupted by a handler
 //! that sends: whoever finds the turn his own, or taken for too long, stops the direction for good
@@ -11,7 +11,7 @@ use omniverb_formats::{Direction, brief};
 use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Memory, Word};
-use crate::place;
+use crate::memory_owner;
 
 /// How often the turn is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
@@ -20,12 +20,12 @@ const TRIES_AWAKE: u32 = 100;
 /// Has the turn, if it is free.
 #[inline(always)]
 pub(super) fn try_turn(link: Link) -> bool {
-    brief::enter(link.word(Word::Writer), place::this_thread(), || true)
+    brief::enter(link.word(Word::Writer), memory_owner::this_thread(), || true)
 }
 
 /// Has the turn. `false`: the direction was stopped instead.
 pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
-    let (word, me) = (link.word(Word::Writer), place::this_thread());
+    let (word, me) = (link.word(Word::Writer), memory_owner::this_thread());
     for tried in 0..TRIES {
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return true,
@@ -47,7 +47,7 @@ pub(super) fn give_turn(link: Link) {
 pub(super) fn begin_anew() {
     links::each(|_, link| {
         for turn in [Word::Writer, Word::Reader] {
-            if link.get(turn) != place::this_thread() {
+            if link.get(turn) != memory_owner::this_thread() {
                 link.set(turn, 0);
             }
         }

@@ -1,5 +1,6 @@
-//! Giving the processor away while the other end is waited for; and for good, if both ends share
-//! one though another might be idle.
+//! Yields the processor while a thread waits for the other end.
+//!
+//! It sleeps instead if both ends share a processor though another one might be idle.
 //!
 //! The kernel puts whom it wakes near who woke him: so both ends of a new connection often begin on
 //! one processor. Natively they part, since whoever sleeps is put where nobody runs when he wakes.

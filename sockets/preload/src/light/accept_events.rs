@@ -9,7 +9,7 @@ use super::epoll_members::{EDGE, ONE_SHOT};
 use super::epoll_sets;
 use super::state::State;
 use crate::errno::keeping_errno;
-use crate::slots::next_epoll_ctl;
+use crate::next_functions::next_epoll_ctl;
 use crate::table::{self, DESCRIPTORS, MEMBERS};
 
 impl State {

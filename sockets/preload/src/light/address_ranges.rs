@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_formats::range::{self, MOST, Range};
 
-use crate::marks::Marks;
+use crate::socket_marks::Marks;
 
 struct All(UnsafeCell<[Option<Range>; MOST]>);
 // SAFETY: written at the start of the program only, before anybody looks.

@@ -35,8 +35,8 @@ use super::lane_owners::Lanes;
 use super::lanes::Whose;
 use super::memory::{give_back, zeros};
 use crate::carry::broker::map;
-use crate::own;
-use crate::shared::Memory;
+use crate::library_fds;
+use crate::shared_memory::Memory;
 
 /// The most frames that are in one.
 pub(super) const FRAMES: usize = RING / HEADER;
@@ -191,7 +191,7 @@ impl Channel {
     ) -> Option<Channel> {
         let ids = zeros::<u32>(IDS)?;
         let ids_base = ids.as_ptr() as usize;
-        let Some(bell) = own::keep(bell.as_raw_fd()) else {
+        let Some(bell) = library_fds::keep(bell.as_raw_fd()) else {
             // SAFETY: nobody has seen it.
             unsafe { give_back(ids_base as *mut c_void, IDS * 4) };
             return None;
@@ -233,7 +233,7 @@ impl Channel {
     /// Its end: memory and descriptor go back.
     pub(super) fn end(&mut self) {
         if let Some(bell) = self.bell() {
-            own::close(bell.as_raw_fd());
+            library_fds::close(bell.as_raw_fd());
         }
         // SAFETY: the caller takes it out of the list, and nothing else names these.
         unsafe {

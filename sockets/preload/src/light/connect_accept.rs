@@ -35,14 +35,14 @@ use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::carry::clock;
 use crate::errno::{errno, fails, keeping_errno};
-use crate::own;
-use crate::own_syscalls;
-use crate::place;
-use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
-use crate::sole;
+use crate::fork_refcount;
+use crate::library_fds;
+use crate::memory_owner;
+use crate::next_functions::{next_dup3, next_fcntl, next_getsockopt, next_poll};
+use crate::probe_sockets;
+use crate::syscall_scan;
 use crate::table::{self, DESCRIPTORS};
-use crate::wanted;
-use crate::words::Words;
+use crate::text_buffer::Words;
 
 /// Its place among our own descriptors.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
@@ -62,7 +62,7 @@ pub(super) fn has_listened() -> bool {
 pub(super) fn begin() -> bool {
     HAS_LISTENED.store(false, Ordering::Relaxed);
     let Some(file) = nothing() else { return false };
-    let Some(place) = own::keep(file.as_raw_fd()) else { return false };
+    let Some(place) = library_fds::keep(file.as_raw_fd()) else { return false };
     PLACEHOLDER.store(place as i32, Ordering::Release);
     true
 }
@@ -80,7 +80,7 @@ fn nothing() -> Option<OwnedFd> {
 }
 
 fn placeholder() -> Option<c_int> {
-    own::fd(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
+    library_fds::fd(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
 }
 
 /// An option that is a number, or a time in milliseconds.
@@ -117,7 +117,7 @@ fn is_six_only(fd: c_int) -> bool {
 
 /// All calls of this process about sockets are seen.
 fn calls_nothing_unseen() -> bool {
-    own_syscalls::calls_past_libraries(clock::now()) == own_syscalls::Calls::None
+    syscall_scan::calls_past_libraries(clock::now()) == syscall_scan::Calls::None
 }
 
 /// Light connections come to a socket that listens. Whether they do.
@@ -230,7 +230,7 @@ pub(super) unsafe fn connect(
         Reached::Channel(way) => way,
         Reached::Kernel => return None,
         Reached::Seen => {
-            wanted::wants(fd);
+            probe_sockets::wants(fd);
             return None;
         }
     };
@@ -293,7 +293,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     table::left(fd, was);
-    sole::closed(fd);
+    fork_refcount::closed(fd);
     DESCRIPTORS.put(fd, Kind::Other);
     if how & libc::O_NONBLOCK == 0 {
         return Some(0);
@@ -544,7 +544,7 @@ const TURNS: u32 = 1000;
 /// Takes the kernel's connection that was there: one thread at a time, so that none sleeps in the
 /// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
 fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
-    let me = place::this_thread();
+    let me = memory_owner::this_thread();
     let has = |was| TAKES.compare_exchange(was, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
     let mut turns = 0;
     let is_nested = loop {

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::descriptors::{PIECE, Room};
 
-use crate::room::Pieces;
+use crate::table_memory::Pieces;
 
 /// For each descriptor its slot, and which generation of that; or 0.
 static TOKENS: Pieces<{ 1 << 12 }> = Pieces::new();

@@ -10,7 +10,7 @@ use omniverb_connection::light::slot::Flag;
 use super::descriptors::{self, Token};
 use super::state::with;
 use crate::errno::fails;
-use crate::slots::{next_dup3, next_fcntl};
+use crate::next_functions::{next_dup3, next_fcntl};
 use crate::table::DESCRIPTORS;
 
 /// See the head of the file. One that has several descriptors, or is in a set, stays what it is.

@@ -4,13 +4,13 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{SendFlags, send};
 
-use crate::own;
+use crate::library_fds;
 
 /// The descriptor of a place, for who knows that it stays there meanwhile: for good, or for as long
 /// as its channel.
 #[inline]
 pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
-    let fd = own::fd(place)?;
+    let fd = library_fds::fd(place)?;
     // SAFETY: ours, as the caller knows.
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }

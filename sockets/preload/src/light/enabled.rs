@@ -9,7 +9,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::{broker, connect_accept, descriptors, sleepers, state};
 use crate::errno::keeping_errno;
-use crate::{own, place};
+use crate::{library_fds, memory_owner};
 
 const PAGE: usize = 4096;
 
@@ -27,7 +27,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 pub(super) fn is_on() -> bool {
     HERE.word.load(Ordering::Relaxed) != 0
-        || IS_ON.load(Ordering::Relaxed) && place::is_ours() && is_child()
+        || IS_ON.load(Ordering::Relaxed) && memory_owner::is_ours() && is_child()
 }
 
 /// At the start of the program. `false`: there are none, ever.
@@ -36,7 +36,7 @@ pub(super) fn begin() -> bool {
     let page = (&raw const HERE).cast_mut().cast();
     // SAFETY: a page of our own, of which a child is to see zeros.
     let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
-    let is_begun = is_wiped && own::makes_room() && connect_accept::begin() && state::begin();
+    let is_begun = is_wiped && library_fds::makes_room() && connect_accept::begin() && state::begin();
     HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
     IS_ON.store(is_begun, Ordering::Release);
     is_begun
@@ -53,7 +53,7 @@ pub(crate) fn is_begun() -> bool {
 fn is_child() -> bool {
     HERE.word.store(1, Ordering::Relaxed);
     keeping_errno(|| {
-        own::close_inherited();
+        library_fds::close_inherited();
         sleepers::begin_anew();
         descriptors::each(0, u32::MAX).for_each(|fd| _ = descriptors::put(fd, None));
         let is_begun = state::begin_anew() && connect_accept::begin();

@@ -11,7 +11,7 @@ use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
 use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
-use crate::slots::next_epoll_wait;
+use crate::next_functions::next_epoll_wait;
 use crate::table;
 use omniverb_connection::descriptors::Kind;
 

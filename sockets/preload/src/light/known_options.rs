@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use omniverb_connection::descriptors::{Entry, PIECE, Room};
 use omniverb_connection::light::Slot;
 
-use crate::room::Pieces;
 use crate::table::{self, DESCRIPTORS};
+use crate::table_memory::Pieces;
 
 /// An option: its level, its name, its bytes.
 pub(super) type Known = (c_int, c_int, usize);

@@ -20,7 +20,7 @@ use super::epoll_sets;
 use super::lanes::{Before, Takes, handle};
 use super::state::State;
 use crate::carry::iovecs::Parts;
-use crate::shared::Memory;
+use crate::shared_memory::Memory;
 use crate::table;
 
 const _: () = assert!(LANES as u32 == omniverb_connection::light::frame::LANES);

@@ -24,9 +24,9 @@ use super::memory::{CHANNELS, SLOTS};
 use super::{doorbell, lock};
 use crate::carry::broker as mail;
 use crate::carry::iovecs::Parts;
-use crate::place::{self, AtLane};
-use crate::room::Pieces;
-use crate::shared::Memory;
+use crate::memory_owner::{self, AtLane};
+use crate::shared_memory::Memory;
+use crate::table_memory::Pieces;
 
 /// Of each slot, one more than the lane by which something comes, and behind that the one by which
 /// it goes.
@@ -159,7 +159,7 @@ fn puts(slot: u32, way: Flow, place: Option<usize>) {
 
 /// In a child of `fork`: what there is is the parent's.
 pub(super) fn begin_anew() {
-    place::is_at_no_lane();
+    memory_owner::is_at_no_lane();
     for handle in HANDLES.iter().filter(|handle| handle.was_ever_used()) {
         let token = handle.token.load(Ordering::Relaxed);
         if token != 0

@@ -19,8 +19,8 @@ use rustix::net::{
 use super::known_options::VALUE_MAX;
 use super::socket_addresses::Family;
 use crate::errno::{errno, keeping_errno};
-use crate::own;
-use crate::slots::{next_getsockopt, next_setsockopt};
+use crate::library_fds;
+use crate::next_functions::{next_getsockopt, next_setsockopt};
 
 /// Budget: combinations of options that connections of a process have at a time.
 pub(super) const MOST: usize = 32;
@@ -218,9 +218,9 @@ impl Profiles {
     pub(super) fn blank(&mut self, family: Family) -> Option<c_int> {
         let place = &mut self.blank[usize::from(family == Family::Six)];
         if *place == NONE {
-            *place = own::keep(new(family)?.as_raw_fd())? as c_int;
+            *place = library_fds::keep(new(family)?.as_raw_fd())? as c_int;
         }
-        own::fd(usize::try_from(*place).ok()?)
+        library_fds::fd(usize::try_from(*place).ok()?)
     }
 
     /// A place has this combination from now on, and what has it.
@@ -246,7 +246,7 @@ impl Profiles {
             one.socket = kept(&one.make().map_err(|_| libc::ENOBUFS)?)?;
         }
         let place = usize::try_from(one.socket).ok();
-        place.and_then(own::fd).ok_or(libc::ENOBUFS)
+        place.and_then(library_fds::fd).ok_or(libc::ENOBUFS)
     }
 
     pub(super) fn find(&self, like: &Profile) -> Option<usize> {
@@ -261,5 +261,5 @@ impl Profiles {
 
 /// Keeps a duplicate among our own: its place.
 pub(super) fn kept(socket: &OwnedFd) -> Result<c_int, c_int> {
-    own::keep(socket.as_raw_fd()).map(|place| place as c_int).ok_or(libc::ENOBUFS)
+    library_fds::keep(socket.as_raw_fd()).map(|place| place as c_int).ok_or(libc::ENOBUFS)
 }

@@ -11,7 +11,7 @@ use super::option_profiles::set_own;
 use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::errno::fails;
-use crate::slots::{next_fcntl, next_getsockopt, next_ioctl};
+use crate::next_functions::{next_fcntl, next_getsockopt, next_ioctl};
 
 /// States of a connection, in `TCP_INFO` (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;

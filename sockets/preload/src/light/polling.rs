@@ -12,7 +12,7 @@ use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
 use super::{connect_accept, descriptors, epoll_members, epoll_sets, memory};
 use crate::errno::errno;
-use crate::slots::next_ppoll;
+use crate::next_functions::next_ppoll;
 use crate::table;
 
 /// What the kernel says besides of data.

@@ -17,8 +17,8 @@ use super::doorbell;
 use super::lane_assignment::Awaits;
 use super::memory::CHANNELS;
 use super::state::{State, with};
-use crate::own;
-use crate::slots::next_ppoll;
+use crate::library_fds;
+use crate::next_functions::next_ppoll;
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
 const MOST: usize = 64;
@@ -62,7 +62,7 @@ pub(super) fn begin_anew() {
 fn bells() -> Option<BorrowedFd<'static>> {
     if BELLS.load(Ordering::Acquire) == NONE {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
-        BELLS.store(own::keep(set.as_raw_fd())? as i32, Ordering::Release);
+        BELLS.store(library_fds::keep(set.as_raw_fd())? as i32, Ordering::Release);
     }
     borrow(BELLS.load(Ordering::Acquire))
 }
@@ -138,7 +138,7 @@ pub(super) fn enter(awaits: Awaits<'_>) -> Sleeper {
     if let Some(slot) = slot
         && slot.bell.load(Ordering::Relaxed) == NONE
         && let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        && let Some(place) = own::keep(bell.as_fd().as_raw_fd())
+        && let Some(place) = library_fds::keep(bell.as_fd().as_raw_fd())
     {
         slot.bell.store(place as i32, Ordering::Release);
     }

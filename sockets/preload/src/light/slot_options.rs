@@ -11,7 +11,7 @@ use super::option_profiles::{
 };
 use super::socket_addresses::Family;
 use super::state::{State, with};
-use crate::own;
+use crate::library_fds;
 
 /// The options of a socket of the kernel's, for its connection or for those that it accepts.
 #[derive(Default)]
@@ -154,8 +154,8 @@ impl State {
         let place = places.into_iter().find(|place| !is_used[*place])?;
         self.profiles.hand = place + 1;
         let was = core::mem::replace(&mut self.profiles.all[place], FREE);
-        if let Some(fd) = usize::try_from(was.socket).ok().and_then(own::fd) {
-            own::close(fd);
+        if let Some(fd) = usize::try_from(was.socket).ok().and_then(library_fds::fd) {
+            library_fds::close(fd);
         }
         Some(place)
     }

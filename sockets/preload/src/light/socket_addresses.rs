@@ -6,7 +6,7 @@ use omniverb_connection::light::Slot;
 use omniverb_connection::light::frame::Endpoint;
 
 use crate::errno::keeping_errno;
-use crate::slots::{next_getpeername, next_getsockname};
+use crate::next_functions::{next_getpeername, next_getsockname};
 
 /// Bytes of `struct sockaddr_in`, and of `struct sockaddr_in6`.
 const FOUR: usize = size_of::<libc::sockaddr_in>();

@@ -27,7 +27,7 @@ use super::lock::Lock;
 use super::memory::{CHANNELS, SLOTS, give_back, zeros};
 use super::option_profiles::Profiles;
 use super::unaccepted::Unaccepted;
-use crate::place;
+use crate::memory_owner;
 
 /// How often the broker was told that this process listens somewhere no more.
 #[derive(Default)]
@@ -172,7 +172,7 @@ pub(super) fn begin_anew() -> bool {
 #[inline]
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // Whoever has a lane would be waited for by whoever has this lock; and this thread has one.
-    if place::is_at_lane() {
+    if memory_owner::is_at_lane() {
         return None;
     }
     let _held = OWNER.take()?;

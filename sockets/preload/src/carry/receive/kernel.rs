@@ -8,7 +8,7 @@ use super::super::reader_polling::{falls_asleep, wakes, welcome};
 use super::super::receive_queue::{are_missing, is_passed, left_before};
 use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
 use super::{Call, Step};
-use crate::slots::{next_poll, next_recvmsg};
+use crate::next_functions::{next_poll, next_recvmsg};
 
 impl<N: Fn() -> isize> Call<'_, N> {
     /// What the kernel has before the ring's bytes; or looks at it. Not more: behind them there may

@@ -1,4 +1,4 @@
-//! Whose memory this is.
+//! Tells whether the calling process owns this memory, or runs in its parent's (`vfork`).
 //!
 //! The child of a `vfork`, or of `clone` with the memory shared, runs in its parent's memory with
 //! descriptors of its own. What it does with those must not be taken for the parent's. So whoever

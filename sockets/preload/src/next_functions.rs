@@ -1,13 +1,13 @@
-//! The next library's functions, as they are called from here.
+//! Declares the next library's functions, to which hooks pass calls.
 #![allow(non_snake_case)]
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next library's functions, from their slots (`next.rs`). They may be left by `longjmp`, or by
-/// cancellation, which unwinds: there is nothing to be cleaned up, and as the library is built, to
-/// abort, no frame of it has anything that unwinding would stop at. (With `C-unwind` it would
-/// abort.)
+/// The next library's functions, from their slots (`symbol_lookup.rs`). They may be left by
+/// `longjmp`, or by cancellation, which unwinds: there is nothing to be cleaned up, and as the
+/// library is built, to abort, no frame of it has anything that unwinding would stop at. (With
+/// `C-unwind` it would abort.)
 macro_rules! next {
     ($($name:ident = $slot:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
         unsafe extern "C" {

@@ -1,4 +1,4 @@
-//! Finds out whether this process makes system calls about sockets by instructions of its own.
+//! Searches the process for instructions that make system calls about sockets.
 //! Hooks of C library functions do not see these.
 //!
 //! Bytes that are sent so overtake those in a ring; a thread that waits so is not woken by a ring.
@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::errno::keeping_errno;
-use crate::place;
+use crate::memory_owner;
 
 /// Bytes of the list of mappings, and of code, that are read at a time.
 const LIST: usize = 1 << 14;
@@ -88,7 +88,7 @@ pub(crate) fn calls_past_libraries(now: u64) -> Calls {
 
 #[cold]
 fn look(now: u64) -> Calls {
-    if !place::is_ours() {
+    if !memory_owner::is_ours() {
         return Calls::None;
     }
     let loads = LOADS.load(Ordering::SeqCst);

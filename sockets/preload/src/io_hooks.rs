@@ -1,19 +1,19 @@
-//! The functions that move bytes, or wait for them.
+//! Replaces the C library's functions that move bytes or wait for them.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
 use omniverb_ring::UserMemory;
 
-use crate::call::{self, Call};
+use crate::call_effects::{self, Call};
 use crate::carry;
 use crate::carry::Wait;
 use crate::carry::iovecs::Parts;
-use crate::functions::watched;
+use crate::control_messages;
+use crate::fork_refcount;
+use crate::hook_macros::watched;
 use crate::light::{self, Waits, message_lists};
-use crate::messages;
-use crate::slots::*;
-use crate::sole;
+use crate::next_functions::*;
 
 /// The kernel looks at no more messages of one call (sendmmsg(2)).
 const MESSAGES: u32 = 1024;
@@ -173,7 +173,7 @@ functions! {
                 let room = core::mem::take(&mut (*message).msg_controllen);
                 (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
                 if let Some(left) = carry::left_behind(fd) {
-                    messages::says_left(&mut *message, room, left);
+                    control_messages::says_left(&mut *message, room, left);
                 }
             }
         }
@@ -195,7 +195,7 @@ functions! {
         if let Some(got) = light {
             return got;
         }
-        sole::outlasts(fd);
+        fork_refcount::outlasts(fd);
         carry::leave(fd);
         carry::may_sleep();
         let call = Call::ReceiveMany(messages);
@@ -301,7 +301,7 @@ functions! {
             return sent;
         }
         carry::stays_with_kernel(fd, flags);
-        sole::outlasts(fd);
+        fork_refcount::outlasts(fd);
         carry::stop_sending(fd);
         if !messages.is_null() && carry::may_pass(fd) {
             for index in 0..count.min(MESSAGES) as usize {
@@ -554,8 +554,8 @@ fn receive_whole(fd: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> 
 /// What was sent with flags of which some are for the kernel alone.
 #[inline(always)]
 fn flagged(fd: c_int, flags: c_int, sent: isize) -> isize {
-    if flags & call::FLAGS != 0 {
-        Call::Flags { fd, flags }.after(call::Was::default(), sent);
+    if flags & call_effects::FLAGS != 0 {
+        Call::Flags { fd, flags }.after(call_effects::Was::default(), sent);
     }
     sent
 }

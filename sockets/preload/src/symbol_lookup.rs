@@ -1,4 +1,4 @@
-//! The functions that calls go to: those of the next library that has the name.
+//! Finds the functions that calls go to: those of the next library that has the name.
 //!
 //! Each exported name has a *slot*, from which its entry point jumps. Until it is filled it leads
 //! to [`ov_sockets_find`], which fills all. That happens at the start of the program, or when

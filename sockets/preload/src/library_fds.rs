@@ -1,5 +1,7 @@
-//! Descriptors of the library's own. For the program there is nothing there: it can
-//! neither close, nor ask, nor duplicate them, and gets the descriptor if it wants it.
+//! Keeps the library's own descriptors out of the program's way.
+//!
+//! For the program there is nothing at them: it can neither close, nor ask, nor duplicate them, and
+//! gets the descriptor if it wants it.
 //!
 //! They are close-on-exec, and as high as the program's limit allows, so that the lowest free
 //! descriptor is what it would be without them.

@@ -1,4 +1,4 @@
-//! What a call does to descriptors.
+//! Records in the tables what a call does to descriptors.
 //!
 //! In: a call and its arguments, then what it returned. Out: the tables as they are then. Who makes
 //! the call, by its own name or by `syscall()`, does [`Call::before`], the call, [`Call::after`].
@@ -10,7 +10,10 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use crate::errno::errno;
 use crate::table::{self, DESCRIPTORS};
-use crate::{kernel, ledger, messages, place, sets, sole, uncounted};
+use crate::{
+    control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount,
+    memory_owner, unlinked_calls,
+};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -163,24 +166,24 @@ pub(crate) const FLAGS: c_int =
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Was {
     entry: Entry,
-    /// How many forks were begun ([`sole::forks`]).
+    /// How many forks were begun ([`fork_refcount::forks`]).
     forks: u64,
 }
 
 impl Call {
     /// Before the call. What it returns is for [`Self::after`].
     pub(crate) fn before(self) -> Was {
-        if !place::is_ours() {
+        if !memory_owner::is_ours() {
             return Was::default();
         }
-        let forks = sole::forks();
+        let forks = fork_refcount::forks();
         if let Some(fd) = self.uses() {
             table::look(fd);
-            uncounted::count_one(fd);
+            unlinked_calls::count_one(fd);
         }
         if let Some(from) = self.duplicates() {
             // One process is counted once.
-            sole::slips(from);
+            fork_refcount::slips(from);
         }
         Was { entry: self.changes(), forks }
     }
@@ -214,7 +217,7 @@ impl Call {
             Self::DupTo { from, to } if from != to => DESCRIPTORS.forget(to),
             Self::CloseRange { first, last, flags } => {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-                    place::parts();
+                    memory_owner::parts();
                 } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
                     table::forget_range(first, last);
                 }
@@ -227,7 +230,7 @@ impl Call {
 
     /// After it. `errno` is what it is then.
     pub(crate) fn after(self, was: Was, result: isize) {
-        if !place::is_ours() {
+        if !memory_owner::is_ours() {
             return;
         }
         if result >= 0 {
@@ -237,10 +240,10 @@ impl Call {
         }
         if let Some(from) = self.duplicates().filter(|_| result >= 0) {
             // It may be for something else than before, of which the duplicate is.
-            sole::slips(from);
+            fork_refcount::slips(from);
         }
         if let Some(fd) = self.uses() {
-            uncounted::uncount_one(fd);
+            unlinked_calls::uncount_one(fd);
         }
     }
 
@@ -261,56 +264,58 @@ impl Call {
                 DESCRIPTORS.put(result, Kind::Accepted);
                 // It has its options of the one that listens.
                 if was.why() == Why::Option {
-                    ledger::keep(result, was.why());
+                    fallback_ledger::keep(result, was.why());
                 }
                 shared_since(result, forks);
             }
             Self::Accept(_) => table::forget(result),
             // A listener that is shut down listens no more, mostly, by none of its descriptors.
             Self::Shutdown(fd) if DESCRIPTORS.look(fd).kind() == Kind::Listening => {
-                match kernel::kind(fd) {
+                match descriptor_probe::kind(fd) {
                     Some(kind) => turn(fd, kind),
                     None => table::forget(fd),
                 }
             }
             Self::Option { fd, level, name } if OPTIONS.contains(&(level, name)) => {
-                ledger::keep(fd, Why::Option);
+                fallback_ledger::keep(fd, Why::Option);
             }
             Self::Flags { fd, flags } => odd(fd, flags),
             Self::Send { fd, message, flags } => {
                 odd(fd, flags);
                 // SAFETY: the kernel has just read the message there.
-                unsafe { messages::sent(message) };
+                unsafe { control_messages::sent(message) };
             }
             Self::SendMany { fd, messages, flags } => {
                 odd(fd, flags);
                 // SAFETY: the kernel has just read so many messages there.
-                unsafe { messages::sent_many(messages, result) };
+                unsafe { control_messages::sent_many(messages, result) };
             }
             // SAFETY: the kernel has just written the message there.
-            Self::Receive(message) => unsafe { messages::received(message) },
+            Self::Receive(message) => unsafe { control_messages::received(message) },
             // SAFETY: the kernel has just written so many messages there.
-            Self::ReceiveMany(messages) => unsafe { messages::received_many(messages, result) },
+            Self::ReceiveMany(messages) => unsafe {
+                control_messages::received_many(messages, result)
+            },
             Self::Close(fd) => {
                 table::left(fd, was);
-                sole::closed(fd);
+                fork_refcount::closed(fd);
             }
-            Self::CloseRange { first, last, flags: 0 } => sole::closed_range(first, last),
+            Self::CloseRange { first, last, flags: 0 } => fork_refcount::closed_range(first, last),
             Self::Dup(from) => DESCRIPTORS.copy(from, result),
             Self::DupTo { from, to } if from != to => {
                 table::left(to, was);
                 DESCRIPTORS.copy(from, to);
-                sole::closed(to);
+                fork_refcount::closed(to);
             }
             Self::Control { fd, command, argument } => {
                 control(fd, command, argument, result);
             }
             Self::Request { fd, request } if SIGNAL_REQUESTS.contains(&request) => {
-                ledger::keep(fd, Why::Signals);
+                fallback_ledger::keep(fd, Why::Signals);
             }
             Self::Member { set, operation, fd, event } => {
                 // SAFETY: the kernel has just read the event there, unless it needs none.
-                unsafe { sets::control(set, operation, fd, event) };
+                unsafe { epoll_members::control(set, operation, fd, event) };
             }
             _ => {}
         }
@@ -328,7 +333,7 @@ impl Call {
             // `close` has closed, whatever it says, if there was anything.
             Self::Close(fd) => {
                 table::left(fd, was);
-                sole::closed(fd);
+                fork_refcount::closed(fd);
             }
             _ => {}
         }
@@ -340,8 +345,8 @@ impl Call {
 /// came out of the call as a copy.
 fn shared_since(fd: c_int, forks: u64) {
     fence(Ordering::SeqCst);
-    if sole::forks() != forks {
-        ledger::keep(fd, Why::Shared);
+    if fork_refcount::forks() != forks {
+        fallback_ledger::keep(fd, Why::Shared);
     }
 }
 
@@ -353,7 +358,7 @@ fn turn(fd: c_int, kind: Kind) {
 
 fn odd(fd: c_int, flags: c_int) {
     if flags & FLAGS != 0 && table::look(fd).kind().is_stream() {
-        ledger::keep(fd, Why::Flag);
+        fallback_ledger::keep(fd, Why::Flag);
     }
 }
 
@@ -364,7 +369,7 @@ fn control(fd: c_int, command: c_int, argument: usize, result: c_int) {
         libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
             if table::look(fd).kind().is_stream() =>
         {
-            ledger::keep(fd, Why::Signals);
+            fallback_ledger::keep(fd, Why::Signals);
         }
         _ => {}
     }

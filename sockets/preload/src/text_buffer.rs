@@ -1,4 +1,4 @@
-//! Text in somebody's memory, cut off where that ends, since nothing here allocates.
+//! Formats text into a caller's buffer, and cuts it off at the end.
 
 use core::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What sees the arguments of a call, which then goes on to the next library's function.
+//! Observes the arguments of calls that then go on to the next library's function.
 //!
 //! The entry points keep all registers meanwhile, so that functions with any number of arguments
 //! pass as they came.
@@ -7,25 +7,27 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_connection::descriptors::Why;
 
-use crate::ending::End;
 use crate::errno::keeping_errno;
+use crate::process_exit::End;
 use crate::table;
-use crate::{carry, ledger, light, next, place, sole, syscall_effects};
+use crate::{
+    carry, fallback_ledger, fork_refcount, light, memory_owner, symbol_lookup, syscall_effects,
+};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
 fn keep(fd: c_int, why: Why) {
-    if place::is_ours() && table::look(fd).kind().is_stream() {
+    if memory_owner::is_ours() && table::look(fd).kind().is_stream() {
         carry::leave(fd);
-        ledger::keep(fd, why);
+        fallback_ledger::keep(fd, why);
     }
 }
 
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vector(fd: c_int) {
-    sole::outlasts(fd);
+    fork_refcount::outlasts(fd);
     carry::leave(fd);
 }
 
@@ -152,18 +154,18 @@ pub unsafe extern "C" fn ov_look_freopen(
 }
 
 unsafe fn forget(stream: *mut libc::FILE) {
-    if stream.is_null() || !place::is_ours() {
+    if stream.is_null() || !memory_owner::is_ours() {
         return;
     }
     // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
     // his.
     let fd = keeping_errno(|| unsafe { libc::fileno(stream) });
     // It is closed in a moment.
-    sole::spread(fd);
+    fork_refcount::spread(fd);
     carry::forget(fd);
     light::closes(fd);
     table::forget(fd);
-    sole::closed(fd);
+    fork_refcount::closed(fd);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
@@ -172,7 +174,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
     carry::forks_unseen();
     light::forks();
-    if keeps_standard == 0 && place::is_ours() {
+    if keeps_standard == 0 && memory_owner::is_ours() {
         table::forget_range(0, STANDARD);
     }
 }
@@ -183,11 +185,11 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
     carry::close(fd);
     light::closes(fd);
     light::closes_range(0, STANDARD);
-    if place::is_ours() {
-        sole::spread(fd);
+    if memory_owner::is_ours() {
+        fork_refcount::spread(fd);
         table::forget_range(0, STANDARD);
         table::forget(fd);
-        sole::closed(fd);
+        fork_refcount::closed(fd);
     }
 }
 
@@ -195,14 +197,14 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
     carry::lends();
-    place::lends();
+    memory_owner::lends();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
     carry::clones(flags);
-    place::clones(flags);
+    memory_owner::clones(flags);
 }
 
 /// `unshare`.
@@ -210,7 +212,7 @@ pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int
 pub extern "C" fn ov_look_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         carry::stop();
-        place::parts();
+        memory_owner::parts();
     }
 }
 
@@ -223,5 +225,5 @@ pub extern "C" fn ov_choose_syscall(fd: i64, first: usize, second: usize) -> c_i
 /// A slot that is not filled yet was jumped from.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_late() {
-    next::ov_sockets_find();
+    symbol_lookup::ov_sockets_find();
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of a descriptor that nobody saw being made.
+//! Asks the kernel what a descriptor is, if no hook saw it being made.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Which sockets are the kernel's, and why: written down for whoever asks the broker.
+//! Writes down which sockets stay the kernel's, and why, for the broker to show.
 //!
 //! In: a socket that was offered, or never will be. Out: a row of a file of the broker's
 //! (`omniverb_formats::ledger`), if there is one. It is written once for a socket, when that
@@ -16,7 +16,7 @@ use omniverb_formats::show::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
 use crate::table::{self, DESCRIPTORS};
-use crate::{place, sole};
+use crate::{fork_refcount, memory_owner};
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
 pub(crate) const AT_ONCE: usize = 64;
@@ -43,7 +43,7 @@ pub(crate) fn keep(fd: c_int, why: Why) {
         && table::look(fd).kind().is_stream();
     DESCRIPTORS.keep(fd, why);
     // What other processes may not know of it.
-    sole::spread(fd);
+    fork_refcount::spread(fd);
     if is_new {
         write(fd, None, reason(why));
     }
@@ -91,7 +91,7 @@ fn reason(why: Why) -> Reason {
 /// Unless the descriptor is another socket's by now than the one that is meant.
 fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     let place = PLACE.load(Ordering::Acquire);
-    if place == 0 || fd < 0 || !place::is_ours() {
+    if place == 0 || fd < 0 || !memory_owner::is_ours() {
         return;
     }
     // SAFETY: the program's socket, for these calls; they fail if there is none.

@@ -1,4 +1,4 @@
-//! Calls of which no link knows, and calls that sleep in sets, while they are under way.
+//! Counts running calls that no link knows of, and calls that sleep in epoll sets.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

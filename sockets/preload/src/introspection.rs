@@ -1,11 +1,11 @@
-//! Describes a descriptor in words, for tests, by functions that they look up by name.
+//! Describes descriptors in words, by functions that tests look up by name.
 
 use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
 
 use crate::table::{self, DESCRIPTORS, MEMBERS};
-use crate::words::Words;
-use crate::{own, place, sole};
+use crate::text_buffer::Words;
+use crate::{fork_refcount, library_fds, memory_owner};
 
 /// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
 /// nothing is. Returns the length.
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
 }
 
 fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
-    if place::is_apart() {
+    if memory_owner::is_apart() {
         return out.write_str("nothing is sure");
     }
     let entry = table::look(fd);
@@ -38,7 +38,7 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
         out.write_str(" duplicated")?;
     }
     if entry.is_shared() {
-        out.write_str(if sole::has(fd, entry, None) { " alone" } else { " shared" })?;
+        out.write_str(if fork_refcount::has(fd, entry, None) { " alone" } else { " shared" })?;
     }
     if entry.was_found() {
         out.write_str(" found")?;
@@ -67,5 +67,5 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
 /// Has the library keep a duplicate of a descriptor as one of its own; returns that duplicate.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_omniverb_sockets_keep(fd: c_int) -> c_int {
-    own::keep(fd).and_then(own::fd).unwrap_or(-1)
+    library_fds::keep(fd).and_then(library_fds::fd).unwrap_or(-1)
 }

@@ -1,4 +1,5 @@
-//! Where it is kept which row of the family's count (`omniverb_connection::process_counts`) is
+//! Keeps for each descriptor its slot among the processes' shared counts
+//! (`omniverb_connection::process_counts`) is
 //! whose.
 //!
 //! A descriptor's row is of the socket of an id (`table`), which is gone as soon as the descriptor
@@ -13,7 +14,7 @@ use omniverb_connection::descriptors::{PIECE, Room};
 use omniverb_connection::process_counts::{CountKey, ProcessCounts, WORDS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::room::Pieces;
+use crate::table_memory::Pieces;
 
 /// Sockets that all processes of a family share at a time; what finds no place is the kernel's.
 const SOCKETS: usize = 1 << 17;

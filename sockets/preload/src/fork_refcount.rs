@@ -1,9 +1,9 @@
-//! Which sockets this process has alone, of those that it has had together with others by `fork`.
+//! Counts the processes that share a socket by `fork`, to know which this one has alone.
 //!
 //! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
 //! whether nobody else has a socket, for sure. How many have one is counted in memory that the
 //! processes share (`omniverb_connection::process_counts`), and this process keeps for each
-//! descriptor which row is its socket's there ([`rows`](crate::rows)).
+//! descriptor which row is its socket's there ([`count_slots`](crate::count_slots)).
 //!
 //! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
 //! other threads or by handlers of signals, was not counted, and is shared with nobody knows whom.
@@ -17,8 +17,9 @@
 //! * *Counts*, then looks for links / *makes a link*, then looks whether it is counted ([`has`]).
 //! * *Begins a fork* ([`forks`]), looks through the entries / *writes an entry*, then looks whether
 //!   a fork was begun since before its call.
-//! * *Says that a call is under way* (`crate::uncounted`, or holds the link), makes it / *closes
-//!   the descriptor* by the kernel, then looks whether any is. The kernel puts the two in order.
+//! * *Says that a call is under way* (`crate::unlinked_calls`, or holds the link), makes it /
+//!   *closes the descriptor* by the kernel, then looks whether any is. The kernel puts the two in
+//!   order.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -28,9 +29,9 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use rustix::net::sockopt;
 use rustix::process::getpid;
 
-use crate::rows::{self, Gone, Row, process_counts};
+use crate::count_slots::{self, Gone, Row, process_counts};
 use crate::table::{self, DESCRIPTORS};
-use crate::{place, uncounted};
+use crate::{memory_owner, unlinked_calls};
 
 /// In the name of what is no socket.
 const SET: u64 = 1 << 63;
@@ -85,7 +86,7 @@ impl Fork {
 
     /// Counts who is about to have the socket of a descriptor. `false` if that cannot be.
     pub(crate) fn count(self, fd: c_int, entry: Entry) -> bool {
-        let is_there = entry.id() != 0 && rows::is_made();
+        let is_there = entry.id() != 0 && count_slots::is_made();
         let Some(row) = is_there.then(|| Row::make(fd)).flatten() else { return false };
         // Who looks whether it is alone, after it has said that it offers, sees this.
         let is_first = DESCRIPTORS.share(fd, entry.id());
@@ -114,7 +115,7 @@ impl Fork {
         }
         // The last three are said of everything, which is looked through then.
         let is_known = now.why() == Why::Free && !now.is_duplicated() && !now.is_loose();
-        let is_sure = !is_over() && !table::has_rings() && !place::is_apart();
+        let is_sure = !is_over() && !table::has_rings() && !memory_owner::is_apart();
         if !is_known || !is_sure {
             row.spread();
         }
@@ -166,7 +167,7 @@ fn name(fd: c_int, entry: Entry) -> Option<u64> {
 }
 
 fn each(mut with: impl FnMut(Row)) {
-    if rows::are_any() {
+    if count_slots::are_any() {
         (0..DESCRIPTORS.end()).filter_map(Row::of).for_each(|row| {
             if row.tie().is_any() {
                 with(row);
@@ -203,7 +204,7 @@ pub(crate) fn spread(fd: c_int) {
 pub(crate) fn spread_all() {
     // Whatever it is said for is written before: who counts at this moment sees that, or is seen.
     fence(Ordering::SeqCst);
-    if place::is_ours() {
+    if memory_owner::is_ours() {
         each(Row::spread);
     }
 }
@@ -218,7 +219,7 @@ pub(crate) fn slips(fd: c_int) {
 /// A call is about to begin that goes on with what is open at a descriptor when that is closed, and
 /// of which nobody says when it is over.
 pub(crate) fn outlasts(fd: c_int) {
-    if !place::is_ours() {
+    if !memory_owner::is_ours() {
         return;
     }
     if !DESCRIPTORS.look(fd).kind().is_stream() {
@@ -236,7 +237,7 @@ pub(crate) fn outlasts(fd: c_int) {
 /// call be the kernel's before that.
 #[inline(always)]
 pub(crate) fn uses_unknown(fd: c_int) {
-    if rows::are_any() {
+    if count_slots::are_any() {
         uses_closing(fd);
     }
 }
@@ -260,8 +261,8 @@ pub(crate) fn closed(fd: c_int) {
         return;
     }
     let is_used = match tie.name.cookie & SET {
-        0 => uncounted::is_any_of(fd),
-        _ => uncounted::is_slept_in(tie.id()),
+        0 => unlinked_calls::is_any_of(fd),
+        _ => unlinked_calls::is_slept_in(tie.id()),
     };
     // Otherwise nobody says what calls are under way.
     let is_used = is_used || is_over();
@@ -270,7 +271,7 @@ pub(crate) fn closed(fd: c_int) {
 
 /// The same for all from `first` to `last`.
 pub(crate) fn closed_range(first: u32, last: u32) {
-    if rows::are_any() {
+    if count_slots::are_any() {
         table::between(first, last).for_each(closed);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory for tables, from the kernel, when it is first needed.
+//! Maps memory for tables, piece by piece, when it is first needed.
 //!
 //! A piece that is made stays. Two threads that make the same one at the same time agree by one
 //! compare-and-swap, and the other's goes back. A child of `vfork` makes none: what it would write

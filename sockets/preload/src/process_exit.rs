@@ -1,4 +1,4 @@
-//! When a process that ends is counted off ([`crate::sole`]).
+//! Decides when an ending process stops counting as a holder ([`crate::fork_refcount`]).
 //!
 //! Who is counted off must not use a socket any more: somebody else may take himself for the only
 //! one then, and carry. So it is counted off for sure only when nothing of the program runs from
@@ -9,9 +9,9 @@ use core::ptr;
 
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
+use crate::count_slots::{self, Gone};
 use crate::errno::keeping_errno;
-use crate::rows::{self, Gone};
-use crate::{sole, uncounted};
+use crate::{fork_refcount, unlinked_calls};
 
 /// How a process is about to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,15 +25,15 @@ pub(crate) enum End {
 
 /// The process is about to end so.
 pub(crate) fn ends(end: End) {
-    if !rows::are_any() || !sole::is_counted() {
+    if !count_slots::are_any() || !fork_refcount::is_counted() {
         return;
     }
     match end {
         End::Now => {
             keep_signals();
-            sole::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
+            fork_refcount::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
         }
-        End::Later => sole::retires(Gone::Perhaps),
+        End::Later => fork_refcount::retires(Gone::Perhaps),
     }
 }
 
@@ -52,5 +52,5 @@ fn keep_signals() {
 fn is_lone() -> bool {
     let tasks = c"/proc/self/task";
     let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
-    is_proc && !uncounted::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
+    is_proc && !unlinked_calls::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
 }

@@ -1,4 +1,4 @@
-//! Who is in which epoll set.
+//! Records which sockets are members of which epoll set.
 
 use core::ffi::c_int;
 

@@ -1,5 +1,5 @@
-//! Large pieces are written into the cache, or past it, whichever is faster to where the other end
-//! reads them (docs/decisions/0061).
+//! Copies large pieces through the cache or past it, whichever the reader gets faster
+//! (docs/decisions/0061).
 //!
 //! Where processors share a cache, lines go from one to the other about as fast as bytes are
 //! copied, and past the cache is slower. Where they do not, or a virtual machine's host has put

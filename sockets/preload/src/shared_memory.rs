@@ -1,11 +1,11 @@
-//! Memory that this process has in common with another one: of a link, or of a channel.
+//! Accesses memory that this process shares with another one: of a link, or of a channel.
 
 use core::sync::atomic::AtomicU64;
 use std::io::{IoSlice, IoSliceMut};
 
 use omniverb_ring::{UserMemory, WordMemory, copy_many};
 
-use crate::past::copy_over;
+use crate::nontemporal::copy_over;
 
 /// So many bytes, where this process has them mapped. A link's are there as long as it is held
 /// (`carry::links::enter`), a channel's as long as it is in its list.

@@ -1,6 +1,6 @@
-//! What functions that stand in place of the C library's are made with.
+//! Defines `functions!`, which makes the functions that replace the C library's.
 
-use crate::call::Call;
+use crate::call_effects::Call;
 
 /// Does a call, and what it means for descriptors before and after it.
 #[inline(always)]

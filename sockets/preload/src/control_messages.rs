@@ -1,4 +1,4 @@
-//! What messages carry besides bytes: descriptors on unix sockets, and how many bytes are left.
+//! Reads and writes control messages: descriptors on unix sockets, and how many bytes are left.
 //!
 //! What is passed may be received by anybody, and stays open as long as it is under way: a socket
 //! that is passed is the kernel's. What is received is somebody's: nothing is known of it.
@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Why;
 
-use crate::{ledger, table};
+use crate::{fallback_ledger, table};
 
 /// A message was sent.
 ///
@@ -18,7 +18,7 @@ pub(crate) unsafe fn sent(message: *const libc::msghdr) {
     unsafe {
         each(message, |fd| {
             if table::look(fd).kind().is_stream() {
-                ledger::keep(fd, Why::Passed);
+                fallback_ledger::keep(fd, Why::Passed);
             }
         });
     }
