@@ -2,7 +2,7 @@
 //! (`omniverb_connection::process_counts`) is
 //! whose.
 //!
-//! A descriptor's row is of the socket of an id (`table`), which is gone as soon as the descriptor
+//! A descriptor's slot is of the socket of an id (`table`), which is gone as soon as the descriptor
 //! is about to be closed: so it is seen that one is being closed. It is *tied* by whoever forks
 //! first, and given up once, by whoever changes the word from that.
 
@@ -20,16 +20,16 @@ use crate::table_memory::Pieces;
 const SOCKETS: usize = 1 << 17;
 const BYTES: usize = SOCKETS * WORDS * size_of::<AtomicU64>();
 
-/// Words of a descriptor: `id:32 | index:32` of its socket's row, or 0; the socket's cookie; which
-/// of those that were in the family's row; the fork that it was counted by last.
-const ROW: usize = 4;
+/// Words of a descriptor: `id:32 | index:32` of its socket's slot, or 0; the socket's cookie; which
+/// of those that were in the family's slot; the fork that it was counted by last.
+const SLOT_WORDS: usize = 4;
 const TIED: usize = 0;
 const COOKIE: usize = 1;
 const GENERATION: usize = 2;
 const FORK: usize = 3;
-const _: () = assert!(PIECE.is_multiple_of(ROW));
+const _: () = assert!(PIECE.is_multiple_of(SLOT_WORDS));
 
-static ROWS: Pieces<{ (1 << 20) * ROW / PIECE }> = Pieces::new();
+static SLOTS: Pieces<{ (1 << 20) * SLOT_WORDS / PIECE }> = Pieces::new();
 /// Where the memory is that others have, too; 0: nothing was ever shared.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
@@ -73,7 +73,7 @@ pub(crate) enum Gone {
     Perhaps,
 }
 
-/// What a descriptor's row was at one moment.
+/// What a descriptor's slot was at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Tie {
     word: u64,
@@ -92,26 +92,26 @@ impl Tie {
     }
 }
 
-/// What a descriptor's row says.
+/// What a descriptor's slot says.
 #[derive(Clone, Copy)]
-pub(crate) struct Row(&'static [AtomicU64; ROW]);
+pub(crate) struct CountSlot(&'static [AtomicU64; SLOT_WORDS]);
 
-impl Row {
-    fn in_piece(piece: &[AtomicU64; PIECE], fd: usize) -> Row {
-        let row = &piece.as_chunks::<ROW>().0[fd % (PIECE / ROW)];
+impl CountSlot {
+    fn in_piece(piece: &[AtomicU64; PIECE], fd: usize) -> CountSlot {
+        let slot = &piece.as_chunks::<SLOT_WORDS>().0[fd % (PIECE / SLOT_WORDS)];
         // SAFETY: pieces stay for good.
-        Row(unsafe { &*ptr::from_ref(row) })
+        CountSlot(unsafe { &*ptr::from_ref(slot) })
     }
 
-    /// The row of a descriptor that has one.
-    pub(crate) fn of(fd: c_int) -> Option<Row> {
+    /// The slot of a descriptor that has one.
+    pub(crate) fn of(fd: c_int) -> Option<CountSlot> {
         let fd = usize::try_from(fd).ok().filter(|_| are_any())?;
-        Some(Row::in_piece(ROWS.piece(fd / (PIECE / ROW))?, fd))
+        Some(CountSlot::in_piece(SLOTS.piece(fd / (PIECE / SLOT_WORDS))?, fd))
     }
 
-    pub(crate) fn make(fd: c_int) -> Option<Row> {
+    pub(crate) fn make(fd: c_int) -> Option<CountSlot> {
         let fd = usize::try_from(fd).ok()?;
-        Some(Row::in_piece(ROWS.make(fd / (PIECE / ROW))?, fd))
+        Some(CountSlot::in_piece(SLOTS.make(fd / (PIECE / SLOT_WORDS))?, fd))
     }
 
     fn get(self, word: usize) -> u64 {
@@ -139,7 +139,7 @@ impl Row {
         }
     }
 
-    /// Ties it to a socket for which `claim` finds a row of the family's, for a fork. `false` if
+    /// Ties it to a socket for which `claim` finds a slot of the family's, for a fork. `false` if
     /// there is none, or somebody else is at it.
     pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<CountKey>) -> bool {
         let mine = u64::from(id) << 32;

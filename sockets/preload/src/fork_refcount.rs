@@ -3,7 +3,7 @@
 //! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
 //! whether nobody else has a socket, for sure. How many have one is counted in memory that the
 //! processes share (`omniverb_connection::process_counts`), and this process keeps for each
-//! descriptor which row is its socket's there ([`count_slots`](crate::count_slots)).
+//! descriptor which slot is its socket's there ([`count_slots`](crate::count_slots)).
 //!
 //! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
 //! other threads or by handlers of signals, was not counted, and is shared with nobody knows whom.
@@ -12,8 +12,8 @@
 //! Each of these is two threads that write one word and read the other's, with a fence between (or
 //! by operations that are all sequentially consistent): so one of the two sees the other at least.
 //!
-//! * *Counts* (the row), looks whether the entry says that somebody has it uncounted, or is
-//!   forgotten / *says so in the entry* ([`slips`], `forget`), looks for the row.
+//! * *Counts* (the slot), looks whether the entry says that somebody has it uncounted, or is
+//!   forgotten / *says so in the entry* ([`slips`], `forget`), looks for the slot.
 //! * *Counts*, then looks for links / *makes a link*, then looks whether it is counted ([`has`]).
 //! * *Begins a fork* ([`forks`]), looks through the entries / *writes an entry*, then looks whether
 //!   a fork was begun since before its call.
@@ -29,7 +29,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use rustix::net::sockopt;
 use rustix::process::getpid;
 
-use crate::count_slots::{self, Gone, Row, process_counts};
+use crate::count_slots::{self, CountSlot, Gone, process_counts};
 use crate::table::{self, DESCRIPTORS};
 use crate::{memory_owner, unlinked_calls};
 
@@ -87,44 +87,45 @@ impl Fork {
     /// Counts who is about to have the socket of a descriptor. `false` if that cannot be.
     pub(crate) fn count(self, fd: c_int, entry: Entry) -> bool {
         let is_there = entry.id() != 0 && count_slots::is_made();
-        let Some(row) = is_there.then(|| Row::make(fd)).flatten() else { return false };
+        let Some(slot) = is_there.then(|| CountSlot::make(fd)).flatten() else { return false };
         // Who looks whether it is alone, after it has said that it offers, sees this.
         let is_first = DESCRIPTORS.share(fd, entry.id());
-        let tie = row.tie();
+        let tie = slot.tie();
         let is_counted = if tie.id() == entry.id() {
-            // Without a row of the family's somebody else is at it at this moment, and will see
+            // Without a slot of the family's somebody else is at it at this moment, and will see
             // that it is kept.
             process_counts().increment(tie.name)
         } else {
             // What this process was counted for once, and is no more, it is not counted for anew:
             // others may have it.
-            row.retire(tie, Gone::Perhaps);
+            slot.retire(tie, Gone::Perhaps);
             let claim = || process_counts().allocate(name(fd, entry)?, 2);
-            is_first && row.ties(entry.id(), self.name, claim)
+            is_first && slot.ties(entry.id(), self.name, claim)
         };
         if !is_counted {
             return false;
         }
-        row.set_fork(self.name);
+        slot.set_fork(self.name);
         fence(Ordering::SeqCst);
         let now = DESCRIPTORS.look(fd);
         if now.id() != entry.id() {
-            // It is being closed, by a thread that may have found no row yet.
-            row.retire(row.tie(), Gone::Perhaps);
+            // It is being closed, by a thread that may have found no slot yet.
+            slot.retire(slot.tie(), Gone::Perhaps);
             return false;
         }
         // The last three are said of everything, which is looked through then.
         let is_known = now.why() == Why::Free && !now.is_duplicated() && !now.is_loose();
         let is_sure = !is_over() && !table::has_rings() && !memory_owner::is_apart();
         if !is_known || !is_sure {
-            row.spread();
+            slot.spread();
         }
         true
     }
 
     /// It was counted by this fork, as what it is now.
     pub(crate) fn has(self, fd: c_int, entry: Entry) -> bool {
-        Row::of(fd).is_some_and(|row| row.fork() == self.name && row.tie().id() == entry.id())
+        CountSlot::of(fd)
+            .is_some_and(|slot| slot.fork() == self.name && slot.tie().id() == entry.id())
     }
 
     /// Everything that there is was looked at, by this process.
@@ -139,11 +140,11 @@ impl Fork {
 
     /// It has failed: nobody has got anything.
     pub(crate) fn undo(self) {
-        each(|row| {
+        each(|slot| {
             // Read in this order: what is tied since has another fork's name.
-            let tie = row.tie();
-            if row.fork() == self.name {
-                row.set_fork(0);
+            let tie = slot.tie();
+            if slot.fork() == self.name {
+                slot.set_fork(0);
                 process_counts().decrement(tie.name);
             }
         });
@@ -166,11 +167,11 @@ fn name(fd: c_int, entry: Entry) -> Option<u64> {
     sockopt::socket_cookie(file).ok()
 }
 
-fn each(mut with: impl FnMut(Row)) {
+fn each(mut with: impl FnMut(CountSlot)) {
     if count_slots::are_any() {
-        (0..DESCRIPTORS.end()).filter_map(Row::of).for_each(|row| {
-            if row.tie().is_any() {
-                with(row);
+        (0..DESCRIPTORS.end()).filter_map(CountSlot::of).for_each(|slot| {
+            if slot.tie().is_any() {
+                with(slot);
             }
         });
     }
@@ -178,8 +179,8 @@ fn each(mut with: impl FnMut(Row)) {
 
 /// Nobody else has the socket, by what is counted; if the `cookie` is known, for sure.
 pub(crate) fn has(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
-    Row::of(fd).is_some_and(|row| {
-        let tie = row.tie();
+    CountSlot::of(fd).is_some_and(|slot| {
+        let tie = slot.tie();
         tie.id() == entry.id()
             && cookie.is_none_or(|cookie| cookie == tie.name.cookie)
             && process_counts().is_exclusive(tie.name)
@@ -192,11 +193,11 @@ pub(crate) fn is_alone(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
 }
 
 /// Somebody may have it, or do something with it, of whom nobody knows. Whoever notes that in the
-/// entry does so before: who is about to count sees it there if there is no row yet.
+/// entry does so before: who is about to count sees it there if there is no slot yet.
 pub(crate) fn spread(fd: c_int) {
     fence(Ordering::SeqCst);
-    if let Some(row) = Row::of(fd) {
-        row.spread();
+    if let Some(slot) = CountSlot::of(fd) {
+        slot.spread();
     }
 }
 
@@ -205,7 +206,7 @@ pub(crate) fn spread_all() {
     // Whatever it is said for is written before: who counts at this moment sees that, or is seen.
     fence(Ordering::SeqCst);
     if memory_owner::is_ours() {
-        each(Row::spread);
+        each(CountSlot::spread);
     }
 }
 
@@ -244,8 +245,8 @@ pub(crate) fn uses_unknown(fd: c_int) {
 
 #[cold]
 fn uses_closing(fd: c_int) {
-    if let Some(row) = Row::of(fd) {
-        let tie = row.tie();
+    if let Some(slot) = CountSlot::of(fd) {
+        let tie = slot.tie();
         if tie.is_any() && tie.id() != DESCRIPTORS.look(fd).id() {
             process_counts().mark_unknown(tie.name);
         }
@@ -255,8 +256,8 @@ fn uses_closing(fd: c_int) {
 /// A descriptor was closed, or given to something else. Who is in a call of the kernel's may have
 /// the socket still.
 pub(crate) fn closed(fd: c_int) {
-    let Some(row) = Row::of(fd) else { return };
-    let tie = row.tie();
+    let Some(slot) = CountSlot::of(fd) else { return };
+    let tie = slot.tie();
     if !tie.is_any() || tie.id() == DESCRIPTORS.look(fd).id() {
         return;
     }
@@ -266,7 +267,7 @@ pub(crate) fn closed(fd: c_int) {
     };
     // Otherwise nobody says what calls are under way.
     let is_used = is_used || is_over();
-    row.retire(tie, if is_used { Gone::Perhaps } else { Gone::Surely });
+    slot.retire(tie, if is_used { Gone::Perhaps } else { Gone::Surely });
 }
 
 /// The same for all from `first` to `last`.
@@ -286,5 +287,5 @@ pub(crate) fn is_counted() -> bool {
 /// This process is counted for nothing any more: it is about to end, or to be another program, in
 /// which nobody counts.
 pub(crate) fn retires(gone: Gone) {
-    each(|row| row.retire(row.tie(), gone));
+    each(|slot| slot.retire(slot.tie(), gone));
 }

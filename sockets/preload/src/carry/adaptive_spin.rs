@@ -4,7 +4,7 @@
 
 use omniverb_formats::{Direction, Place};
 
-use super::links::{Link, Memory, Note, Word};
+use super::links::{Flag, Link, Memory, Word};
 
 /// So many looks. Before the first one there are pauses of the processor, few where each message is
 /// waited for, more where several came without waiting: then more are to come at a time, since each
@@ -26,13 +26,13 @@ fn vain_at(place: Place) -> u64 {
 /// nobody has looked here in vain before. What was sent by the kernel would not be found.
 #[inline(always)]
 pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
-    let notes = Note::NonBlocking as u64 | Note::Broken as u64;
+    let link_flags = Flag::NonBlocking as u64 | Flag::Broken as u64;
     let (head, first) = (direction.head(), link.get(Word::First));
     !place.is_taken()
         && head.position() == place.position()
         && !head.is_stopped()
         && direction.is_welcome()
-        && link.get(Word::Notes) & notes == 0
+        && link.get(Word::Flags) & link_flags == 0
         && link.get(Word::Skip) == 0
         && link.get(Word::Vain) == 0
         && link.get(Word::Error) == 0

@@ -24,7 +24,7 @@ use rustix::net::{
     connect, netlink, recv, recvmsg, sendmsg, socket_with,
 };
 
-use super::links::{Link, Memory, Note, Word};
+use super::links::{Flag, Link, Memory, Word};
 use super::{clock, connection_watch, ended_links, kernel_socket, links};
 use crate::table::DESCRIPTORS;
 use crate::{fallback_ledger, fork_refcount, library_fds, probe_sockets};
@@ -227,7 +227,7 @@ fn lost() {
     // Another one knows nothing of its links. Nobody would say that those to other namespaces are
     // over.
     ended_links::each(|_| true);
-    part(|link| link.has(Note::Across));
+    part(|link| link.has(Flag::CrossNamespace));
     library_fds::close(fd);
 }
 
@@ -278,7 +278,7 @@ pub(super) fn is_any() -> bool {
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {
-            link.note(Note::Parted);
+            link.set_flag(Flag::Revoked);
             ended_links::part();
         }
     });
@@ -373,12 +373,12 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         (Reply::Link { tag, link: name, side, reach }, Some(file)) => {
             let link = Link::of_tag(tag);
             if let Some(link) = link.filter(|_| reach == Reach::Across) {
-                link.note(Note::Across);
+                link.set_flag(Flag::CrossNamespace);
                 connection_watch::are_across();
             }
             let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
             if let Some(link) = link {
-                link.note(Note::Returned);
+                link.set_flag(Flag::BrokerClosed);
                 link.let_go();
             }
             if !is_taken {
@@ -389,7 +389,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         // There was no room for its memory.
         (Reply::Link { tag, link: name, .. }, None) => {
             if let Some(link) = Link::of_tag(tag) {
-                link.note(Note::Returned);
+                link.set_flag(Flag::BrokerClosed);
                 link.let_go();
             }
             tell(Request::Ended { link: name }, &[]);
@@ -409,16 +409,16 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             if let Some(link) = Link::of_tag(tag) {
                 let fd = link.get(Word::Fd) as c_int;
                 fallback_ledger::refused(fd, link.get(Word::Cookie), why);
-                link.note(Note::Kept);
-                link.note(Note::Left);
-                link.note(Note::Unwelcoming);
-                link.note(Note::Returned);
+                link.set_flag(Flag::KernelForGood);
+                link.set_flag(Flag::Abandoned);
+                link.set_flag(Flag::NeverPolls);
+                link.set_flag(Flag::BrokerClosed);
                 link.let_go();
             }
         }
         (Reply::Waiting { tag }, _) => {
             if let Some(link) = Link::of_tag(tag) {
-                link.note(Note::Returned);
+                link.set_flag(Flag::BrokerClosed);
                 link.let_go();
             }
         }
@@ -432,7 +432,7 @@ fn may_have_memory(link: Link) -> bool {
     let fd = link.get(Word::Fd) as c_int;
     let entry = DESCRIPTORS.look(fd);
     let is_alone = fork_refcount::is_alone(fd, entry, Some(link.get(Word::Cookie)));
-    is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+    is_alone && !link.has(Flag::Abandoned) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 
 /// A link has come. `false` if it is of no use any more.
@@ -451,8 +451,8 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {
-        link.note(Note::Left);
-        link.note(Note::Unwelcoming);
+        link.set_flag(Flag::Abandoned);
+        link.set_flag(Flag::NeverPolls);
         if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
             outward.stop();
             inward.say_no_more();

@@ -19,7 +19,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use super::links::{Link, Note, Word};
+use super::links::{Flag, Link, Word};
 use super::{clock, ended_links};
 use crate::library_fds;
 
@@ -146,7 +146,7 @@ pub(super) fn put(link: Link, fd: c_int) {
         added => added,
     };
     if added.is_ok() {
-        link.note(Note::Watched);
+        link.set_flag(Flag::Watched);
     }
 }
 
@@ -154,13 +154,13 @@ pub(super) fn put(link: Link, fd: c_int) {
 /// moment.
 #[inline(always)]
 pub(super) fn is_calm(link: Link, now: u64) -> bool {
-    link.has(Note::Watched) && (is_asked(now) || ask()) && is_known(link, now)
+    link.has(Flag::Watched) && (is_asked(now) || ask()) && is_known(link, now)
 }
 
 /// The same, as far as is known without asking.
 #[inline(always)]
 pub(super) fn was_calm(link: Link, now: u64) -> bool {
-    link.has(Note::Watched) && is_asked(now) && is_known(link, now)
+    link.has(Flag::Watched) && is_asked(now) && is_known(link, now)
 }
 
 fn is_asked(now: u64) -> bool {

@@ -15,8 +15,8 @@ use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
-use super::epoll_slot::Row;
-use super::links::{Link, Memory, Note, Word};
+use super::epoll_slot::EpollSlot;
+use super::links::{Flag, Link, Memory, Word};
 use super::{kernel_socket, receive_queue, unread};
 use crate::errno::keeping_errno;
 
@@ -77,7 +77,7 @@ pub(super) fn begin_anew() {
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
 pub(super) fn detach(link: Link, fd: c_int, why: Why) {
-    if link.get(Word::Memory) == 0 || link.has(Note::Detached) {
+    if link.get(Word::Memory) == 0 || link.has(Flag::Detached) {
         return;
     }
     unread::undisturbed(|| {
@@ -94,8 +94,8 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
         let is_its = unread::is_its(link, fd);
         let is_sound = has_pump && moves(link, fd, why, is_its) == Some(());
         if !is_sound {
-            link.note(Note::Broken);
-            if !link.has(Note::Detached) {
+            link.set_flag(Flag::Broken);
+            if !link.has(Flag::Detached) {
                 // There is no memory. What is there is nobody's any more.
                 replace_by_nothing(link);
             }
@@ -144,7 +144,7 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
     let own_inward = Direction::new(own, 1 - side);
     let sleeps = || {
         link.word(Word::Sleeping).load(Ordering::SeqCst) != 0
-            || Row::with(link).is_some_and(Row::has_sleepers)
+            || EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers)
     };
     let inherits = if why == Why::Shared { Inherits::Yes } else { Inherits::No };
     let read = inward.detach_reader(&own_inward, inherits, |place, unread| match why {
@@ -188,7 +188,7 @@ fn replace(link: Link, by: *mut c_void) -> Option<()> {
         _ = unsafe { munmap(by, bytes) };
         return None;
     }
-    link.note(Note::Detached);
+    link.set_flag(Flag::Detached);
     Some(())
 }
 
@@ -199,6 +199,6 @@ fn replace_by_nothing(link: Link) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the link's own mapping.
     if unsafe { mmap_anonymous(at, layout::BYTES, access, flags) }.is_ok() {
-        link.note(Note::Detached);
+        link.set_flag(Flag::Detached);
     }
 }

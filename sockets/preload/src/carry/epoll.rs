@@ -16,8 +16,8 @@ use omniverb_connection::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Seen};
-use super::links::{self, Link, Note, Word};
-use super::members::{self, Apart, Looked, Row, Sleepers, may_be_member};
+use super::links::{self, Flag, Link, Word};
+use super::members::{self, Apart, EpollSlot, Looked, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{
     EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news,
@@ -79,14 +79,14 @@ pub(super) unsafe fn changed(
     event: *const libc::epoll_event,
 ) {
     let set = table::look(set).id();
-    if let Some(row) = Row::of(set) {
-        row.asked(0);
+    if let Some(slot) = EpollSlot::of(set) {
+        slot.asked(0);
     }
     // Who makes a link makes it first, and looks then in which sets its socket is.
     fence(Ordering::SeqCst);
     let Some(link) = links::enter(fd) else { return };
     if operation == libc::EPOLL_CTL_DEL {
-        if Row::of(set).is_some_and(|row| row.has(link)) {
+        if EpollSlot::of(set).is_some_and(|slot| slot.has(link)) {
             link.leaves_set();
             fence(Ordering::SeqCst);
             // Another thread may have put it there again meanwhile.
@@ -131,8 +131,8 @@ pub(super) fn is_seen(set: c_int) {
     DESCRIPTORS.keep(set, Why::Shared);
     fork_refcount::spread(set);
     fence(Ordering::SeqCst);
-    if let Some(row) = Row::of(entry.id()) {
-        row.each_of_all(|_| true, |link| kernel_fallback::leave(link, fd_of(link)));
+    if let Some(slot) = EpollSlot::of(entry.id()) {
+        slot.each_of_all(|_| true, |link| kernel_fallback::leave(link, fd_of(link)));
     }
 }
 
@@ -151,13 +151,13 @@ fn nothing_comes(link: Link) -> bool {
     let is_done = |direction: omniverb_formats::Direction<_>| {
         direction.head().is_stopped() && receive_queue::waiting(link) == 0
     };
-    link.has(Note::Renewable) && link.inward().is_none_or(is_done)
+    link.has(Flag::Reattachable) && link.inward().is_none_or(is_done)
 }
 
 /// Where events are told, and the kernel's call for a part of it.
 struct Call<'a, N> {
     set: u32,
-    row: Row,
+    slot: EpollSlot,
     events: *mut libc::epoll_event,
     most: usize,
     native: &'a N,
@@ -180,7 +180,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
     fn has_news(&self) -> bool {
-        let found = News::of(self.row);
+        let found = News::of(self.slot);
         let has = found.count > 0;
         self.found.set(has.then_some(found));
         has
@@ -188,9 +188,9 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// What there is now, of the kernel's and of the rings.
     fn ask(&self) -> c_int {
-        let found = self.found.take().unwrap_or_else(|| News::of(self.row));
+        let found = self.found.take().unwrap_or_else(|| News::of(self.slot));
         let (waiting, is_ours) = (found.count, found.is_ours);
-        let turn = self.row.turn() as usize;
+        let turn = self.slot.turn() as usize;
         // The kernel must not take all places each time.
         let kept = match self.most {
             1 => waiting.min(turn & 1),
@@ -198,31 +198,31 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         };
         let mut by_kernel = 0;
         // What the kernel has said a moment ago is true still.
-        if kept < self.most && !(is_ours && kept > 0 && self.row.was_asked()) {
+        if kept < self.most && !(is_ours && kept > 0 && self.slot.was_asked()) {
             let (now, places) = (clock::now(), self.most - kept);
             let told = (self.native)(self.events, places as c_int, Limit::AtOnce);
             if told < 0 {
                 return told;
             }
             by_kernel = told as usize;
-            self.row.asked(if by_kernel < places { now } else { 0 });
+            self.slot.asked(if by_kernel < places { now } else { 0 });
         }
         self.settle(by_kernel);
         let mut count = by_kernel;
         let mut left = None;
-        found.each(self.row, |link| {
+        found.each(self.slot, |link| {
             if count == self.most {
                 left.get_or_insert(link);
             }
             count += self.tell(link, by_kernel, count);
         });
         if let Some(link) = left {
-            self.row.begins_with(link);
+            self.slot.begins_with(link);
         }
         if by_kernel > 0 {
-            self.row.counts(by_kernel as u64);
+            self.slot.counts(by_kernel as u64);
         }
-        member_polling::ages(self.row);
+        member_polling::ages(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
@@ -244,7 +244,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 return told;
             }
             let mut is_passing = false;
-            self.row.each_held(receive_queue::is_taken, |link| {
+            self.slot.each_held(receive_queue::is_taken, |link| {
                 is_passing |= receive_queue::settles(link, began);
                 true
             });
@@ -258,7 +258,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Changes when bytes that were in a ring are not there any more.
     fn marks(&self) -> u64 {
         let mut all = 0_u64;
-        self.row.each_astir(|link| {
+        self.slot.each_astir(|link| {
             all = all.wrapping_add(receive_queue::mark(link));
             true
         });
@@ -311,7 +311,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if bits & READABLE != 0 {
             link.set(Word::Shown, newest);
         }
-        self.row.tells(link);
+        self.slot.tells(link);
         match same {
             Some(at) => self.set(at, self.get(at).events | bits, data),
             None => self.set(count, bits | kernels, data),
@@ -325,7 +325,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         let is_same = |other: Link| {
             other.get(Word::Data) == link.get(Word::Data) && other.index() != link.index()
         };
-        self.row.each_of_all(is_same, |_| found = true);
+        self.slot.each_of_all(is_same, |_| found = true);
         found
     }
 
@@ -335,7 +335,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if told == 0 {
             return;
         }
-        self.row.each_held(has_bytes, |link| {
+        self.slot.each_held(has_bytes, |link| {
             let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
             let readable = events & READABLE;
             if readable == 0 || receive_queue::waiting(link) == 0 {
@@ -365,7 +365,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         };
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
             unread::each_with_bytes(
-                |link| self.row.has(link) && ends(link.get(Word::Data)),
+                |link| self.slot.has(link) && ends(link.get(Word::Data)),
                 |link| _ = kernel_check::look_now(link, fd_of(link)),
             );
         }
@@ -373,13 +373,13 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
-        if !member_polling::welcomes(self.row, READABLE) {
+        if !member_polling::welcomes(self.slot, READABLE) {
             return self.ask_first();
         }
         let is_there = || self.has_news();
         let (told, how) =
             reader_polling::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
-        self.row.looked(how);
+        self.slot.looked(how);
         told
     }
 
@@ -387,7 +387,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
         unread::each_with_bytes(
-            |link| self.row.has(link),
+            |link| self.slot.has(link),
             |link| {
                 if let Some(outward) = link.outward() {
                     all.place = all.place.wrapping_add(outward.place().position());
@@ -402,7 +402,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
     fn ask_first(&self) -> c_int {
         let mut is_any_welcome = false;
-        self.row.each_astir(|link| {
+        self.slot.each_astir(|link| {
             let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
             is_any_welcome = asks && reader_polling::is_welcoming(link);
             !is_any_welcome
@@ -426,7 +426,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Waits in the kernel, while no member is welcome.
     fn sleep_once(&self, limit: Limit) -> c_int {
         unlinked_calls::falls_asleep(self.set);
-        member_polling::sends_away(self.row);
+        member_polling::sends_away(self.slot);
         detach::settle();
         let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
@@ -450,7 +450,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             });
             if told > 0 && was_short {
                 // Looking would have found it.
-                self.row.looked(Looked::Missed);
+                self.slot.looked(Looked::Missed);
             }
         }
         unlinked_calls::wakes(self.set);
@@ -467,18 +467,18 @@ fn kernels(link: Link, events: u32) -> u32 {
     u32::from(kernel_socket::events(fd_of(link), wanted, 0).bits())
 }
 
-/// A set has no row. Who waits is counted then, so that nobody joins it who would not wake him; its
-/// row, if it has got one at this moment: then he is not.
-fn row_or_sleep(set: u32, wait: Wait) -> Option<Row> {
+/// A set has no slot. Who waits is counted then, so that nobody joins it who would not wake him;
+/// its slot, if it has got one at this moment: then he is not.
+fn slot_or_sleep(set: u32, wait: Wait) -> Option<EpollSlot> {
     if wait == Wait::Never {
         return None;
     }
     unlinked_calls::falls_asleep(set);
-    let row = Row::of(set);
-    if row.is_some() {
+    let slot = EpollSlot::of(set);
+    if slot.is_some() {
         unlinked_calls::wakes(set);
     }
-    row
+    slot
 }
 
 /// `epoll_wait` and the like. `native` does what the program has called, for a part of the array
@@ -506,9 +506,9 @@ pub(super) fn wait(
     let entry = DESCRIPTORS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
     let mut limit = Limit::AsAsked;
-    let row = loop {
-        if let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) {
-            break row;
+    let slot = loop {
+        if let Some(slot) = EpollSlot::of(id).or_else(|| slot_or_sleep(id, wait)) {
+            break slot;
         }
         // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
         unread::flush_all();
@@ -528,16 +528,17 @@ pub(super) fn wait(
         return native(events, most, limit);
     }
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
-    let call = Call { set: id, row, events, most: most as usize, native, found, is_nudged };
+    let call = Call { set: id, slot, events, most: most as usize, native, found, is_nudged };
     let Wait::Until(most) = wait else { return call.ask_once() };
-    member_polling::welcomes_again(row, READABLE);
+    member_polling::welcomes_again(slot, READABLE);
     if call.has_news() {
         let told = call.ask();
         if told != 0 {
             return told;
         }
     }
-    let told = if row.is_worth_looking() { call.look_for_a_moment(most) } else { call.ask_first() };
+    let told =
+        if slot.is_worth_looking() { call.look_for_a_moment(most) } else { call.ask_first() };
     if told != 0 {
         return told;
     }

@@ -23,7 +23,7 @@ use crate::unlinked_calls;
 /// So many members that are astir are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
 
-/// Words of a row.
+/// Words of a slot.
 const ID: usize = 0;
 const VAIN: usize = 1;
 pub(super) const SKIP: usize = 2;
@@ -39,10 +39,10 @@ pub(super) const HAND: usize = 7;
 pub(super) const TOLD: usize = 8;
 /// Somebody slept since those who are astir were welcomed.
 pub(super) const AWAY: usize = 9;
-/// Instead of an id: somebody makes the row.
+/// Instead of an id: somebody makes the slot.
 const BUSY: u64 = 1 << 63;
 
-/// One more than the last row that was ever used.
+/// One more than the last slot that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
 
 /// What came of looking for a moment.
@@ -58,60 +58,60 @@ pub(super) enum Looked {
     InVain,
 }
 
-/// The row of a set.
+/// The slot of a set.
 #[derive(Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct EpollSlot {
     words: &'static [AtomicU64; PIECE],
     index: usize,
 }
 
-impl Row {
-    fn at(index: usize) -> Option<Row> {
-        maybe_ready::row(index).map(|words| Row { words, index })
+impl EpollSlot {
+    fn at(index: usize) -> Option<EpollSlot> {
+        maybe_ready::slot(index).map(|words| EpollSlot { words, index })
     }
 
-    fn used() -> impl Iterator<Item = Row> {
-        (0..USED.load(Ordering::Acquire) as usize).filter_map(Row::at)
+    fn used() -> impl Iterator<Item = EpollSlot> {
+        (0..USED.load(Ordering::Acquire) as usize).filter_map(EpollSlot::at)
     }
 
-    /// The row of a set that has one.
+    /// The slot of a set that has one.
     #[inline]
-    pub(super) fn of(set: u32) -> Option<Row> {
+    pub(super) fn of(set: u32) -> Option<EpollSlot> {
         if set == 0 {
             return None;
         }
-        Row::used().find(|row| row.set() == set)
+        EpollSlot::used().find(|slot| slot.set() == set)
     }
 
-    /// The row that a link is in.
+    /// The slot that a link is in.
     #[inline]
-    pub(super) fn with(link: Link) -> Option<Row> {
-        Row::at((link.get(Word::Set) as usize).checked_sub(1)?)
+    pub(super) fn with(link: Link) -> Option<EpollSlot> {
+        EpollSlot::at((link.get(Word::Set) as usize).checked_sub(1)?)
     }
 
-    pub(super) fn is(self, other: Row) -> bool {
+    pub(super) fn is(self, other: EpollSlot) -> bool {
         self.index == other.index
     }
 
-    /// The row of a set, which gets one if there is room.
-    pub(super) fn claim(set: u32) -> Option<Row> {
-        if let Some(row) = Row::of(set) {
-            return Some(row);
+    /// The slot of a set, which gets one if there is room.
+    pub(super) fn claim(set: u32) -> Option<EpollSlot> {
+        if let Some(slot) = EpollSlot::of(set) {
+            return Some(slot);
         }
-        let row = (0..SETS).find_map(|index| {
-            let row = Row { words: maybe_ready::made(index)?, index };
-            row.win(set).then_some(row)
+        let slot = (0..SETS).find_map(|index| {
+            let slot = EpollSlot { words: maybe_ready::made(index)?, index };
+            slot.win(set).then_some(slot)
         })?;
-        USED.fetch_max(row.index as u64 + 1, Ordering::AcqRel);
+        USED.fetch_max(slot.index as u64 + 1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         // Another thread may have made one at the same time, of which only one may be there.
-        let is_only = Row::used().all(|other| {
-            other.index == row.index || other.words[ID].load(Ordering::Acquire) != u64::from(set)
+        let is_only = EpollSlot::used().all(|other| {
+            other.index == slot.index || other.words[ID].load(Ordering::Acquire) != u64::from(set)
         });
         if !is_only {
-            row.words[ID].store(0, Ordering::Release);
+            slot.words[ID].store(0, Ordering::Release);
         }
-        is_only.then_some(row)
+        is_only.then_some(slot)
     }
 
     /// It is free, or of a set that was closed, and this set's now.

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_formats::Direction;
 
-use super::links::{self, Link, Memory, Note, Word};
+use super::links::{self, Flag, Link, Memory, Word};
 
 /// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
 /// here is not forgotten.
@@ -20,9 +20,9 @@ pub(super) fn begin_anew() {
 pub(super) fn is_ended(link: Link) {
     let is_stopped =
         |one: Option<Direction<Memory>>| one.is_some_and(|one| one.head().is_stopped());
-    if !link.has(Note::Left) && is_stopped(link.outward()) && is_stopped(link.inward()) {
-        link.note(Note::Left);
-        link.note(Note::Renewable);
+    if !link.has(Flag::Abandoned) && is_stopped(link.outward()) && is_stopped(link.inward()) {
+        link.set_flag(Flag::Abandoned);
+        link.set_flag(Flag::Reattachable);
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 
 use super::kernel_socket::{self, Information};
-use super::links::{Link, Note, Word};
+use super::links::{Flag, Link, Word};
 use super::{clock, connection_watch, unread};
 use crate::next_functions::next_poll;
 
@@ -82,14 +82,14 @@ pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
     let (word, now) = (link.word(Word::Looked), clock::now().max(1));
     if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_non_blocking {
-            link.note(Note::NonBlocking);
+            link.set_flag(Flag::NonBlocking);
         } else {
-            link.unnote(Note::NonBlocking);
+            link.clear_flag(Flag::NonBlocking);
         }
     }
     if events.intersects(ENDING) {
         // Of that it is not told again.
-        link.unnote(Note::Watched);
+        link.clear_flag(Flag::Watched);
         settle(link, fd, events);
         _ = tells_of_reset(link, fd, events);
     }
@@ -100,7 +100,7 @@ pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
 /// not read: natively the kernel would have reset the connection when it went. It does not know of
 /// these bytes, so it is sent them now, and resets; the error is ours to tell, once.
 fn settle(link: Link, fd: c_int, events: PollFlags) {
-    if link.has(Note::Settled) || link.has(Note::Broken) {
+    if link.has(Flag::PeerGone) || link.has(Flag::Broken) {
         return;
     }
     let Some(outward) = link.outward() else { return };
@@ -108,14 +108,14 @@ fn settle(link: Link, fd: c_int, events: PollFlags) {
         return;
     }
     let has_said = link.said() & (CLOSED | SHUT_SEND) != 0;
-    link.note(Note::Settled);
+    link.set_flag(Flag::PeerGone);
     outward.stop();
     let is_left = outward.head().since(outward.place()).is_ok_and(|bytes| bytes > 0);
     if has_said || !is_left || events.contains(PollFlags::ERR) {
         return;
     }
     unread::flush(link, fd);
-    link.note(Note::Resets);
+    link.set_flag(Flag::Resets);
     for _ in 0..RESETS {
         if tells_of_reset(link, fd, kernel_socket::events(fd, PollFlags::empty(), 0)) {
             return;
@@ -127,9 +127,9 @@ fn settle(link: Link, fd: c_int, events: PollFlags) {
 /// The connection was reset for what its other end had not read, which is told, once. Nobody waits
 /// for that: it may never come by a network.
 fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
-    let is_reset = link.has(Note::Resets) && events.contains(PollFlags::HUP);
+    let is_reset = link.has(Flag::Resets) && events.contains(PollFlags::HUP);
     if is_reset {
-        link.unnote(Note::Resets);
+        link.clear_flag(Flag::Resets);
         kernel_socket::take_error(fd);
         link.fails(libc::ECONNRESET);
     }

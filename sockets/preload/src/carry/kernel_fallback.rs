@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Flag, Link, Word};
 use super::unread::{self, is_its};
 use super::{detach, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
@@ -16,20 +16,20 @@ use crate::{count_slots, fallback_ledger, fork_refcount};
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
 pub(super) fn escape(link: Link, fd: c_int) {
-    link.note(Note::Unwelcoming);
+    link.set_flag(Flag::NeverPolls);
     close_both(link, fd);
 }
 
 /// The same for one whose bytes this process reads on.
 fn close_both(link: Link, fd: c_int) {
-    link.note(Note::Kept);
+    link.set_flag(Flag::KernelForGood);
     stop(link, fd);
 }
 
 /// The same for one that may come again.
 fn stop(link: Link, fd: c_int) {
     // Whoever brings the memory brings it and looks then whether this was said.
-    link.note(Note::Left);
+    link.set_flag(Flag::Abandoned);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
         inward.say_no_more();
@@ -64,13 +64,13 @@ pub(super) fn leave(link: Link, fd: c_int) {
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
     {
-        link.note(Note::Broken);
+        link.set_flag(Flag::Broken);
     }
 }
 
 /// The same; other programs are about to have it, too.
 fn hand_over(link: Link, fd: c_int) {
-    link.note(Note::Shared);
+    link.set_flag(Flag::Shared);
     leave(link, fd);
 }
 
@@ -78,8 +78,8 @@ fn hand_over(link: Link, fd: c_int) {
 /// it did.
 pub(super) fn stop_sending(fd: c_int) {
     let Some(link) = links::enter(fd) else { return };
-    link.note(Note::Kept);
-    link.note(Note::Left);
+    link.set_flag(Flag::KernelForGood);
+    link.set_flag(Flag::Abandoned);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
@@ -97,10 +97,10 @@ pub(super) fn stop_sending(fd: c_int) {
 /// Whatever that writes from now on is not looked at ([`detach`]).
 pub(super) fn those_that_are_over() {
     links::each(|fd, link| {
-        if link.has(Note::Parted) {
+        if link.has(Flag::Revoked) {
             fallback_ledger::parted(fd, link.get(Word::Cookie));
-            link.unnote(Note::Parted);
-            link.note(Note::Over);
+            link.clear_flag(Flag::Revoked);
+            link.set_flag(Flag::Ended);
             close_both(link, fd);
             detach::detach(link, fd, detach::Why::NotAllowed);
             unread::may_have_bytes(link);
@@ -173,7 +173,7 @@ pub(super) fn close(fd: c_int) {
                 escape(link, fd);
             }
             end(link, fd);
-        } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
+        } else if !link.has(Flag::Shared) && !link.has(Flag::BrokerClosed) {
             // The broker may have its duplicate still, which would put the end off.
             leave_sets(fd);
             kernel_socket::end_now(fd);
@@ -195,7 +195,7 @@ fn leave_sets(fd: c_int) {
 
 /// The last descriptor of this process is, of a link that has escaped.
 fn end(link: Link, fd: c_int) {
-    if link.has(Note::Shared) {
+    if link.has(Flag::Shared) {
         return;
     }
     link.say(CLOSED);
@@ -228,12 +228,12 @@ pub(super) fn shut(fd: c_int, how: c_int) {
     }
     if receives {
         // The other end is told of this in the link's memory: it would not be in another one.
-        link.note(Note::Kept);
+        link.set_flag(Flag::KernelForGood);
     }
     if (sends || receives) && link.get(Word::Memory) == 0 {
         // Then it gets none, for the same reason.
-        link.note(Note::Kept);
-        link.note(Note::Left);
+        link.set_flag(Flag::KernelForGood);
+        link.set_flag(Flag::Abandoned);
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     }
     if sends && let Some(outward) = link.outward() {
@@ -242,7 +242,7 @@ pub(super) fn shut(fd: c_int, how: c_int) {
         link.say(SHUT_SEND);
     }
     if receives && let Some(inward) = link.inward() {
-        link.note(Note::Unwelcoming);
+        link.set_flag(Flag::NeverPolls);
         link.say(SHUT_RECEIVE);
         inward.say_no_more();
     }
@@ -287,8 +287,8 @@ pub(super) enum Sharing {
 pub(super) fn share(how: Sharing) {
     links::each(|fd, link| {
         let renews = how == Sharing::Counted;
-        link.note(Note::Shared);
-        link.note(Note::Unwelcoming);
+        link.set_flag(Flag::Shared);
+        link.set_flag(Flag::NeverPolls);
         if renews {
             stop(link, fd)
         } else {
@@ -305,18 +305,18 @@ pub(super) fn share(how: Sharing) {
 /// What this side does not send any more the other one does not, either: it may come again.
 fn ends_both_ways(link: Link) {
     // Whatever it was left for besides is noted, before this or behind it.
-    if !link.has(Note::Kept) {
+    if !link.has(Flag::KernelForGood) {
         if let Some(inward) = link.inward() {
             inward.stop();
         }
-        link.note(Note::Renewable);
+        link.set_flag(Flag::Reattachable);
     }
 }
 
 /// A link is not worth its while: the kernel has its socket for some time. What is in it is read
 /// there.
 pub(super) fn rest(link: Link, fd: c_int) {
-    link.note(Note::Rested);
+    link.set_flag(Flag::Suspended);
     stop(link, fd);
     ends_both_ways(link);
 }
@@ -324,7 +324,7 @@ pub(super) fn rest(link: Link, fd: c_int) {
 /// In a child: links that its parent has got while it was made are the parent's alone.
 pub(super) fn forget_unshared() {
     links::each(|fd, link| {
-        if !link.has(Note::Shared) {
+        if !link.has(Flag::Shared) {
             forget(fd);
         }
     });

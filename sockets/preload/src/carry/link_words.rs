@@ -1,12 +1,12 @@
 //! Names the words of a link's slot, and its flags.
 
-/// Words of a row.
+/// Words of a slot.
 pub(super) const WORDS: usize = 64;
 /// Links at a time.
 pub(super) const MOST: usize = 1 << 14;
 
-/// Words of a row: cache lines, of eight words each, of what seldom changes but for the first word,
-/// of what who sends writes, of what who receives writes, and of the rest.
+/// Words of a slot: cache lines, of eight words each, of what seldom changes but for the first
+/// word, of what who sends writes, of what who receives writes, and of the rest.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
     /// Who holds it; 0: it is free; [`ENDS`]: it is about to be; [`LEFT`]: it will be.
@@ -17,14 +17,14 @@ pub(super) enum Word {
     Memory,
     /// Which side this process is.
     Side,
-    /// Changes whenever the row is used anew.
+    /// Changes whenever the slot is used anew.
     Turn,
     /// The socket's cookie.
     Cookie,
     /// As the broker calls it.
     Name,
-    /// See [`Note`].
-    Notes,
+    /// See [`Flag`].
+    Flags,
 
     /// The thread that puts bytes into the ring.
     Writer = 8,
@@ -75,7 +75,7 @@ pub(super) enum Word {
     Error = 32,
     /// When the shadow was looked at last.
     Looked,
-    /// One more than the row of the epoll set that it is in; 0: in none.
+    /// One more than the slot of the epoll set that it is in; 0: in none.
     Set,
     /// With which events.
     Events,
@@ -110,7 +110,7 @@ pub(super) enum Word {
     /// When the other end had rung, as it said, when that was looked at last.
     Heard,
 
-    /// Where memory of links of this row is mapped, once there was one; it stays for good.
+    /// Where memory of links of this slot is mapped, once there was one; it stays for good.
     Home = WORDS as isize - 1,
 }
 
@@ -123,42 +123,42 @@ pub(super) const ASTIR: u64 = 1 << 62;
 
 /// What is true of a link from some time on.
 #[derive(Clone, Copy)]
-pub(super) enum Note {
+pub(super) enum Flag {
     /// The other end is not to put bytes into the ring any more.
-    Unwelcoming = 1,
+    NeverPolls = 1,
     /// Other processes have the socket.
     Shared = 2,
     /// What is in its memory makes no sense.
     Broken = 4,
     /// The other end has gone, and what followed from that is done.
-    Settled = 8,
+    PeerGone = 8,
     /// The socket does not wait.
     NonBlocking = 16,
     /// The broker has closed its duplicate.
-    Returned = 32,
+    BrokerClosed = 32,
     /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
-    Left = 64,
+    Abandoned = 64,
     /// It was sent what it had not read when it went: if the kernel resets the connection for that
     /// it is ours to tell.
     Resets = 128,
     /// The other end is in another network namespace: the link is only for as long as the broker
     /// says.
-    Across = 256,
+    CrossNamespace = 256,
     /// The broker has said that it is over.
-    Parted = 512,
+    Revoked = 512,
     /// That was done: neither side puts anything there any more. What is there is read.
-    Over = 1024,
+    Ended = 1024,
     /// Both directions were ended since a process was made, and for no other reason: when nothing
     /// is left in it the link may be forgotten, and the socket offered anew.
-    Renewable = 2048,
+    Reattachable = 2048,
     /// It was left for another reason besides: it is not, whatever else is true of it.
-    Kept = 4096,
+    KernelForGood = 4096,
     /// Both directions were ended since it carried too little.
-    Rested = 8192,
+    Suspended = 8192,
     /// What happens to its socket is told of by one set with others ([`super::connection_watch`]).
     Watched = 16384,
     /// Its memory is this process's own, and that of processes that it makes ([`super::detach`]).
     Detached = 32768,
     /// Messages that are received say how many bytes are left (`TCP_INQ`).
-    Inquires = 65536,
+    ReportsUnread = 65536,
 }

@@ -1,6 +1,6 @@
 //! Keeps the links of this process, and which descriptor has which.
 //!
-//! A link is a row of words that is made when its socket is offered, and used again when nobody
+//! A link is a slot of words that is made when its socket is offered, and used again when nobody
 //! holds it any more: a descriptor that is for it, or a call that is under way. A call that
 //! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
 //! short call has a link in hand without holding it ([`super::try_guard`]), which is looked at when
@@ -8,7 +8,7 @@
 //!
 //! Who goes through many links only to see whether any is to be dealt with does so at a glance
 //! ([`Link::glance`]), without holding each. So where a link's memory once was there is always
-//! something: when it ends zeros come there, and the next link of this row.
+//! something: when it ends zeros come there, and the next link of this slot.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
 use super::link_bitmap::{self, Bits};
-pub(super) use super::link_words::{ASTIR, Note, Word};
+pub(super) use super::link_words::{ASTIR, Flag, Word};
 use super::link_words::{ENDS, LEFT, MOST, WORDS};
 use super::{admission, ended_links, maybe_ready, unread_links};
 use crate::memory_owner;
@@ -42,45 +42,45 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 const IN_PIECE: usize = PIECE / WORDS;
 const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(WORDS));
 
-static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
-/// One more than the highest row ever used.
+static SLOTS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
+/// One more than the highest slot ever used.
 static END: AtomicU32 = AtomicU32::new(0);
-/// No row before this one is free, as far as is known: so new links have few rows.
+/// No slot before this one is free, as far as is known: so new links have few slots.
 static FREE: AtomicU32 = AtomicU32::new(0);
-/// For each descriptor: one more than its row, or 0.
-static ROW_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
+/// For each descriptor: one more than its slot, or 0.
+static SLOT_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a descriptor was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
-/// Links that nobody has any more, whose memory and rows somebody is still at; and there are some.
-static LEFT_ROWS: [AtomicU64; link_bitmap::WORDS] =
+/// Links that nobody has any more, whose memory and slots somebody is still at; and there are some.
+static LEFT_SLOTS: [AtomicU64; link_bitmap::WORDS] =
     [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
 
 fn left() -> Bits {
-    Bits::new(&LEFT_ROWS)
+    Bits::new(&LEFT_SLOTS)
 }
 
 /// Links that had memory and have ended, and bytes that were put into their rings.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
 
-/// One of them: its row of words ([`Word`]).
+/// One of them: its slot of words ([`Word`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
-    row: &'static [AtomicU64; WORDS],
+    words: &'static [AtomicU64; WORDS],
     index: u32,
 }
 
 impl Link {
-    /// The row of an index. Whoever has it by that must hold it already, or have a turn at it.
+    /// The slot of an index. Whoever has it by that must hold it already, or have a turn at it.
     #[inline(always)]
     pub(super) fn at(index: u32) -> Option<Link> {
         let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
-        let rows = match ROWS.piece(piece) {
-            Some(rows) => rows,
-            None => ROWS.make(piece)?,
+        let slots = match SLOTS.piece(piece) {
+            Some(slots) => slots,
+            None => SLOTS.make(piece)?,
         };
-        Some(Link { row: &rows.as_chunks::<WORDS>().0[at], index })
+        Some(Link { words: &slots.as_chunks::<WORDS>().0[at], index })
     }
 
     pub(super) fn index(self) -> u32 {
@@ -89,7 +89,7 @@ impl Link {
 
     #[inline(always)]
     pub(super) fn word(self, word: Word) -> &'static AtomicU64 {
-        &self.row[word as usize]
+        &self.words[word as usize]
     }
 
     #[inline(always)]
@@ -103,16 +103,16 @@ impl Link {
     }
 
     #[inline(always)]
-    pub(super) fn has(self, note: Note) -> bool {
-        self.get(Word::Notes) & note as u64 != 0
+    pub(super) fn has(self, flag: Flag) -> bool {
+        self.get(Word::Flags) & flag as u64 != 0
     }
 
-    pub(super) fn note(self, note: Note) {
-        self.word(Word::Notes).fetch_or(note as u64, Ordering::AcqRel);
+    pub(super) fn set_flag(self, flag: Flag) {
+        self.word(Word::Flags).fetch_or(flag as u64, Ordering::AcqRel);
     }
 
-    pub(super) fn unnote(self, note: Note) {
-        self.word(Word::Notes).fetch_and(!(note as u64), Ordering::AcqRel);
+    pub(super) fn clear_flag(self, flag: Flag) {
+        self.word(Word::Flags).fetch_and(!(flag as u64), Ordering::AcqRel);
     }
 
     /// Bytes that may be in the ring: should they be taken back the kernel has to have room for
@@ -234,7 +234,7 @@ impl Link {
         None
     }
 
-    /// The row that a tag names, or once named.
+    /// The slot that a tag names, or once named.
     fn was_of_tag(tag: u64) -> Option<Link> {
         let index = tag as u32;
         if index < end() { Link::at(index) } else { None }
@@ -304,12 +304,12 @@ impl Link {
     /// It is counted whether it was worth what it has cost, at its end.
     pub(super) fn tells_worth(self) {
         // Otherwise it had no time to carry anything.
-        if !self.has(Note::Shared) && !self.has(Note::Renewable) {
+        if !self.has(Flag::Shared) && !self.has(Flag::Reattachable) {
             admission::ended(self.has_carried());
         }
     }
 
-    /// Nobody holds it, nor can, before its row is used anew.
+    /// Nobody holds it, nor can, before its slot is used anew.
     #[cold]
     fn end(self) {
         if self.get(Word::Dirty) != 0 || unread_links::all().has(self.index) {
@@ -330,7 +330,7 @@ impl Link {
         }
     }
 
-    /// Its memory goes, and its row is nobody's.
+    /// Its memory goes, and its slot is nobody's.
     fn frees(self) {
         let base = self.get(Word::Memory);
         if base != 0 {
@@ -371,7 +371,7 @@ pub(super) fn is_on() -> bool {
 #[inline(always)]
 fn word_of(fd: c_int) -> Option<&'static AtomicU64> {
     let fd = usize::try_from(fd).ok()?;
-    ROW_OF_FD.piece(fd / PIECE)?.get(fd % PIECE)
+    SLOT_OF_FD.piece(fd / PIECE)?.get(fd % PIECE)
 }
 
 /// Whether a descriptor has one.
@@ -432,7 +432,7 @@ pub(super) fn free_left() {
     });
 }
 
-/// A row that nobody has, held twice: by a descriptor, and by who makes it.
+/// A slot that nobody has, held twice: by a descriptor, and by who makes it.
 fn claim() -> Option<Link> {
     free_left();
     let first = FREE.load(Ordering::Acquire);
@@ -455,14 +455,14 @@ fn claim() -> Option<Link> {
 /// A new one for a descriptor that has none.
 pub(super) fn make(fd: c_int) -> Option<Link> {
     let at = usize::try_from(fd).ok()?;
-    let piece = ROW_OF_FD.make(at / PIECE)?;
+    let piece = SLOT_OF_FD.make(at / PIECE)?;
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
     link.leaves_set();
     let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
     // Somebody who has come too late may have one of these turns, and gives it back himself.
     let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
-    let others = link.row.iter().enumerate().filter(|(at, _)| !stays.contains(at));
+    let others = link.words.iter().enumerate().filter(|(at, _)| !stays.contains(at));
     others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
     link.set(Word::Home, home as u64);
@@ -494,7 +494,7 @@ pub(super) fn take(fd: c_int) -> Option<(Link, bool)> {
 pub(super) fn forget(fd: c_int, link: Link) -> bool {
     let Some(word) = word_of(fd) else { return false };
     let ours = u64::from(link.index) + 1;
-    // The row is not used anew as long as the caller holds it: so this is the same link.
+    // The slot is not used anew as long as the caller holds it: so this is the same link.
     let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if is_ours {
         link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel);
@@ -561,7 +561,7 @@ pub(super) fn count() -> (u64, u64) {
 /// Another descriptor is for the same.
 pub(super) fn copy(from: c_int, to: c_int) {
     let Some(link) = enter(from) else { return };
-    let piece = usize::try_from(to).ok().and_then(|to| ROW_OF_FD.make(to / PIECE));
+    let piece = usize::try_from(to).ok().and_then(|to| SLOT_OF_FD.make(to / PIECE));
     if let Some(piece) = piece {
         GIVEN.fetch_add(1, Ordering::SeqCst);
         // The hold of this call becomes the descriptor's.

@@ -9,21 +9,21 @@ use crate::table_memory::Pieces;
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;
-/// Where in a row those are that are astir; what is before is the row's own.
+/// Where in a row those are that are astir; what is before is the slot's own.
 const AT: usize = 64;
 const _: () = assert!(AT + link_bitmap::WORDS <= PIECE);
 
-static ROWS: Pieces<SETS> = Pieces::new();
+static SLOTS: Pieces<SETS> = Pieces::new();
 
-/// The words of a row that was made.
+/// The words of a slot that was made.
 #[inline(always)]
-pub(super) fn row(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    ROWS.piece(index)
+pub(super) fn slot(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
+    SLOTS.piece(index)
 }
 
 /// The same, made if it was not.
 pub(super) fn made(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    ROWS.make(index)
+    SLOTS.make(index)
 }
 
 /// Those that are astir in a row with these words.
@@ -35,5 +35,5 @@ pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> Bits {
 /// The same in the set that a link says that it is in; nothing: it is in none.
 #[inline(always)]
 pub(super) fn of(set: u64) -> Option<Bits> {
-    row((set as usize).checked_sub(1)?).map(bits)
+    slot((set as usize).checked_sub(1)?).map(bits)
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_formats::Direction;
 
-use super::epoll_slot::{AWAY, CROWD, HAND, MANY, Row, SKIP, TOLD};
+use super::epoll_slot::{AWAY, CROWD, EpollSlot, HAND, MANY, SKIP, TOLD};
 use super::links::{self, Link, Memory, Word};
 use super::{reader_polling, receive_queue};
 
@@ -22,33 +22,33 @@ const AGE: u64 = 2 * CROWD;
 
 /// A member that is held is not astir any more, unless its other end is welcome, or there are
 /// bytes.
-fn settles(row: Row, link: Link) {
+fn settles(slot: EpollSlot, link: Link) {
     let Some(direction) = link.inward() else { return };
     direction.settle(|| {
         let has_nothing = || receive_queue::is_all_read(&direction) && link.get(Word::Error) == 0;
         if has_nothing() {
-            row.astir().take(link.index());
+            slot.astir().take(link.index());
             fence(Ordering::SeqCst);
             if !has_nothing() {
-                row.astir().put(link.index());
+                slot.astir().put(link.index());
             }
         }
     });
 }
 
 /// Welcomes the other ends of all that are astir and want to hear of bytes. Whether any is welcome.
-pub(super) fn welcomes(row: Row, wanted: u32) -> bool {
+pub(super) fn welcomes(slot: EpollSlot, wanted: u32) -> bool {
     let (mut is_any, mut many) = (false, 0);
-    row.each_astir(|link| {
+    slot.each_astir(|link| {
         many += 1;
         if link.get(Word::Welcomed) != 0 {
             is_any = true;
             return true;
         }
-        row.holding(link, |link| {
+        slot.holding(link, |link| {
             let idle = link.get(Word::Idle);
             if idle >= IDLE || many > CROWD {
-                return settles(row, link);
+                return settles(slot, link);
             }
             let is_wanted = link.get(Word::Events) as u32 & wanted != 0;
             if is_wanted && reader_polling::welcome_member(link) {
@@ -60,25 +60,25 @@ pub(super) fn welcomes(row: Row, wanted: u32) -> bool {
         });
         true
     });
-    row.set_word(MANY, many);
-    row.set_word(AWAY, 0);
+    slot.set_word(MANY, many);
+    slot.set_word(AWAY, 0);
     is_any
 }
 
 /// The same for who has slept, and may have something that was for him before: more is likely to
 /// come, if looking was not in vain of late. Of very many at a time some would take so long to
 /// answer that they are slept before again.
-pub(super) fn welcomes_again(row: Row, wanted: u32) {
-    if row.word(AWAY) != 0 && row.word(SKIP) == 0 && row.word(MANY) <= CROWD / 2 {
-        welcomes(row, wanted);
+pub(super) fn welcomes_again(slot: EpollSlot, wanted: u32) {
+    if slot.word(AWAY) != 0 && slot.word(SKIP) == 0 && slot.word(MANY) <= CROWD / 2 {
+        welcomes(slot, wanted);
     }
 }
 
 /// Sends the other ends of all that are astir away: somebody is about to sleep. He looks closely at
 /// each once more then.
-pub(super) fn sends_away(row: Row) {
+pub(super) fn sends_away(slot: EpollSlot) {
     let is_welcome = |one: Direction<Memory>| one.may_be_welcome();
-    row.each_held(
+    slot.each_held(
         |link| {
             link.looks_at_once();
             link.get(Word::Welcomed) != 0 || link.inward().is_some_and(is_welcome)
@@ -88,7 +88,7 @@ pub(super) fn sends_away(row: Row) {
             true
         },
     );
-    row.set_word(AWAY, 1);
+    slot.set_word(AWAY, 1);
 }
 
 /// The other end of a member that is held is not welcome any more.
@@ -102,20 +102,20 @@ fn sends_one_away(link: Link) {
 }
 
 /// Looks at one of many that are astir: whether it had something of late.
-pub(super) fn ages(row: Row) {
-    if row.word(MANY) < SOME {
+pub(super) fn ages(slot: EpollSlot) {
+    if slot.word(MANY) < SOME {
         return;
     }
-    let told = row.word(TOLD);
-    row.astir().each(row.word(HAND) as u32, links::end(), |index| {
-        row.set_word(HAND, u64::from(index) + 1);
-        let found = Link::at(index).filter(|link| row.has(*link));
+    let told = slot.word(TOLD);
+    slot.astir().each(slot.word(HAND) as u32, links::end(), |index| {
+        slot.set_word(HAND, u64::from(index) + 1);
+        let found = Link::at(index).filter(|link| slot.has(*link));
         let is_old = |link: &Link| told.wrapping_sub(link.get(Word::Since)) > AGE;
         if let Some(link) = found.filter(is_old) {
-            row.holding(link, |link| {
+            slot.holding(link, |link| {
                 sends_one_away(link);
                 link.set(Word::Idle, IDLE);
-                settles(row, link);
+                settles(slot, link);
             });
         }
         false

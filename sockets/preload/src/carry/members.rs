@@ -1,11 +1,11 @@
 //! Adds links to epoll sets and removes them.
 //!
-//! A set with such members has a row. What a member was put there with is in its link's words, and
+//! A set with such members has a slot. What a member was put there with is in its link's words, and
 //! a link is in one set at most. A thread that sleeps in a set has not looked for members that join
 //! later: `epoll_ctl` wakes it ([`super::epoll_wakeup`]); a member that gets its link there is the
-//! kernel's. So sleepers of all sets are counted, whether those have a row by then or not.
+//! kernel's. So sleepers of all sets are counted, whether those have a slot by then or not.
 //!
-//! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
+//! A set is named by its id, which no other one gets ([`crate::table`]). So a slot is of no use any
 //! more when no descriptor has that id.
 
 use core::ffi::c_int;
@@ -15,7 +15,7 @@ use omniverb_connection::descriptors::{Kind, Member, Why};
 
 use omniverb_formats::Direction;
 
-pub(super) use super::epoll_slot::{Looked, Row};
+pub(super) use super::epoll_slot::{EpollSlot, Looked};
 use super::links::{Link, Memory, Word};
 use super::{epoll_wakeup, receive_queue};
 use crate::fork_refcount;
@@ -30,8 +30,8 @@ const TRIES: u32 = 8;
 
 /// Looking would have been worth it for who waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
-    if let Some(row) = Row::with(link) {
-        row.looked(Looked::Missed);
+    if let Some(slot) = EpollSlot::with(link) {
+        slot.looked(Looked::Missed);
     }
 }
 
@@ -51,11 +51,11 @@ pub(super) enum Sleepers {
 
 /// A link is in a set, with these events; or it was, and they have changed. `false`: it is in none.
 pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
-    let Some(row) = Row::claim(member.set) else { return false };
-    let mine = row.name();
+    let Some(slot) = EpollSlot::claim(member.set) else { return false };
+    let mine = slot.name();
     let word = link.word(Word::Set);
-    if let Some(other) = Row::with(link)
-        && !other.is(row)
+    if let Some(other) = EpollSlot::with(link)
+        && !other.is(slot)
     {
         if is_open(other.set()) {
             return false;
@@ -66,7 +66,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     link.set(Word::Events, u64::from(member.events));
     // What there is now is news.
     link.set(Word::Told, 0);
-    row.comes(link);
+    slot.comes(link);
     let found = word.compare_exchange(0, mine, Ordering::SeqCst, Ordering::Acquire);
     if found.is_err_and(|now| now != mine) {
         return false;
@@ -78,7 +78,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     }
     // Who sleeps has not looked for it, or not for these events.
     let may_wake = sleepers == Sleepers::Wake;
-    if row.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
+    if slot.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
         link.leaves_set();
         return false;
     }

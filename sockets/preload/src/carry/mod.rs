@@ -81,7 +81,7 @@ use core::sync::atomic::{AtomicBool, Ordering, fence};
 pub(crate) use fork::{clones, forked, forks, forks_unseen, lends, runs};
 use iovecs::Parts;
 pub(crate) use lifecycle::{begin, ends};
-use links::{Note, Word};
+use links::{Flag, Word};
 use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
@@ -282,25 +282,25 @@ pub(crate) fn leave_unread_here(fd: c_int) {
 pub(crate) fn inquires(fd: c_int, value: c_int) {
     if let Some(link) = links::enter(fd) {
         if value == 0 {
-            link.unnote(Note::Inquires)
+            link.clear_flag(Flag::ReportsUnread)
         } else {
-            link.note(Note::Inquires);
-            ANY_INQUIRES.store(true, Ordering::Relaxed);
+            link.set_flag(Flag::ReportsUnread);
+            ANY_REPORTS_UNREAD.store(true, Ordering::Relaxed);
         }
         link.let_go();
     }
 }
 
 /// Messages of some link have said so.
-static ANY_INQUIRES: AtomicBool = AtomicBool::new(false);
+static ANY_REPORTS_UNREAD: AtomicBool = AtomicBool::new(false);
 
 /// How many bytes are left behind those that were received by memory, if messages say so.
 pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
-    if !ANY_INQUIRES.load(Ordering::Relaxed) {
+    if !ANY_REPORTS_UNREAD.load(Ordering::Relaxed) {
         return None;
     }
     let link = links::enter(fd)?;
-    let left = link.has(Note::Inquires).then(|| {
+    let left = link.has(Flag::ReportsUnread).then(|| {
         let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::waiting(link);
         let information = || kernel_socket::Information::of(fd);
         // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.

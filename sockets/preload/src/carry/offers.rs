@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Flag, Link, Word};
 use super::members::Apart;
 use super::{
     admission, broker, broker_messages, clock, forgotten_links, kernel_fallback, kernel_socket,
@@ -152,7 +152,7 @@ fn offer_now(fd: c_int) -> bool {
     let is_offered = is_free && broker::offer(fd, link);
     if !is_offered {
         // It was none that could have been worth it.
-        link.note(Note::Renewable);
+        link.set_flag(Flag::Reattachable);
         links::forget(fd, link);
     }
     link.let_go();

@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 
 use super::epoll::MOVES;
 use super::kernel_check;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Flag, Link, Word};
 use super::offers::{self, Found};
 use super::reader_polling::Unread;
 use super::timeouts::{How, Wait};
@@ -29,7 +29,7 @@ const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 fn each(all: &mut [libc::pollfd], mut with: impl FnMut(&mut libc::pollfd, Link)) {
     for one in all {
         if let Some(link) = links::enter(one.fd) {
-            if link.get(Word::Memory) != 0 && !link.has(Note::Broken) {
+            if link.get(Word::Memory) != 0 && !link.has(Flag::Broken) {
                 with(one, link);
             }
             link.let_go();
@@ -362,7 +362,7 @@ impl Sets {
             // SAFETY: the sets have places for all such descriptors.
             let is_asked = unsafe { libc::FD_ISSET(fd, read) || libc::FD_ISSET(fd, write) };
             if is_asked && let Some(link) = links::enter(fd) {
-                if link.get(Word::Memory) != 0 && !link.has(Note::Broken) {
+                if link.get(Word::Memory) != 0 && !link.has(Flag::Broken) {
                     with(fd, link);
                 }
                 link.let_go();

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_formats::Direction;
 
-use super::epoll_slot::{Looked, Row};
-use super::links::{Link, Memory, Note, Word};
+use super::epoll_slot::{EpollSlot, Looked};
+use super::links::{Flag, Link, Memory, Word};
 use super::spin_budget::Patience;
 use super::wake_latency::{in_vain, looking};
 use super::{clock, detach, forgotten_links};
@@ -23,11 +23,11 @@ static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
-    let closed = Note::Unwelcoming as u64 | Note::Over as u64;
-    let notes = closed | Note::Shared as u64 | Note::Broken as u64;
+    let closed = Flag::NeverPolls as u64 | Flag::Ended as u64;
+    let link_flags = closed | Flag::Shared as u64 | Flag::Broken as u64;
     let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
-        && !Row::with(link).is_some_and(Row::has_sleepers);
-    is_awake && link.get(Word::Notes) & notes == 0
+        && !EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers);
+    is_awake && link.get(Word::Flags) & link_flags == 0
 }
 
 /// The other end is welcome.
@@ -60,10 +60,10 @@ fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
 /// Whether it is to be, since something was received by it, or would have been: so many members of
 /// its set may be astir that it is not.
 fn is_worth_it(link: Link) -> bool {
-    Row::with(link).is_none_or(|row| {
-        let is_worth_it = !row.is_crowded(link);
+    EpollSlot::with(link).is_none_or(|slot| {
+        let is_worth_it = !slot.is_crowded(link);
         if is_worth_it {
-            row.comes(link);
+            slot.comes(link);
         }
         is_worth_it
     })

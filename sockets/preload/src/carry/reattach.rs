@@ -14,8 +14,8 @@ use omniverb_connection::backoff::{Backoff, Outcome};
 use omniverb_formats::Direction;
 
 use super::admission::WORTH;
-use super::links::{self, Link, Memory, Note, Word};
-use super::members::Row;
+use super::links::{self, Flag, Link, Memory, Word};
+use super::members::EpollSlot;
 use super::{clock, forgotten_links, offers, receive_queue, unread};
 use crate::fork_refcount;
 use crate::table::DESCRIPTORS;
@@ -27,7 +27,7 @@ const FORKED: u64 = clock::SECOND >> 2;
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
-/// row it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
+/// slot it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
 /// is at the other end says when a link is over, and may say so for ever; it may write how much was
 /// carried as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
@@ -96,7 +96,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
     }
     // Who is in a call by it may have to say something by it still, and nothing could be offered
     // before that is over; who sleeps in its set has not looked for another one.
-    if link.is_in_use() || Row::with(link).is_some_and(Row::has_sleepers) {
+    if link.is_in_use() || EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers) {
         return false;
     }
     let entry = DESCRIPTORS.look(fd);
@@ -112,7 +112,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
         link.leaves_set();
         return links::forget(fd, link);
     }
-    if has_memory && !link.has(Note::Rested) {
+    if has_memory && !link.has(Flag::Suspended) {
         ends_one(fd, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
@@ -122,23 +122,23 @@ fn forgets(link: Link, fd: c_int) -> bool {
 
 /// The kernel has its socket for the time being, and nobody else has it.
 pub(super) fn rests(link: Link) -> bool {
-    link.has(Note::Renewable) && !link.has(Note::Shared) && is_over(link)
+    link.has(Flag::Reattachable) && !link.has(Flag::Shared) && is_over(link)
 }
 
 /// Nothing comes by it any more, either way, and nothing is to be told of it.
 fn is_over(link: Link) -> bool {
-    let harmless = Note::Unwelcoming as u64
-        | Note::Shared as u64
-        | Note::NonBlocking as u64
-        | Note::Returned as u64
-        | Note::Left as u64
-        | Note::Renewable as u64
-        | Note::Across as u64
-        | Note::Rested as u64
-        | Note::Watched as u64
-        | Note::Detached as u64;
+    let harmless = Flag::NeverPolls as u64
+        | Flag::Shared as u64
+        | Flag::NonBlocking as u64
+        | Flag::BrokerClosed as u64
+        | Flag::Abandoned as u64
+        | Flag::Reattachable as u64
+        | Flag::CrossNamespace as u64
+        | Flag::Suspended as u64
+        | Flag::Watched as u64
+        | Flag::Detached as u64;
     let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
-    if link.get(Word::Notes) & !harmless != 0 || is_open {
+    if link.get(Word::Flags) & !harmless != 0 || is_open {
         return false;
     }
     match (link.outward(), link.inward()) {
@@ -156,7 +156,7 @@ fn has_come(link: Link) -> bool {
         return false;
     };
     let Ok(left) = inward.head().since(inward.place()) else { return false };
-    link.has(Note::Detached)
+    link.has(Flag::Detached)
         && links::fd_of(link)
             .is_some_and(|fd| receive_queue::has_come(fd, inward.fence().wrapping_add(left as u64)))
 }

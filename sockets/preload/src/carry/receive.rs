@@ -15,7 +15,7 @@ use rustix::event::PollFlags;
 
 use super::iovecs::Parts;
 use super::kernel_check::{self, Seen};
-use super::links::{self, Link, Memory, Note, Word};
+use super::links::{self, Flag, Link, Memory, Word};
 use super::members::Looked;
 use super::reader_polling::{falls_asleep, is_worth_looking, looked, wakes, welcome};
 use super::receive_queue::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
@@ -53,7 +53,7 @@ fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
         Ok((place, 0)) => Ring::Empty(place),
         Ok((place, bytes)) => Ring::Bytes(place, bytes),
         Err(_) => {
-            link.note(Note::Broken);
+            link.set_flag(Flag::Broken);
             Ring::Empty(direction.place())
         }
     }
@@ -111,9 +111,9 @@ fn receive_in_steps(
     let plainly = RECEIVES_PLAINLY | libc::MSG_TRUNC;
     let is_plain = flags & !plainly == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
-    let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
+    let Some(parts) = parts.filter(|_| !link.has(Flag::Broken)) else {
         let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !kernel_socket::is_non_blocking(fd);
-        if link.has(Note::Broken) && is_waiting && are_missing(link, fd) {
+        if link.has(Flag::Broken) && is_waiting && are_missing(link, fd) {
             kernel_socket::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -155,7 +155,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking)
+        !self.has(libc::MSG_DONTWAIT) && !self.link.has(Flag::NonBlocking)
     }
 
     fn run(mut self) -> isize {
@@ -190,7 +190,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The other end writes what no correct end writes: the call is not to go on for ever.
     #[cold]
     fn give_up(&self) -> isize {
-        self.link.note(Note::Broken);
+        self.link.set_flag(Flag::Broken);
         if self.got > 0 {
             return self.got as isize;
         }
@@ -335,7 +335,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
         let is_sure = is_known || self.has(libc::MSG_DONTWAIT);
-        let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking);
+        let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Flag::NonBlocking);
         if is_asking
             && (is_sure || !self.parts.has_control())
             && (is_known || kernel_check::is_recent(link, clock::now()))

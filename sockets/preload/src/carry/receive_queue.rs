@@ -7,7 +7,7 @@ use omniverb_connection::time_budget::{Spent, TimeBudget};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
-use super::links::{Link, Memory, Note, Word};
+use super::links::{Flag, Link, Memory, Word};
 use super::{clock, kernel_socket};
 
 /// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
@@ -37,7 +37,7 @@ static LOOKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Bytes in the ring.
 #[inline]
 pub(super) fn waiting(link: Link) -> usize {
-    if link.has(Note::Broken) {
+    if link.has(Flag::Broken) {
         return 0;
     }
     link.inward().and_then(|direction| direction.waiting().ok()).map_or(0, |(_, bytes)| bytes)
@@ -73,11 +73,11 @@ pub(super) fn mark(link: Link) -> u64 {
 
 /// The other end is taking back what it had written, and the kernel may not have it yet.
 fn is_passing(link: Link) -> bool {
-    let notes = Note::Unwelcoming as u64 | Note::Broken as u64 | Note::Detached as u64;
+    let link_flags = Flag::NeverPolls as u64 | Flag::Broken as u64 | Flag::Detached as u64;
     link.inward().is_some_and(|direction| {
         let place = direction.place();
         place.is_taken()
-            && link.get(Word::Notes) & notes == 0
+            && link.get(Word::Flags) & link_flags == 0
             && direction.head().since(place).is_ok_and(|bytes| bytes > 0)
     })
 }
@@ -105,9 +105,9 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
 /// no correct one does, has shown them and taken them away. Then the connection is reset, rather
 /// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
 pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
-    let others = Note::Unwelcoming as u64 | Note::Shared as u64;
+    let others = Flag::NeverPolls as u64 | Flag::Shared as u64;
     let shown = link.get(Word::Shown);
-    let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Notes) & others == 0;
+    let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Flags) & others == 0;
     if shown == 0 || !is_shown() || kernel_socket::receives_for(fd).is_some() {
         return false;
     }
@@ -123,7 +123,7 @@ pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
     if is_there || !is_shown() || now - began < left / 2 {
         return false;
     }
-    link.note(Note::Broken);
+    link.set_flag(Flag::Broken);
     kernel_socket::reset(fd);
     true
 }

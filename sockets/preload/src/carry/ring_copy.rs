@@ -8,7 +8,7 @@ use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 
 use super::iovecs::Parts;
-use super::links::{Link, Memory, Note, Word};
+use super::links::{Flag, Link, Memory, Word};
 use super::unread;
 
 /// Flags of messages that change nothing about bytes in the ring.
@@ -87,9 +87,9 @@ pub(super) fn put(
     let used = direction.used(head, &mut seen, wanted);
     link.set(Word::SeenPlace, seen);
     let has_room = used.is_ok_and(|used| used + length <= room);
-    let notes = Note::Broken as u64 | Note::Left as u64;
+    let link_flags = Flag::Broken as u64 | Flag::Abandoned as u64;
     let is_open = link.get(Word::IsFenced) != 0
-        && link.get(Word::Notes) & notes == 0
+        && link.get(Word::Flags) & link_flags == 0
         && link.get(Word::Error) == 0
         && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
     has_room && is_open && {
@@ -118,7 +118,7 @@ pub(super) fn take(
         && flags & (!RECEIVES_PLAINLY | libc::MSG_PEEK) == 0
         && (flags & libc::MSG_WAITALL == 0 || length == wanted)
         && link.get(Word::Passed) == direction.fence().wrapping_add(1)
-        && !link.has(Note::Broken);
+        && !link.has(Flag::Broken);
     if !is_quick {
         return None;
     }

@@ -2,8 +2,8 @@
 
 use core::ffi::c_int;
 
-use super::epoll_slot::Row;
-use super::links::{Link, Note, Word};
+use super::epoll_slot::EpollSlot;
+use super::links::{Flag, Link, Word};
 use super::members::NOT_OURS;
 use super::{clock, receive_queue};
 
@@ -35,9 +35,9 @@ pub(super) struct News {
 
 impl News {
     /// What there is in a set now.
-    pub(super) fn of(row: Row) -> Self {
+    pub(super) fn of(slot: EpollSlot) -> Self {
         let mut news = Self { count: 0, is_ours: true, kept: [0; KEPT] };
-        each_with_news(row, |link| {
+        each_with_news(slot, |link| {
             if let Some(place) = news.kept.get_mut(news.count) {
                 *place = link.index();
             }
@@ -49,14 +49,14 @@ impl News {
     }
 
     /// Calls with each of them, held; with those that have come since, too, if they are many.
-    pub(super) fn each(&self, row: Row, mut with: impl FnMut(Link)) {
+    pub(super) fn each(&self, slot: EpollSlot, mut with: impl FnMut(Link)) {
         match self.kept.get(..self.count) {
             Some(kept) => {
                 for link in kept.iter().filter_map(|index| Link::at(*index)) {
-                    row.holding(link, &mut with);
+                    slot.holding(link, &mut with);
                 }
             }
-            None => each_with_news(row, |link| {
+            None => each_with_news(slot, |link| {
                 with(link);
                 true
             }),
@@ -71,7 +71,7 @@ pub(super) fn fd_of(link: Link) -> c_int {
 
 /// What the ring has to say of a member.
 pub(super) fn news(link: Link) -> u32 {
-    if link.get(Word::Memory) == 0 || link.has(Note::Broken) {
+    if link.get(Word::Memory) == 0 || link.has(Flag::Broken) {
         return 0;
     }
     let events = link.get(Word::Events) as u32;
@@ -119,7 +119,7 @@ fn is_looked_at_in_vain(link: Link) {
 
 /// Whether a member that is held has news. If there will be none before something changes it need
 /// not be looked at until then.
-fn has_news(row: Row, link: Link) -> bool {
+fn has_news(slot: EpollSlot, link: Link) -> bool {
     let (word, events, told) = (link.glance(), link.get(Word::Events), link.get(Word::Told));
     if news(link) != 0 {
         return true;
@@ -127,8 +127,8 @@ fn has_news(row: Row, link: Link) -> bool {
     let Some((word, direction)) = word.zip(link.inward()) else { return false };
     let (is_read, flags) = (receive_queue::is_all_read(&direction), events as u32);
     let is_told = flags & EDGE != 0 && told == (word & !(1 << 63)) + 1;
-    if link.has(Note::Broken) || flags & READABLE == 0 || is_read || is_told {
-        row.is_quiet(link, word, (events, told));
+    if link.has(Flag::Broken) || flags & READABLE == 0 || is_read || is_told {
+        slot.is_quiet(link, word, (events, told));
     } else {
         is_looked_at_in_vain(link);
     }
@@ -137,8 +137,8 @@ fn has_news(row: Row, link: Link) -> bool {
 
 /// Calls with each member that has news, until that says that it is enough.
 #[inline]
-fn each_with_news(row: Row, mut with: impl FnMut(Link) -> bool) {
-    row.each_held(may_have_news, |link| !has_news(row, link) || with(link));
+fn each_with_news(slot: EpollSlot, mut with: impl FnMut(Link) -> bool) {
+    slot.each_held(may_have_news, |link| !has_news(slot, link) || with(link));
 }
 
 /// A member has bytes in its ring, as far as a glance tells.

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use super::broker_messages;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Flag, Link, Word};
 use super::offers::{self, Found};
 use super::reattach::{self, Next};
 use crate::unlinked_calls;
@@ -39,7 +39,7 @@ pub(super) fn carried(fd: c_int) -> Way {
     broker_messages::look();
     let Some(link) = links::enter(fd) else { return Way::Unknown };
     let has_memory = link.get(Word::Memory) != 0;
-    let next = match link.has(Note::Renewable) {
+    let next = match link.has(Flag::Reattachable) {
         true => reattach::next(link, fd),
         false => Next::GoesOn,
     };

@@ -15,7 +15,7 @@ use rustix::event::PollFlags;
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::iovecs::Parts;
 use super::kernel_check::{self, ENDING, Seen};
-use super::links::{self, Link, Memory, Note, Word};
+use super::links::{self, Flag, Link, Memory, Word};
 use super::ring_copy::{self, PIECE, SENDS_PLAINLY};
 use super::send_source::{File, Source};
 use super::unread::{self, is_its, take_back};
@@ -64,7 +64,7 @@ pub(super) fn send_file(
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
     match file {
-        None if !link.has(Note::Broken) => by_kernel(link, &direction, fd, (0, 0), native),
+        None if !link.has(Flag::Broken) => by_kernel(link, &direction, fd, (0, 0), native),
         file => send_in_parts(link, &direction, fd, file, 0, native),
     }
 }
@@ -91,7 +91,7 @@ fn send_in_parts(
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
-    if link.has(Note::Broken) {
+    if link.has(Flag::Broken) {
         return native();
     }
     if is_kernels(link, direction, flags) {
@@ -112,7 +112,7 @@ fn send_in_parts(
         direction.stop();
         return by_kernel(link, direction, fd, (flags, usize::MAX), native);
     };
-    let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
+    let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Flag::NonBlocking);
     let sent = put(link, direction, fd, &source, is_waiting);
     if sent == source.total() {
         return sent as isize;
@@ -174,12 +174,13 @@ fn put(
     let (mut sent, mut rounds, mut left) = (0, 0, if is_waiting { PATIENCE } else { ROOM });
     loop {
         let (head, place) = (direction.head(), direction.place());
-        let is_ours = !link.has(Note::Left) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+        let is_ours =
+            !link.has(Flag::Abandoned) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
         // The broker may have said meanwhile that it is over.
         let is_ours = is_ours && (sent == 0 || !broker::is_any());
         let is_open = direction.is_welcome() && !place.is_taken() && is_ours;
         let Ok(bytes) = head.since(place) else {
-            link.note(Note::Broken);
+            link.set_flag(Flag::Broken);
             break;
         };
         if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, fd, bytes) {
@@ -198,7 +199,7 @@ fn put(
             rounds += 1;
             if rounds > ROUNDS {
                 // Its reader says what no reader says.
-                link.note(Note::Broken);
+                link.set_flag(Flag::Broken);
                 break;
             }
             if is_waiting && rounds == 1 {

@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use super::links::{Link, Note, Word};
+use super::links::{Flag, Link, Word};
 use super::send::AT_ONCE;
 use super::{clock, kernel_fallback, kernel_socket, reattach};
 
@@ -20,12 +20,12 @@ const AGAIN: u64 = AT_ONCE;
 /// Bytes for each of them, both ways together, that are worth a link.
 const WORTH: u64 = 32;
 /// What makes a link the kernel's for good, or is more than that it carries little.
-const OTHERWISE: u64 = Note::Kept as u64
-    | Note::Left as u64
-    | Note::Broken as u64
-    | Note::Shared as u64
-    | Note::Parted as u64
-    | Note::Over as u64;
+const OTHERWISE: u64 = Flag::KernelForGood as u64
+    | Flag::Abandoned as u64
+    | Flag::Broken as u64
+    | Flag::Shared as u64
+    | Flag::Revoked as u64
+    | Flag::Ended as u64;
 
 /// Looks at a link after a call that has sent, if that is due.
 #[inline(always)]
@@ -45,7 +45,7 @@ fn look_now(link: Link, fd: c_int) {
     let carried = link.has_carried();
     let was = link.word(Word::CarriedThen).swap(carried, Ordering::Relaxed);
     let bytes = carried.wrapping_sub(was);
-    if bytes < WORTH * often && link.get(Word::Notes) & OTHERWISE == 0 {
+    if bytes < WORTH * often && link.get(Word::Flags) & OTHERWISE == 0 {
         // What it has carried in all that time counts if that was worth it.
         let worth = if carried >= WORTH * calls { carried } else { bytes };
         reattach::ends_one(fd, worth, clock::now());

@@ -13,7 +13,7 @@ use omniverb_formats::{Direction, Head};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
-use super::links::{self, Link, Memory, Note, Word};
+use super::links::{self, Flag, Link, Memory, Word};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, give_turn, take_turn};
 use super::{broker, clock, kernel_socket};
@@ -63,7 +63,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) ->
     link.set(Word::IsFenced, 0);
     if place.is_before(link.get(Word::SeenPlace)) {
         // What was read is unread again, and may be so for ever.
-        link.note(Note::Broken);
+        link.set_flag(Flag::Broken);
         kernel_socket::reset(fd);
         return true;
     }
@@ -77,7 +77,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) ->
         let pump = link.word(Word::Pump);
         if !take_pump(pump) {
             // Its bytes may be with the kernel or not: nobody can tell any more.
-            link.note(Note::Broken);
+            link.set_flag(Flag::Broken);
             kernel_socket::reset(fd);
             return true;
         }
@@ -85,7 +85,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) ->
             Ok(None) => true,
             Ok(Some(stretch)) => pass(link, direction, fd, stretch),
             Err(_) => {
-                link.note(Note::Broken);
+                link.set_flag(Flag::Broken);
                 true
             }
         };
@@ -155,7 +155,7 @@ fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) 
         direction.set_fence(given);
     }
     if direction.passed(stretch, done).is_err() {
-        link.note(Note::Broken);
+        link.set_flag(Flag::Broken);
     }
     link.set(Word::SeenPlace, stretch.behind(done).from);
     done == stretch.bytes
@@ -254,7 +254,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
 fn is_nobodys(index: u32) {
     let Some(link) = Link::at(index) else { return };
     unread_links::take(index, link.word(Word::Dirty));
-    // Its row may have been used anew at this moment.
+    // Its slot may have been used anew at this moment.
     if let Some(link) = links::hold(index) {
         has_bytes_now(link);
         link.let_go();
