@@ -2,8 +2,8 @@
 //! what is said to the broker, and by it.
 
 use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
-use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
-use omniverb_formats::ledger::Kept;
+use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, SAID, POLLING};
+use omniverb_formats::fallback_ledger::Kept;
 use omniverb_formats::letter::{LONGEST, Letter, Sent};
 use omniverb_formats::message::{Reply, Request};
 use omniverb_formats::mirror::{Mirror, What};
@@ -27,7 +27,7 @@ pub fn carry(bytes: &[u8]) {
         let value = u64::from_ne_bytes(word);
         match step[0] % 11 {
             what @ 0..=4 => {
-                let at = [PLACE, HEAD, FENCE, SAID, WELCOME][usize::from(what)];
+                let at = [PLACE, HEAD, FENCE, SAID, POLLING][usize::from(what)];
                 let side = usize::from(step[0] / 11) % 2;
                 memory.store(layout::word(side, at), value, Ordering::Relaxed);
             }
@@ -37,8 +37,8 @@ pub fn carry(bytes: &[u8]) {
             8 => _ = theirs.leave(),
             9 => _ = theirs.inherit(value as usize),
             _ => {
-                theirs.welcome(1, || true);
-                theirs.say_no_more();
+                theirs.start_polling(1, || true);
+                theirs.stop_polling();
                 if value.is_multiple_of(97) {
                     ours.stop();
                 }

@@ -3,7 +3,7 @@
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Port;
 use crate::listeners::Process;
-use omniverb_formats::ledger::{self, Kept};
+use omniverb_formats::fallback_ledger::{self, Kept};
 use omniverb_formats::message::{PAGE, Reach, Refusal, Reply, Wanted};
 use omniverb_formats::show::{NAME, Process as Shown};
 use omniverb_ring::Window;
@@ -76,7 +76,7 @@ fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
 impl Client {
     /// The socket comes back if there is no memory.
     pub(crate) fn new(socket: OwnedFd, peer: Peer, namespace: u64) -> Result<Client, OwnedFd> {
-        let ledger = memfd::create("omniverb ledger", ledger::BYTES as u64);
+        let ledger = memfd::create("omniverb ledger", fallback_ledger::BYTES as u64);
         let opened = open_post(&socket).and_then(|(page, post)| Ok((page, post, ledger?)));
         let Ok((page, post, ledger)) = opened else { return Err(socket) };
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
@@ -165,13 +165,13 @@ impl Client {
 
     /// What it says of sockets that are the kernel's, the last for each.
     pub(crate) fn kept(&self) -> BTreeMap<u64, Kept> {
-        let length = ledger::BYTES as u64;
+        let length = fallback_ledger::BYTES as u64;
         let extent = Extent::new(self.ledger.as_fd(), 0, length);
-        let Ok(memory) = extent.map_exactly(ledger::BYTES, Access::ReadOnly) else {
+        let Ok(memory) = extent.map_exactly(fallback_ledger::BYTES, Access::ReadOnly) else {
             return BTreeMap::new();
         };
         let row = |row: usize| {
-            let word = |at| memory.load((row * ledger::ROW + at) * 8, Ordering::Acquire);
+            let word = |at| memory.load((row * fallback_ledger::ROW + at) * 8, Ordering::Acquire);
             Kept::decode(&std::array::from_fn(word))
         };
         (0..ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()

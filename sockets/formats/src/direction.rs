@@ -56,8 +56,8 @@ mod detach;
 
 pub use detach::Inherits;
 
-use crate::bytes;
-use crate::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
+use crate::byte_ring;
+use crate::layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
@@ -163,7 +163,7 @@ impl Stretch {
 pub struct Direction<M> {
     memory: M,
     place: usize,
-    welcome: usize,
+    polling: usize,
     head: usize,
     fence: usize,
     ring: usize,
@@ -180,28 +180,28 @@ impl<M: WordMemory> Direction<M> {
     /// Of the side `from`; the memory is the link's ([`layout`]).
     pub fn new(memory: M, from: usize) -> Self {
         let to = 1 - (from & 1);
-        let (place, welcome) = (layout::word(to, PLACE), layout::word(to, WELCOME));
+        let (place, polling) = (layout::word(to, PLACE), layout::word(to, POLLING));
         let (head, fence) = (layout::word(from, HEAD), layout::word(from, FENCE));
-        Self { memory, place, welcome, head, fence, ring: layout::ring(from) }
+        Self { memory, place, polling, head, fence, ring: layout::ring(from) }
     }
 
     /// The reader looks at the ring.
     #[inline(always)]
-    pub fn is_welcome(&self) -> bool {
-        self.life() != 0
+    pub fn is_polling(&self) -> bool {
+        self.activity() != 0
     }
 
     /// The same; it changes when the reader does something that does not show otherwise.
     #[inline(always)]
-    pub fn life(&self) -> u64 {
-        let word = self.memory.load(self.welcome, Ordering::Acquire);
+    pub fn activity(&self) -> u64 {
+        let word = self.memory.load(self.polling, Ordering::Acquire);
         if word & TRYING == 0 { word } else { 0 }
     }
 
     /// Of the reader: the writer is welcome already, and sees that the reader does something.
     #[inline]
-    pub fn goes_on(&self) -> bool {
-        let word = self.memory.word(self.welcome);
+    pub fn show_activity(&self) -> bool {
+        let word = self.memory.word(self.polling);
         let was = word.load(Ordering::Acquire);
         // Whoever takes the welcome away at this moment has done so.
         let next = (was.wrapping_add(1) & !(TRYING | SETTLING)).max(1);
@@ -286,13 +286,13 @@ impl<M: WordMemory> Direction<M> {
     /// Copies bytes in, `offset` behind a position.
     #[inline(always)]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
-        bytes::fill::<RING>((&self.memory, self.ring), (position, offset), source);
+        byte_ring::fill::<RING>((&self.memory, self.ring), (position, offset), source);
     }
 
     /// Copies bytes out, from `offset` behind a position on.
     #[inline(always)]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
-        bytes::drain::<RING>((&self.memory, self.ring), (position, offset), target);
+        byte_ring::drain::<RING>((&self.memory, self.ring), (position, offset), target);
     }
 
     /// Has the processor fetch what who looks for bytes behind `position` will need then.
@@ -325,7 +325,7 @@ impl<M: WordMemory> Direction<M> {
         // SYNC: published
         word.compare_exchange(head.0, next, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         fence();
-        Some(self.is_welcome())
+        Some(self.is_polling())
     }
 
     /// Of anybody of the writer's side: nothing more is published. How far it was.
@@ -349,11 +349,11 @@ impl<M: WordMemory> Direction<M> {
     /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
     /// to `may` first, and takes the welcome away then: one of the two finds the other. Each
     /// `attempt` that is under way has another number. Whether the writer is welcome.
-    pub fn welcome(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
-        let word = self.memory.word(self.welcome);
+    pub fn start_polling(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
+        let word = self.memory.word(self.polling);
         let trying = TRYING | attempt & !SETTLING;
         if word.compare_exchange(0, trying, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return self.is_welcome();
+            return self.is_polling();
         }
         fence();
         let next = u64::from(may());
@@ -364,14 +364,14 @@ impl<M: WordMemory> Direction<M> {
     /// Of the reader: the writer is welcome, or somebody tries to welcome it at this moment. If not
     /// there is nothing for who goes to sleep to take away.
     #[inline(always)]
-    pub fn may_be_welcome(&self) -> bool {
-        self.memory.load(self.welcome, Ordering::Acquire) != 0
+    pub fn may_be_polling(&self) -> bool {
+        self.memory.load(self.polling, Ordering::Acquire) != 0
     }
 
     /// Of the reader: calls while the writer is not welcome, and nobody can welcome it, unless it
     /// is welcome, or somebody tries that. Who does not come back from `act` leaves it so for good.
-    pub fn settle(&self, act: impl FnOnce()) {
-        let (word, settling) = (self.memory.word(self.welcome), TRYING | SETTLING);
+    pub fn while_not_polling(&self, act: impl FnOnce()) {
+        let (word, settling) = (self.memory.word(self.polling), TRYING | SETTLING);
         if word.compare_exchange(0, settling, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             fence();
             act();
@@ -380,8 +380,8 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// Of the reader: no more. What came before is found by looking after this.
-    pub fn say_no_more(&self) {
-        let word = self.memory.word(self.welcome);
+    pub fn stop_polling(&self) {
+        let word = self.memory.word(self.polling);
         let mut was = word.load(Ordering::SeqCst);
         for _ in 0..TRIES {
             // Who settles that nobody is welcome keeps others out until he is done.
@@ -402,7 +402,7 @@ impl<M: WordMemory> Direction<M> {
     /// # Errors
     /// [`Broken`].
     pub fn leave(&self) -> Result<usize, Broken> {
-        self.say_no_more();
+        self.stop_polling();
         let place = self.change(|word| Some(word | TAKEN))?;
         fence();
         self.head().since(Place(place))

@@ -21,7 +21,7 @@
 //! **Trust.** The words may be anything: they count for how far the two are apart, which may be no
 //! more than the ring has. Offsets are masked.
 
-use crate::bytes;
+use crate::byte_ring;
 use crate::channel::{
     LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words,
 };
@@ -90,13 +90,13 @@ impl<M: WordMemory> Lane<M> {
     /// Copies bytes in, `offset` behind a position.
     #[inline(always)]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
-        bytes::fill::<LANE>((&self.memory, self.ring), (position, offset), source);
+        byte_ring::fill::<LANE>((&self.memory, self.ring), (position, offset), source);
     }
 
     /// Copies bytes out, from `offset` behind a position on.
     #[inline(always)]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
-        bytes::drain::<LANE>((&self.memory, self.ring), (position, offset), target);
+        byte_ring::drain::<LANE>((&self.memory, self.ring), (position, offset), target);
     }
 
     /// Of the writer: what was copied in up to there is the reader's. Whether somebody sleeps who

@@ -27,7 +27,7 @@ pub const FENCE: usize = 0x100;
 /// What a side says of itself: [`SHUT_RECEIVE`] and so on.
 pub const SAID: usize = 0x108;
 /// Of the side that receives: not 0 while it looks at the ring.
-pub const WELCOME: usize = 0x180;
+pub const POLLING: usize = 0x180;
 
 /// Of the side that sends: when it last sent by the kernel to whoever does not look, as its
 /// processor counts.

@@ -157,7 +157,7 @@ pub enum Reply {
         /// What the link, or the channel, is called.
         link: u64,
     },
-    /// With a file: the process's [`crate::ledger`].
+    /// With a file: the process's [`crate::fallback_ledger`].
     Ledger,
     /// The other end has not come yet. The duplicate is closed, as it is before the other two.
     Waiting {

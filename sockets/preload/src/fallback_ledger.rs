@@ -1,7 +1,7 @@
 //! Writes down which sockets stay the kernel's, and why, for the broker to show.
 //!
 //! In: a socket that was offered, or never will be. Out: a row of a file of the broker's
-//! (`omniverb_formats::ledger`), if there is one. It is written once for a socket, when that
+//! (`omniverb_formats::fallback_ledger`), if there is one. It is written once for a socket, when that
 //! becomes the kernel's, and never looked at here.
 
 use core::ffi::c_int;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use omniverb_connection::descriptors::Why;
-use omniverb_formats::ledger::{BYTES, Kept, ROW, ROWS};
+use omniverb_formats::fallback_ledger::{BYTES, Kept, ROW, ROWS};
 use omniverb_formats::message::Refusal;
 use omniverb_formats::show::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};

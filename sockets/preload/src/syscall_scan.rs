@@ -3,7 +3,7 @@
 //!
 //! Bytes that are sent so overtake those in a ring; a thread that waits so is not woken by a ring.
 //! So the code of the program and of its libraries is searched before the first socket is offered,
-//! and what was loaded since before the next (`omniverb_formats::instructions`). Code that is made
+//! and what was loaded since before the next (`omniverb_formats::syscall_instructions`). Code that is made
 //! at run time is not found.
 
 use core::ffi::c_void;
@@ -11,7 +11,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::OwnedFd;
 
-use omniverb_formats::instructions::{self, BEFORE};
+use omniverb_formats::syscall_instructions::{self, BEFORE};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -227,7 +227,7 @@ impl<'a> Mapping<'a> {
             let end = kept + got;
             // What prepares a call may be in the piece before.
             let from = kept.saturating_sub(3);
-            instructions::calls(&code[..end], from, |fd| {
+            syscall_instructions::calls(&code[..end], from, |fd| {
                 found = fd.is_about_sockets();
                 !found
             });

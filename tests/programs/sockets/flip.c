@@ -15,7 +15,7 @@
 
 /* sockets/formats/src/layout.rs */
 enum { WORDS = 4096, RING = 1 << 16, BYTES = 2 * WORDS + 2 * RING };
-enum { PLACE = 0x00, HEAD = 0x80, FENCE = 0x100, SAID = 0x108, WELCOME = 0x180 };
+enum { PLACE = 0x00, HEAD = 0x80, FENCE = 0x100, SAID = 0x108, POLLING = 0x180 };
 static const uint64_t STOPPED = 1ull << 63, TAKEN = 1ull << 62;
 
 static uint64_t state;
@@ -38,7 +38,7 @@ int main(int count, char **words)
 		return 1;
 	state = (uint64_t)atoi(words[2]) * 0x9e3779b97f4a7c15ull + 1;
 	for (;;) {
-		static const int at[] = { PLACE, PLACE, HEAD, HEAD, FENCE, SAID, WELCOME };
+		static const int at[] = { PLACE, PLACE, HEAD, HEAD, FENCE, SAID, POLLING };
 		volatile uint64_t *side = (volatile uint64_t *)(memory + (pick() & 1 ? WORDS : 0));
 		volatile uint64_t *word = side + at[pick() % 7] / 8;
 		uint64_t was = *word;

@@ -34,7 +34,7 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 import hostile  # noqa: E402
 from hostile import BYTES, RING, WORDS  # noqa: E402
 
-_PLACE, _HEAD, _FENCE, _WELCOME = 0x00, 0x80, 0x100, 0x180
+_PLACE, _HEAD, _FENCE, _POLLING = 0x00, 0x80, 0x100, 0x180
 _POSITION, _TAKEN = (1 << 62) - 1, 1 << 62
 _SECONDS = 60
 

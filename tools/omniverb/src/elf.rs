@@ -3,7 +3,7 @@
 //!
 //! The file is anybody's: every place in it is checked.
 
-use omniverb_formats::instructions;
+use omniverb_formats::syscall_instructions;
 
 /// `ELFCLASS64`, `ELFDATA2LSB`.
 const KIND: [u8; 2] = [2, 1];
@@ -88,7 +88,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Program> {
                 loads.push((address, offset, length));
                 if flags & EXECUTABLE != 0 {
                     let code = file.part(offset, length).unwrap_or_default();
-                    instructions::calls(code, 0, |number| {
+                    syscall_instructions::calls(code, 0, |number| {
                         found.has_socket_calls |= number.is_about_sockets();
                         found.has_ring_calls |= number.is_about_rings();
                         true

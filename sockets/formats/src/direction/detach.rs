@@ -91,7 +91,7 @@ impl<M: WordMemory> Direction<M> {
     /// Of memory that nobody else has: so many bytes are unread from a place on, and no more come.
     fn begin(&self, place: u64, unread: usize, fence: u64) {
         self.set_fence(fence);
-        self.memory.store(self.welcome, 0, Ordering::Relaxed);
+        self.memory.store(self.polling, 0, Ordering::Relaxed);
         let head = Place(place).position().wrapping_add(unread as u64) & POSITION | STOPPED;
         self.memory.store(self.place, place, Ordering::Relaxed);
         self.memory.store(self.head, head, Ordering::Release);
@@ -149,7 +149,7 @@ mod tests {
             UserMemory::lend(&vec![0xaa; RING], |junk| shared.fill(0, 0, junk));
             let (now, unread) = own.waiting().unwrap();
             prop_assert_eq!((now.position(), unread, own.fence()), (start, kept, 7));
-            prop_assert!(own.head().is_stopped() && !own.is_welcome());
+            prop_assert!(own.head().is_stopped() && !own.is_polling());
             // Whoever has looked before takes nothing, and nobody goes by what was seen then.
             prop_assert!(!own.take(Place(start), unread));
             let mut seen = start.wrapping_add(RING as u64);

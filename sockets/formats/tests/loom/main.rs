@@ -4,14 +4,14 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_formats --release --test loom`
 #![cfg(loom)]
 
-mod brief;
 mod lanes;
 mod memory;
+mod try_guard;
 
 use crate::memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
-use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
+use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const BYTES: [u8; 8] = *b"carried!";
 
 fn direction() -> Direction<Words> {
-    let readers = [PLACE, WELCOME].map(|word| layout::word(1, word));
+    let readers = [PLACE, POLLING].map(|word| layout::word(1, word));
     let words = readers.into_iter().chain([HEAD, FENCE].map(|word| layout::word(0, word)));
     let ring = (0..4).map(|index| layout::ring(0) + index * 8);
     Direction::new(Words::at(layout::BYTES, words.chain(ring)), 0)
@@ -82,13 +82,13 @@ fn take_back(direction: &Direction<Words>) -> u64 {
 fn nobody_sleeps_beside_bytes_in_the_ring() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome(1, || true);
+        writers.start_polling(1, || true);
         let readers = writers.clone();
         let writer = thread::spawn(move || {
             let head = fill(&writers);
             if writers.publish(head, 8).unwrap() { 0 } else { take_back(&writers) }
         });
-        readers.say_no_more();
+        readers.stop_polling();
         let mut got = 0;
         let mut wakes = false;
         while !wakes && got == 0 {
@@ -159,12 +159,12 @@ fn what_is_stopped_is_not_published() {
 fn who_leaves_leaves_bytes_to_the_writer() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome(1, || true);
+        writers.start_polling(1, || true);
         let readers = writers.clone();
         let reader = thread::spawn(move || readers.leave().unwrap());
         let head = fill(&writers);
-        let is_welcome = writers.publish(head, 8).unwrap();
-        let at_once = if is_welcome { 0 } else { take_back(&writers) };
+        let is_polling = writers.publish(head, 8).unwrap();
+        let at_once = if is_polling { 0 } else { take_back(&writers) };
         reader.join().unwrap();
         assert_eq!(read(&writers), 0, "the reader is not there any more");
         assert_eq!(at_once + take_back(&writers), 8);
@@ -237,7 +237,7 @@ impl Sleepers {
     }
 
     /// A thread that welcomes the other end if nobody sleeps, and does something before it looks.
-    fn welcoming(
+    fn poller(
         &self,
         readers: &Direction<Words>,
         attempt: u64,
@@ -245,7 +245,7 @@ impl Sleepers {
     ) -> thread::JoinHandle<bool> {
         let (others, seen) = (readers.clone(), self.clone());
         thread::spawn(move || {
-            others.welcome(attempt, || {
+            others.start_polling(attempt, || {
                 before();
                 seen.are_none()
             })
@@ -256,14 +256,14 @@ impl Sleepers {
 /// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
 /// has it: nobody is welcome while that one sleeps (`receive.rs`, `members.rs`).
 #[test]
-fn nobody_is_welcome_while_somebody_sleeps() {
+fn no_thread_polls_while_one_sleeps() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
-        let other = sleepers.welcoming(&readers, 1, || {});
+        let other = sleepers.poller(&readers, 1, || {});
         sleepers.more();
-        readers.say_no_more();
+        readers.stop_polling();
         other.join().unwrap();
-        assert!(!readers.is_welcome());
+        assert!(!readers.is_polling());
     });
 }
 
@@ -272,11 +272,11 @@ fn nobody_is_welcome_while_somebody_sleeps() {
 fn an_attempt_is_nobody_elses() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
-        let others = [1, 2].map(|attempt| sleepers.welcoming(&readers, attempt, || {}));
+        let others = [1, 2].map(|attempt| sleepers.poller(&readers, attempt, || {}));
         sleepers.more();
-        readers.say_no_more();
+        readers.stop_polling();
         others.into_iter().for_each(|other| _ = other.join().unwrap());
-        assert!(!readers.is_welcome());
+        assert!(!readers.is_polling());
     });
 }
 
@@ -284,7 +284,7 @@ fn an_attempt_is_nobody_elses() {
 /// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls
 /// asleep and wakes: nobody is welcome without a mark, or beside a sleeper.
 #[test]
-fn who_is_welcome_is_marked() {
+fn an_end_that_polls_is_marked() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -292,26 +292,26 @@ fn who_is_welcome_is_marked() {
         let marked = Arc::new(AtomicU64::new(1));
         let (settling, taken) = (readers.clone(), marked.clone());
         let settles = thread::spawn(move || {
-            settling.settle(|| _ = taken.swap(0, Ordering::SeqCst));
+            settling.while_not_polling(|| _ = taken.swap(0, Ordering::SeqCst));
         });
         let sets = marked.clone();
-        let welcomes = sleepers.welcoming(&readers, 1, move || _ = sets.swap(1, Ordering::SeqCst));
+        let polling = sleepers.poller(&readers, 1, move || _ = sets.swap(1, Ordering::SeqCst));
         // Asleep, and awake again: then it welcomes, too.
         sleepers.more();
-        if marked.load(Ordering::SeqCst) != 0 && readers.may_be_welcome() {
-            readers.say_no_more();
+        if marked.load(Ordering::SeqCst) != 0 && readers.may_be_polling() {
+            readers.stop_polling();
         }
         fence(Ordering::SeqCst);
-        let is_beside_a_sleeper = readers.is_welcome();
+        let is_beside_a_sleeper = readers.is_polling();
         sleepers.less();
-        readers.welcome(2, || {
+        readers.start_polling(2, || {
             marked.swap(1, Ordering::SeqCst);
             true
         });
         settles.join().unwrap();
-        welcomes.join().unwrap();
+        polling.join().unwrap();
         assert!(!is_beside_a_sleeper);
-        assert!(!readers.is_welcome() || marked.load(Ordering::SeqCst) != 0);
+        assert!(!readers.is_polling() || marked.load(Ordering::SeqCst) != 0);
     });
 }
 
@@ -320,32 +320,32 @@ fn who_is_welcome_is_marked() {
 fn who_falls_asleep_takes_attempts_away() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
-        let other = sleepers.welcoming(&readers, 1, || {});
+        let other = sleepers.poller(&readers, 1, || {});
         sleepers.more();
-        if readers.may_be_welcome() {
-            readers.say_no_more();
+        if readers.may_be_polling() {
+            readers.stop_polling();
         }
         other.join().unwrap();
-        assert!(!readers.is_welcome());
+        assert!(!readers.is_polling());
     });
 }
 
 /// The same, and the other end puts bytes there as soon as it is welcome: who sleeps has looked
 /// after that, or is woken by the kernel.
 #[test]
-fn nobody_is_shown_a_welcome_beside_a_sleeper() {
+fn no_writer_sees_polling_beside_a_sleeper() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
         let writers = readers.clone();
-        let other = sleepers.welcoming(&readers, 1, || {});
+        let other = sleepers.poller(&readers, 1, || {});
         let writer = thread::spawn(move || {
             let head = fill(&writers);
             // Not welcome: by the kernel. It is only looked at here, before and behind.
-            let was_welcome = writers.is_welcome();
-            was_welcome && writers.publish(head, 8) == Some(true)
+            let was_polling = writers.is_polling();
+            was_polling && writers.publish(head, 8) == Some(true)
         });
         sleepers.more();
-        readers.say_no_more();
+        readers.stop_polling();
         let has_bytes = readers.waiting().unwrap().1 > 0;
         other.join().unwrap();
         let is_in_ring = writer.join().unwrap();
@@ -383,15 +383,15 @@ fn what_was_seen_is_enough() {
 
 /// A thread shows that it reads while another one falls asleep: nobody is welcome for that.
 #[test]
-fn who_shows_that_it_reads_welcomes_nobody() {
+fn showing_activity_does_not_start_polling() {
     loom::model(|| {
         let readers = direction();
-        readers.welcome(1, || true);
+        readers.start_polling(1, || true);
         let others = readers.clone();
-        let other = thread::spawn(move || others.goes_on());
-        readers.say_no_more();
+        let other = thread::spawn(move || others.show_activity());
+        readers.stop_polling();
         other.join().unwrap();
-        assert!(!readers.is_welcome() && !readers.goes_on());
+        assert!(!readers.is_polling() && !readers.show_activity());
     });
 }
 

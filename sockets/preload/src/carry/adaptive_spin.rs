@@ -31,7 +31,7 @@ pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: P
     !place.is_taken()
         && head.position() == place.position()
         && !head.is_stopped()
-        && direction.is_welcome()
+        && direction.is_polling()
         && link.get(Word::Flags) & link_flags == 0
         && link.get(Word::Skip) == 0
         && link.get(Word::Vain) == 0

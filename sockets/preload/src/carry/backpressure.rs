@@ -51,7 +51,7 @@ pub(super) fn wait_for_room(
         for _ in 0..PAUSES {
             core::hint::spin_loop();
         }
-        let (place, life) = (direction.place(), direction.life());
+        let (place, life) = (direction.place(), direction.activity());
         let Ok(bytes) = direction.head().since(place) else { return false };
         if life == 0 || place.is_taken() {
             return false;

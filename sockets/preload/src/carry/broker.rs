@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::descriptors::Why;
 use omniverb_formats::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
-use omniverb_formats::{Direction, layout, ledger as files};
+use omniverb_formats::{Direction, fallback_ledger as files, layout};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
@@ -447,7 +447,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     link.set(Word::Name, name);
     connection_watch::put(link, link.get(Word::Fd) as c_int);
     link.has_come(base, side);
-    link.stirs();
+    link.mark_maybe_ready();
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {
@@ -455,7 +455,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         link.set_flag(Flag::NeverPolls);
         if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
             outward.stop();
-            inward.say_no_more();
+            inward.stop_polling();
             // The other end need not keep it either.
             inward.stop();
         }

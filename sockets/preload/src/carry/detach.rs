@@ -108,7 +108,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
             pump.store(0, Ordering::Release);
         }
     });
-    link.stirs();
+    link.mark_maybe_ready();
 }
 
 /// What is to be read and what is to be sent moves there. `None`: it makes no sense, or does not

@@ -87,7 +87,7 @@ pub(super) unsafe fn changed(
     let Some(link) = links::enter(fd) else { return };
     if operation == libc::EPOLL_CTL_DEL {
         if EpollSlot::of(set).is_some_and(|slot| slot.has(link)) {
-            link.leaves_set();
+            link.leave_set();
             fence(Ordering::SeqCst);
             // Another thread may have put it there again meanwhile.
             if members::membership(fd, DESCRIPTORS.look(fd).id()) != Ok(None) {
@@ -106,16 +106,16 @@ pub(super) unsafe fn changed(
         let (is_in, may) = (members::put(link, &member, sleepers), may_be_member(&member));
         if nothing_comes(link) && may != Err(Apart::Ever) {
             if may.is_err() {
-                link.leaves_set();
+                link.leave_set();
             }
         } else if !is_in || may.is_err() {
             fallback_ledger::keep(fd, Why::Member);
-            link.leaves_set();
+            link.leave_set();
             kernel_fallback::leave(link, fd);
         }
     } else {
         // What it was there with is no more: from now on the kernel tells of it.
-        link.leaves_set();
+        link.leave_set();
     }
     link.let_go();
 }
@@ -222,7 +222,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if by_kernel > 0 {
             self.slot.counts(by_kernel as u64);
         }
-        member_polling::ages(self.slot);
+        member_polling::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
@@ -258,7 +258,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Changes when bytes that were in a ring are not there any more.
     fn marks(&self) -> u64 {
         let mut all = 0_u64;
-        self.slot.each_astir(|link| {
+        self.slot.each_maybe_ready(|link| {
             all = all.wrapping_add(receive_queue::mark(link));
             true
         });
@@ -276,7 +276,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if matches!(kernel_check::look_watched(link, fd), Seen::Another) {
             // It was closed unseen.
             links::forget(fd, link);
-            link.leaves_set();
+            link.leave_set();
             return 0;
         }
         // It may be over: then there is no more than what was seen before.
@@ -373,7 +373,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
-        if !member_polling::welcomes(self.slot, READABLE) {
+        if !member_polling::start_polling(self.slot, READABLE) {
             return self.ask_first();
         }
         let is_there = || self.has_news();
@@ -391,7 +391,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             |link| {
                 if let Some(outward) = link.outward() {
                     all.place = all.place.wrapping_add(outward.place().position());
-                    all.links += u64::from(outward.is_welcome());
+                    all.links += u64::from(outward.is_polling());
                 }
             },
         );
@@ -401,13 +401,13 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// If there is something by the kernel no member need be sent away: who asks whether he may
     /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
     fn ask_first(&self) -> c_int {
-        let mut is_any_welcome = false;
-        self.slot.each_astir(|link| {
+        let mut is_any_polling = false;
+        self.slot.each_maybe_ready(|link| {
             let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
-            is_any_welcome = asks && reader_polling::is_welcoming(link);
-            !is_any_welcome
+            is_any_polling = asks && reader_polling::is_polling(link);
+            !is_any_polling
         });
-        if is_any_welcome { self.ask() } else { 0 }
+        if is_any_polling { self.ask() } else { 0 }
     }
 
     /// Waits in the kernel; again, if it was woken only to look.
@@ -426,7 +426,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Waits in the kernel, while no member is welcome.
     fn sleep_once(&self, limit: Limit) -> c_int {
         unlinked_calls::falls_asleep(self.set);
-        member_polling::sends_away(self.slot);
+        member_polling::stop_polling(self.slot);
         detach::settle();
         let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
@@ -530,7 +530,7 @@ pub(super) fn wait(
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
     let call = Call { set: id, slot, events, most: most as usize, native, found, is_nudged };
     let Wait::Until(most) = wait else { return call.ask_once() };
-    member_polling::welcomes_again(slot, READABLE);
+    member_polling::resume_polling(slot, READABLE);
     if call.has_news() {
         let told = call.ask();
         if told != 0 {

@@ -1,26 +1,26 @@
 //! Keeps the state of an epoll set that has carried members.
 //!
-//! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
-//! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
-//! be told: only those have news, and only those are looked at by calls that wait. It is so from
-//! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends
-//! it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who may be welcome
-//! among those that are astir. (Bytes that the other end wanted to take back, and the kernel had no
-//! room for, may be in a ring besides: the program is told of those that the kernel has before
-//! them, and welcomes the other end by receiving these.)
+//! **Who is maybe ready.** Of many members few do something at a time. A member is *maybe ready* if
+//! its other end may be welcome, or has put bytes into the ring that were not read, or there is an
+//! error to be told: only those have news, and only those are looked at by calls that wait. It is
+//! so from when it joins, or gets its memory; the attempt to welcome makes it so, and while
+//! somebody ends it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who
+//! may be welcome among those that are maybe ready. (Bytes that the other end wanted to take back,
+//! and the kernel had no room for, may be in a ring besides: the program is told of those that the
+//! kernel has before them, and welcomes the other end by receiving these.)
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::PIECE;
 
 use super::link_bitmap::Bits;
-use super::links::{self, ASTIR, Link, Word};
+use super::links::{self, Link, MAYBE_READY, Word};
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
 use super::{clock, receive_queue, wake_latency};
 use crate::unlinked_calls;
 
-/// So many members that are astir are worth to be looked at for the sake of one of them.
+/// So many members that are maybe ready are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
 
 /// Words of a slot.
@@ -32,12 +32,12 @@ const TURN: usize = 3;
 const FIRST: usize = 4;
 /// When the kernel was asked for all that there is; 0: it was not.
 const ASKED: usize = 5;
-/// How many members were astir when that was counted last; which one is looked at next whether it
-/// still is; and how often some member was told of.
+/// How many members were maybe ready when that was counted last; which one is looked at next
+/// whether it still is; and how often some member was told of.
 pub(super) const MANY: usize = 6;
 pub(super) const HAND: usize = 7;
 pub(super) const TOLD: usize = 8;
-/// Somebody slept since those who are astir were welcomed.
+/// Somebody slept since those who are maybe ready were welcomed.
 pub(super) const AWAY: usize = 9;
 /// Instead of an id: somebody makes the slot.
 const BUSY: u64 = 1 << 63;
@@ -99,7 +99,7 @@ impl EpollSlot {
             return Some(slot);
         }
         let slot = (0..SETS).find_map(|index| {
-            let slot = EpollSlot { words: maybe_ready::made(index)?, index };
+            let slot = EpollSlot { words: maybe_ready::make(index)?, index };
             slot.win(set).then_some(slot)
         })?;
         USED.fetch_max(slot.index as u64 + 1, Ordering::AcqRel);
@@ -123,7 +123,7 @@ impl EpollSlot {
         if !is_free || word.compare_exchange(was, BUSY, ok, err).is_err() {
             return false;
         }
-        self.astir().clear();
+        self.maybe_ready().clear();
         for link in (0..links::end()).filter_map(Link::at) {
             // It may be in another one by now.
             _ = link.word(Word::Set).compare_exchange(self.name(), 0, ok, err);
@@ -152,17 +152,17 @@ impl EpollSlot {
         self.index as u64 + 1
     }
 
-    /// Those that are astir.
-    pub(super) fn astir(self) -> Bits {
+    /// Those that are maybe ready.
+    pub(super) fn maybe_ready(self) -> Bits {
         maybe_ready::bits(self.words)
     }
 
-    /// Calls with each member that is astir, until that says that it is enough. It is not held, and
-    /// may be another link by now ([`Link::glance`]).
+    /// Calls with each member that is maybe ready, until that says that it is enough. It is not
+    /// held, and may be another link by now ([`Link::glance`]).
     #[inline]
-    pub(super) fn each_astir(self, mut with: impl FnMut(Link) -> bool) {
+    pub(super) fn each_maybe_ready(self, mut with: impl FnMut(Link) -> bool) {
         let first = self.word(FIRST) as u32;
-        self.astir().each(first, links::end(), |index| match Link::at(index) {
+        self.maybe_ready().each(first, links::end(), |index| match Link::at(index) {
             Some(link) if self.has(link) => with(link),
             _ => true,
         });
@@ -174,7 +174,7 @@ impl EpollSlot {
         mut which: impl FnMut(Link) -> bool,
         mut with: impl FnMut(Link) -> bool,
     ) {
-        self.each_astir(|link| !which(link) || self.holding(link, &mut with).unwrap_or(true));
+        self.each_maybe_ready(|link| !which(link) || self.holding(link, &mut with).unwrap_or(true));
     }
 
     /// Calls with a link, held, if it is a member still.
@@ -190,7 +190,7 @@ impl EpollSlot {
         link.get(Word::Set) == self.name()
     }
 
-    /// Calls with all members, held, astir or not, of which `which` says so at a glance.
+    /// Calls with all members, held, maybe ready or not, of which `which` says so at a glance.
     pub(super) fn each_of_all(self, which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
         for link in (0..links::end()).filter_map(Link::at) {
             if self.has(link) && which(link) {
@@ -199,10 +199,10 @@ impl EpollSlot {
         }
     }
 
-    /// As many members are astir as may be, and this one is not.
+    /// As many members are maybe ready as may be, and this one is not.
     pub(super) fn is_crowded(self, link: Link) -> bool {
         self.word(MANY) >= CROWD
-            && !self.astir().has(link.index())
+            && !self.maybe_ready().has(link.index())
             && receive_queue::waiting(link) == 0
     }
 
@@ -210,7 +210,7 @@ impl EpollSlot {
     pub(super) fn comes(self, link: Link) {
         link.set(Word::Since, self.word(TOLD));
         link.set(Word::Idle, 0);
-        link.set(Word::Welcomed, 0);
+        link.set(Word::IsPolled, 0);
     }
 
     /// What the ring of a member that is held has to tell: nothing for the time being, as was found
@@ -219,7 +219,7 @@ impl EpollSlot {
         link.word(Word::Quiet).swap(word, Ordering::SeqCst);
         // Who changes it does that first, and then what is set here.
         if link.get(Word::Events) != events || link.get(Word::Told) != told {
-            link.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+            link.word(Word::Quiet).swap(MAYBE_READY, Ordering::SeqCst);
         }
     }
 
@@ -227,7 +227,7 @@ impl EpollSlot {
     pub(super) fn tells(self, link: Link) {
         link.set(Word::Since, self.counts(1));
         link.set(Word::Idle, 0);
-        link.looks_at_once();
+        link.reset_look_delay();
     }
 
     /// So many members were told of. How many these were in all.

@@ -24,13 +24,13 @@ pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> 
     if flags & !SENDS_PLAINLY != 0 {
         return None;
     }
-    let brief = try_guard::enter(fd, Word::Writer)?;
-    let (link, now) = (brief.link(), clock::now());
+    let guard = try_guard::enter(fd, Word::Writer)?;
+    let (link, now) = (guard.link(), clock::now());
     if has_duties(|| now) || !kernel_check::was_recent(link, now) {
         return None;
     }
     let direction = link.outward()?;
-    let is_put = direction.is_welcome() && ring_copy::put(link, &direction, fd, &piece);
+    let is_put = direction.is_polling() && ring_copy::put(link, &direction, fd, &piece);
     is_put.then_some(piece.len() as isize)
 }
 
@@ -40,11 +40,11 @@ pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isiz
     if flags & !RECEIVES_PLAINLY != 0 {
         return None;
     }
-    let brief = try_guard::enter(fd, Word::Reader)?;
+    let guard = try_guard::enter(fd, Word::Reader)?;
     if has_duties(clock::now) {
         return None;
     }
-    let (link, direction) = (brief.link(), brief.link().inward()?);
+    let (link, direction) = (guard.link(), guard.link().inward()?);
     let got = ring_copy::take(link, &direction, &piece, flags);
     if got.is_some() || flags & libc::MSG_DONTWAIT != 0 {
         return got;

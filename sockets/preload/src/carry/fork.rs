@@ -83,7 +83,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
     if child == 0 {
         _ = broker::is_copy();
         fallback_ledger::begin_anew();
-        writer_lock::begin_anew();
+        writer_lock::reset_in_child();
         detach::begin_anew();
         forgotten_links::begin_anew();
         unread_links::begin_anew();

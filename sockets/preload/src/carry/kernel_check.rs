@@ -131,7 +131,7 @@ fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
     if is_reset {
         link.clear_flag(Flag::Resets);
         kernel_socket::take_error(fd);
-        link.fails(libc::ECONNRESET);
+        link.set_error(libc::ECONNRESET);
     }
     is_reset
 }

@@ -32,7 +32,7 @@ fn stop(link: Link, fd: c_int) {
     link.set_flag(Flag::Abandoned);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
-        inward.say_no_more();
+        inward.stop_polling();
     }
     if let Some(outward) = link.outward() {
         outward.stop();
@@ -164,7 +164,7 @@ pub(super) fn close(fd: c_int) {
     }
     let Some((link, is_last)) = taken else { return };
     if is_last {
-        link.leaves_set();
+        link.leave_set();
     }
     let has_escaped = escaped == Some(link.index());
     if is_last && (has_escaped || is_its(link, fd)) {
@@ -244,7 +244,7 @@ pub(super) fn shut(fd: c_int, how: c_int) {
     if receives && let Some(inward) = link.inward() {
         link.set_flag(Flag::NeverPolls);
         link.say(SHUT_RECEIVE);
-        inward.say_no_more();
+        inward.stop_polling();
     }
     link.let_go();
 }

@@ -18,7 +18,7 @@ pub(super) enum Word {
     /// Which side this process is.
     Side,
     /// Changes whenever the slot is used anew.
-    Turn,
+    Generation,
     /// The socket's cookie.
     Cookie,
     /// As the broker calls it.
@@ -79,8 +79,8 @@ pub(super) enum Word {
     Set,
     /// With which events.
     Events,
-    /// The other end's word while the ring has nothing to tell of in its set; [`ASTIR`]: it may
-    /// have something.
+    /// The other end's word while the ring has nothing to tell of in its set; [`MAYBE_READY`]: it
+    /// may have something.
     Quiet,
     /// Where that word is: its memory, and which side writes there; 0: it has none.
     Glance,
@@ -88,7 +88,7 @@ pub(super) enum Word {
     /// end for nothing, or could not welcome it.
     Idle,
     /// The other end was welcomed by who waits in its set, and nobody has taken that away.
-    Welcomed,
+    IsPolled,
 
     /// The descriptor that it was offered by.
     Fd,
@@ -119,7 +119,7 @@ pub(super) const ENDS: u64 = 1 << 63;
 /// The same; he could not, since a short call is under way ([`super::try_guard`]).
 pub(super) const LEFT: u64 = ENDS | 1;
 /// No word of an end that writes into a ring.
-pub(super) const ASTIR: u64 = 1 << 62;
+pub(super) const MAYBE_READY: u64 = 1 << 62;
 
 /// What is true of a link from some time on.
 #[derive(Clone, Copy)]

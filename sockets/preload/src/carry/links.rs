@@ -15,14 +15,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::{PIECE, Room};
 use omniverb_formats::layout::RING;
-use omniverb_formats::{Direction, brief, layout};
+use omniverb_formats::{Direction, layout, try_guard};
 use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
 use super::link_bitmap::{self, Bits};
-pub(super) use super::link_words::{ASTIR, Flag, Word};
 use super::link_words::{ENDS, LEFT, MOST, WORDS};
+pub(super) use super::link_words::{Flag, MAYBE_READY, Word};
 use super::{admission, ended_links, maybe_ready, unread_links};
 use crate::memory_owner;
 use crate::shared_memory;
@@ -159,23 +159,23 @@ impl Link {
     pub(super) fn has_come(self, base: *mut c_void, side: u64) {
         self.set(Word::Side, side);
         self.set(Word::Home, base as u64);
-        self.set(Word::Quiet, ASTIR);
+        self.set(Word::Quiet, MAYBE_READY);
         self.set(Word::Glance, base as u64 | (1 - (side & 1)));
         self.word(Word::Memory).store(base as u64, Ordering::SeqCst);
     }
 
     /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
     /// after this.
-    pub(super) fn stirs(self) {
-        if let Some(astir) = maybe_ready::of(self.get(Word::Set)) {
-            self.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
-            astir.put(self.index);
+    pub(super) fn mark_maybe_ready(self) {
+        if let Some(maybe_ready) = maybe_ready::of(self.get(Word::Set)) {
+            self.word(Word::Quiet).swap(MAYBE_READY, Ordering::SeqCst);
+            maybe_ready.put(self.index);
             fence(Ordering::SeqCst);
         }
     }
 
     /// Who waits in its set looks at it closely at once.
-    pub(super) fn looks_at_once(self) {
+    pub(super) fn reset_look_delay(self) {
         if self.get(Word::Looks) != 0 {
             self.set(Word::Looks, 0);
             self.set(Word::Later, 0);
@@ -183,17 +183,17 @@ impl Link {
     }
 
     /// It is in no set any more.
-    pub(super) fn leaves_set(self) {
-        if let Some(astir) = maybe_ready::of(self.get(Word::Set)) {
-            astir.take(self.index);
+    pub(super) fn leave_set(self) {
+        if let Some(maybe_ready) = maybe_ready::of(self.get(Word::Set)) {
+            maybe_ready.take(self.index);
             self.set(Word::Set, 0);
         }
     }
 
     /// There is an error that is to be told, once.
-    pub(super) fn fails(self, error: c_int) {
+    pub(super) fn set_error(self, error: c_int) {
         self.set(Word::Error, error as u64);
-        self.stirs();
+        self.mark_maybe_ready();
     }
 
     /// Where its memory is to be mapped; null: wherever the kernel likes.
@@ -217,7 +217,7 @@ impl Link {
 
     /// What the broker is told to call it by.
     pub(super) fn tag(self) -> u64 {
-        u64::from(self.index) | self.get(Word::Turn) << 32
+        u64::from(self.index) | self.get(Word::Generation) << 32
     }
 
     /// The link of a tag, if that is still its.
@@ -254,24 +254,24 @@ impl Link {
         holders > 1 + self.get(Word::FdCount) || self.is_in_short_call()
     }
 
-    fn turns(self) -> [u64; 2] {
-        brief::who([Word::Writer, Word::Reader].map(|turn| self.word(turn)))
+    fn short_call_owners(self) -> [u64; 2] {
+        try_guard::owners([Word::Writer, Word::Reader].map(|lock| self.word(lock)))
     }
 
     /// A call is under way that has it in hand without holding it ([`super::try_guard`]).
     fn is_in_short_call(self) -> bool {
-        self.turns() != [0; 2]
+        self.short_call_owners() != [0; 2]
     }
 
     /// Such calls are over, or are soon, which is waited for. Nobody else comes: no descriptor is
     /// for this link any more. `false`: this thread is in the middle of one, or they take too long.
     fn short_calls_end(self) -> bool {
         for tried in 0..TRIES {
-            let turns = self.turns();
-            if turns == [0; 2] {
+            let owners = self.short_call_owners();
+            if owners == [0; 2] {
                 return true;
             }
-            if turns.contains(&memory_owner::this_thread()) {
+            if owners.contains(&memory_owner::this_thread()) {
                 return false;
             }
             if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
@@ -458,13 +458,14 @@ pub(super) fn make(fd: c_int) -> Option<Link> {
     let piece = SLOT_OF_FD.make(at / PIECE)?;
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
-    link.leaves_set();
-    let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
+    link.leave_set();
+    let (generation, home) =
+        (link.get(Word::Generation).wrapping_add(1) & 0x7fff_ffff, link.home());
     // Somebody who has come too late may have one of these turns, and gives it back himself.
     let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
     let others = link.words.iter().enumerate().filter(|(at, _)| !stays.contains(at));
     others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
-    link.set(Word::Turn, turn);
+    link.set(Word::Generation, generation);
     link.set(Word::Home, home as u64);
     link.set(Word::FdCount, 1);
     let word = &piece[at % PIECE];

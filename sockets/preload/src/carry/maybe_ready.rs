@@ -9,7 +9,7 @@ use crate::table_memory::Pieces;
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;
-/// Where in a row those are that are astir; what is before is the slot's own.
+/// Where in a row those are that are maybe ready; what is before is the slot's own.
 const AT: usize = 64;
 const _: () = assert!(AT + link_bitmap::WORDS <= PIECE);
 
@@ -22,11 +22,11 @@ pub(super) fn slot(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
 }
 
 /// The same, made if it was not.
-pub(super) fn made(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
+pub(super) fn make(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
     SLOTS.make(index)
 }
 
-/// Those that are astir in a row with these words.
+/// Those that are maybe ready in a row with these words.
 #[inline(always)]
 pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> Bits {
     Bits::new(&words[AT..AT + link_bitmap::WORDS])

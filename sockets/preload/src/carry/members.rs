@@ -60,7 +60,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
         if is_open(other.set()) {
             return false;
         }
-        link.leaves_set();
+        link.leave_set();
     }
     link.set(Word::Data, member.data);
     link.set(Word::Events, u64::from(member.events));
@@ -72,14 +72,14 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
         return false;
     }
     fence(Ordering::SeqCst);
-    // If its memory is still to come it is astir from then on ([`Link::has_come`]).
+    // If its memory is still to come it is maybe ready from then on ([`Link::has_come`]).
     if link.word(Word::Memory).load(Ordering::SeqCst) != 0 {
-        link.stirs();
+        link.mark_maybe_ready();
     }
     // Who sleeps has not looked for it, or not for these events.
     let may_wake = sleepers == Sleepers::Wake;
     if slot.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
-        link.leaves_set();
+        link.leave_set();
         return false;
     }
     true
@@ -88,7 +88,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
 /// There is nothing in the ring, and nothing comes there while somebody sleeps in the set.
 fn has_nothing(link: Link) -> bool {
     let is_empty =
-        |inward: Direction<Memory>| !inward.may_be_welcome() && receive_queue::is_all_read(&inward);
+        |inward: Direction<Memory>| !inward.may_be_polling() && receive_queue::is_all_read(&inward);
     link.get(Word::Error) == 0 && link.inward().is_none_or(is_empty)
 }
 
@@ -101,7 +101,7 @@ pub(super) fn join(link: Link, fd: c_int, id: u32) -> bool {
     for _ in 0..TRIES {
         match found {
             Err(_) => return false,
-            Ok(None) => link.leaves_set(),
+            Ok(None) => link.leave_set(),
             Ok(Some(member)) if !put(link, &member, Sleepers::Stay) => return false,
             Ok(Some(_)) => {}
         }

@@ -559,14 +559,14 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
 pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
     let link = links::enter(fd)?;
     let is_there = link.get(Word::Memory) != 0;
-    let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
+    let is_polling = link.inward().is_some_and(|direction| direction.is_polling());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
     let rests = reattach::rests(link);
     link.let_go();
     if rests && is_there {
         return Some("rests");
     }
-    Some(match (is_there, is_welcome, is_stopped) {
+    Some(match (is_there, is_polling, is_stopped) {
         (false, ..) => "offered",
         (true, true, false) => "carried",
         (true, true, true) => "carried in",

@@ -236,7 +236,7 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_
         if result != 0 {
             return result;
         }
-    } else if any_is_welcome(all) {
+    } else if any_is_polling(all) {
         // If there is something by the kernel they need not be sent away.
         let result = native(How::Asks);
         let result = add(all, result);
@@ -277,19 +277,19 @@ fn looks(all: &mut [libc::pollfd]) -> bool {
 }
 
 /// Some other end is welcome.
-fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
+fn any_is_polling(all: &mut [libc::pollfd]) -> bool {
     let mut found = false;
-    each(all, |_, link| found |= reader_polling::is_welcoming(link));
+    each(all, |_, link| found |= reader_polling::is_polling(link));
     found
 }
 
 /// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
 fn look_for_a_moment(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
-    let mut is_any_welcome = false;
+    let mut is_any_polling = false;
     each(all, |one, link| {
-        is_any_welcome |= one.events & READABLE != 0 && reader_polling::welcome_sender(link);
+        is_any_polling |= one.events & READABLE != 0 && reader_polling::start_polling_link(link);
     });
-    if !is_any_welcome {
+    if !is_any_polling {
         return 0;
     }
     let all = RefCell::new(all);
@@ -471,18 +471,18 @@ fn look_at_sets(
 ) -> c_int {
     // SAFETY: the set has a place for each descriptor that is asked for.
     let is_read = |fd: c_int| unsafe { libc::FD_ISSET(fd, read) };
-    let (mut is_any_welcome, mut is_worth_looking) = (false, false);
+    let (mut is_any_polling, mut is_worth_looking) = (false, false);
     sets.each(read, write, |fd, link| {
-        is_any_welcome |= reader_polling::is_welcoming(link);
+        is_any_polling |= reader_polling::is_polling(link);
         is_worth_looking |= is_read(fd) && reader_polling::is_worth_looking(link);
     });
     if is_worth_looking {
-        is_any_welcome = false;
+        is_any_polling = false;
         sets.each(read, write, |fd, link| {
-            is_any_welcome |= is_read(fd) && reader_polling::welcome_sender(link);
+            is_any_polling |= is_read(fd) && reader_polling::start_polling_link(link);
         });
     }
-    if !is_any_welcome {
+    if !is_any_polling {
         return 0;
     }
     if !is_worth_looking {

@@ -22,7 +22,7 @@ const LINKS: u64 = 64;
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
-fn may_welcome(link: Link) -> bool {
+fn may_poll(link: Link) -> bool {
     let closed = Flag::NeverPolls as u64 | Flag::Ended as u64;
     let link_flags = closed | Flag::Shared as u64 | Flag::Broken as u64;
     let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
@@ -31,20 +31,20 @@ fn may_welcome(link: Link) -> bool {
 }
 
 /// The other end is welcome.
-pub(super) fn is_welcoming(link: Link) -> bool {
-    link.inward().is_some_and(|direction| direction.is_welcome())
+pub(super) fn is_polling(link: Link) -> bool {
+    link.inward().is_some_and(|direction| direction.is_polling())
 }
 
 /// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
-pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
+pub(super) fn start_polling(link: Link, direction: &Direction<Memory>) -> bool {
     may_put(link, direction)
-        && (direction.is_welcome() || is_worth_it(link) && attempt(link, direction))
+        && (direction.is_polling() || is_worth_polling(link) && try_start(link, direction))
 }
 
 /// The same for who waits in its set.
-pub(super) fn welcome_member(link: Link) -> bool {
+pub(super) fn start_polling_member(link: Link) -> bool {
     link.inward().is_some_and(|direction| {
-        may_put(link, &direction) && (direction.is_welcome() || attempt(link, &direction))
+        may_put(link, &direction) && (direction.is_polling() || try_start(link, &direction))
     })
 }
 
@@ -54,34 +54,34 @@ fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
     if is_stopped {
         forgotten_links::is_ended(link);
     }
-    !is_stopped && may_welcome(link)
+    !is_stopped && may_poll(link)
 }
 
 /// Whether it is to be, since something was received by it, or would have been: so many members of
-/// its set may be astir that it is not.
-fn is_worth_it(link: Link) -> bool {
+/// its set may be maybe ready that it is not.
+fn is_worth_polling(link: Link) -> bool {
     EpollSlot::with(link).is_none_or(|slot| {
-        let is_worth_it = !slot.is_crowded(link);
-        if is_worth_it {
+        let is_worth_polling = !slot.is_crowded(link);
+        if is_worth_polling {
             slot.comes(link);
         }
-        is_worth_it
+        is_worth_polling
     })
 }
 
-fn attempt(link: Link, direction: &Direction<Memory>) -> bool {
+fn try_start(link: Link, direction: &Direction<Memory>) -> bool {
     // Of this process: links whose memory others have, too, are not welcoming any more.
     static LAST: AtomicU64 = AtomicU64::new(0);
-    direction.welcome(LAST.fetch_add(1, Ordering::Relaxed), || {
+    direction.start_polling(LAST.fetch_add(1, Ordering::Relaxed), || {
         // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
-        link.stirs();
-        may_welcome(link)
+        link.mark_maybe_ready();
+        may_poll(link)
     })
 }
 
 /// The same for whoever sends by this link.
-pub(super) fn welcome_sender(link: Link) -> bool {
-    link.inward().is_some_and(|direction| welcome(link, &direction))
+pub(super) fn start_polling_link(link: Link) -> bool {
+    link.inward().is_some_and(|direction| start_polling(link, &direction))
 }
 
 /// What others have not read of what they were sent.
@@ -143,8 +143,8 @@ pub(super) fn look_for_a_moment(
 pub(super) fn falls_asleep(link: Link) {
     link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
     if let Some(direction) = link.inward() {
-        link.set(Word::Welcomed, 0);
-        direction.say_no_more();
+        link.set(Word::IsPolled, 0);
+        direction.stop_polling();
     }
     detach::settle();
 }

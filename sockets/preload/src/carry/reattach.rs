@@ -109,14 +109,14 @@ fn forgets(link: Link, fd: c_int) -> bool {
     }
     if !unread::is_its(link, fd) {
         // Another socket came here unseen.
-        link.leaves_set();
+        link.leave_set();
         return links::forget(fd, link);
     }
     if has_memory && !link.has(Flag::Suspended) {
         ends_one(fd, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
-    link.leaves_set();
+    link.leave_set();
     links::forget(fd, link)
 }
 

@@ -17,7 +17,7 @@ use super::iovecs::Parts;
 use super::kernel_check::{self, Seen};
 use super::links::{self, Flag, Link, Memory, Word};
 use super::members::Looked;
-use super::reader_polling::{falls_asleep, is_worth_looking, looked, wakes, welcome};
+use super::reader_polling::{falls_asleep, is_worth_looking, looked, start_polling, wakes};
 use super::receive_queue::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
 use super::ring_copy::{self, PIECE, RECEIVES_PLAINLY};
 use super::spin_budget::Patience;
@@ -258,7 +258,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn keep_error(&self, got: isize) {
         let error = kernel_socket::errno();
         if got < 0 && !matches!(error, libc::EAGAIN | libc::EINTR) {
-            self.link.fails(error);
+            self.link.set_error(error);
         }
     }
 
@@ -295,7 +295,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 return self.ask_without_waiting(place);
             }
         } else if !is_waiting {
-            welcome(self.link, &self.direction);
+            start_polling(self.link, &self.direction);
             return self.ask(place);
         } else if !place.is_taken() && is_worth_looking(self.link) {
             if self.look_awake(place) {
@@ -340,7 +340,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             && (is_sure || !self.parts.has_control())
             && (is_known || kernel_check::is_recent(link, clock::now()))
         {
-            welcome(link, &self.direction);
+            start_polling(link, &self.direction);
             return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
         }
         if !self.is_waiting() || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
@@ -357,14 +357,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Looks without giving the processor away. `true`: something has come.
     #[inline(always)]
     fn look_awake(&self, place: Place) -> bool {
-        welcome(self.link, &self.direction)
+        start_polling(self.link, &self.direction)
             && self.looked_at != Some(place.position())
             && adaptive_spin::look(self.link, &self.direction, place, self.parts.total())
     }
 
     /// Looks for a moment. `true`: something has come, or happened.
     fn look_for_a_moment(&self, place: Place) -> bool {
-        if !welcome(self.link, &self.direction) {
+        if !start_polling(self.link, &self.direction) {
             return false;
         }
         let mut patience = Patience::of(looking(), u64::MAX);
@@ -474,8 +474,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             self.got += result as usize;
             // A wait for all that had a part of the limit left has got what came first.
             let is_part = self.has(libc::MSG_WAITALL) && self.got < self.parts.total();
-            let goes_on = is_part && self.in_parts;
-            return if goes_on { Step::Again } else { Step::Done(self.got as isize) };
+            let show_activity = is_part && self.in_parts;
+            return if show_activity { Step::Again } else { Step::Done(self.got as isize) };
         }
         let error = if result < 0 { kernel_socket::errno() } else { 0 };
         let is_passing = matches!(error, libc::EAGAIN | libc::EINTR);
@@ -487,7 +487,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error != 0 && !is_passing && (has_bytes || self.got > 0) {
             // Those come first; what the kernel has told us it does not tell again.
-            self.link.fails(error);
+            self.link.set_error(error);
             if has_bytes && self.got == 0 {
                 return Step::Again;
             }
@@ -521,7 +521,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let passed = information.received().saturating_sub(self.direction.fence());
         let passed = usize::try_from(passed).unwrap_or(left).min(left);
         let is_done = self.direction.inherit(passed).is_ok();
-        self.link.stirs();
+        self.link.mark_maybe_ready();
         is_done && passed < left
     }
 }

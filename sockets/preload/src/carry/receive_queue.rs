@@ -152,7 +152,7 @@ fn is_passed_now(link: Link, fd: c_int, fence: u64) -> bool {
     link.set(Word::Before, left.min(queued) as u64);
     let is_passed = left == 0;
     // What was not read there may have been nobody's to tell of.
-    link.stirs();
+    link.mark_maybe_ready();
     if is_passed {
         link.set(Word::Passed, fence.wrapping_add(1));
     }

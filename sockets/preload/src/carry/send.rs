@@ -19,7 +19,7 @@ use super::links::{self, Flag, Link, Memory, Word};
 use super::ring_copy::{self, PIECE, SENDS_PLAINLY};
 use super::send_source::{File, Source};
 use super::unread::{self, is_its, take_back};
-use super::writer_lock::{give_turn, take_turn, try_turn};
+use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, clock, forgotten_links, kernel_socket, unread_links, wake_latency};
 use crate::next_functions::next_poll;
 
@@ -73,11 +73,11 @@ pub(super) fn send_file(
 /// has gone there.
 #[inline(always)]
 fn put_all(link: Link, direction: &Direction<Memory>, fd: c_int, parts: &Parts<'_>) -> bool {
-    if !direction.is_welcome() || !try_turn(link) {
+    if !direction.is_polling() || !try_lock(link) {
         return false;
     }
     let is_put = ring_copy::put(link, direction, fd, parts);
-    give_turn(link);
+    unlock(link);
     is_put
 }
 
@@ -129,7 +129,7 @@ fn send_in_parts(
         return sent as isize + more;
     }
     if kernel_socket::errno() == libc::ECONNRESET {
-        link.fails(libc::ECONNRESET);
+        link.set_error(libc::ECONNRESET);
     }
     kernel_socket::set_errno(before);
     sent as isize
@@ -144,7 +144,7 @@ fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     }
     let is_empty = !place.is_taken() && place.position() == head.position();
     let is_plain = flags & !SENDS_PLAINLY == 0 || head.is_stopped();
-    let may_put = direction.is_welcome() && !head.is_stopped();
+    let may_put = direction.is_polling() && !head.is_stopped();
     is_empty && is_plain && !may_put && link.get(Word::Error) == 0
 }
 
@@ -167,8 +167,8 @@ fn put(
     source: &impl Source,
     is_waiting: bool,
 ) -> usize {
-    let is_open = direction.is_welcome() && !direction.head().is_stopped() && !is_left_out(link);
-    if !is_open || !take_turn(link, direction) {
+    let is_open = direction.is_polling() && !direction.head().is_stopped() && !is_left_out(link);
+    if !is_open || !lock(link, direction) {
         return 0;
     }
     let (mut sent, mut rounds, mut left) = (0, 0, if is_waiting { PATIENCE } else { ROOM });
@@ -178,7 +178,7 @@ fn put(
             !link.has(Flag::Abandoned) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
         // The broker may have said meanwhile that it is over.
         let is_ours = is_ours && (sent == 0 || !broker::is_any());
-        let is_open = direction.is_welcome() && !place.is_taken() && is_ours;
+        let is_open = direction.is_polling() && !place.is_taken() && is_ours;
         let Ok(bytes) = head.since(place) else {
             link.set_flag(Flag::Broken);
             break;
@@ -206,8 +206,8 @@ fn put(
                 left = left.min(limit(fd));
             }
             // Others take back what is there before they sleep.
-            give_turn(link);
-            if wait_for_room(link, direction, room, &mut left) && take_turn(link, direction) {
+            unlock(link);
+            if wait_for_room(link, direction, room, &mut left) && lock(link, direction) {
                 continue;
             }
             return sent;
@@ -222,7 +222,7 @@ fn put(
             break;
         }
     }
-    give_turn(link);
+    unlock(link);
     sent
 }
 
@@ -256,14 +256,14 @@ fn by_kernel(
             // It was closed meanwhile: what is in the ring is not for what is there now.
             return another(fd, link, &native);
         }
-        let has_turn = take_turn(link, direction);
+        let is_locked = lock(link, direction);
         let done = take_back(link, direction, fd);
         if done {
             link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
             link.set(Word::IsFenced, 0);
         }
-        if has_turn {
-            give_turn(link);
+        if is_locked {
+            unlock(link);
         }
         if done {
             break;
@@ -291,8 +291,8 @@ fn by_kernel(
             _ => has_waited = true,
         }
     }
-    let is_welcome = direction.is_welcome();
-    if !is_welcome {
+    let is_polling = direction.is_polling();
+    if !is_polling {
         wake_latency::rings(link);
     }
     // What the kernel counts of a message is up to twice its bytes.
@@ -302,7 +302,7 @@ fn by_kernel(
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
-    if !is_welcome && (1..LARGE).contains(&result) {
+    if !is_polling && (1..LARGE).contains(&result) {
         counts(link);
     }
     result

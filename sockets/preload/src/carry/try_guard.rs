@@ -1,5 +1,5 @@
 //! Guards a link for one short call, if its sender's or reader's lock is free
-//! ([`omniverb_formats::brief`]).
+//! ([`omniverb_formats::try_guard`]).
 //!
 //! To hold the link ([`links::enter`]) costs two locked instructions more.
 //!
@@ -11,36 +11,36 @@
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;
 
-use omniverb_formats::brief;
+use omniverb_formats::try_guard;
 
 use super::links::{self, Link, Word};
 use crate::memory_owner;
 
 /// A link that has memory, in hand until this is dropped.
-pub(super) struct Brief {
+pub(super) struct TryGuard {
     link: Link,
-    turn: &'static AtomicU64,
+    lock: &'static AtomicU64,
 }
 
-impl Brief {
+impl TryGuard {
     pub(super) fn link(&self) -> Link {
         self.link
     }
 }
 
-impl Drop for Brief {
+impl Drop for TryGuard {
     #[inline(always)]
     fn drop(&mut self) {
-        brief::leave(self.turn);
+        try_guard::unlock(self.lock);
     }
 }
 
 /// The link of a descriptor, if it has one with memory, and the turn at it is free.
 #[inline(always)]
-pub(super) fn enter(fd: c_int, turn: Word) -> Option<Brief> {
+pub(super) fn enter(fd: c_int, lock: Word) -> Option<TryGuard> {
     let (link, is_its) = links::find(fd)?;
-    let turn = link.word(turn);
+    let lock = link.word(lock);
     let is_its = || is_its() && link.get(Word::Memory) != 0;
     // One that is made gives the turn back.
-    brief::enter(turn, memory_owner::this_thread(), is_its).then(|| Brief { link, turn })
+    try_guard::try_lock(lock, memory_owner::this_thread(), is_its).then(|| TryGuard { link, lock })
 }

@@ -15,7 +15,7 @@ use rustix::thread::sched_yield;
 
 use super::links::{self, Flag, Link, Memory, Word};
 use super::unread_links::{self, is_any};
-use super::writer_lock::{self, give_turn, take_turn};
+use super::writer_lock::{self, lock, unlock};
 use super::{broker, clock, kernel_socket};
 use crate::memory_owner;
 
@@ -106,7 +106,7 @@ pub(super) fn take_pump(pump: &AtomicU64) -> bool {
             continue;
         }
         if tried == WAITS_AWAKE && broker::is_copy() {
-            writer_lock::begin_anew();
+            writer_lock::reset_in_child();
         }
         // Not by giving the processor away: a thread that always comes first would keep it.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
@@ -137,7 +137,7 @@ pub(super) fn give(
             Err(error) => {
                 // Nobody is there any more. What the kernel has told us it does not tell again.
                 if error != Errno::PIPE {
-                    link.fails(error.raw_os_error());
+                    link.set_error(error.raw_os_error());
                 }
                 done = stretch.bytes;
             }
@@ -164,10 +164,10 @@ fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) 
 /// What is in the ring goes through the kernel, as far as that has room.
 pub(super) fn flush(link: Link, fd: c_int) -> bool {
     let Some(direction) = link.outward() else { return true };
-    let has_turn = take_turn(link, &direction);
+    let is_locked = lock(link, &direction);
     let done = take_back(link, &direction, fd);
-    if has_turn {
-        give_turn(link);
+    if is_locked {
+        unlock(link);
     }
     done
 }
@@ -203,15 +203,15 @@ pub(super) fn publish(
     length: usize,
 ) -> Option<bool> {
     may_have_bytes(link);
-    let is_welcome = direction.publish(head, length)?;
+    let is_polling = direction.publish(head, length)?;
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
     may_have_bytes(link);
-    if !is_welcome && is_its(link, fd) {
+    if !is_polling && is_its(link, fd) {
         // It went to sleep, or left, at this moment.
         take_back(link, direction, fd);
     }
-    Some(is_welcome)
+    Some(is_polling)
 }
 
 #[cold]
@@ -353,7 +353,7 @@ fn give_back_each() {
     GIVEN_BACK.store(began, Ordering::Relaxed);
     each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
-        let is_left = direction.place().is_taken() || !direction.is_welcome();
+        let is_left = direction.place().is_taken() || !direction.is_polling();
         !is_left || is_its(link, fd) && !flush(link, fd)
     });
     // Who has many links is not to do this most of the time.
@@ -377,7 +377,7 @@ fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
 /// There are bytes that the other end will find, since it looks.
 fn is_about_to_read(direction: &Direction<Memory>) -> bool {
     let place = direction.place();
-    place.position() != direction.head().position() && !place.is_taken() && direction.is_welcome()
+    place.position() != direction.head().position() && !place.is_taken() && direction.is_polling()
 }
 
 /// There are bytes in the ring that the other end has not read.

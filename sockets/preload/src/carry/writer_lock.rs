@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
-use omniverb_formats::{Direction, brief};
+use omniverb_formats::{Direction, try_guard};
 use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Memory, Word};
@@ -19,12 +19,12 @@ const TRIES_AWAKE: u32 = 100;
 
 /// Has the turn, if it is free.
 #[inline(always)]
-pub(super) fn try_turn(link: Link) -> bool {
-    brief::enter(link.word(Word::Writer), memory_owner::this_thread(), || true)
+pub(super) fn try_lock(link: Link) -> bool {
+    try_guard::try_lock(link.word(Word::Writer), memory_owner::this_thread(), || true)
 }
 
 /// Has the turn. `false`: the direction was stopped instead.
-pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
+pub(super) fn lock(link: Link, direction: &Direction<Memory>) -> bool {
     let (word, me) = (link.word(Word::Writer), memory_owner::this_thread());
     for tried in 0..TRIES {
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
@@ -38,17 +38,17 @@ pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
     false
 }
 
-pub(super) fn give_turn(link: Link) {
-    brief::leave(link.word(Word::Writer));
+pub(super) fn unlock(link: Link) {
+    try_guard::unlock(link.word(Word::Writer));
 }
 
 /// In a child: threads that were at it are not there. This one may be in the middle of a call that
 /// it has interrupted itself.
-pub(super) fn begin_anew() {
+pub(super) fn reset_in_child() {
     links::each(|_, link| {
-        for turn in [Word::Writer, Word::Reader] {
-            if link.get(turn) != memory_owner::this_thread() {
-                link.set(turn, 0);
+        for lock in [Word::Writer, Word::Reader] {
+            if link.get(lock) != memory_owner::this_thread() {
+                link.set(lock, 0);
             }
         }
         link.set(Word::Pump, 0);

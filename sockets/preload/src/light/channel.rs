@@ -19,7 +19,7 @@ use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
 use omniverb_connection::time_budget::Spent;
-use omniverb_formats::bytes;
+use omniverb_formats::byte_ring;
 use omniverb_formats::channel::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
     WANTS_ROOM, WAY_KEPT, WAYS, ring,
@@ -276,7 +276,7 @@ impl Channel {
 
     /// Writes bytes of it.
     pub(super) fn fill(&self, position: u64, piece: UserMemory) {
-        bytes::fill::<RING>((&self.memory, ring(self.side)), (position, 0), piece);
+        byte_ring::fill::<RING>((&self.memory, ring(self.side)), (position, 0), piece);
     }
 
     /// The same of bytes of ours.
@@ -286,7 +286,7 @@ impl Channel {
 
     /// Reads bytes of the frame that is next.
     fn drain(&self, position: u64, piece: UserMemory) {
-        bytes::drain::<RING>((&self.memory, ring(1 - self.side)), (position, 0), piece);
+        byte_ring::drain::<RING>((&self.memory, ring(1 - self.side)), (position, 0), piece);
     }
 
     /// Bytes of the frame that is next, from one on.

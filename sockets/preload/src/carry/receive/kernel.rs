@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 
 use super::super::links::Word;
-use super::super::reader_polling::{falls_asleep, wakes, welcome};
+use super::super::reader_polling::{falls_asleep, start_polling, wakes};
 use super::super::receive_queue::{are_missing, is_passed, left_before};
 use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
 use super::{Call, Step};
@@ -81,8 +81,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
         adaptive_spin::came_by_kernel(self.link);
         let left = self.link.get(Word::Before).saturating_sub(got as u64);
         self.link.set(Word::Before, left);
-        self.link.looks_at_once();
-        let _ = self.direction.goes_on() || welcome(self.link, &self.direction);
+        self.link.reset_look_delay();
+        let _ = self.direction.show_activity() || start_polling(self.link, &self.direction);
     }
 
     /// The program's call, for what is left.

@@ -21,30 +21,30 @@ use omniverb_ring::sync::{AtomicU64, Ordering, fence};
 /// Takes the turn, for the thread of this name, which is not 0. `false`: somebody has it, or
 /// `is_there` says that there is nothing any more by the name that it was found by.
 #[inline(always)]
-pub fn enter(turn: &AtomicU64, thread: u64, is_there: impl FnOnce() -> bool) -> bool {
+pub fn try_lock(lock: &AtomicU64, thread: u64, is_there: impl FnOnce() -> bool) -> bool {
     // SYNC: turn. A fence by itself on x86-64.
-    if turn.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    if lock.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;
     }
     direction::fence();
     let is_there = is_there();
     if !is_there {
-        leave(turn);
+        unlock(lock);
     }
     is_there
 }
 
 /// Gives the turn back.
 #[inline(always)]
-pub fn leave(turn: &AtomicU64) {
+pub fn unlock(lock: &AtomicU64) {
     // SYNC: turn
-    turn.store(0, Ordering::Release);
+    lock.store(0, Ordering::Release);
 }
 
 /// Who has which of these turns; 0: nobody. For who has taken the name away before: nobody comes
 /// after that.
-pub fn who<const TURNS: usize>(turns: [&AtomicU64; TURNS]) -> [u64; TURNS] {
+pub fn owners<const LOCKS: usize>(locks: [&AtomicU64; LOCKS]) -> [u64; LOCKS] {
     fence(Ordering::SeqCst);
     // SYNC: turn
-    turns.map(|turn| turn.load(Ordering::Acquire))
+    locks.map(|lock| lock.load(Ordering::Acquire))
 }

@@ -3,7 +3,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use omniverb_formats::brief;
+use omniverb_formats::try_guard;
 use std::sync::Arc;
 
 /// A place for links, one after the other, with two numbers by which one may be found.
@@ -33,10 +33,10 @@ impl Place {
             return false;
         }
         let is_its = || self.numbers[number].load(Ordering::SeqCst) == IS_HERE;
-        let has_come = brief::enter(&self.turns[end], thread, is_its);
+        let has_come = try_guard::try_lock(&self.turns[end], thread, is_its);
         if has_come {
             self.memory[end].with_mut(|_| ());
-            brief::leave(&self.turns[end]);
+            try_guard::unlock(&self.turns[end]);
         }
         has_come
     }
@@ -44,7 +44,7 @@ impl Place {
     /// The number is for nothing any more. Whether the link could be ended.
     fn ends(&self) -> bool {
         self.numbers[0].swap(0, Ordering::SeqCst);
-        let is_over = brief::who(self.turns.each_ref()) == [0; 2];
+        let is_over = try_guard::owners(self.turns.each_ref()) == [0; 2];
         if is_over {
             self.memory.iter().for_each(|memory| memory.with_mut(|_| ()));
         }
