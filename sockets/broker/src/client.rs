@@ -174,7 +174,7 @@ impl Client {
             let word = |at| memory.load((row * fallback_ledger::ROW + at) * 8, Ordering::Acquire);
             Kept::decode(&std::array::from_fn(word))
         };
-        (0..ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()
+        (0..fallback_ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()
     }
 
     /// Its offer waits for the other end.

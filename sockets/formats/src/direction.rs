@@ -6,17 +6,17 @@
 //!
 //! ```text
 //! place, of the reader:   own:1 | taken:1 | position:62
-//! welcome, of the reader: 0:2 | life:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
+//! polling, of the reader: 0:2 | activity:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
-//! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
-//!   sleep takes it away, so that what comes then comes by the kernel, which wakes. Who welcomes
-//!   *tries* that first, and looks then whether somebody sleeps: so the writer is never welcome
-//!   for a moment that nobody looks after. Each attempt has a number of its own: one that was taken
-//!   away does not come true by another one that begins then. While somebody *settles* that nobody
-//!   is welcome, nobody can become so. It is a word by itself since it seldom changes: so both ends
-//!   have it at hand.
+//! * *Polling*: the reader polls the ring, and the writer may put bytes there. A reader that is
+//!   about to sleep stops polling, so that bytes then come by the kernel, which wakes it. A thread
+//!   that starts polling *tries* that first, and looks then whether another one sleeps: so the
+//!   writer never finds a ring polled for a moment that nothing looks after. Each attempt has a
+//!   number of its own: one that was cancelled does not come true by another one that begins then.
+//!   While a thread *settles* that nothing polls, none can start. It is a word by itself since it
+//!   seldom changes: so both ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
@@ -41,12 +41,13 @@
 //! **Ordering.** Bytes are copied into the ring, then the head is stored with release (SYNC:
 //! published); the reader loads it with acquire (SYNC: published) before it copies them out. It
 //! moves its position with release (SYNC: read), which the writer loads with acquire (SYNC: read)
-//! before it overwrites what was there. *Two looks*: the writer publishes and then looks whether it
-//! is welcome; the reader takes its welcome away and then looks for bytes, at the head itself
+//! before it overwrites what was there. *Two looks*: the writer publishes and then looks whether
+//! the reader polls; the reader stops polling and then looks for bytes, at the head itself
 //! ([`Direction::waiting`]). Each store is a locked instruction with a full fence behind it, so at
-//! least one of the two looks finds what the other has stored: no byte stays in the ring of
-//! somebody asleep. Who leaves takes its welcome away before it says that the rest is taken: who
-//! publishes and finds itself welcome still does so before, and finds that by its next call.
+//! least one of the two looks finds what the other has stored: no byte stays in the ring of a
+//! thread asleep. A reader that leaves stops polling before it says that the rest is taken. A
+//! writer that publishes and finds the ring polled still does so before, and finds that by its next
+//! call.
 //!
 //! **Trust.** All words may be anything. A position counts for how far it is behind the head, and
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
@@ -198,12 +199,12 @@ impl<M: WordMemory> Direction<M> {
         if word & TRYING == 0 { word } else { 0 }
     }
 
-    /// Of the reader: the writer is welcome already, and sees that the reader does something.
+    /// Of the reader: it polls already, and the writer sees that it does something.
     #[inline]
     pub fn show_activity(&self) -> bool {
         let word = self.memory.word(self.polling);
         let was = word.load(Ordering::Acquire);
-        // Whoever takes the welcome away at this moment has done so.
+        // A thread that stops polling at this moment has done so.
         let next = (was.wrapping_add(1) & !(TRYING | SETTLING)).max(1);
         was != 0
             && was & TRYING == 0
@@ -312,8 +313,8 @@ impl<M: WordMemory> Direction<M> {
         [(self.ring + at, first), (self.ring, length - first)]
     }
 
-    /// Of the writer: what it has copied in behind `head` is the reader's. Whether it is welcome,
-    /// as seen after that; `None` if the direction was stopped meanwhile, and nothing was
+    /// Of the writer: what it has copied in behind `head` is the reader's. Whether the reader
+    /// polls, as seen after that; `None` if the direction was stopped meanwhile, and nothing was
     /// published.
     #[inline(always)]
     pub fn publish(&self, head: Head, bytes: usize) -> Option<bool> {
@@ -347,8 +348,8 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
-    /// to `may` first, and takes the welcome away then: one of the two finds the other. Each
-    /// `attempt` that is under way has another number. Whether the writer is welcome.
+    /// to `may` first, and stops polling then: one of the two finds the other. Each
+    /// `attempt` that is under way has another number. Whether the reader polls.
     pub fn start_polling(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
         let word = self.memory.word(self.polling);
         let trying = TRYING | attempt & !SETTLING;
@@ -361,15 +362,15 @@ impl<M: WordMemory> Direction<M> {
         is_said.is_ok() && next == 1
     }
 
-    /// Of the reader: the writer is welcome, or somebody tries to welcome it at this moment. If not
+    /// Of the reader: it polls, or a thread tries to start at this moment. If not
     /// there is nothing for who goes to sleep to take away.
     #[inline(always)]
     pub fn may_be_polling(&self) -> bool {
         self.memory.load(self.polling, Ordering::Acquire) != 0
     }
 
-    /// Of the reader: calls while the writer is not welcome, and nobody can welcome it, unless it
-    /// is welcome, or somebody tries that. Who does not come back from `act` leaves it so for good.
+    /// Of the reader: calls `act` while it does not poll and no thread can start to, unless it
+    /// polls, or a thread tries to start. Who does not come back from `act` leaves it so for good.
     pub fn while_not_polling(&self, act: impl FnOnce()) {
         let (word, settling) = (self.memory.word(self.polling), TRYING | SETTLING);
         if word.compare_exchange(0, settling, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
@@ -384,7 +385,7 @@ impl<M: WordMemory> Direction<M> {
         let word = self.memory.word(self.polling);
         let mut was = word.load(Ordering::SeqCst);
         for _ in 0..TRIES {
-            // Who settles that nobody is welcome keeps others out until he is done.
+            // A thread that settles that nothing polls keeps others out until it is done.
             if was == TRYING | SETTLING {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Writes down which sockets stay the kernel's, and why, for the broker to show.
 //!
 //! In: a socket that was offered, or never will be. Out: a row of a file of the broker's
-//! (`omniverb_formats::fallback_ledger`), if there is one. It is written once for a socket, when that
-//! becomes the kernel's, and never looked at here.
+//! (`omniverb_formats::fallback_ledger`), if there is one. It is written once for a socket, when
+//! that becomes the kernel's, and never looked at here.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -3,8 +3,8 @@
 //!
 //! Bytes that are sent so overtake those in a ring; a thread that waits so is not woken by a ring.
 //! So the code of the program and of its libraries is searched before the first socket is offered,
-//! and what was loaded since before the next (`omniverb_formats::syscall_instructions`). Code that is made
-//! at run time is not found.
+//! and what was loaded since before the next (`omniverb_formats::syscall_instructions`). Code that
+//! is made at run time is not found.
 
 use core::ffi::c_void;
 use core::ptr;

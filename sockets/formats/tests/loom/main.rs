@@ -236,7 +236,7 @@ impl Sleepers {
         self.0.load(Ordering::SeqCst) == 0
     }
 
-    /// A thread that welcomes the other end if nobody sleeps, and does something before it looks.
+    /// A thread that starts polling if none sleeps, and does something before it looks.
     fn poller(
         &self,
         readers: &Direction<Words>,
@@ -253,8 +253,8 @@ impl Sleepers {
     }
 }
 
-/// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
-/// has it: nobody is welcome while that one sleeps (`receive.rs`, `members.rs`).
+/// A thread starts polling while another one falls asleep on the socket, or in a set that
+/// has it: nothing polls while that one sleeps (`receive.rs`, `members.rs`).
 #[test]
 fn no_thread_polls_while_one_sleeps() {
     loom::model(|| {
@@ -267,7 +267,8 @@ fn no_thread_polls_while_one_sleeps() {
     });
 }
 
-/// The same with two who welcome: an attempt that was taken away does not come true by another one.
+/// The same with two that start polling: an attempt that was cancelled does not come true by
+/// another one.
 #[test]
 fn an_attempt_is_nobody_elses() {
     loom::model(|| {
@@ -280,9 +281,9 @@ fn an_attempt_is_nobody_elses() {
     });
 }
 
-/// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
+/// A set has a mark for each end that may be polled, set by the thread that polls and taken by
 /// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls
-/// asleep and wakes: nobody is welcome without a mark, or beside a sleeper.
+/// asleep and wakes: nothing polls without a mark, or beside a sleeper.
 #[test]
 fn an_end_that_polls_is_marked() {
     let mut model = loom::model::Builder::new();
@@ -296,7 +297,7 @@ fn an_end_that_polls_is_marked() {
         });
         let sets = marked.clone();
         let polling = sleepers.poller(&readers, 1, move || _ = sets.swap(1, Ordering::SeqCst));
-        // Asleep, and awake again: then it welcomes, too.
+        // Asleep, and awake again: then it starts polling, too.
         sleepers.more();
         if marked.load(Ordering::SeqCst) != 0 && readers.may_be_polling() {
             readers.stop_polling();
@@ -315,7 +316,7 @@ fn an_end_that_polls_is_marked() {
     });
 }
 
-/// Who falls asleep leaves alone what is nobody's welcome, and what nobody tries.
+/// A thread that falls asleep leaves alone a ring that none polls or tries to poll.
 #[test]
 fn who_falls_asleep_takes_attempts_away() {
     loom::model(|| {
@@ -330,7 +331,7 @@ fn who_falls_asleep_takes_attempts_away() {
     });
 }
 
-/// The same, and the other end puts bytes there as soon as it is welcome: who sleeps has looked
+/// The same, and the other end puts bytes there as soon as the reader polls: who sleeps has looked
 /// after that, or is woken by the kernel.
 #[test]
 fn no_writer_sees_polling_beside_a_sleeper() {
@@ -340,7 +341,7 @@ fn no_writer_sees_polling_beside_a_sleeper() {
         let other = sleepers.poller(&readers, 1, || {});
         let writer = thread::spawn(move || {
             let head = fill(&writers);
-            // Not welcome: by the kernel. It is only looked at here, before and behind.
+            // Not polling: by the kernel. It is only looked at here, before and behind.
             let was_polling = writers.is_polling();
             was_polling && writers.publish(head, 8) == Some(true)
         });
@@ -381,7 +382,7 @@ fn what_was_seen_is_enough() {
     });
 }
 
-/// A thread shows that it reads while another one falls asleep: nobody is welcome for that.
+/// A thread shows that it reads while another one falls asleep: nothing polls for that.
 #[test]
 fn showing_activity_does_not_start_polling() {
     loom::model(|| {

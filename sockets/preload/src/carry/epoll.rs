@@ -1,9 +1,9 @@
 //! Waits in epoll sets that have carried members.
 //!
 //! The set is the kernel's, and so is everything that it tells. What it cannot see is added: bytes
-//! in the ring of a member. Nobody is woken for those: before the kernel sleeps no member welcomes
-//! them any more, so that what comes then comes by the kernel. A member that has to be left alone
-//! while somebody sleeps in its set is the kernel's from then on.
+//! in the ring of a member. Nothing wakes for those: before the kernel sleeps no member is polled
+//! by them any more, so that what comes then comes by the kernel. A member that has to be left
+//! alone while somebody sleeps in its set is the kernel's from then on.
 //!
 //! An edge is news: bytes that were published since the member was last told of, or changed. One
 //! event is told of a member, so what the kernel and the ring have to say is put together.
@@ -371,7 +371,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         }
     }
 
-    /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
+    /// Looks for a moment, polling all members. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
         if !member_polling::start_polling(self.slot, READABLE) {
             return self.ask_first();
@@ -423,7 +423,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         }
     }
 
-    /// Waits in the kernel, while no member is welcome.
+    /// Waits in the kernel, while no member is polled.
     fn sleep_once(&self, limit: Limit) -> c_int {
         unlinked_calls::falls_asleep(self.set);
         member_polling::stop_polling(self.slot);

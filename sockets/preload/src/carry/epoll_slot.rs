@@ -1,13 +1,13 @@
 //! Keeps the state of an epoll set that has carried members.
 //!
-//! **Who is maybe ready.** Of many members few do something at a time. A member is *maybe ready* if
-//! its other end may be welcome, or has put bytes into the ring that were not read, or there is an
-//! error to be told: only those have news, and only those are looked at by calls that wait. It is
-//! so from when it joins, or gets its memory; the attempt to welcome makes it so, and while
-//! somebody ends it nobody can make one (`member_polling.rs`). So who goes to sleep finds all who
-//! may be welcome among those that are maybe ready. (Bytes that the other end wanted to take back,
-//! and the kernel had no room for, may be in a ring besides: the program is told of those that the
-//! kernel has before them, and welcomes the other end by receiving these.)
+//! **Which members may be ready.** Of many members few do something at a time. A member *may be
+//! ready* if this end polls its ring, or the peer has put bytes there that were not read, or there
+//! is an error to be told. Only those have events, and only those are looked at by calls that wait.
+//! A member may be ready from when it joins, or gets its memory. The attempt to start polling marks
+//! it, and while a thread takes the mark away no thread can start to poll (`member_polling.rs`). So
+//! a thread that goes to sleep finds all polled members among those that may be ready. (Bytes that
+//! the peer wanted to reclaim, and the kernel had no room for, may be in a ring besides: the
+//! program is told of the kernel's bytes before them, and starts polling by receiving these.)
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -37,7 +37,7 @@ const ASKED: usize = 5;
 pub(super) const MANY: usize = 6;
 pub(super) const HAND: usize = 7;
 pub(super) const TOLD: usize = 8;
-/// Somebody slept since those who are maybe ready were welcomed.
+/// A thread slept since members that may be ready were polled.
 pub(super) const AWAY: usize = 9;
 /// Instead of an id: somebody makes the slot.
 const BUSY: u64 = 1 << 63;
@@ -206,7 +206,7 @@ impl EpollSlot {
             && receive_queue::waiting(link) == 0
     }
 
-    /// A link becomes a member, or is to be welcome again.
+    /// A link becomes a member, or is to be polled again.
     pub(super) fn comes(self, link: Link) {
         link.set(Word::Since, self.word(TOLD));
         link.set(Word::Idle, 0);

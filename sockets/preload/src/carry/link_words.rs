@@ -84,10 +84,10 @@ pub(super) enum Word {
     Quiet,
     /// Where that word is: its memory, and which side writes there; 0: it has none.
     Glance,
-    /// How often in a row, of late, somebody went to sleep in its set who had welcomed the other
-    /// end for nothing, or could not welcome it.
+    /// How often in a row, of late, somebody went to sleep in its set who had polled for the other
+    /// end for nothing, or could not poll.
     Idle,
-    /// The other end was welcomed by who waits in its set, and nobody has taken that away.
+    /// A thread that waits in its set polls it, and none has stopped that.
     IsPolled,
 
     /// The descriptor that it was offered by.

@@ -72,7 +72,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The slot of an index. Whoever has it by that must hold it already, or have a turn at it.
+    /// The slot of an index. Whoever has it by that must hold it already, or have its lock.
     #[inline(always)]
     pub(super) fn at(index: u32) -> Option<Link> {
         let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
@@ -440,7 +440,7 @@ fn claim() -> Option<Link> {
     (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
         let holders = link.word(Word::Holders);
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        // A turn that is taken for good (in the middle of a call, of a thread that a child of
+        // A lock that is taken for good (in the middle of a call, of a thread that a child of
         // `fork` does not have) would be in its way.
         let is_ours = holders.load(Ordering::Relaxed) == 0
             && !link.is_in_short_call()
@@ -461,7 +461,7 @@ pub(super) fn make(fd: c_int) -> Option<Link> {
     link.leave_set();
     let (generation, home) =
         (link.get(Word::Generation).wrapping_add(1) & 0x7fff_ffff, link.home());
-    // Somebody who has come too late may have one of these turns, and gives it back himself.
+    // Somebody who has come too late may have one of these locks, and releases it.
     let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
     let others = link.words.iter().enumerate().filter(|(at, _)| !stays.contains(at));
     others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));

@@ -1,10 +1,10 @@
 //! Tells peers of a set's members whether this end polls their rings.
 //!
-//! All who are maybe ready, while somebody waits by looking; none, while somebody sleeps. To send
-//! somebody away costs both ends something, and so does to welcome him: who was welcomed for
-//! nothing, or could not be, [`IDLE`] times in a row is maybe ready no more, until the program
-//! receives by him, or waits for him otherwise. And of more than [`CROWD`] those are sent away who
-//! had nothing when the others had much.
+//! A thread that waits by polling polls all members that may be ready; while a thread sleeps in the
+//! set none is polled. To stop polling a member costs both ends something, and so does to start
+//! again. A member that was polled in vain, or could not be polled, [`IDLE`] times in a row may be
+//! ready no more, until the program receives by it, or waits for it otherwise. Of more than
+//! [`CROWD`] members those are dropped that had nothing while the others had much.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -14,13 +14,13 @@ use super::epoll_slot::{AWAY, CROWD, EpollSlot, HAND, MANY, SKIP, TOLD};
 use super::links::{self, Link, Memory, Word};
 use super::{reader_polling, receive_queue};
 
-/// So often in a row a member is welcomed for nothing.
+/// So often in a row a member is polled in vain.
 const IDLE: u64 = 4;
 /// From so many on it is looked which of them have nothing while others are told of so often.
 const SOME: u64 = 1 << 6;
 const AGE: u64 = 2 * CROWD;
 
-/// A member that is held is not maybe ready any more, unless its other end is welcome, or there are
+/// A member that is held is not maybe ready any more, unless its ring is polled, or there are
 /// bytes.
 fn mark_idle(slot: EpollSlot, link: Link) {
     let Some(direction) = link.inward() else { return };
@@ -36,8 +36,8 @@ fn mark_idle(slot: EpollSlot, link: Link) {
     });
 }
 
-/// Welcomes the other ends of all that are maybe ready and want to hear of bytes. Whether any is
-/// welcome.
+/// Starts polling all members that may be ready and want to hear of bytes. Whether any is
+/// polled.
 pub(super) fn start_polling(slot: EpollSlot, wanted: u32) -> bool {
     let (mut is_any, mut many) = (false, 0);
     slot.each_maybe_ready(|link| {
@@ -75,7 +75,7 @@ pub(super) fn resume_polling(slot: EpollSlot, wanted: u32) {
     }
 }
 
-/// Sends the other ends of all that are maybe ready away: somebody is about to sleep. He looks
+/// Stops polling all members that may be ready: a thread is about to sleep. It looks
 /// closely at each once more then.
 pub(super) fn stop_polling(slot: EpollSlot) {
     let is_polling = |one: Direction<Memory>| one.may_be_polling();
@@ -92,7 +92,7 @@ pub(super) fn stop_polling(slot: EpollSlot) {
     slot.set_word(AWAY, 1);
 }
 
-/// The other end of a member that is held is not welcome any more.
+/// The ring of a member that is held is not polled any more.
 fn stop_polling_member(link: Link) {
     let Some(direction) = link.inward() else { return };
     link.set(Word::IsPolled, 0);

@@ -1,7 +1,7 @@
 //! Waits in `poll`, `select` and their kind for sockets of which some are carried.
 //!
 //! The kernel is asked what the program asks it; what it cannot see is added: bytes in a ring, and
-//! an error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so
+//! an error that is ours to tell. Before the kernel sleeps no ring is polled any more, so
 //! that bytes that come wake.
 
 use core::cell::RefCell;
@@ -276,14 +276,14 @@ fn looks(all: &mut [libc::pollfd]) -> bool {
     found
 }
 
-/// Some other end is welcome.
+/// Some ring is polled.
 fn any_is_polling(all: &mut [libc::pollfd]) -> bool {
     let mut found = false;
     each(all, |_, link| found |= reader_polling::is_polling(link));
     found
 }
 
-/// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
+/// Looks for a moment, polling all rings. What there is to tell; 0: nothing.
 fn look_for_a_moment(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
     let mut is_any_polling = false;
     each(all, |one, link| {

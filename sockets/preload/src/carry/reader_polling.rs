@@ -21,7 +21,7 @@ const LINKS: u64 = 64;
 /// What came last came there.
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the other end may be welcome: nobody else would have to be woken.
+/// Whether this end may poll: no other thread would have to be woken.
 fn may_poll(link: Link) -> bool {
     let closed = Flag::NeverPolls as u64 | Flag::Ended as u64;
     let link_flags = closed | Flag::Shared as u64 | Flag::Broken as u64;
@@ -30,12 +30,13 @@ fn may_poll(link: Link) -> bool {
     is_awake && link.get(Word::Flags) & link_flags == 0
 }
 
-/// The other end is welcome.
+/// This end polls the ring.
 pub(super) fn is_polling(link: Link) -> bool {
     link.inward().is_some_and(|direction| direction.is_polling())
 }
 
-/// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
+/// Starts polling, unless a thread went to sleep at this moment, or the peer puts nothing there any
+/// more.
 pub(super) fn start_polling(link: Link, direction: &Direction<Memory>) -> bool {
     may_put(link, direction)
         && (direction.is_polling() || is_worth_polling(link) && try_start(link, direction))
@@ -48,7 +49,7 @@ pub(super) fn start_polling_member(link: Link) -> bool {
     })
 }
 
-/// It may put something there still, and may be welcome.
+/// The peer may put something there still, and this end may poll.
 fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
     let is_stopped = direction.head().is_stopped();
     if is_stopped {
@@ -70,10 +71,11 @@ fn is_worth_polling(link: Link) -> bool {
 }
 
 fn try_start(link: Link, direction: &Direction<Memory>) -> bool {
-    // Of this process: links whose memory others have, too, are not welcoming any more.
+    // Of this process: links whose memory others have, too, are not polled any more.
     static LAST: AtomicU64 = AtomicU64::new(0);
     direction.start_polling(LAST.fetch_add(1, Ordering::Relaxed), || {
-        // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
+        // A thread that goes to sleep in its set looks there for polled members, after it has said
+        // so.
         link.mark_maybe_ready();
         may_poll(link)
     })

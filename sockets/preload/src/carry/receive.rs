@@ -1,7 +1,7 @@
 //! Receives bytes of the kernel and of the ring, in order.
 //!
 //! Those of the kernel come before those in the ring. A call that finds neither looks for a moment,
-//! with the other end welcome to use the ring. Then it takes the welcome away and sleeps in the
+//! polling the ring, which the peer may use meanwhile. Then it stops polling and sleeps in the
 //! very call that the program has made: what comes then comes by the kernel. So limits of time,
 //! signals, restarts and cancellation are the kernel's own.
 
@@ -403,7 +403,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// The same for a call that waits: another thread may have had what the kernel has shown, and
-    /// nobody sleeps while the other end is welcome.
+    /// no thread sleeps while this end polls.
     fn ask_without_waiting(&mut self, place: Place) -> Step {
         let before = kernel_socket::errno();
         let result = self.without_waiting(place);

@@ -72,7 +72,7 @@ pub(super) fn link_of(
         Found::Offered(link) => {
             link.word(counts).fetch_add(1, Ordering::SeqCst);
             // Its memory may have come before that was said: then there may be bytes in the ring,
-            // or the other end may be welcome already.
+            // or this end may be polling already.
             let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
             let result = if has_come { None } else { Some(native()) };
             link.word(counts).fetch_sub(1, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 //! Into the ring while the other end looks there; otherwise what it has not read is taken back and
 //! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
 //!
-//! One thread at a time has the turn ([`super::writer_lock`]) to do either.
+//! One thread at a time has the lock ([`super::writer_lock`]) to do either.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -69,7 +69,7 @@ pub(super) fn send_file(
     }
 }
 
-/// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing
+/// All of it goes into the ring at once, if the lock is free and all is simple. `false`: nothing
 /// has gone there.
 #[inline(always)]
 fn put_all(link: Link, direction: &Direction<Memory>, fd: c_int, parts: &Parts<'_>) -> bool {

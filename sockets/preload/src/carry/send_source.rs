@@ -112,7 +112,7 @@ impl Source for File {
     }
 
     /// From where the kernel keeps the file into the ring, without another copy. What it would have
-    /// to fetch first it sends itself: others wait for the turn meanwhile.
+    /// to fetch first it sends itself: others wait for the lock meanwhile.
     fn fill(
         &self,
         link: Link,

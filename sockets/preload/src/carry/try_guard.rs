@@ -35,12 +35,12 @@ impl Drop for TryGuard {
     }
 }
 
-/// The link of a descriptor, if it has one with memory, and the turn at it is free.
+/// The link of a descriptor, if it has one with memory, and the lock at it is free.
 #[inline(always)]
 pub(super) fn enter(fd: c_int, lock: Word) -> Option<TryGuard> {
     let (link, is_its) = links::find(fd)?;
     let lock = link.word(lock);
     let is_its = || is_its() && link.get(Word::Memory) != 0;
-    // One that is made gives the turn back.
+    // One that is made gives the lock back.
     try_guard::try_lock(lock, memory_owner::this_thread(), is_its).then(|| TryGuard { link, lock })
 }

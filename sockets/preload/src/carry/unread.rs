@@ -53,7 +53,7 @@ pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// What the other end has not read goes through the kernel. `false` if there is no room for all of
-/// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
+/// it there now; then the rest is still in the ring. For whoever has the lock, or has stopped the
 /// direction.
 pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
     let (place, head) = (direction.place(), direction.head());
@@ -193,7 +193,7 @@ pub(super) fn may_have_bytes(link: Link) {
 
 /// What was copied in behind `head` is the other end's. Whether that looks there still; if it does
 /// not, it has read that, or the kernel has it. `None`: the direction was stopped, and nothing has
-/// happened. For who has the turn.
+/// happened. For who has the lock.
 #[inline(always)]
 pub(super) fn publish(
     link: Link,

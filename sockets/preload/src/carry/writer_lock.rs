@@ -1,9 +1,9 @@
 //! Locks a ring for the one thread that puts bytes into it, or reclaims them.
 //!
-//! It may be left in the middle (`longjmp` out of a signal handler), or interrupted by a handler
-//! that sends: whoever finds the turn his own, or taken for too long, stops the direction for good
-//! and goes on by the kernel. What was interrupted then finds that nothing was published, and goes
-//! the same way.
+//! The lock may be left in the middle (`longjmp` out of a signal handler), or interrupted by a
+//! handler that sends. A thread that finds itself the owner, or the lock taken for too long, stops
+//! the direction for good and goes on by the kernel. The interrupted call then finds that nothing
+//! was published, and goes the same way.
 
 use core::sync::atomic::Ordering;
 
@@ -13,17 +13,17 @@ use rustix::thread::sched_yield;
 use super::links::{self, Link, Memory, Word};
 use crate::memory_owner;
 
-/// How often the turn is tried, and how many of these times without giving the processor away.
+/// How often the lock is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
 
-/// Has the turn, if it is free.
+/// Has the lock, if it is free.
 #[inline(always)]
 pub(super) fn try_lock(link: Link) -> bool {
     try_guard::try_lock(link.word(Word::Writer), memory_owner::this_thread(), || true)
 }
 
-/// Has the turn. `false`: the direction was stopped instead.
+/// Has the lock. `false`: the direction was stopped instead.
 pub(super) fn lock(link: Link, direction: &Direction<Memory>) -> bool {
     let (word, me) = (link.word(Word::Writer), memory_owner::this_thread());
     for tried in 0..TRIES {
