@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! place, of the reader:   own:1 | taken:1 | position:62
-//! polling, of the reader: 0:2 | activity:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
+//! polling, of the reader: 0:2 | life:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
