@@ -11,12 +11,11 @@
 //! ```
 //!
 //! * *Polling*: the reader polls the ring, and the writer may put bytes there. A reader that is
-//!   about to sleep stops polling, so that bytes then come by the kernel, which wakes it. A thread
-//!   that starts polling *tries* that first, and looks then whether another one sleeps: so the
-//!   writer never finds a ring polled for a moment that nothing looks after. Each attempt has a
-//!   number of its own: one that was cancelled does not come true by another one that begins then.
-//!   While a thread *settles* that nothing polls, none can start. It is a word by itself since it
-//!   seldom changes: so both ends have it at hand.
+//!   about to sleep stops polling, so that bytes come by the kernel, which wakes it. A thread that
+//!   starts polling *tries* that first, and looks then whether another one sleeps: so the writer
+//!   never finds a ring polled that nothing looks after. Each attempt has a number of its own: one
+//!   that was cancelled does not come true by a later one. While a thread *settles* that nothing
+//!   polls, none can start. The word seldom changes: so both ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
