@@ -166,24 +166,24 @@ pub(crate) const FLAGS: c_int =
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Was {
     entry: Entry,
-    /// How many forks were begun ([`fork_refcount::forks`]).
+    /// How many forks were begun ([`fork_refcount::fork_count`]).
     forks: u64,
 }
 
 impl Call {
     /// Before the call. What it returns is for [`Self::after`].
     pub(crate) fn before(self) -> Was {
-        if !memory_owner::is_ours() {
+        if !memory_owner::is_this_process() {
             return Was::default();
         }
-        let forks = fork_refcount::forks();
+        let forks = fork_refcount::fork_count();
         if let Some(fd) = self.uses() {
             table::look(fd);
             unlinked_calls::count_one(fd);
         }
         if let Some(from) = self.duplicates() {
             // One process is counted once.
-            fork_refcount::slips(from);
+            fork_refcount::mark_untracked(from);
         }
         Was { entry: self.changes(), forks }
     }
@@ -217,7 +217,7 @@ impl Call {
             Self::DupTo { from, to } if from != to => DESCRIPTORS.forget(to),
             Self::CloseRange { first, last, flags } => {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-                    memory_owner::parts();
+                    memory_owner::mark_fd_tables_apart();
                 } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
                     table::forget_range(first, last);
                 }
@@ -230,7 +230,7 @@ impl Call {
 
     /// After it. `errno` is what it is then.
     pub(crate) fn after(self, was: Was, result: isize) {
-        if !memory_owner::is_ours() {
+        if !memory_owner::is_this_process() {
             return;
         }
         if result >= 0 {
@@ -240,7 +240,7 @@ impl Call {
         }
         if let Some(from) = self.duplicates().filter(|_| result >= 0) {
             // It may be for something else than before, of which the duplicate is.
-            fork_refcount::slips(from);
+            fork_refcount::mark_untracked(from);
         }
         if let Some(fd) = self.uses() {
             unlinked_calls::uncount_one(fd);
@@ -298,14 +298,16 @@ impl Call {
             },
             Self::Close(fd) => {
                 table::left(fd, was);
-                fork_refcount::closed(fd);
+                fork_refcount::release_closed(fd);
             }
-            Self::CloseRange { first, last, flags: 0 } => fork_refcount::closed_range(first, last),
+            Self::CloseRange { first, last, flags: 0 } => {
+                fork_refcount::release_closed_range(first, last)
+            }
             Self::Dup(from) => DESCRIPTORS.copy(from, result),
             Self::DupTo { from, to } if from != to => {
                 table::left(to, was);
                 DESCRIPTORS.copy(from, to);
-                fork_refcount::closed(to);
+                fork_refcount::release_closed(to);
             }
             Self::Control { fd, command, argument } => {
                 control(fd, command, argument, result);
@@ -333,7 +335,7 @@ impl Call {
             // `close` has closed, whatever it says, if there was anything.
             Self::Close(fd) => {
                 table::left(fd, was);
-                fork_refcount::closed(fd);
+                fork_refcount::release_closed(fd);
             }
             _ => {}
         }
@@ -345,7 +347,7 @@ impl Call {
 /// came out of the call as a copy.
 fn shared_since(fd: c_int, forks: u64) {
     fence(Ordering::SeqCst);
-    if fork_refcount::forks() != forks {
+    if fork_refcount::fork_count() != forks {
         fallback_ledger::keep(fd, Why::Shared);
     }
 }

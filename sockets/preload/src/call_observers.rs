@@ -18,7 +18,7 @@ use crate::{
 const STANDARD: u32 = 2;
 
 fn keep(fd: c_int, why: Why) {
-    if memory_owner::is_ours() && table::look(fd).kind().is_stream() {
+    if memory_owner::is_this_process() && table::look(fd).kind().is_stream() {
         carry::leave(fd);
         fallback_ledger::keep(fd, why);
     }
@@ -27,7 +27,7 @@ fn keep(fd: c_int, why: Why) {
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vector(fd: c_int) {
-    fork_refcount::outlasts(fd);
+    fork_refcount::may_outlive_close(fd);
     carry::leave(fd);
 }
 
@@ -154,18 +154,18 @@ pub unsafe extern "C" fn ov_look_freopen(
 }
 
 unsafe fn forget(stream: *mut libc::FILE) {
-    if stream.is_null() || !memory_owner::is_ours() {
+    if stream.is_null() || !memory_owner::is_this_process() {
         return;
     }
     // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
     // his.
     let fd = keeping_errno(|| unsafe { libc::fileno(stream) });
     // It is closed in a moment.
-    fork_refcount::spread(fd);
+    fork_refcount::mark_escaped(fd);
     carry::forget(fd);
     light::closes(fd);
     table::forget(fd);
-    fork_refcount::closed(fd);
+    fork_refcount::release_closed(fd);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
@@ -174,7 +174,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
     carry::forks_unseen();
     light::forks();
-    if keeps_standard == 0 && memory_owner::is_ours() {
+    if keeps_standard == 0 && memory_owner::is_this_process() {
         table::forget_range(0, STANDARD);
     }
 }
@@ -185,11 +185,11 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
     carry::close(fd);
     light::closes(fd);
     light::closes_range(0, STANDARD);
-    if memory_owner::is_ours() {
-        fork_refcount::spread(fd);
+    if memory_owner::is_this_process() {
+        fork_refcount::mark_escaped(fd);
         table::forget_range(0, STANDARD);
         table::forget(fd);
-        fork_refcount::closed(fd);
+        fork_refcount::release_closed(fd);
     }
 }
 
@@ -197,14 +197,14 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
     carry::lends();
-    memory_owner::lends();
+    memory_owner::begin_vfork();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
     carry::clones(flags);
-    memory_owner::clones(flags);
+    memory_owner::note_clone(flags);
 }
 
 /// `unshare`.
@@ -212,7 +212,7 @@ pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int
 pub extern "C" fn ov_look_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
         carry::stop();
-        memory_owner::parts();
+        memory_owner::mark_fd_tables_apart();
     }
 }
 

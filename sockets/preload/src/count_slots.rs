@@ -3,7 +3,7 @@
 //! whose.
 //!
 //! A descriptor's slot is of the socket of an id (`table`), which is gone as soon as the descriptor
-//! is about to be closed: so it is seen that one is being closed. It is *tied* by whoever forks
+//! is about to be closed: so it is seen that one is being closed. It is *bound* by whoever forks
 //! first, and given up once, by whoever changes the word from that.
 
 use core::ffi::c_int;
@@ -23,7 +23,7 @@ const BYTES: usize = SOCKETS * WORDS * size_of::<AtomicU64>();
 /// Words of a descriptor: `id:32 | index:32` of its socket's slot, or 0; the socket's cookie; which
 /// of those that were in the family's slot; the fork that it was counted by last.
 const SLOT_WORDS: usize = 4;
-const TIED: usize = 0;
+const BOUND: usize = 0;
 const COOKIE: usize = 1;
 const GENERATION: usize = 2;
 const FORK: usize = 3;
@@ -66,21 +66,21 @@ pub(crate) fn is_made() -> bool {
 
 /// How this process comes to have a socket no more.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum Release {
     /// It has it no more, for sure.
-    Surely,
+    Certain,
     /// It may have it still, or somebody by it.
-    Perhaps,
+    Possible,
 }
 
 /// What a descriptor's slot was at one moment.
 #[derive(Clone, Copy)]
-pub(crate) struct Tie {
+pub(crate) struct Binding {
     word: u64,
     pub(crate) name: CountKey,
 }
 
-impl Tie {
+impl Binding {
     /// The socket that it is of.
     pub(crate) fn id(self) -> u32 {
         (self.word >> 32) as u32
@@ -124,26 +124,26 @@ impl CountSlot {
 
     /// From `was` on to `next`, if nobody else has changed it.
     fn change(self, was: u64, next: u64) -> bool {
-        self.0[TIED].compare_exchange(was, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.0[BOUND].compare_exchange(was, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// What it is tied to. The name is written before that, and a socket is tied once: so what is
+    /// What it is bound to. The name is written before that, and a socket is bound once: so what is
     /// read between the same two words is its.
-    pub(crate) fn tie(self) -> Tie {
+    pub(crate) fn binding(self) -> Binding {
         loop {
-            let word = self.get(TIED);
+            let word = self.get(BOUND);
             let (cookie, generation) = (self.get(COOKIE), self.get(GENERATION) as u32);
-            if self.get(TIED) == word {
-                return Tie { word, name: CountKey { index: word as u32, generation, cookie } };
+            if self.get(BOUND) == word {
+                return Binding { word, name: CountKey { index: word as u32, generation, cookie } };
             }
         }
     }
 
-    /// Ties it to a socket for which `claim` finds a slot of the family's, for a fork. `false` if
+    /// Binds it to a socket for which `claim` finds a slot of the family's, for a fork. `false` if
     /// there is none, or somebody else is at it.
-    pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<CountKey>) -> bool {
+    pub(crate) fn bind(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<CountKey>) -> bool {
         let mine = u64::from(id) << 32;
-        // From here on nobody else writes the name: a tie without an index is left alone.
+        // From here on nobody else writes the name: a binding without an index is left alone.
         if !self.change(0, mine) {
             return false;
         }
@@ -167,17 +167,17 @@ impl CountSlot {
     }
 
     /// Whoever may have it is not counted.
-    pub(crate) fn spread(self) {
-        process_counts().mark_unknown(self.tie().name);
+    pub(crate) fn mark_escaped(self) {
+        process_counts().mark_unknown(self.binding().name);
     }
 
     /// This process is counted no more. Once for each that was counted: whoever finds the word
     /// changed leaves it at that.
-    pub(crate) fn retire(self, tie: Tie, gone: Gone) {
-        if tie.name.index != 0 && self.change(tie.word, 0) {
-            match gone {
-                Gone::Surely => process_counts().decrement(tie.name),
-                Gone::Perhaps => process_counts().abandon(tie.name),
+    pub(crate) fn release(self, binding: Binding, release: Release) {
+        if binding.name.index != 0 && self.change(binding.word, 0) {
+            match release {
+                Release::Certain => process_counts().decrement(binding.name),
+                Release::Possible => process_counts().abandon(binding.name),
             }
         }
     }

@@ -43,7 +43,7 @@ pub(crate) fn keep(fd: c_int, why: Why) {
         && table::look(fd).kind().is_stream();
     DESCRIPTORS.keep(fd, why);
     // What other processes may not know of it.
-    fork_refcount::spread(fd);
+    fork_refcount::mark_escaped(fd);
     if is_new {
         write(fd, None, reason(why));
     }
@@ -91,7 +91,7 @@ fn reason(why: Why) -> Reason {
 /// Unless the descriptor is another socket's by now than the one that is meant.
 fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     let place = PLACE.load(Ordering::Acquire);
-    if place == 0 || fd < 0 || !memory_owner::is_ours() {
+    if place == 0 || fd < 0 || !memory_owner::is_this_process() {
         return;
     }
     // SAFETY: the program's socket, for these calls; they fail if there is none.

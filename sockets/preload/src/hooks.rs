@@ -25,7 +25,7 @@ pub(crate) fn nothing_there() -> c_int {
 /// A descriptor of the library's own, in a process that knows it.
 #[inline]
 pub(crate) fn is_own(fd: c_int) -> bool {
-    library_fds::has(fd) && memory_owner::is_ours()
+    library_fds::has(fd) && memory_owner::is_this_process()
 }
 
 functions! {
@@ -177,7 +177,7 @@ functions! {
             Asked::Unknown => return carry::send_file(to, None, native),
             Asked::Other => {}
         }
-        fork_refcount::outlasts(to);
+        fork_refcount::may_outlive_close(to);
         carry::stop_sending(to);
         carry::may_wait(to);
         native()
@@ -227,7 +227,7 @@ functions! {
             carry::stop();
         }
         let call = Call::CloseRange { first, last, flags };
-        if !library_fds::is_among(first, last) || !memory_owner::is_ours() {
+        if !library_fds::is_among(first, last) || !memory_owner::is_this_process() {
             // SAFETY: the program's arguments, as they are.
             return watched(call, || unsafe { next_close_range(first, last, flags) });
         }
@@ -247,7 +247,7 @@ functions! {
         light::closes_range(begin, u32::MAX);
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
-        if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_ours() {
+        if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_this_process() {
             // SAFETY: the program's argument, as it is.
             unsafe { next_closefrom(first) };
             call.after(call_effects::Was::default(), 0);

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
 }
 
 fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
-    if memory_owner::is_apart() {
+    if memory_owner::are_fd_tables_apart() {
         return out.write_str("nothing is sure");
     }
     let entry = table::look(fd);
@@ -38,7 +38,11 @@ fn describe(fd: c_int, out: &mut Words<'_>) -> fmt::Result {
         out.write_str(" duplicated")?;
     }
     if entry.is_shared() {
-        out.write_str(if fork_refcount::has(fd, entry, None) { " alone" } else { " shared" })?;
+        out.write_str(if fork_refcount::is_sole_holder(fd, entry, None) {
+            " alone"
+        } else {
+            " shared"
+        })?;
     }
     if entry.was_found() {
         out.write_str(" found")?;

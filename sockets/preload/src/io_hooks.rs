@@ -195,7 +195,7 @@ functions! {
         if let Some(got) = light {
             return got;
         }
-        fork_refcount::outlasts(fd);
+        fork_refcount::may_outlive_close(fd);
         carry::leave(fd);
         carry::may_sleep();
         let call = Call::ReceiveMany(messages);
@@ -301,7 +301,7 @@ functions! {
             return sent;
         }
         carry::stays_with_kernel(fd, flags);
-        fork_refcount::outlasts(fd);
+        fork_refcount::may_outlive_close(fd);
         carry::stop_sending(fd);
         if !messages.is_null() && carry::may_pass(fd) {
             for index in 0..count.min(MESSAGES) as usize {

@@ -22,7 +22,7 @@ struct Wiped {
     rest: [u8; PAGE - 4],
 }
 
-static HERE: Wiped = Wiped { process: AtomicU32::new(0), rest: [0; PAGE - 4] };
+static WIPED_PAGE: Wiped = Wiped { process: AtomicU32::new(0), rest: [0; PAGE - 4] };
 
 /// Somebody with this memory may be another process, at any time from now on.
 const SHARED: u32 = 1;
@@ -34,7 +34,7 @@ static DOUBTS: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
     /// Two words of the calling thread: it is making, or is, a child that has its memory; and it is
-    /// at a lane ([`AtLane`]).
+    /// at a lane ([`LaneGuard`]).
     fn ov_sockets_thread() -> *const [AtomicU32; 2];
 }
 
@@ -52,12 +52,12 @@ fn thread() -> &'static AtomicU32 {
 
 /// The thread is at a lane of a light connection, until this is dropped: what interrupts it and
 /// comes to light connections is refused.
-pub(crate) struct AtLane(&'static [AtomicU32; 2]);
+pub(crate) struct LaneGuard(&'static [AtomicU32; 2]);
 
-impl AtLane {
+impl LaneGuard {
     /// `None`: it is, and was interrupted.
     #[inline(always)]
-    pub(crate) fn enter() -> Option<AtLane> {
+    pub(crate) fn enter() -> Option<LaneGuard> {
         let words = words();
         if words[1].load(Ordering::Relaxed) != 0 {
             return None;
@@ -65,7 +65,7 @@ impl AtLane {
         // A handler that interrupts this between the two is through before it goes on.
         words[1].store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        Some(AtLane(words))
+        Some(LaneGuard(words))
     }
 
     /// As [`this_thread`].
@@ -75,7 +75,7 @@ impl AtLane {
     }
 }
 
-impl Drop for AtLane {
+impl Drop for LaneGuard {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
@@ -84,13 +84,13 @@ impl Drop for AtLane {
 }
 
 /// In a child of `fork`: what its parent's thread did it does not.
-pub(crate) fn is_at_no_lane() {
+pub(crate) fn leave_lane_in_child() {
     words()[1].store(0, Ordering::Relaxed);
 }
 
 /// It is at one, and was interrupted there.
 #[inline(always)]
-pub(crate) fn is_at_lane() -> bool {
+pub(crate) fn is_in_lane_call() -> bool {
     words()[1].load(Ordering::Relaxed) != 0
 }
 
@@ -101,15 +101,15 @@ pub(crate) fn this_thread() -> u64 {
 }
 
 /// A child of `fork` is known, whoever makes it.
-pub(crate) fn knows_children() -> bool {
+pub(crate) fn detects_forks() -> bool {
     DOUBTS.load(Ordering::Relaxed) & KEPT == 0
 }
 
 /// At the start.
 pub(crate) fn begin() {
-    HERE.process.store(who(), Ordering::Relaxed);
-    let page = (&raw const HERE).cast_mut().cast();
-    debug_assert!(HERE.rest.len() < PAGE);
+    WIPED_PAGE.process.store(process_id(), Ordering::Relaxed);
+    let page = (&raw const WIPED_PAGE).cast_mut().cast();
+    debug_assert!(WIPED_PAGE.rest.len() < PAGE);
     // SAFETY: a page of our own, of which a child is to see zeros.
     if unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
         DOUBTS.fetch_or(KEPT, Ordering::Relaxed);
@@ -118,26 +118,26 @@ pub(crate) fn begin() {
 
 /// What this thread does with descriptors concerns the tables in this memory.
 #[inline(always)]
-pub(crate) fn is_ours() -> bool {
+pub(crate) fn is_this_process() -> bool {
     let doubts = DOUBTS.load(Ordering::Relaxed);
     if doubts == 0 && thread().load(Ordering::Relaxed) == 0 {
         return true;
     }
-    is_ours_after_all(doubts)
+    is_this_process_after_all(doubts)
 }
 
 #[cold]
-fn is_ours_after_all(doubts: u32) -> bool {
+fn is_this_process_after_all(doubts: u32) -> bool {
     if doubts & APART != 0 {
         return false;
     }
-    let who = who();
-    let known = HERE.process.load(Ordering::Relaxed);
+    let process_id = process_id();
+    let known = WIPED_PAGE.process.load(Ordering::Relaxed);
     // A page that is not wiped names the parent in a child of `fork`, whose memory is its own all
     // the same. Then nobody can tell, and nothing is known.
     if known == 0 {
-        HERE.process.store(who, Ordering::Relaxed);
-    } else if known != who {
+        WIPED_PAGE.process.store(process_id, Ordering::Relaxed);
+    } else if known != process_id {
         return false;
     }
     // The child is gone, or runs another program: a parent of `vfork` waits for that.
@@ -146,48 +146,52 @@ fn is_ours_after_all(doubts: u32) -> bool {
 }
 
 /// This thread is about to make a child that has its memory, and waits for it.
-pub(crate) fn lends() {
+pub(crate) fn begin_vfork() {
     remember();
     thread().store(1, Ordering::Relaxed);
 }
 
 /// This process is about to make one that has its memory, and goes on.
-pub(crate) fn shares() {
+pub(crate) fn begin_shared_clone() {
     remember();
     DOUBTS.fetch_or(SHARED, Ordering::Relaxed);
 }
 
 /// Descriptors are about to be of a thread, or shared with another process.
-pub(crate) fn parts() {
-    if is_ours() {
+pub(crate) fn mark_fd_tables_apart() {
+    if is_this_process() {
         DOUBTS.fetch_or(APART, Ordering::Relaxed);
     }
 }
 
 /// What is known may be wrong for good.
-pub(crate) fn is_apart() -> bool {
+pub(crate) fn are_fd_tables_apart() -> bool {
     DOUBTS.load(Ordering::Relaxed) & APART != 0
 }
 
 fn remember() {
-    if HERE.process.load(Ordering::Relaxed) == 0 {
-        HERE.process.store(who(), Ordering::Relaxed);
+    if WIPED_PAGE.process.load(Ordering::Relaxed) == 0 {
+        WIPED_PAGE.process.store(process_id(), Ordering::Relaxed);
     }
 }
 
-fn who() -> u32 {
+fn process_id() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// What flags of `clone` mean for memory and descriptors.
-pub(crate) fn clones(flags: c_int) {
+pub(crate) fn note_clone(flags: c_int) {
     let has = |flag: c_int| flags & flag != 0;
     let thread = has(libc::CLONE_THREAD);
     if has(libc::CLONE_VM) && !thread {
         // In the parent's memory, with the parent's thread's words unless it brings its own.
-        if has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) { lends() } else { shares() }
+        if has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) {
+            begin_vfork()
+        } else {
+            begin_shared_clone()
+        }
     }
     if has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (thread || has(libc::CLONE_FILES)) {
-        parts();
+        mark_fd_tables_apart();
     }
 }

@@ -9,7 +9,7 @@ use core::ptr;
 
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
-use crate::count_slots::{self, Gone};
+use crate::count_slots::{self, Release};
 use crate::errno::keeping_errno;
 use crate::{fork_refcount, unlinked_calls};
 
@@ -25,15 +25,19 @@ pub(crate) enum End {
 
 /// The process is about to end so.
 pub(crate) fn ends(end: End) {
-    if !count_slots::are_any() || !fork_refcount::is_counted() {
+    if !count_slots::are_any() || !fork_refcount::is_counted_anywhere() {
         return;
     }
     match end {
         End::Now => {
             keep_signals();
-            fork_refcount::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
+            fork_refcount::release_all(if is_lone() {
+                Release::Certain
+            } else {
+                Release::Possible
+            });
         }
-        End::Later => fork_refcount::retires(Gone::Perhaps),
+        End::Later => fork_refcount::release_all(Release::Possible),
     }
 }
 

@@ -32,16 +32,18 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         _ => {}
     }
     match number {
-        libc::SYS_vfork => memory_owner::lends(),
-        libc::SYS_clone => memory_owner::clones(first as c_int),
+        libc::SYS_vfork => memory_owner::begin_vfork(),
+        libc::SYS_clone => memory_owner::note_clone(first as c_int),
         libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
             // SAFETY: the kernel would read it as well.
-            memory_owner::clones(unsafe { *(first as *const u64) } as c_int);
+            memory_owner::note_clone(unsafe { *(first as *const u64) } as c_int);
         }
-        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => memory_owner::parts(),
+        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => {
+            memory_owner::mark_fd_tables_apart()
+        }
         libc::SYS_io_uring_setup => {
             table::has_rings_now();
-            fork_refcount::spread_all();
+            fork_refcount::mark_all_escaped();
         }
         _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
     }

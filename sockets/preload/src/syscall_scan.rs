@@ -88,7 +88,7 @@ pub(crate) fn calls_past_libraries(now: u64) -> Calls {
 
 #[cold]
 fn look(now: u64) -> Calls {
-    if !memory_owner::is_ours() {
+    if !memory_owner::is_this_process() {
         return Calls::None;
     }
     let loads = LOADS.load(Ordering::SeqCst);

@@ -22,7 +22,7 @@ pub(crate) static MEMBERS: Members<Pieces<MEMBERS_PIECES>> = Members::new(Pieces
 /// What is open at a descriptor: as known, or else as the kernel says, which is known from then on.
 pub(crate) fn look(fd: c_int) -> Entry {
     let known = DESCRIPTORS.look(fd);
-    if known.kind() != Kind::Unknown || !memory_owner::is_ours() {
+    if known.kind() != Kind::Unknown || !memory_owner::is_this_process() {
         return known;
     }
     find(fd)

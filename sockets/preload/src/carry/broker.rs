@@ -431,7 +431,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
 fn may_have_memory(link: Link) -> bool {
     let fd = link.get(Word::Fd) as c_int;
     let entry = DESCRIPTORS.look(fd);
-    let is_alone = fork_refcount::is_alone(fd, entry, Some(link.get(Word::Cookie)));
+    let is_alone = fork_refcount::is_unshared(fd, entry, Some(link.get(Word::Cookie)));
     is_alone && !link.has(Flag::Abandoned) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 

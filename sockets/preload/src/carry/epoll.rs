@@ -129,7 +129,7 @@ pub(super) fn is_seen(set: c_int) {
         return;
     }
     DESCRIPTORS.keep(set, Why::Shared);
-    fork_refcount::spread(set);
+    fork_refcount::mark_escaped(set);
     fence(Ordering::SeqCst);
     if let Some(slot) = EpollSlot::of(entry.id()) {
         slot.each_of_all(|_| true, |link| kernel_fallback::leave(link, fd_of(link)));

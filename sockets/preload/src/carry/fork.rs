@@ -27,7 +27,7 @@ pub(crate) struct Forking {
 
 /// This process is about to be two, by a call of which is said what came of it ([`forked`]).
 pub(crate) fn forks() -> Option<Forking> {
-    if !links::is_on() || !memory_owner::is_ours() {
+    if !links::is_on() || !memory_owner::is_this_process() {
         return None;
     }
     // A link that has come ends properly, so that the other end can forget it, too.
@@ -43,15 +43,15 @@ pub(crate) fn forks() -> Option<Forking> {
                 }
             }
             // It may be closing at this moment.
-            _ => fork_refcount::uses_unknown(fd),
+            _ => fork_refcount::mark_unknown_use(fd),
         }
     }
     // Who makes a link makes it first, and looks then whether its socket is counted.
     fence(Ordering::SeqCst);
     reattach::forks();
     kernel_fallback::share(Sharing::Counted);
-    if !fork.is_one_process() {
-        fork_refcount::spread_all();
+    if !fork.is_same_process() {
+        fork_refcount::mark_all_escaped();
     }
     Some(Forking { fork, own: [broker::fd(), connection_watch::fd()] })
 }
@@ -71,7 +71,7 @@ fn keep(fd: c_int, written: &mut usize) {
         *written += 1;
     } else {
         DESCRIPTORS.keep(fd, Why::Shared);
-        fork_refcount::spread(fd);
+        fork_refcount::mark_escaped(fd);
     }
 }
 
@@ -95,18 +95,18 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         own.flatten().for_each(library_fds::close);
     }
     let Some(Forking { fork, .. }) = forking else { return };
-    _ = fork_refcount::tells_of_fork();
-    let is_one_process = fork.is_one_process();
+    _ = fork_refcount::announce_fork();
+    let is_one_process = fork.is_same_process();
     if child < 0 && is_one_process {
         fork.undo();
         return;
     }
     // A child's memory is no picture of one instant: other threads write while it is copied.
-    if child == 0 || !fork.is_whole() {
+    if child == 0 || !fork.is_complete() {
         share_the_new(fork, child == 0);
     }
     if child == 0 {
-        fork_refcount::is_copy();
+        fork_refcount::mark_child();
     }
 }
 
@@ -120,16 +120,16 @@ fn share_the_new(fork: Fork, is_child: bool) {
         if !is_set && !entry.kind().is_stream() {
             continue;
         }
-        let is_new = !fork.has(fd, entry);
+        let is_new = !fork.was_counted(fd, entry);
         if is_new || is_child && is_set {
             DESCRIPTORS.keep(fd, Why::Shared);
         }
         if is_new {
-            fork_refcount::spread(fd);
+            fork_refcount::mark_escaped(fd);
         }
     }
-    if !fork.is_one_process() {
-        fork_refcount::spread_all();
+    if !fork.is_same_process() {
+        fork_refcount::mark_all_escaped();
     }
     if is_child {
         // The link is the parent's alone, who leaves it.
@@ -141,8 +141,8 @@ fn share_the_new(fork: Fork, is_child: bool) {
 
 /// The same by a call of which nothing is said then: everybody may have everything.
 pub(crate) fn forks_unseen() {
-    if links::is_on() && memory_owner::is_ours() {
-        _ = fork_refcount::tells_of_fork();
+    if links::is_on() && memory_owner::is_this_process() {
+        _ = fork_refcount::announce_fork();
         none_of_these(|_| true);
         kernel_fallback::share(Sharing::ForGood);
     }
@@ -151,7 +151,7 @@ pub(crate) fn forks_unseen() {
 /// A process is about to be made that has this one's memory until it becomes another program, or
 /// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
 pub(crate) fn lends() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         none_of_these(|_| true);
         kernel_fallback::hand_all_over(|_| true);
     }
@@ -160,7 +160,7 @@ pub(crate) fn lends() {
 /// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
 /// sockets before. So it gets those that an exec does not close.
 pub(crate) fn runs() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
         none_of_these(has);
         kernel_fallback::hand_over_those(has);
@@ -175,7 +175,7 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
         let entry = DESCRIPTORS.look(fd);
         let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
         if !is_any {
-            fork_refcount::uses_unknown(fd);
+            fork_refcount::mark_unknown_use(fd);
         } else if which(fd) {
             keep(fd, &mut written);
         }

@@ -160,7 +160,7 @@ pub(super) fn close(fd: c_int) {
         || forgotten_links::are_any()
             && kernel_socket::cookie(fd).is_some_and(forgotten_links::is_used);
     if is_in_use {
-        fork_refcount::slips(fd);
+        fork_refcount::mark_untracked(fd);
     }
     let Some((link, is_last)) = taken else { return };
     if is_last {

@@ -16,7 +16,7 @@ pub(crate) fn begin() {
             b"light" => true,
             _ => return,
         };
-        if !memory_owner::knows_children()
+        if !memory_owner::detects_forks()
             || !broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr()))
         {
             return;
@@ -38,7 +38,7 @@ pub(crate) fn begin() {
 
 /// The process is about to end.
 pub(crate) fn ends(end: process_exit::End) {
-    if !memory_owner::is_ours() {
+    if !memory_owner::is_this_process() {
         return;
     }
     let is_on = links::is_on();

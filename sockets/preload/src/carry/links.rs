@@ -403,7 +403,7 @@ pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     }
     let word = word_of(fd)?;
     let found = word.load(Ordering::Acquire);
-    if found == 0 || !memory_owner::is_ours() {
+    if found == 0 || !memory_owner::is_this_process() {
         return None;
     }
     let link = Link::at((found - 1) as u32)?;

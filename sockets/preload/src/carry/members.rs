@@ -139,7 +139,7 @@ pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
     if !is_known || !is_alone || member.events & NOT_OURS != 0 {
         return Err(Apart::Ever);
     }
-    let is_ours = set.is_some_and(|(fd, set)| fork_refcount::is_alone(fd, set, None));
+    let is_ours = set.is_some_and(|(fd, set)| fork_refcount::is_unshared(fd, set, None));
     if is_ours { Ok(()) } else { Err(Apart::Now) }
 }
 

@@ -89,7 +89,7 @@ use route_lookup::{Way, by_resting, carried, link_of, link_to_send_by};
 pub(crate) use send_source::{Asked, File};
 pub(crate) use timeouts::{How, Limit, Wait};
 
-use crate::count_slots::{self, Gone};
+use crate::count_slots::{self, Release};
 use crate::table;
 use crate::{
     call_effects, fallback_ledger, fork_refcount, light, memory_owner, syscall_scan, unlinked_calls,
@@ -209,7 +209,7 @@ pub(crate) fn receive(
 /// A call may sleep, or do something for long.
 #[inline(always)]
 pub(crate) fn may_sleep() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         unread::flush_all();
     }
 }
@@ -217,7 +217,7 @@ pub(crate) fn may_sleep() {
 /// A call of the kernel's may, if what is at this descriptor waits at all.
 #[inline(always)]
 pub(crate) fn may_wait(fd: c_int) {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         unread::flush_before(fd, 0);
     }
 }
@@ -265,7 +265,7 @@ pub(crate) fn leave(fd: c_int) {
 
 /// A library is about to be loaded.
 pub(crate) fn loads() {
-    if (links::is_on() || light::is_on()) && memory_owner::is_ours() {
+    if (links::is_on() || light::is_on()) && memory_owner::is_this_process() {
         syscall_scan::loads(clock::now(), clock::SECOND);
     }
 }
@@ -331,12 +331,12 @@ pub(crate) unsafe fn change_set(
     event: *const libc::epoll_event,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
-    if !links::is_on() || !memory_owner::is_ours() {
+    if !links::is_on() || !memory_owner::is_this_process() {
         return native();
     }
     if table::look(set).why() != Why::Free {
         // Whoever has made it does not know what is in it any more.
-        fork_refcount::spread(set);
+        fork_refcount::mark_escaped(set);
     }
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the kernel would read the event as well.
@@ -359,7 +359,7 @@ pub(crate) fn wait_in_set(
     wait: impl FnOnce() -> Wait,
     native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
 ) -> c_int {
-    if !links::is_on() || !memory_owner::is_ours() {
+    if !links::is_on() || !memory_owner::is_this_process() {
         return native(events, most, Limit::AsAsked);
     }
     epoll::wait(set, events, most, wait(), native)
@@ -367,19 +367,19 @@ pub(crate) fn wait_in_set(
 
 /// With all of them.
 pub(crate) fn leave_all() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         kernel_fallback::all();
     }
 }
 
 /// With all of them, and with those that are to come.
 pub(crate) fn stop() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         unlinked_calls::count();
         kernel_fallback::all();
         links::turn_off();
-        fork_refcount::stops();
+        fork_refcount::stop();
     }
 }
 
@@ -387,7 +387,7 @@ pub(crate) fn stop() {
 #[inline(always)]
 pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
     if flags & call_effects::FLAGS != 0
-        && memory_owner::is_ours()
+        && memory_owner::is_this_process()
         && table::look(fd).kind().is_stream()
     {
         fallback_ledger::keep(fd, Why::Flag);
@@ -398,7 +398,7 @@ pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
 
 /// A set is about to be waited in where nobody looks at its members.
 pub(crate) fn is_seen(set: c_int) {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         epoll::is_seen(set);
     }
 }
@@ -406,7 +406,7 @@ pub(crate) fn is_seen(set: c_int) {
 /// A call that nobody looks at is about to begin. Whether it is to be said when it is over
 /// ([`uncount`]): no links are made meanwhile.
 pub(crate) fn count() -> bool {
-    let is_counted = links::is_on() && memory_owner::is_ours();
+    let is_counted = links::is_on() && memory_owner::is_this_process();
     if is_counted {
         unlinked_calls::count();
     }
@@ -421,18 +421,20 @@ pub(crate) fn uncount() {
 /// Another program is about to be executed in this process: it has those sockets that are not
 /// closed then.
 pub(crate) fn executes() {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         kernel_fallback::hand_all_over(|fd| !kernel_socket::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
         // is alone.
-        fork_refcount::retires(Gone::Perhaps);
+        fork_refcount::release_all(Release::Possible);
     }
 }
 
 /// A descriptor is about to be closed.
 #[inline]
 pub(crate) fn close(fd: c_int) {
-    if (links::has(fd) || links::is_on() && count_slots::are_any()) && memory_owner::is_ours() {
+    if (links::has(fd) || links::is_on() && count_slots::are_any())
+        && memory_owner::is_this_process()
+    {
         kernel_fallback::close(fd);
         broker_messages::look();
     }
@@ -440,7 +442,7 @@ pub(crate) fn close(fd: c_int) {
 
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
-    if links::is_on() && memory_owner::is_ours() {
+    if links::is_on() && memory_owner::is_this_process() {
         table::between(first, last).for_each(kernel_fallback::close);
         broker_messages::look();
     }
@@ -448,7 +450,7 @@ pub(crate) fn close_range(first: u32, last: u32) {
 
 /// `to` is about to be, or was made, a duplicate of `from`.
 pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
-    if !links::has(from) || !memory_owner::is_ours() {
+    if !links::has(from) || !memory_owner::is_this_process() {
         return;
     }
     match to {
@@ -470,7 +472,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
 
 /// A descriptor is closed where nobody could see it before.
 pub(crate) fn forget(fd: c_int) {
-    if links::has(fd) && memory_owner::is_ours() {
+    if links::has(fd) && memory_owner::is_this_process() {
         kernel_fallback::forget(fd);
     }
 }
@@ -547,7 +549,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
         // SAFETY: as the caller says.
         unsafe {
             crate::control_messages::each(message, |fd| {
-                fork_refcount::slips(fd);
+                fork_refcount::mark_untracked(fd);
                 epoll::is_seen(fd);
                 kernel_fallback::pass_fd(fd);
             })

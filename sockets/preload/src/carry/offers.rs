@@ -49,8 +49,8 @@ pub(super) fn enter(fd: c_int) -> Found {
         }
         let kind = DESCRIPTORS.look(fd).kind();
         // Who listens has no bytes, and never will.
-        if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_ours() {
-            fork_refcount::uses_unknown(fd);
+        if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_this_process() {
+            fork_refcount::mark_unknown_use(fd);
             return Found::Other;
         }
         if !offer(fd) {
@@ -81,7 +81,7 @@ pub(crate) fn offers(fd: c_int) {
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
-    let is_alone = fork_refcount::is_alone(fd, entry, None);
+    let is_alone = fork_refcount::is_unshared(fd, entry, None);
     if !is_alone || !may_be(fd, entry) {
         return false;
     }
@@ -95,7 +95,7 @@ fn offer(fd: c_int) -> bool {
 pub(super) fn may_be(fd: c_int, entry: Entry) -> bool {
     let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
     let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
-    let is_sure = fd > STANDARD && !table::has_rings() && !memory_owner::is_apart();
+    let is_sure = fd > STANDARD && !table::has_rings() && !memory_owner::are_fd_tables_apart();
     is_connected && is_alone && is_sure
 }
 
@@ -140,7 +140,7 @@ fn offer_now(fd: c_int) -> bool {
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = DESCRIPTORS.look(fd);
-    let is_alone = fork_refcount::is_alone(fd, again, Some(cookie));
+    let is_alone = fork_refcount::is_unshared(fd, again, Some(cookie));
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, fd, entry.id());

@@ -186,7 +186,7 @@ pub(super) unsafe fn poll(
 
 /// A call for more than are looked through, or for we do not know which.
 fn unknown(native: impl Fn() -> c_int) -> c_int {
-    if !memory_owner::is_ours() {
+    if !memory_owner::is_this_process() {
         return native();
     }
     unlinked_calls::count();

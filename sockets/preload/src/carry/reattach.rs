@@ -102,7 +102,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
     let is_free = offers::may_be(fd, entry)
         && (!entry.is_shared()
-            || fork_refcount::has(fd, entry, Some(link.get(Word::Cookie)))
+            || fork_refcount::is_sole_holder(fd, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     if !is_free || !forgotten_links::is_noted(link.tag()) {
         return false;

@@ -222,7 +222,7 @@ fn has_bytes_now(link: Link) {
 /// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
 /// be left by `longjmp`: what is said of those that have bytes is true all the time.
 fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
-    if !memory_owner::is_ours() {
+    if !memory_owner::is_this_process() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {
@@ -269,7 +269,7 @@ fn put_so_far(link: Link) -> u64 {
 /// Calls with each link, held, that has bytes in its ring which nobody has read, if `which` says so
 /// of it without holding it.
 pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
-    if !is_any() || !memory_owner::is_ours() {
+    if !is_any() || !memory_owner::is_this_process() {
         return;
     }
     unread_links::all().each(0, links::end(), |index| {

@@ -293,7 +293,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     table::left(fd, was);
-    fork_refcount::closed(fd);
+    fork_refcount::release_closed(fd);
     DESCRIPTORS.put(fd, Kind::Other);
     if how & libc::O_NONBLOCK == 0 {
         return Some(0);

@@ -27,7 +27,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 pub(super) fn is_on() -> bool {
     HERE.word.load(Ordering::Relaxed) != 0
-        || IS_ON.load(Ordering::Relaxed) && memory_owner::is_ours() && is_child()
+        || IS_ON.load(Ordering::Relaxed) && memory_owner::is_this_process() && is_child()
 }
 
 /// At the start of the program. `false`: there are none, ever.

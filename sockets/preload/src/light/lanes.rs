@@ -24,7 +24,7 @@ use super::memory::{CHANNELS, SLOTS};
 use super::{doorbell, lock};
 use crate::carry::broker as mail;
 use crate::carry::iovecs::Parts;
-use crate::memory_owner::{self, AtLane};
+use crate::memory_owner::{self, LaneGuard};
 use crate::shared_memory::Memory;
 use crate::table_memory::Pieces;
 
@@ -159,7 +159,7 @@ fn puts(slot: u32, way: Flow, place: Option<usize>) {
 
 /// In a child of `fork`: what there is is the parent's.
 pub(super) fn begin_anew() {
-    memory_owner::is_at_no_lane();
+    memory_owner::leave_lane_in_child();
     for handle in HANDLES.iter().filter(|handle| handle.was_ever_used()) {
         let token = handle.token.load(Ordering::Relaxed);
         if token != 0
@@ -177,7 +177,7 @@ pub(super) struct Held<'a> {
     handle: &'a Handle,
     lane: Lane<Memory<BYTES>>,
     _lock: lock::Held<'a>,
-    _at: AtLane,
+    _at: LaneGuard,
 }
 
 impl Handle {
@@ -207,7 +207,7 @@ impl Handle {
 
     #[inline(always)]
     fn hold_any(&self) -> Option<Held<'_>> {
-        let at = AtLane::enter()?;
+        let at = LaneGuard::enter()?;
         let lock = self.lock.take_by(at.thread())?;
         let side = self.side.load(Ordering::Relaxed) as usize;
         let memory = Memory::new(self.base.load(Ordering::Relaxed));

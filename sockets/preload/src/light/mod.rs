@@ -133,7 +133,7 @@ pub(crate) fn take_mail() {
 /// The light connection of a descriptor.
 #[inline(always)]
 pub(crate) fn token_of(fd: c_int) -> Option<Token> {
-    if !enabled::is_on() || !memory_owner::is_ours() {
+    if !enabled::is_on() || !memory_owner::is_this_process() {
         return None;
     }
     descriptors::token(fd)
@@ -144,7 +144,7 @@ pub(crate) use transfer::{receive, send};
 /// Light connections come to this descriptor, from now on if not before: it listens, and this
 /// process accepts there. (Who listens may leave that to its children.)
 pub(crate) fn is_listener(fd: c_int) -> bool {
-    is_on() && memory_owner::is_ours() && connect_accept::is_listener(fd)
+    is_on() && memory_owner::is_this_process() && connect_accept::is_listener(fd)
 }
 
 pub(crate) use connect_accept::accept;
@@ -158,7 +158,7 @@ pub(crate) unsafe fn connect(
     to: (*const c_void, u32),
     closes: impl FnOnce(),
 ) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_ours() {
+    if !is_on() || !memory_owner::is_this_process() {
         return None;
     }
     if let Some(token) = descriptors::token(fd) {
@@ -190,7 +190,7 @@ pub(crate) fn is_unlike(fd: c_int) {
 
 fn may_be_light(fd: c_int) -> bool {
     let kind = || table::look(fd).kind();
-    is_on() && memory_owner::is_ours() && matches!(kind(), Kind::Fresh | Kind::Listening)
+    is_on() && memory_owner::is_this_process() && matches!(kind(), Kind::Fresh | Kind::Listening)
 }
 
 fn looks_at_options(fd: c_int) {
@@ -204,7 +204,7 @@ pub(crate) use transfer::shut;
 
 /// A descriptor is about to be closed, or to be for something else.
 pub(crate) fn closes(fd: c_int) {
-    if !is_on() || !memory_owner::is_ours() {
+    if !is_on() || !memory_owner::is_this_process() {
         return;
     }
     let is_light = descriptors::token(fd).is_some();
@@ -244,7 +244,7 @@ pub(crate) fn closes(fd: c_int) {
 
 /// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
 pub(crate) fn stops_listening(fd: c_int) {
-    if is_on() && memory_owner::is_ours() && connect_accept::has_listened() {
+    if is_on() && memory_owner::is_this_process() && connect_accept::has_listened() {
         keeping_errno(|| {
             if with(|state| state.listeners.of(fd).is_some()) == Some(true) {
                 listener_notices::unlistens(fd);
@@ -256,7 +256,7 @@ pub(crate) fn stops_listening(fd: c_int) {
 
 /// All of a range are.
 pub(crate) fn closes_range(first: u32, last: u32) {
-    if is_on() && memory_owner::is_ours() {
+    if is_on() && memory_owner::is_this_process() {
         descriptors::each(first, last).for_each(closes);
     }
 }
@@ -282,7 +282,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 /// sockets to children: they take up those that they accept at. (A child finds by itself that it is
 /// one, and begins anew: [`enabled`].)
 pub(crate) fn forks() {
-    if !is_on() || !memory_owner::is_ours() {
+    if !is_on() || !memory_owner::is_this_process() {
         return;
     }
     keeping_errno(|| {
@@ -344,7 +344,7 @@ impl state::State {
 
 /// A socket listens.
 pub(crate) fn listens(fd: c_int) {
-    if is_on() && memory_owner::is_ours() {
+    if is_on() && memory_owner::is_this_process() {
         connect_accept::listens(fd);
     }
 }
@@ -359,7 +359,7 @@ pub(crate) unsafe fn poll(
     waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_ours() || all.is_null() || count == 0 {
+    if !is_on() || !memory_owner::is_this_process() || all.is_null() || count == 0 {
         return None;
     }
     // SAFETY: as the caller says.
@@ -376,7 +376,7 @@ pub(crate) fn select(
     waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    let is_here = is_on() && memory_owner::is_ours() && selected.concerns();
+    let is_here = is_on() && memory_owner::is_this_process() && selected.concerns();
     if !is_here {
         return None;
     }
@@ -421,7 +421,7 @@ pub(crate) unsafe fn changed_set(
     }
     // SAFETY: as the caller says.
     !is_on()
-        || !memory_owner::is_ours()
+        || !memory_owner::is_this_process()
         || unsafe { nested_epoll::changed(set, operation, fd, event) }
 }
 
@@ -436,7 +436,7 @@ pub(crate) unsafe fn wait_in_set(
     waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_ours() || events.is_null() || !epoll_members::concerns(set) {
+    if !is_on() || !memory_owner::is_this_process() || events.is_null() || !epoll_members::concerns(set) {
         return None;
     }
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;

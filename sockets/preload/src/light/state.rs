@@ -172,7 +172,7 @@ pub(super) fn begin_anew() -> bool {
 #[inline]
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // Whoever has a lane would be waited for by whoever has this lock; and this thread has one.
-    if memory_owner::is_at_lane() {
+    if memory_owner::is_in_lane_call() {
         return None;
     }
     let _held = OWNER.take()?;
