@@ -7,7 +7,7 @@ use omniverb_ring::UserMemory;
 
 use crate::call_effects::{self, Call};
 use crate::carry;
-use crate::carry::Wait;
+use crate::carry::Timeout;
 use crate::carry::iovecs::Parts;
 use crate::control_messages;
 use crate::fork_refcount;
@@ -346,8 +346,8 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, || Wait::of_milliseconds(timeout), |how| {
-                let timeout = if how.waits() { timeout } else { 0 };
+            carry::poll(all, count, || Timeout::of_milliseconds(timeout), |how| {
+                let timeout = if how.is_blocking() { timeout } else { 0 };
                 let limit = || Some(Waits::of_milliseconds(timeout));
                 let light = light::poll(all, count, limit, core::ptr::null());
                 light.unwrap_or_else(|| next_poll(all, count, timeout))
@@ -374,7 +374,7 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         unsafe {
             carry::poll(all, count, || wait_until(timeout), |how| {
-                let timeout = if how.waits() { timeout } else { &raw const zero };
+                let timeout = if how.is_blocking() { timeout } else { &raw const zero };
                 let mask = how.mask(mask);
                 let light = light::poll(all, count, || Waits::of(timeout), mask);
                 light.unwrap_or_else(|| next_ppoll(all, count, timeout, mask))
@@ -409,11 +409,11 @@ functions! {
             let selected = light::Selected { end, sets: [read, write, except] };
             let wait = || {
                 let asked = timeout.as_ref().map(|asked| (asked.tv_sec, asked.tv_usec));
-                Wait::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
+                Timeout::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
             };
             carry::select(end, [read, write, except], wait, |how| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-                let timeout = if how.waits() { timeout } else { &raw mut zero };
+                let timeout = if how.is_blocking() { timeout } else { &raw mut zero };
                 let light = light::select(&selected, || Waits::of_time(timeout), core::ptr::null());
                 light.unwrap_or_else(|| next_select(end, read, write, except, timeout))
             })
@@ -433,7 +433,7 @@ functions! {
         unsafe {
             let selected = light::Selected { end, sets: [read, write, except] };
             carry::select(end, [read, write, except], || wait_until(timeout), |how| {
-                let timeout = if how.waits() { timeout } else { &raw const zero };
+                let timeout = if how.is_blocking() { timeout } else { &raw const zero };
                 let mask = how.mask(mask);
                 let light = light::select(&selected, || Waits::of(timeout), mask);
                 light.unwrap_or_else(|| next_pselect(end, read, write, except, timeout, mask))
@@ -447,7 +447,7 @@ functions! {
         most: c_int,
         timeout: c_int
     ) -> c_int {
-        let wait = || Wait::of_milliseconds(timeout);
+        let wait = || Timeout::of_milliseconds(timeout);
         carry::wait_in_set(set, events, most, wait, |events, most, limit| {
             let timeout = limit.milliseconds(timeout);
             let waits = || Some(Waits::of_milliseconds(timeout));
@@ -466,7 +466,7 @@ functions! {
         timeout: c_int,
         mask: *const libc::sigset_t
     ) -> c_int {
-        let wait = || Wait::of_milliseconds(timeout);
+        let wait = || Timeout::of_milliseconds(timeout);
         carry::wait_in_set(set, events, most, wait, |events, most, limit| {
             let timeout = limit.milliseconds(timeout);
             let waits = || Some(Waits::of_milliseconds(timeout));
@@ -517,10 +517,10 @@ fn is_no_matter(address_length: u32) -> bool {
 ///
 /// # Safety
 /// It is there, or null.
-unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
+unsafe fn wait_until(limit: *const libc::timespec) -> Timeout {
     // SAFETY: as the caller says.
     let limit = unsafe { limit.as_ref() };
-    Wait::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
+    Timeout::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
 }
 
 /// The one piece of a call, if it has any bytes.

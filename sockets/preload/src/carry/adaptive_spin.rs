@@ -25,7 +25,7 @@ fn vain_at(place: Place) -> u64 {
 /// For a call that has asked nobody so far: nothing is known that it would have to look after, and
 /// nobody has looked here in vain before. What was sent by the kernel would not be found.
 #[inline(always)]
-pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
+pub(super) fn may_spin_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
     let link_flags = Flag::NonBlocking as u64 | Flag::Broken as u64;
     let (head, first) = (direction.head(), link.get(Word::First));
     !place.is_taken()
@@ -43,13 +43,13 @@ pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: P
 
 /// Looks, for such a call, which wants so many bytes. `true`: something has come.
 #[inline(always)]
-pub(super) fn look_first(
+pub(super) fn spin_first(
     link: Link,
     direction: &Direction<Memory>,
     place: Place,
     wanted: usize,
 ) -> bool {
-    let has_come = look(link, direction, place, wanted);
+    let has_come = spin(link, direction, place, wanted);
     if !has_come {
         link.set(Word::First, vain_at(place) | GOES_ON);
     }
@@ -57,7 +57,7 @@ pub(super) fn look_first(
 }
 
 /// The long way of a call begins: where it has looked first, if that is here.
-pub(super) fn looked_first(link: Link, place: Place) -> Option<u64> {
+pub(super) fn spun_first(link: Link, place: Place) -> Option<u64> {
     let first = link.get(Word::First);
     let has_looked = first != BY_KERNEL && first & GOES_ON != 0;
     if has_looked {
@@ -67,7 +67,7 @@ pub(super) fn looked_first(link: Link, place: Place) -> Option<u64> {
 }
 
 /// The kernel had what a call has received: nobody looks first until something is found by looking.
-pub(super) fn came_by_kernel(link: Link) {
+pub(super) fn note_kernel_bytes(link: Link) {
     if link.get(Word::First) != BY_KERNEL {
         link.set(Word::First, BY_KERNEL);
     }
@@ -76,7 +76,7 @@ pub(super) fn came_by_kernel(link: Link) {
 /// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something
 /// has come.
 #[inline(always)]
-pub(super) fn look(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
+pub(super) fn spin(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
     let taken = place.position().wrapping_sub(link.get(Word::EmptyAt));
     let is_stream = taken > wanted as u64;
     let more = if is_stream { 2 * link.get(Word::Pauses) } else { 0 };

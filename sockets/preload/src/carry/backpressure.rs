@@ -46,7 +46,7 @@ pub(super) fn wait_for_room(
 ) -> bool {
     let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
     let sleep = if *left > ROOM { yield_cpu::Sleep::May } else { yield_cpu::Sleep::Never };
-    let (mut looks, mut had) = (0_u32, yield_cpu::Had::Us);
+    let (mut looks, mut had) = (0_u32, yield_cpu::Ran::ThisThread);
     let (has_room, took) = loop {
         for _ in 0..PAUSES {
             core::hint::spin_loop();
@@ -66,15 +66,15 @@ pub(super) fn wait_for_room(
             break (bytes <= room / 2, took);
         }
         looks += 1;
-        if looks > LOOKS_AWAKE && cpu_contention::is_there() {
+        if looks > LOOKS_AWAKE && cpu_contention::is_contended() {
             break (false, took);
         } else if looks > LOOKS_AWAKE {
-            had = yield_cpu::give_way(sleep);
+            had = yield_cpu::yield_now(sleep);
         }
     };
     *left = left.saturating_sub(took);
     if has_room {
-        yield_cpu::has_come(had);
+        yield_cpu::note_arrival(had);
         link.set(Word::WaitedForRoom, 0);
         if took < ROOM {
             link.set(Word::LeftOut, 0);

@@ -27,26 +27,26 @@ static UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// It is so.
 #[inline]
-pub(super) fn is_there() -> bool {
+pub(super) fn is_contended() -> bool {
     let until = UNTIL.load(Ordering::Relaxed);
     until != 0 && until.wrapping_sub(clock::now()).wrapping_sub(1) < PAUSE_MAX
 }
 
 /// The processor was given away, and came back after so long.
-pub(super) fn took(time: u64) {
-    if time >= TURN && !is_there() {
+pub(super) fn note_yield(time: u64) {
+    if time >= TURN && !is_contended() {
         let now = clock::now();
         let since = now.wrapping_sub(FOUND.load(Ordering::Relaxed));
         let pause = PAUSE.load(Ordering::Relaxed);
         let pause = backoff::next_pause(since, pause, PAUSE_MIN, PAUSE_MAX).max(PAUSE_MIN);
         FOUND.store(now, Ordering::Relaxed);
         PAUSE.store(pause, Ordering::Relaxed);
-        UNTIL.store(next_time(now, pause), Ordering::Relaxed);
+        UNTIL.store(next_retry(now, pause), Ordering::Relaxed);
     }
 }
 
 /// When it is tried again: all processes do so at the same times.
-fn next_time(now: u64, pause: u64) -> u64 {
+fn next_retry(now: u64, pause: u64) -> u64 {
     (now / pause + 1).saturating_mul(pause)
 }
 
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_for_long_tries_with_the_others() {
+    fn long_pauses_end_when_short_ones_do() {
         for now in [1, PAUSE_MIN - 1, PAUSE_MIN, 12_345 * PAUSE_MIN + 17] {
-            let long = next_time(now, PAUSE_MAX);
+            let long = next_retry(now, PAUSE_MAX);
             assert!(long > now && long - now <= PAUSE_MAX);
             let mut short = now;
             while short < long {
-                short = next_time(short, PAUSE_MIN);
+                short = next_retry(short, PAUSE_MIN);
             }
             assert_eq!(short, long);
         }

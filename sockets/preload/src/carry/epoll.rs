@@ -17,12 +17,12 @@ use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Seen};
 use super::links::{self, Flag, Link, Word};
-use super::members::{self, Apart, EpollSlot, Looked, Sleepers, may_be_member};
+use super::members::{self, Apart, EpollSlot, PollOutcome, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{
     EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news,
 };
-use super::timeouts::{Limit, SHORTLY, Wait};
+use super::timeouts::{KernelTimeout, SHORT_MS, Timeout};
 use super::{
     broker_messages, clock, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
     reader_polling, receive_queue, unread, wake_latency,
@@ -167,7 +167,7 @@ struct Call<'a, N> {
     is_nudged: &'a Cell<bool>,
 }
 
-impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
+impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
     fn get(&self, at: usize) -> libc::epoll_event {
         // SAFETY: one of the program's array that was written, wherever C has put it.
         unsafe { self.events.add(at).read_unaligned() }
@@ -200,7 +200,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         // What the kernel has said a moment ago is true still.
         if kept < self.most && !(is_ours && kept > 0 && self.slot.was_asked()) {
             let (now, places) = (clock::now(), self.most - kept);
-            let told = (self.native)(self.events, places as c_int, Limit::AtOnce);
+            let told = (self.native)(self.events, places as c_int, KernelTimeout::Zero);
             if told < 0 {
                 return told;
             }
@@ -225,7 +225,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         member_polling::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
-            let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
+            let told = (self.native)(self.events, self.most as c_int, KernelTimeout::Zero);
             self.settle(told.max(0) as usize);
             return told;
         }
@@ -411,7 +411,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     }
 
     /// Waits in the kernel; again, if it was woken only to look.
-    fn sleep(&self, mut limit: Limit) -> c_int {
+    fn sleep(&self, mut limit: KernelTimeout) -> c_int {
         loop {
             let began = clock::milliseconds();
             self.is_nudged.set(false);
@@ -424,7 +424,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     }
 
     /// Waits in the kernel, while no member is polled.
-    fn sleep_once(&self, limit: Limit) -> c_int {
+    fn sleep_once(&self, limit: KernelTimeout) -> c_int {
         unlinked_calls::falls_asleep(self.set);
         member_polling::stop_polling(self.slot);
         detach::settle();
@@ -434,15 +434,15 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if told == 0 {
             let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
             let was_short;
-            (told, was_short) = wake_latency::asleep(|| {
+            (told, was_short) = wake_latency::timed_sleep(|| {
                 let mut limit = limit;
                 if unread::leaves_unread() {
-                    if limit == Limit::AsAsked {
-                        let told = sleep(Limit::Shortly);
+                    if limit == KernelTimeout::AsRequested {
+                        let told = sleep(KernelTimeout::Short);
                         if told != 0 || self.is_nudged.get() {
                             return told;
                         }
-                        limit = Limit::After(SHORTLY as u64);
+                        limit = KernelTimeout::RestAfter(SHORT_MS as u64);
                     }
                     unread::flush_all();
                 }
@@ -450,7 +450,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             });
             if told > 0 && was_short {
                 // Looking would have found it.
-                self.slot.looked(Looked::Missed);
+                self.slot.looked(PollOutcome::Missed);
             }
         }
         unlinked_calls::wakes(self.set);
@@ -469,8 +469,8 @@ fn kernels(link: Link, events: u32) -> u32 {
 
 /// A set has no slot. Who waits is counted then, so that nobody joins it who would not wake him;
 /// its slot, if it has got one at this moment: then he is not.
-fn slot_or_sleep(set: u32, wait: Wait) -> Option<EpollSlot> {
-    if wait == Wait::Never {
+fn slot_or_sleep(set: u32, wait: Timeout) -> Option<EpollSlot> {
+    if wait == Timeout::Zero {
         return None;
     }
     unlinked_calls::falls_asleep(set);
@@ -487,8 +487,8 @@ pub(super) fn wait(
     set: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
-    wait: Wait,
-    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
+    wait: Timeout,
+    native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
 ) -> c_int {
     broker_messages::look();
     unread::give_back();
@@ -505,7 +505,7 @@ pub(super) fn wait(
     };
     let entry = DESCRIPTORS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
-    let mut limit = Limit::AsAsked;
+    let mut limit = KernelTimeout::AsRequested;
     let slot = loop {
         if let Some(slot) = EpollSlot::of(id).or_else(|| slot_or_sleep(id, wait)) {
             break slot;
@@ -514,7 +514,7 @@ pub(super) fn wait(
         unread::flush_all();
         let began = clock::milliseconds();
         let told = native(events, most, limit);
-        if wait != Wait::Never {
+        if wait != Timeout::Zero {
             unlinked_calls::wakes(id);
         }
         if told != 0 || !is_nudged.take() {
@@ -529,7 +529,7 @@ pub(super) fn wait(
     }
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
     let call = Call { set: id, slot, events, most: most as usize, native, found, is_nudged };
-    let Wait::Until(most) = wait else { return call.ask_once() };
+    let Timeout::AtMost(most) = wait else { return call.ask_once() };
     member_polling::resume_polling(slot, READABLE);
     if call.has_news() {
         let told = call.ask();

@@ -47,7 +47,7 @@ static USED: AtomicU64 = AtomicU64::new(0);
 
 /// What came of looking for a moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Looked {
+pub(super) enum PollOutcome {
     /// Something was found.
     Well,
     /// It was not looked, and something would have been found: so it is worth another look. What
@@ -272,11 +272,11 @@ impl EpollSlot {
     }
 
     /// How looking went.
-    pub(super) fn looked(self, how: Looked) {
+    pub(super) fn looked(self, how: PollOutcome) {
         let (vain, skip) = match how {
-            Looked::Well => (0, 0),
-            Looked::Missed => (self.word(VAIN), 0),
-            Looked::InVain => wake_latency::in_vain(self.word(VAIN)),
+            PollOutcome::Well => (0, 0),
+            PollOutcome::Missed => (self.word(VAIN), 0),
+            PollOutcome::InVain => wake_latency::back_off(self.word(VAIN)),
         };
         self.set_word(VAIN, vain);
         self.set_word(SKIP, skip);

@@ -50,7 +50,7 @@ pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isiz
         return got;
     }
     let place = direction.place();
-    let has_come = adaptive_spin::may_look_first(link, &direction, place)
-        && adaptive_spin::look_first(link, &direction, place, piece.len());
+    let has_come = adaptive_spin::may_spin_first(link, &direction, place)
+        && adaptive_spin::spin_first(link, &direction, place, piece.len());
     if has_come { ring_copy::take(link, &direction, &piece, flags) } else { None }
 }

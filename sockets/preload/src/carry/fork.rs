@@ -48,7 +48,7 @@ pub(crate) fn forks() -> Option<Forking> {
     }
     // Who makes a link makes it first, and looks then whether its socket is counted.
     fence(Ordering::SeqCst);
-    reattach::forks();
+    reattach::note_fork();
     kernel_fallback::share(Sharing::Counted);
     if !fork.is_same_process() {
         fork_refcount::mark_all_escaped();

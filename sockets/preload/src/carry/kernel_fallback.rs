@@ -315,7 +315,7 @@ fn ends_both_ways(link: Link) {
 
 /// A link is not worth its while: the kernel has its socket for some time. What is in it is read
 /// there.
-pub(super) fn rest(link: Link, fd: c_int) {
+pub(super) fn suspend(link: Link, fd: c_int) {
     link.set_flag(Flag::Suspended);
     stop(link, fd);
     ends_both_ways(link);

@@ -9,9 +9,9 @@ use crate::{light, memory_owner, process_exit};
 pub(crate) fn begin() {
     // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
     unsafe {
-        let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
-        let way = if way.is_null() { c"carry" } else { CStr::from_ptr(way) };
-        let is_light = match way.to_bytes() {
+        let route = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
+        let route = if route.is_null() { c"carry" } else { CStr::from_ptr(route) };
+        let is_light = match route.to_bytes() {
             b"carry" => false,
             b"light" => true,
             _ => return,

@@ -15,7 +15,7 @@ use omniverb_connection::descriptors::{Kind, Member, Why};
 
 use omniverb_formats::Direction;
 
-pub(super) use super::epoll_slot::{EpollSlot, Looked};
+pub(super) use super::epoll_slot::{EpollSlot, PollOutcome};
 use super::links::{Link, Memory, Word};
 use super::{epoll_wakeup, receive_queue};
 use crate::fork_refcount;
@@ -31,7 +31,7 @@ const TRIES: u32 = 8;
 /// Looking would have been worth it for who waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
     if let Some(slot) = EpollSlot::with(link) {
-        slot.looked(Looked::Missed);
+        slot.looked(PollOutcome::Missed);
     }
 }
 

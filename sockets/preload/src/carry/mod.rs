@@ -85,9 +85,9 @@ use links::{Flag, Word};
 use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
-use route_lookup::{Way, by_resting, carried, link_of, link_to_send_by};
+use route_lookup::{Route, call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{Asked, File};
-pub(crate) use timeouts::{How, Limit, Wait};
+pub(crate) use timeouts::{KernelPoll, KernelTimeout, Timeout};
 
 use crate::count_slots::{self, Release};
 use crate::table;
@@ -129,21 +129,21 @@ pub(crate) fn send(
     }
     unread::give_back();
     stays_with_kernel(fd, flags);
-    let way = carried(fd);
-    if let Way::Unknown = way
+    let route = route_of(fd);
+    if let Route::Unknown = route
         && let Some(at) = light::token_of(fd)
     {
         return light::send(at, parts(), flags, unread::flush_all);
     }
-    if !matches!(way, Way::Ring(_)) {
+    if !matches!(route, Route::Ring(_)) {
         unread::flush_before(fd, flags);
     }
-    let link = match link_to_send_by(way, fd, &native) {
+    let link = match link_for_send(route, fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
     let sent = send::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
-    suspend::look(link, fd);
+    suspend::check(link, fd);
     link.let_go();
     sent
 }
@@ -155,12 +155,12 @@ pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isiz
         unread::flush_before(fd, 0);
         native()
     };
-    let link = match link_to_send_by(carried(fd), fd, &native) {
+    let link = match link_for_send(route_of(fd), fd, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
     let sent = send::send_file(link, fd, file, native);
-    suspend::look(link, fd);
+    suspend::check(link, fd);
     link.let_go();
     sent
 }
@@ -180,13 +180,13 @@ pub(crate) fn receive(
         };
     }
     unread::give_back();
-    let link = match carried(fd) {
-        Way::Ring(link) => link,
-        Way::Rests(link) => {
+    let link = match route_of(fd) {
+        Route::Ring(link) => link,
+        Route::Suspended(link) => {
             unread::flush_before(fd, flags);
-            return by_resting(link, native);
+            return call_suspended(link, native);
         }
-        Way::Unknown => {
+        Route::Unknown => {
             if let Some(at) = light::token_of(fd) {
                 unread::flush_before(fd, flags);
                 return light::receive(at, parts(), flags);
@@ -195,7 +195,7 @@ pub(crate) fn receive(
             if !matches!(found, Found::Carried(_)) {
                 unread::flush_before(fd, flags);
             }
-            match link_of(fd, found, Word::Sleeping, &native) {
+            match link_for_call(fd, found, Word::Sleeping, &native) {
                 Ok(link) => link,
                 Err(got) => return got,
             }
@@ -230,11 +230,11 @@ pub(crate) fn may_wait(fd: c_int) {
 pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    wait: impl FnOnce() -> Wait,
-    native: impl Fn(How) -> c_int,
+    wait: impl FnOnce() -> Timeout,
+    native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
     if !links::is_on() {
-        return native(How::Waits);
+        return native(KernelPoll::Blocking);
     }
     // SAFETY: as the caller says.
     unsafe { poll_select::poll(all, count, wait(), native) }
@@ -245,11 +245,11 @@ pub(crate) unsafe fn poll(
 pub(crate) fn select(
     end: c_int,
     sets: [*mut libc::fd_set; 3],
-    wait: impl FnOnce() -> Wait,
-    native: impl Fn(How) -> c_int,
+    wait: impl FnOnce() -> Timeout,
+    native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
     if !links::is_on() {
-        return native(How::Waits);
+        return native(KernelPoll::Blocking);
     }
     let [read, write, except] = sets;
     poll_select::select(&poll_select::Sets { end, read, write, except }, wait(), native)
@@ -356,11 +356,11 @@ pub(crate) fn wait_in_set(
     set: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
-    wait: impl FnOnce() -> Wait,
-    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
+    wait: impl FnOnce() -> Timeout,
+    native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
 ) -> c_int {
     if !links::is_on() || !memory_owner::is_this_process() {
-        return native(events, most, Limit::AsAsked);
+        return native(events, most, KernelTimeout::AsRequested);
     }
     epoll::wait(set, events, most, wait(), native)
 }
@@ -563,7 +563,7 @@ pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
     let is_there = link.get(Word::Memory) != 0;
     let is_polling = link.inward().is_some_and(|direction| direction.is_polling());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
-    let rests = reattach::rests(link);
+    let rests = reattach::is_suspended(link);
     link.let_go();
     if rests && is_there {
         return Some("rests");

@@ -13,7 +13,7 @@ use super::kernel_check;
 use super::links::{self, Flag, Link, Word};
 use super::offers::{self, Found};
 use super::reader_polling::Unread;
-use super::timeouts::{How, Wait};
+use super::timeouts::{KernelPoll, Timeout};
 use super::{
     broker_messages, clock, epoll, kernel_socket, reader_polling, receive_queue, unread,
     wake_latency,
@@ -51,7 +51,7 @@ impl Asleep {
         for link in fds.filter_map(links::enter) {
             match self.links.get_mut(self.count) {
                 Some(place) => {
-                    reader_polling::falls_asleep(link);
+                    reader_polling::begin_sleep(link);
                     place.write(link.index());
                     self.count += 1;
                 }
@@ -70,7 +70,7 @@ impl Asleep {
             // SAFETY: so many were written.
             let index = unsafe { index.assume_init() };
             if let Some(link) = Link::at(index) {
-                reader_polling::wakes(link);
+                reader_polling::end_sleep(link);
                 link.let_go();
             }
         }
@@ -157,28 +157,28 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
 pub(super) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    wait: Wait,
-    native: impl Fn(How) -> c_int,
+    wait: Timeout,
+    native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
     broker_messages::look();
     unread::give_back();
     if count == 0 {
         // A way to sleep.
         unread::flush_all();
-        return native(How::Waits);
+        return native(KernelPoll::Blocking);
     }
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
-    let Some(all) = all else { return unknown(|| native(How::Waits)) };
+    let Some(all) = all else { return unknown(|| native(KernelPoll::Blocking)) };
     epoll::are_seen(all.iter().map(|one| one.fd));
-    let Wait::Until(most) = wait else { return ask_once(all, &native) };
+    let Timeout::AtMost(most) = wait else { return ask_once(all, &native) };
     let counted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
         wait_for_any(all, most, &native)
     } else {
         unread::flush_all();
-        native(How::Waits)
+        native(KernelPoll::Blocking)
     };
     counted.end();
     result
@@ -197,12 +197,13 @@ fn unknown(native: impl Fn() -> c_int) -> c_int {
 }
 
 /// Asks. What was there when that began, and goes another way at this moment, is told of.
-fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(How) -> c_int) -> c_int {
+fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(KernelPoll) -> c_int) -> c_int {
     let began = clock::now();
     for _ in 0..MOVES {
         let before = marks(all);
         let is_there = any_has_more(all);
-        let result = native(if is_there { How::Undisturbed } else { How::Asks });
+        let result =
+            native(if is_there { KernelPoll::SignalsBlocked } else { KernelPoll::NonBlocking });
         let result = add(all, result);
         let mut is_passing = false;
         if result == 0 {
@@ -223,9 +224,13 @@ fn marks(all: &mut [libc::pollfd]) -> u64 {
 }
 
 /// Waits for some that have links.
-fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
+fn wait_for_any(
+    all: &mut [libc::pollfd],
+    most: u64,
+    native: &impl Fn(KernelPoll) -> c_int,
+) -> c_int {
     if any_has_more(all) {
-        let result = native(How::Undisturbed);
+        let result = native(KernelPoll::SignalsBlocked);
         let result = add(all, result);
         if result != 0 {
             return result;
@@ -238,7 +243,7 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_
         }
     } else if any_is_polling(all) {
         // If there is something by the kernel they need not be sent away.
-        let result = native(How::Asks);
+        let result = native(KernelPoll::NonBlocking);
         let result = add(all, result);
         if result != 0 {
             return result;
@@ -248,14 +253,14 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_
     asleep.fall(all.iter().map(|one| one.fd));
     let mut result = 0;
     if any_has_more(all) {
-        result = native(How::Undisturbed);
+        result = native(KernelPoll::SignalsBlocked);
         result = add(all, result);
     }
     // What there was another thread may have had: a call that waits does not end for nothing.
     if result == 0 {
         unread::flush_all();
         let was_short;
-        (result, was_short) = wake_latency::asleep(|| native(How::Waits));
+        (result, was_short) = wake_latency::timed_sleep(|| native(KernelPoll::Blocking));
         if result > 0 && was_short {
             // Looking would have found it.
             each(all, |_, link| link.set(Word::Skip, 0));
@@ -284,7 +289,11 @@ fn any_is_polling(all: &mut [libc::pollfd]) -> bool {
 }
 
 /// Looks for a moment, polling all rings. What there is to tell; 0: nothing.
-fn look_for_a_moment(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
+fn look_for_a_moment(
+    all: &mut [libc::pollfd],
+    most: u64,
+    native: &impl Fn(KernelPoll) -> c_int,
+) -> c_int {
     let mut is_any_polling = false;
     each(all, |one, link| {
         is_any_polling |= one.events & READABLE != 0 && reader_polling::start_polling_link(link);
@@ -295,11 +304,12 @@ fn look_for_a_moment(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) 
     let all = RefCell::new(all);
     let has_more = || any_has_more(&mut all.borrow_mut());
     let ask = || {
-        let result = native(if has_more() { How::Undisturbed } else { How::Asks });
+        let result =
+            native(if has_more() { KernelPoll::SignalsBlocked } else { KernelPoll::NonBlocking });
         add(&mut all.borrow_mut(), result)
     };
     let (result, how) = reader_polling::look_for_a_moment(most, has_more, ask, Unread::default);
-    each(&mut all.borrow_mut(), |_, link| reader_polling::looked(link, how));
+    each(&mut all.borrow_mut(), |_, link| reader_polling::record_poll(link, how));
     result
 }
 
@@ -372,12 +382,12 @@ impl Sets {
 }
 
 /// `select`. `native` does what the program has called, or the same without waiting.
-pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> c_int {
+pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> c_int) -> c_int {
     broker_messages::look();
     unread::give_back();
     if sets.end > SET {
         // A set of another size.
-        return unknown(|| native(How::Waits));
+        return unknown(|| native(KernelPoll::Blocking));
     }
     let (read, write) = (sets.copy(sets.read), sets.copy(sets.write));
     let except = sets.copy(sets.except);
@@ -394,12 +404,13 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
         is_read && receive_queue::is_readable(link, fd) || link.get(Word::Error) != 0
     };
     let mut found = false;
-    let counted = (wait != Wait::Never).then(|| offer_all(asked()));
-    if let Wait::Until(most) = wait {
+    let counted = (wait != Timeout::Zero).then(|| offer_all(asked()));
+    if let Timeout::AtMost(most) = wait {
         let ask = || {
             let mut is_there = false;
             sets.each(&read, &write, |fd, link| is_there |= has_more(fd, link));
-            let result = native(if is_there { How::Undisturbed } else { How::Asks });
+            let result =
+                native(if is_there { KernelPoll::SignalsBlocked } else { KernelPoll::NonBlocking });
             let result = complete(sets, &read, &write, result);
             if result == 0 {
                 sets.restore(sets.read, &read);
@@ -415,16 +426,17 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
         }
     }
     let mut asleep = Asleep::new();
-    if wait != Wait::Never {
+    if wait != Timeout::Zero {
         asleep.fall(asked());
     }
     sets.each(&read, &write, |fd, link| found |= has_more(fd, link));
-    if wait != Wait::Never && !found {
+    if wait != Timeout::Zero && !found {
         unread::flush_all();
     }
-    if wait != Wait::Never {
-        let (result, was_short) =
-            wake_latency::asleep(|| native(if found { How::Undisturbed } else { How::Waits }));
+    if wait != Timeout::Zero {
+        let (result, was_short) = wake_latency::timed_sleep(|| {
+            native(if found { KernelPoll::SignalsBlocked } else { KernelPoll::Blocking })
+        });
         if result > 0 && was_short {
             sets.each(&read, &write, |_, link| link.set(Word::Skip, 0));
         }
@@ -443,7 +455,8 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
         let before = marks();
         let mut is_there = false;
         sets.each(&read, &write, |fd, link| is_there |= has_more(fd, link));
-        let result = native(if is_there { How::Undisturbed } else { How::Asks });
+        let result =
+            native(if is_there { KernelPoll::SignalsBlocked } else { KernelPoll::NonBlocking });
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
         if result == 0 {
@@ -457,7 +470,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> 
         sets.restore(sets.write, &write);
         sets.restore(sets.except, &except);
     }
-    let result = native(How::Asks);
+    let result = native(KernelPoll::NonBlocking);
     complete(sets, &read, &write, result)
 }
 
@@ -495,7 +508,7 @@ fn look_at_sets(
         found
     };
     let (result, how) = reader_polling::look_for_a_moment(most, any_has_more, ask, Unread::default);
-    sets.each(read, write, |_, link| reader_polling::looked(link, how));
+    sets.each(read, write, |_, link| reader_polling::record_poll(link, how));
     result
 }
 

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_formats::Direction;
 
-use super::epoll_slot::{EpollSlot, Looked};
+use super::epoll_slot::{EpollSlot, PollOutcome};
 use super::links::{Flag, Link, Memory, Word};
-use super::spin_budget::Patience;
-use super::wake_latency::{in_vain, looking};
+use super::spin_budget::SpinBudget;
+use super::wake_latency::{back_off, poll_time};
 use super::{clock, detach, forgotten_links};
 
 /// How long is looked at memory alone at first, if what came last came there.
@@ -107,9 +107,9 @@ pub(super) fn look_for_a_moment(
     mut is_there: impl FnMut() -> bool,
     mut ask: impl FnMut() -> c_int,
     reads: impl Fn() -> Unread,
-) -> (c_int, Looked) {
+) -> (c_int, PollOutcome) {
     let (began, mut asked, mut read) = (clock::now(), None, None);
-    let mut patience = Patience::of(looking(), most);
+    let mut budget = SpinBudget::of(poll_time(), most);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
     // before.
     let mut is_known = false;
@@ -125,24 +125,27 @@ pub(super) fn look_for_a_moment(
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
-                return (told, if patience.has_come() { Looked::Well } else { Looked::InVain });
+                return (
+                    told,
+                    if budget.was_in_time() { PollOutcome::Well } else { PollOutcome::InVain },
+                );
             }
         }
-        if patience.is_over() {
+        if budget.is_over() {
             let unread = reads();
             let do_others_read = unread.links > 0 && read != Some(unread.place);
-            let more = looking() + unread.links.min(LINKS) * TAKING_BACK;
-            if !patience.is_alone() || !do_others_read || !patience.renew(more) {
-                return (0, Looked::InVain);
+            let more = poll_time() + unread.links.min(LINKS) * TAKING_BACK;
+            if !budget.is_alone() || !do_others_read || !budget.renew(more) {
+                return (0, PollOutcome::InVain);
             }
             read = Some(unread.place);
         }
-        patience.give_way();
+        budget.yield_now();
     }
 }
 
 /// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
-pub(super) fn falls_asleep(link: Link) {
+pub(super) fn begin_sleep(link: Link) {
     link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
     if let Some(direction) = link.inward() {
         link.set(Word::IsPolled, 0);
@@ -152,7 +155,7 @@ pub(super) fn falls_asleep(link: Link) {
 }
 
 /// It is over.
-pub(super) fn wakes(link: Link) {
+pub(super) fn end_sleep(link: Link) {
     link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
 }
 
@@ -168,12 +171,12 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
 }
 
 /// Looking has come to an end. If it was in vain it is left out for a while.
-pub(super) fn looked(link: Link, how: Looked) {
-    if how == Looked::Well {
+pub(super) fn record_poll(link: Link, how: PollOutcome) {
+    if how == PollOutcome::Well {
         link.set(Word::Vain, 0);
         return;
     }
-    let (vain, skip) = in_vain(link.get(Word::Vain));
+    let (vain, skip) = back_off(link.get(Word::Vain));
     link.set(Word::Vain, vain);
     link.set(Word::Skip, skip);
 }

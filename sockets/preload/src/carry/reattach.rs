@@ -51,7 +51,7 @@ pub(super) fn is_first(fd: c_int) -> bool {
 }
 
 /// What is at a descriptor is offered anew, or rests, after it has carried so many bytes.
-pub(super) fn ends_one(fd: c_int, bytes: u64, now: u64) {
+pub(super) fn record_end(fd: c_int, bytes: u64, now: u64) {
     let outcome = if bytes >= WORTH { Outcome::Succeeded } else { Outcome::Failed };
     let next = backoff(fd).next(now, FORKED, outcome);
     let [times, last] = words(fd);
@@ -61,34 +61,34 @@ pub(super) fn ends_one(fd: c_int, bytes: u64, now: u64) {
 }
 
 /// A process is being made.
-pub(super) fn forks() {
+pub(super) fn note_fork() {
     LAST.store(clock::now(), Ordering::Relaxed);
 }
 
 /// What becomes of a link that may come again.
-pub(super) enum Next {
+pub(super) enum Fate {
     /// Something may come by it still.
-    GoesOn,
+    Active,
     /// Nothing does: its socket is the kernel's until the link is forgotten.
-    Rests,
+    Suspended,
     /// It is forgotten.
     Forgotten,
 }
 
 /// What becomes of it now. For who holds it.
 #[cold]
-pub(super) fn next(link: Link, fd: c_int) -> Next {
+pub(super) fn fate(link: Link, fd: c_int) -> Fate {
     if !is_over(link) {
-        Next::GoesOn
-    } else if forgets(link, fd) {
-        Next::Forgotten
+        Fate::Active
+    } else if try_forget(link, fd) {
+        Fate::Forgotten
     } else {
-        Next::Rests
+        Fate::Suspended
     }
 }
 
 /// It is forgotten, if its socket may be offered now.
-fn forgets(link: Link, fd: c_int) -> bool {
+fn try_forget(link: Link, fd: c_int) -> bool {
     // Without memory there was none: it is not the other end that has ended it.
     let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
     if has_memory && !backoff(fd).is_due(now, FORKED) {
@@ -113,7 +113,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
         return links::forget(fd, link);
     }
     if has_memory && !link.has(Flag::Suspended) {
-        ends_one(fd, link.has_carried(), now);
+        record_end(fd, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
     link.leave_set();
@@ -121,7 +121,7 @@ fn forgets(link: Link, fd: c_int) -> bool {
 }
 
 /// The kernel has its socket for the time being, and nobody else has it.
-pub(super) fn rests(link: Link) -> bool {
+pub(super) fn is_suspended(link: Link) -> bool {
     link.has(Flag::Reattachable) && !link.has(Flag::Shared) && is_over(link)
 }
 

@@ -16,12 +16,12 @@ use rustix::event::PollFlags;
 use super::iovecs::Parts;
 use super::kernel_check::{self, Seen};
 use super::links::{self, Flag, Link, Memory, Word};
-use super::members::Looked;
-use super::reader_polling::{falls_asleep, is_worth_looking, looked, start_polling, wakes};
+use super::members::PollOutcome;
+use super::reader_polling::{begin_sleep, end_sleep, is_worth_looking, record_poll, start_polling};
 use super::receive_queue::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
 use super::ring_copy::{self, PIECE, RECEIVES_PLAINLY};
-use super::spin_budget::Patience;
-use super::wake_latency::looking;
+use super::spin_budget::SpinBudget;
+use super::wake_latency::poll_time;
 use super::{
     adaptive_spin, broker_messages, clock, kernel_fallback, kernel_socket, members, send, unread,
     wake_latency,
@@ -122,7 +122,7 @@ fn receive_in_steps(
         unread::flush_all();
         return native();
     };
-    let looked_at = adaptive_spin::looked_first(link, direction.place());
+    let looked_at = adaptive_spin::spun_first(link, direction.place());
     let call = Call {
         link,
         direction,
@@ -198,10 +198,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
             kernel_socket::set_errno(libc::ECONNRESET);
             return -1;
         }
-        falls_asleep(self.link);
+        begin_sleep(self.link);
         unread::flush_all();
         let result = (self.native)();
-        wakes(self.link);
+        end_sleep(self.link);
         result
     }
 
@@ -359,7 +359,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn look_awake(&self, place: Place) -> bool {
         start_polling(self.link, &self.direction)
             && self.looked_at != Some(place.position())
-            && adaptive_spin::look(self.link, &self.direction, place, self.parts.total())
+            && adaptive_spin::spin(self.link, &self.direction, place, self.parts.total())
     }
 
     /// Looks for a moment. `true`: something has come, or happened.
@@ -367,14 +367,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !start_polling(self.link, &self.direction) {
             return false;
         }
-        let mut patience = Patience::of(looking(), u64::MAX);
-        let has_come = self.look(place, &mut patience);
-        let is_well = has_come && patience.has_come();
-        looked(self.link, if is_well { Looked::Well } else { Looked::InVain });
+        let mut budget = SpinBudget::of(poll_time(), u64::MAX);
+        let has_come = self.look(place, &mut budget);
+        let is_well = has_come && budget.was_in_time();
+        record_poll(self.link, if is_well { PollOutcome::Well } else { PollOutcome::InVain });
         has_come
     }
 
-    fn look(&self, place: Place, patience: &mut Patience) -> bool {
+    fn look(&self, place: Place, budget: &mut SpinBudget) -> bool {
         loop {
             if self.direction.head().position() != place.position() {
                 return true;
@@ -388,10 +388,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     return true;
                 }
             }
-            if patience.is_over() {
+            if budget.is_over() {
                 return false;
             }
-            patience.give_way();
+            budget.yield_now();
         }
     }
 
@@ -442,19 +442,19 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Waits in the kernel.
     fn sleep(&mut self) -> Step {
         self.seen = None;
-        falls_asleep(self.link);
+        begin_sleep(self.link);
         if waiting(self.link) > 0 {
-            wakes(self.link);
+            end_sleep(self.link);
             return Step::Again;
         }
         unread::flush_all();
         if self.got == 0 && are_missing(self.link, self.fd) {
-            wakes(self.link);
+            end_sleep(self.link);
             kernel_socket::set_errno(libc::ECONNRESET);
             return Step::Done(-1);
         }
-        let (result, was_short) = wake_latency::asleep(|| self.rest());
-        wakes(self.link);
+        let (result, was_short) = wake_latency::timed_sleep(|| self.rest());
+        end_sleep(self.link);
         kernel_socket::keeping_errno(broker_messages::hear);
         if result > 0 && was_short {
             // Looking would have found it.
@@ -466,7 +466,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
-            if wake_latency::heard(self.link) {
+            if wake_latency::learn_wakeup(self.link) {
                 self.link.set(Word::Skip, 0);
                 members::looks_again(self.link);
             }

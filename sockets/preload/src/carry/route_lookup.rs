@@ -6,54 +6,54 @@ use core::sync::atomic::Ordering;
 use super::broker_messages;
 use super::links::{self, Flag, Link, Word};
 use super::offers::{self, Found};
-use super::reattach::{self, Next};
+use super::reattach::{self, Fate};
 use crate::unlinked_calls;
 
 /// The link that a call which sends uses; or what the kernel's call gave where there is none.
 #[inline(always)]
-pub(super) fn link_to_send_by(
-    way: Way,
+pub(super) fn link_for_send(
+    route: Route,
     fd: c_int,
     native: &impl Fn() -> isize,
 ) -> Result<Link, isize> {
-    match way {
-        Way::Ring(link) => Ok(link),
-        Way::Rests(link) => Err(by_resting(link, native)),
-        Way::Unknown => link_of(fd, offers::enter(fd), Word::Sending, native),
+    match route {
+        Route::Ring(link) => Ok(link),
+        Route::Suspended(link) => Err(call_suspended(link, native)),
+        Route::Unknown => link_for_call(fd, offers::enter(fd), Word::Sending, native),
     }
 }
 
 /// Which way bytes of a descriptor go.
-pub(super) enum Way {
+pub(super) enum Route {
     /// It has a link with memory, held.
     Ring(Link),
     /// The same, by which nothing comes any more: all is the kernel's.
-    Rests(Link),
+    Suspended(Link),
     /// It has none, so far.
     Unknown,
 }
 
 /// Which way those of this descriptor do.
 #[inline(always)]
-pub(super) fn carried(fd: c_int) -> Way {
+pub(super) fn route_of(fd: c_int) -> Route {
     broker_messages::look();
-    let Some(link) = links::enter(fd) else { return Way::Unknown };
+    let Some(link) = links::enter(fd) else { return Route::Unknown };
     let has_memory = link.get(Word::Memory) != 0;
     let next = match link.has(Flag::Reattachable) {
-        true => reattach::next(link, fd),
-        false => Next::GoesOn,
+        true => reattach::fate(link, fd),
+        false => Fate::Active,
     };
     match next {
-        Next::GoesOn if has_memory => return Way::Ring(link),
-        Next::Rests if has_memory => return Way::Rests(link),
+        Fate::Active if has_memory => return Route::Ring(link),
+        Fate::Suspended if has_memory => return Route::Suspended(link),
         _ => link.let_go(),
     }
-    Way::Unknown
+    Route::Unknown
 }
 
 /// A call by a link that rests. It is held meanwhile, so that no other one comes.
 #[cold]
-pub(super) fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
+pub(super) fn call_suspended(link: Link, native: impl Fn() -> isize) -> isize {
     let result = native();
     link.let_go();
     result
@@ -61,7 +61,7 @@ pub(super) fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
 
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
 /// word of those that are in such a call, while its link may come.
-pub(super) fn link_of(
+pub(super) fn link_for_call(
     fd: c_int,
     found: Found,
     counts: Word,

@@ -293,7 +293,7 @@ fn by_kernel(
     }
     let is_polling = direction.is_polling();
     if !is_polling {
-        wake_latency::rings(link);
+        wake_latency::note_wakeup_sent(link);
     }
     // What the kernel counts of a message is up to twice its bytes.
     if unread_links::is_any() && kernel_socket::room(fd) < length.saturating_mul(2) {

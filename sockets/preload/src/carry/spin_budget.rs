@@ -6,7 +6,7 @@
 //! for each message. But the kernel lets who wakes run before one who computes all the time, and
 //! who only looks not ([`super::cpu_contention`]).
 
-use super::yield_cpu::{self, Had, Sleep};
+use super::yield_cpu::{self, Ran, Sleep};
 use super::{clock, cpu_contention};
 
 /// So often others may have the processor before that counts. Where all have something to do what
@@ -18,7 +18,7 @@ const TURNS: u32 = 4;
 const LONGEST: u64 = 1 << 23;
 
 /// How long one look lasts.
-pub(crate) struct Patience {
+pub(crate) struct SpinBudget {
     began: u64,
     longest: u64,
     since: u64,
@@ -29,14 +29,14 @@ pub(crate) struct Patience {
     /// Others computed when it began; or were found to since.
     is_crowd: bool,
     is_late: bool,
-    had: Had,
+    had: Ran,
 }
 
-impl Patience {
+impl SpinBudget {
     /// It begins, and is to last so long: in a crowd no longer than until something is not there.
     /// It may take longer, but not than `most`.
     pub(crate) fn of(limit: u64, most: u64) -> Self {
-        let (began, is_crowd) = (clock::now(), cpu_contention::is_there());
+        let (began, is_crowd) = (clock::now(), cpu_contention::is_contended());
         Self {
             began,
             longest: most.min(LONGEST).max(limit),
@@ -46,7 +46,7 @@ impl Patience {
             turns: 0,
             is_crowd,
             is_late: false,
-            had: Had::Us,
+            had: Ran::ThisThread,
         }
     }
 
@@ -70,23 +70,23 @@ impl Patience {
 
     /// Nobody else needs the processor, as far as can be told.
     pub(crate) fn is_alone(&self) -> bool {
-        self.had == Had::Us
+        self.had == Ran::ThisThread
     }
 
     /// Lets others go first.
-    pub(crate) fn give_way(&mut self) {
-        self.had = yield_cpu::give_way(Sleep::May);
-        if let Had::Others(time) = self.had {
+    pub(crate) fn yield_now(&mut self) {
+        self.had = yield_cpu::yield_now(Sleep::May);
+        if let Ran::Others(time) = self.had {
             self.away = self.away.saturating_add(time);
             self.turns += 1;
-            self.is_late |= cpu_contention::is_there();
+            self.is_late |= cpu_contention::is_contended();
         }
     }
 
     /// What was waited for has come. Whether in time: otherwise the kernel would have woken us
     /// before.
-    pub(crate) fn has_come(&self) -> bool {
-        yield_cpu::has_come(self.had);
+    pub(crate) fn was_in_time(&self) -> bool {
+        yield_cpu::note_arrival(self.had);
         !self.took_long()
     }
 }

@@ -29,14 +29,14 @@ const OTHERWISE: u64 = Flag::KernelForGood as u64
 
 /// Looks at a link after a call that has sent, if that is due.
 #[inline(always)]
-pub(super) fn look(link: Link, fd: c_int) {
+pub(super) fn check(link: Link, fd: c_int) {
     if link.get(Word::IsCounted) != 0 {
-        look_now(link, fd);
+        check_now(link, fd);
     }
 }
 
 #[cold]
-fn look_now(link: Link, fd: c_int) {
+fn check_now(link: Link, fd: c_int) {
     let calls = link.word(Word::IsCounted).swap(0, Ordering::Relaxed);
     let often = if reattach::is_first(fd) { CALLS } else { AGAIN };
     if !calls.is_multiple_of(often) {
@@ -48,7 +48,7 @@ fn look_now(link: Link, fd: c_int) {
     if bytes < WORTH * often && link.get(Word::Flags) & OTHERWISE == 0 {
         // What it has carried in all that time counts if that was worth it.
         let worth = if carried >= WORTH * calls { carried } else { bytes };
-        reattach::ends_one(fd, worth, clock::now());
-        kernel_socket::keeping_errno(|| kernel_fallback::rest(link, fd));
+        reattach::record_end(fd, worth, clock::now());
+        kernel_socket::keeping_errno(|| kernel_fallback::suspend(link, fd));
     }
 }

@@ -1,8 +1,8 @@
 //! Computes the timeouts of the kernel's calls when a program's call is made in parts.
 //!
 //! Who is about to sleep while others, who are awake, have still to read what he sent them sleeps
-//! for [`SHORTLY`] first: they mostly have it by then, and to take back what is in many rings costs
-//! both ends more than that ([`super::unread::leaves_unread`]).
+//! for [`SHORT_MS`] first: they mostly have it by then, and to take back what is in many rings
+//! costs both ends more than that ([`super::unread::leaves_unread`]).
 
 use core::ffi::c_int;
 
@@ -11,29 +11,29 @@ use libc::timespec;
 use super::clock;
 
 /// In milliseconds: the least that `epoll_wait` knows.
-pub(super) const SHORTLY: c_int = 1;
+pub(super) const SHORT_MS: c_int = 1;
 const MILLISECOND: i64 = 1_000_000;
-const IN_NANOSECONDS: i64 = SHORTLY as i64 * MILLISECOND;
+const SHORT_NS: i64 = SHORT_MS as i64 * MILLISECOND;
 const SECOND: i64 = 1_000_000_000;
 
 /// Whether a call waits until something is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum Timeout {
     /// It does. Before it sleeps it may look for so long, by the processor's count: a part of what
     /// the program has said.
-    Until(u64),
+    AtMost(u64),
     /// It asks, and returns.
-    Never,
+    Zero,
 }
 
-impl Wait {
+impl Timeout {
     /// Of milliseconds; less than 0: for ever.
     #[inline]
     pub(crate) fn of_milliseconds(asked: c_int) -> Self {
         match u64::try_from(asked) {
-            Ok(0) => Self::Never,
-            Ok(asked) => Self::Until(asked.saturating_mul(clock::SECOND >> 12)),
-            Err(_) => Self::Until(u64::MAX),
+            Ok(0) => Self::Zero,
+            Ok(asked) => Self::AtMost(asked.saturating_mul(clock::SECOND >> 12)),
+            Err(_) => Self::AtMost(u64::MAX),
         }
     }
 
@@ -41,12 +41,12 @@ impl Wait {
     /// when it comes to that.
     pub(crate) fn of_time(asked: Option<(i64, i64)>) -> Self {
         match asked {
-            None => Self::Until(u64::MAX),
-            Some((0, 0)) => Self::Never,
+            None => Self::AtMost(u64::MAX),
+            Some((0, 0)) => Self::Zero,
             Some((seconds, nanoseconds)) => {
                 let total = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
                 let thousands = u64::try_from(total / 1000).unwrap_or(0);
-                Self::Until(thousands.saturating_mul(clock::SECOND >> 22))
+                Self::AtMost(thousands.saturating_mul(clock::SECOND >> 22))
             }
         }
     }
@@ -54,47 +54,47 @@ impl Wait {
 
 /// How the kernel is asked by `poll` and the like.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum KernelPoll {
     /// As the program has called.
-    Waits,
+    Blocking,
     /// For what is there now.
-    Asks,
+    NonBlocking,
     /// The same, with signals blocked as they are: something is there that the kernel does not see,
     /// and what is there is told before a signal is.
-    Undisturbed,
+    SignalsBlocked,
 }
 
-impl How {
-    pub(crate) fn waits(self) -> bool {
-        self == Self::Waits
+impl KernelPoll {
+    pub(crate) fn is_blocking(self) -> bool {
+        self == Self::Blocking
     }
 
     /// The signals that the program lets through meanwhile.
     pub(crate) fn mask(self, asked: *const libc::sigset_t) -> *const libc::sigset_t {
-        if self == Self::Undisturbed { core::ptr::null() } else { asked }
+        if self == Self::SignalsBlocked { core::ptr::null() } else { asked }
     }
 }
 
 /// For how long a call waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum KernelTimeout {
     /// As the program has said.
-    AsAsked,
+    AsRequested,
     /// Not at all.
-    AtOnce,
+    Zero,
     /// For a moment, but no longer than the program has said.
-    Shortly,
+    Short,
     /// For what is left after so many milliseconds.
-    After(u64),
+    RestAfter(u64),
 }
 
-impl Limit {
+impl KernelTimeout {
     /// What is left of it now, if it began then, in milliseconds.
     pub(super) fn without(self, began: u64) -> Self {
         let gone = clock::milliseconds().saturating_sub(began);
         match self {
-            Self::After(before) => Self::After(before.saturating_add(gone)),
-            _ => Self::After(gone),
+            Self::RestAfter(before) => Self::RestAfter(before.saturating_add(gone)),
+            _ => Self::RestAfter(gone),
         }
     }
 
@@ -102,12 +102,12 @@ impl Limit {
     #[inline]
     pub(crate) fn milliseconds(self, asked: c_int) -> c_int {
         match self {
-            Self::AsAsked => asked,
-            Self::AtOnce => 0,
-            Self::Shortly if asked < 0 => SHORTLY,
-            Self::Shortly => asked.min(SHORTLY),
-            Self::After(_) if asked < 0 => asked,
-            Self::After(gone) => {
+            Self::AsRequested => asked,
+            Self::Zero => 0,
+            Self::Short if asked < 0 => SHORT_MS,
+            Self::Short => asked.min(SHORT_MS),
+            Self::RestAfter(_) if asked < 0 => asked,
+            Self::RestAfter(gone) => {
                 asked.saturating_sub(c_int::try_from(gone).unwrap_or(c_int::MAX)).max(0)
             }
         }
@@ -120,10 +120,10 @@ impl Limit {
         let total =
             |time: &timespec| time.tv_sec.saturating_mul(SECOND).saturating_add(time.tv_nsec);
         match (self, asked) {
-            (Self::AtOnce, _) => Some(of(0)),
-            (Self::Shortly, None) => Some(of(IN_NANOSECONDS)),
-            (Self::Shortly, Some(time)) if valid(time) => Some(of(total(time).min(IN_NANOSECONDS))),
-            (Self::After(gone), Some(time)) if valid(time) => {
+            (Self::Zero, _) => Some(of(0)),
+            (Self::Short, None) => Some(of(SHORT_NS)),
+            (Self::Short, Some(time)) if valid(time) => Some(of(total(time).min(SHORT_NS))),
+            (Self::RestAfter(gone), Some(time)) if valid(time) => {
                 let gone = i64::try_from(gone).unwrap_or(i64::MAX).saturating_mul(MILLISECOND);
                 Some(of(total(time).saturating_sub(gone).max(0)))
             }
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn both_parts_together_are_what_was_asked() {
         for asked in [0, 1, 2, 1000, c_int::MAX] {
-            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+            let parts = [KernelTimeout::Short, KernelTimeout::RestAfter(SHORT_MS as u64)]
                 .map(|limit| limit.milliseconds(asked));
             assert_eq!(parts[0] + parts[1], asked);
             let time = timespec { tv_sec: i64::from(asked), tv_nsec: i64::from(asked) % SECOND };
-            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+            let parts = [KernelTimeout::Short, KernelTimeout::RestAfter(SHORT_MS as u64)]
                 .map(|limit| limit.time(Some(&time)).unwrap());
             let nanoseconds = |time: &timespec| time.tv_sec * SECOND + time.tv_nsec;
             assert_eq!(nanoseconds(&parts[0]) + nanoseconds(&parts[1]), nanoseconds(&time));
@@ -153,20 +153,25 @@ mod tests {
     #[test]
     fn for_ever_ends_in_the_second_part_only() {
         assert_eq!(
-            [Limit::Shortly, Limit::After(SHORTLY as u64)].map(|limit| limit.milliseconds(-1)),
+            [KernelTimeout::Short, KernelTimeout::RestAfter(SHORT_MS as u64)]
+                .map(|limit| limit.milliseconds(-1)),
             [1, -1]
         );
-        assert!(Limit::Shortly.time(None).is_some_and(|time| time.tv_nsec == IN_NANOSECONDS));
+        assert!(KernelTimeout::Short.time(None).is_some_and(|time| time.tv_nsec == SHORT_NS));
         assert!(
-            Limit::After(SHORTLY as u64).time(None).is_none()
-                && Limit::AsAsked.time(None).is_none()
+            KernelTimeout::RestAfter(SHORT_MS as u64).time(None).is_none()
+                && KernelTimeout::AsRequested.time(None).is_none()
         );
     }
 
     #[test]
     fn what_is_no_time_is_left_to_the_kernel() {
         let none = timespec { tv_sec: 1, tv_nsec: SECOND };
-        for limit in [Limit::AsAsked, Limit::Shortly, Limit::After(SHORTLY as u64)] {
+        for limit in [
+            KernelTimeout::AsRequested,
+            KernelTimeout::Short,
+            KernelTimeout::RestAfter(SHORT_MS as u64),
+        ] {
             assert_eq!(limit.time(Some(&none)).map(|time| time.tv_nsec), Some(SECOND));
         }
     }

@@ -33,19 +33,19 @@ static TAKES: AtomicU64 = AtomicU64::new(0);
 
 /// How long a call looks before it sleeps: there and back, rather more than one way.
 #[inline]
-pub(super) fn looking() -> u64 {
+pub(super) fn poll_time() -> u64 {
     (2 * TAKES.load(Ordering::Relaxed)).clamp(LEAST, MOST)
 }
 
 /// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
 /// look then.
-pub(super) fn in_vain(vain: u64) -> (u64, u64) {
+pub(super) fn back_off(vain: u64) -> (u64, u64) {
     backoff::skip_after_failure(vain, VAIN_MAX)
 }
 
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
 /// looking would have found it, whatever a wake takes.
-pub(super) fn asleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
+pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
     let began = clock::now();
     FELL_ASLEEP.store(began, Ordering::Relaxed);
     let result = call();
@@ -55,7 +55,7 @@ pub(super) fn asleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
 }
 
 /// Bytes are about to go by the kernel to somebody who does not look.
-pub(super) fn rings(link: Link) {
+pub(super) fn note_wakeup_sent(link: Link) {
     if let Some(memory) = link.memory() {
         let word = layout::word(link.get(Word::Side) as usize, RANG);
         memory.store(word, clock::now(), Ordering::Relaxed);
@@ -64,7 +64,7 @@ pub(super) fn rings(link: Link) {
 
 /// Bytes of the kernel's were received. `true`: looking for them would have found them, rather than
 /// the sleep that just was.
-pub(super) fn heard(link: Link) -> bool {
+pub(super) fn learn_wakeup(link: Link) -> bool {
     let Some(memory) = link.memory() else { return false };
     let word = layout::word(1 - link.get(Word::Side) as usize, RANG);
     let rang = memory.load(word, Ordering::Relaxed);
@@ -82,5 +82,5 @@ pub(super) fn heard(link: Link) -> bool {
     if took < MOST {
         TAKES.store(moving_average(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
-    woke.wrapping_sub(asleep) < looking()
+    woke.wrapping_sub(asleep) < poll_time()
 }

@@ -42,32 +42,32 @@ pub(super) enum Sleep {
 
 /// Who has had the processor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Had {
+pub(super) enum Ran {
     /// This thread, as far as can be told.
-    Us,
+    ThisThread,
     /// Others, for so long.
     Others(u64),
 }
 
 /// Gives the processor away. Who had it then.
-pub(super) fn give_way(sleep: Sleep) -> Had {
+pub(super) fn yield_now(sleep: Sleep) -> Ran {
     let began = clock::now();
     if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
         TOGETHER.store(0, Ordering::Relaxed);
         // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1 };
         _ = rustix::thread::nanosleep(&time);
-        return Had::Us;
+        return Ran::ThisThread;
     }
     sched_yield();
     let took = clock::now().wrapping_sub(began);
-    cpu_contention::took(took);
-    if took >= SWITCH { Had::Others(took) } else { Had::Us }
+    cpu_contention::note_yield(took);
+    if took >= SWITCH { Ran::Others(took) } else { Ran::ThisThread }
 }
 
 /// What was waited for has come; who had the processor just before.
-pub(super) fn has_come(had: Had) {
-    if matches!(had, Had::Others(_)) {
+pub(super) fn note_arrival(had: Ran) {
+    if matches!(had, Ran::Others(_)) {
         TOGETHER.fetch_add(1, Ordering::Relaxed);
     } else if TOGETHER.load(Ordering::Relaxed) != 0 {
         TOGETHER.store(0, Ordering::Relaxed);

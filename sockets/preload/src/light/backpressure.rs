@@ -14,10 +14,10 @@ use super::state::{State, with};
 use super::waiting::Waits;
 use crate::carry::clock;
 use crate::carry::iovecs::Parts;
-use crate::carry::spin_budget::Patience;
+use crate::carry::spin_budget::SpinBudget;
 
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
-/// twice as long at most, as [`Patience`] has it: then it sleeps, and hears signals.)
+/// twice as long at most, as [`SpinBudget`] has it: then it sleeps, and hears signals.)
 const PAUSE: u64 = clock::SECOND >> 9;
 /// The last wait was in vain, so the next full lane is not waited for: who does not read costs less
 /// so. No more than that one: what is taken home is read slowly, and who is busy with that looks as
@@ -26,7 +26,7 @@ static WAS_IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// How a call has waited for readers of full lanes.
 #[derive(Default)]
-pub(super) struct Waited(Option<(Patience, Option<u64>)>);
+pub(super) struct Waited(Option<(SpinBudget, Option<u64>)>);
 
 /// Sends when there is room in a lane that was full. Before it waits for longer than a moment
 /// `about_to_wait` is called. `by_state` sends what it can without waiting, and tells whether there
@@ -43,8 +43,8 @@ pub(super) fn send_when_read(
     loop {
         let read = match lanes::send_soon(token, parts, from) {
             Soon::Sent(bytes) => {
-                if let Some((patience, _)) = waited.0.as_ref().filter(|_| has_given_way) {
-                    patience.has_come();
+                if let Some((budget, _)) = waited.0.as_ref().filter(|_| has_given_way) {
+                    budget.was_in_time();
                 }
                 return Some(Ok(bytes));
             }
@@ -61,26 +61,26 @@ pub(super) fn send_when_read(
                 None
             }
         };
-        let Some((patience, seen)) = &mut waited.0 else {
+        let Some((budget, seen)) = &mut waited.0 else {
             if WAS_IN_VAIN.swap(false, Ordering::Relaxed) {
                 return None;
             }
             about_to_wait();
-            waited.0 = Some((Patience::of(PAUSE, u64::MAX), read));
+            waited.0 = Some((SpinBudget::of(PAUSE, u64::MAX), read));
             continue;
         };
         if read.is_some() && read != *seen {
             (*seen, since) = (read, None);
-            patience.renew(PAUSE);
+            budget.renew(PAUSE);
         }
         let since = *since.get_or_insert_with(clock::now);
-        if patience.is_over() || limit.is_over() {
+        if budget.is_over() || limit.is_over() {
             if clock::is_over(since, PAUSE) {
                 WAS_IN_VAIN.store(true, Ordering::Relaxed);
             }
             return None;
         }
-        patience.give_way();
+        budget.yield_now();
         has_given_way = true;
     }
 }

@@ -7,7 +7,7 @@ use super::lane_assignment::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
-use crate::carry::spin_budget::Patience;
+use crate::carry::spin_budget::SpinBudget;
 use crate::errno::errno;
 
 /// How long a look lasts: some 60 us.
@@ -99,25 +99,25 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
         return None;
     }
     // The kernel is not asked meanwhile, so others' turns count.
-    let mut patience = Patience::of(LOOK, LOOK);
+    let mut budget = SpinBudget::of(LOOK, LOOK);
     let mut looks = 0_u32;
     let found = loop {
         let found = with(|state| {
             state.progress();
             attempt(state)
         })?;
-        if found.is_some() || patience.is_over() {
+        if found.is_some() || budget.is_over() {
             break found;
         }
         looks += 1;
         if looks.is_multiple_of(SPINS) {
-            patience.give_way();
+            budget.yield_now();
         } else {
             core::hint::spin_loop();
         }
     };
     if found.is_some() {
-        patience.has_come();
+        budget.was_in_time();
         VAIN.store(0, Ordering::Relaxed);
     } else {
         let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;

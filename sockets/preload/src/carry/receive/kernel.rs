@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 
 use super::super::links::Word;
-use super::super::reader_polling::{falls_asleep, start_polling, wakes};
+use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{are_missing, is_passed, left_before};
 use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
 use super::{Call, Step};
@@ -41,14 +41,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
             // What only the kernel can tell it does. It may sleep, until the bytes come that are
             // before those in the ring; if somebody else has had them meanwhile, it must not.
             _ => {
-                falls_asleep(self.link);
+                begin_sleep(self.link);
                 if is_passed(self.link, self.fd, &self.direction) {
-                    wakes(self.link);
+                    end_sleep(self.link);
                     return Err(Step::Again);
                 }
                 unread::flush_all();
                 if self.got == 0 && self.is_waiting() && are_missing(self.link, self.fd) {
-                    wakes(self.link);
+                    end_sleep(self.link);
                     kernel_socket::set_errno(libc::ECONNRESET);
                     return Err(Step::Done(-1));
                 }
@@ -62,7 +62,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn late(&mut self) -> Step {
         let left = left_before(self.fd, self.direction.fence()).unwrap_or(usize::MAX);
         let result = self.wait_for(left.max(1), self.flags & !libc::MSG_WAITALL);
-        wakes(self.link);
+        end_sleep(self.link);
         if result <= 0 && self.got > 0 {
             self.keep_error(result);
             return Step::Done(self.got as isize);
@@ -78,7 +78,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
     pub(super) fn had_of_kernel(&self, got: usize) {
-        adaptive_spin::came_by_kernel(self.link);
+        adaptive_spin::note_kernel_bytes(self.link);
         let left = self.link.get(Word::Before).saturating_sub(got as u64);
         self.link.set(Word::Before, left);
         self.link.reset_look_delay();
