@@ -13,9 +13,9 @@
 //! * [`fallback_ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod byte_ring;
-pub mod direction;
 pub mod channel;
 pub mod direction;
+pub mod fallback_ledger;
 pub mod lane;
 pub mod layout;
 pub mod letter;
@@ -24,7 +24,7 @@ pub mod mirror;
 pub mod range;
 pub mod show;
 pub mod syscall_instructions;
-pub mod trunk;
+pub mod try_guard;
 mod words;
 
 pub use direction::{Broken, Direction, Head, Place};

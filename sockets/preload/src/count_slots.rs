@@ -1,6 +1,5 @@
 //! Keeps for each descriptor its slot among the processes' shared counts
-//! (`omniverb_connection::process_counts`) is
-//! whose.
+//! (`omniverb_connection::process_counts`).
 //!
 //! A descriptor's slot is of the socket of an id (`table`), which is gone as soon as the descriptor
 //! is about to be closed: so it is seen that one is being closed. It is *bound* by whoever forks
