@@ -33,7 +33,7 @@ pub fn carry(bytes: &[u8]) {
             }
             5 => _ = receive(&theirs, &mut seen_head, value as usize % (2 * RING)),
             6 => _ = send(&ours, &mut seen_place, value as usize % (2 * RING)),
-            7 => _ = take_back(&ours, value as usize),
+            7 => _ = reclaim(&ours, value as usize),
             8 => _ = theirs.leave(),
             9 => _ = theirs.inherit(value as usize),
             _ => {
@@ -66,11 +66,11 @@ fn send(direction: &Direction<Window>, seen: &mut u64, most: usize) -> Result<()
     Ok(())
 }
 
-fn take_back(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
-    let Some(stretch) = direction.take_back()? else { return Ok(()) };
+fn reclaim(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
+    let Some(stretch) = direction.reclaim()? else { return Ok(()) };
     let mut bytes = vec![0; stretch.bytes];
     UserMemory::lend_mut(&mut bytes, |to| direction.drain(stretch.from, 0, to));
-    direction.passed(stretch, most % (stretch.bytes + 1))
+    direction.finish_reclaim(stretch, most % (stretch.bytes + 1))
 }
 
 /// A channel to another host: the process and the other gateway write any word that they may, or a

@@ -425,7 +425,7 @@ impl<M: WordMemory> Direction<M> {
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn take_back(&self) -> Result<Option<Stretch>, Broken> {
+    pub fn reclaim(&self) -> Result<Option<Stretch>, Broken> {
         let head = self.head();
         let mut found = Ok(None);
         self.change(|word| {
@@ -447,7 +447,7 @@ impl<M: WordMemory> Direction<M> {
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn passed(&self, stretch: Stretch, bytes: usize) -> Result<(), Broken> {
+    pub fn finish_reclaim(&self, stretch: Stretch, bytes: usize) -> Result<(), Broken> {
         let next = stretch.from.wrapping_add(bytes as u64) & POSITION;
         let is_ours = |word: u64| word & TAKEN != 0 && word & POSITION == stretch.from;
         let was = self.change(|word| is_ours(word).then_some(next))?;
@@ -530,7 +530,7 @@ mod tests {
                         });
                     }
                     3 => {
-                        if let Some(stretch) = direction.take_back().unwrap() {
+                        if let Some(stretch) = direction.reclaim().unwrap() {
                             // The kernel has room for a part, perhaps.
                             let passed = count.min(stretch.bytes);
                             let mut got = vec![0; passed];
@@ -547,7 +547,7 @@ mod tests {
                             }
                             prop_assert_eq!(&got, &pieces[..passed]);
                             kernel.extend(got);
-                            direction.passed(stretch, passed).unwrap();
+                            direction.finish_reclaim(stretch, passed).unwrap();
                         }
                     }
                     4 => prop_assert_eq!(
@@ -583,9 +583,9 @@ mod tests {
             if let Ok(used) = direction.used(direction.head(), &mut seen, count) {
                 prop_assert!(used <= RING);
             }
-            if let Ok(Some(stretch)) = direction.take_back() {
+            if let Ok(Some(stretch)) = direction.reclaim() {
                 prop_assert!(stretch.bytes <= RING);
-                direction.passed(stretch, count.min(stretch.bytes)).unwrap();
+                direction.finish_reclaim(stretch, count.min(stretch.bytes)).unwrap();
             }
             let own = super::tests::direction();
             if let Ok(copied) = direction.detach_reader(&own, Inherits::No, |_, unread| unread) {

@@ -535,7 +535,7 @@ fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
 #[inline(always)]
 fn send_whole(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    match light::fast_path::send(fd, piece, flags, carry::leaves_some) {
+    match light::fast_path::send(fd, piece, flags, carry::has_unread) {
         None => carry::fast_path::send(fd, piece, flags),
         sent => sent,
     }
@@ -545,7 +545,7 @@ fn send_whole(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> O
 #[inline(always)]
 fn receive_whole(fd: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    match light::fast_path::receive(fd, piece, flags, carry::leaves_some) {
+    match light::fast_path::receive(fd, piece, flags, carry::has_unread) {
         None => carry::fast_path::receive(fd, piece, flags),
         got => got,
     }

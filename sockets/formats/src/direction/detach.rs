@@ -128,7 +128,7 @@ mod tests {
             let kept = most.min(count);
             prop_assert_eq!(found, Ok(kept));
             // The writer has the rest, if there is any, and nothing else.
-            let rest = shared.take_back().unwrap();
+            let rest = shared.reclaim().unwrap();
             let from = (start + kept as u64) & POSITION;
             let wanted = (kept < count).then_some(Stretch { from, bytes: count - kept });
             prop_assert_eq!(rest, wanted);
@@ -180,7 +180,7 @@ mod tests {
             shared.publish(shared.head(), count).unwrap();
             prop_assert_eq!(shared.detach_reader(&own, Inherits::Yes, |_, _| 0), Ok(0));
             let stretch = Stretch { from: start, bytes: count };
-            prop_assert_eq!(shared.take_back(), Ok(Some(stretch)));
+            prop_assert_eq!(shared.reclaim(), Ok(Some(stretch)));
             shared.memory.store(shared.place, place, Ordering::Relaxed);
             shared.memory.store(shared.head, head, Ordering::Relaxed);
             UserMemory::lend(&vec![0xaa; RING], |junk| shared.fill(0, 0, junk));

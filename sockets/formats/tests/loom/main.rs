@@ -65,14 +65,14 @@ fn read_by(direction: &Direction<Words>, seen: &mut u64) -> u64 {
 }
 
 /// What a writer does that must send by the kernel. How many bytes the kernel has got.
-fn take_back(direction: &Direction<Words>) -> u64 {
-    let Some(stretch) = direction.take_back().unwrap() else { return 0 };
+fn reclaim(direction: &Direction<Words>) -> u64 {
+    let Some(stretch) = direction.reclaim().unwrap() else { return 0 };
     for offset in (0..stretch.bytes).step_by(8) {
         let mut bytes = [0; 8];
         UserMemory::lend_mut(&mut bytes, |to| direction.drain(stretch.from, offset, to));
         assert_eq!(bytes, BYTES);
     }
-    direction.passed(stretch, stretch.bytes).unwrap();
+    direction.finish_reclaim(stretch, stretch.bytes).unwrap();
     stretch.bytes as u64
 }
 
@@ -86,7 +86,7 @@ fn nobody_sleeps_beside_bytes_in_the_ring() {
         let readers = writers.clone();
         let writer = thread::spawn(move || {
             let head = fill(&writers);
-            if writers.publish(head, 8).unwrap() { 0 } else { take_back(&writers) }
+            if writers.publish(head, 8).unwrap() { 0 } else { reclaim(&writers) }
         });
         readers.stop_polling();
         let mut got = 0;
@@ -125,7 +125,7 @@ fn what_is_taken_back_is_read_by_nobody() {
         writers.publish(head, 8).unwrap();
         let readers = writers.clone();
         let reader = thread::spawn(move || read(&readers));
-        let by_kernel = take_back(&writers);
+        let by_kernel = reclaim(&writers);
         assert_eq!(reader.join().unwrap() + by_kernel, 8);
         assert!(!writers.place().is_taken());
     });
@@ -142,7 +142,7 @@ fn what_is_stopped_is_not_published() {
         let kernel = by_kernel.clone();
         let other = thread::spawn(move || {
             others.stop();
-            kernel.fetch_add(take_back(&others), Ordering::Relaxed);
+            kernel.fetch_add(reclaim(&others), Ordering::Relaxed);
         });
         let head = fill(&writers);
         if writers.publish(head, 8).is_none() {
@@ -164,10 +164,10 @@ fn who_leaves_leaves_bytes_to_the_writer() {
         let reader = thread::spawn(move || readers.leave().unwrap());
         let head = fill(&writers);
         let is_polling = writers.publish(head, 8).unwrap();
-        let at_once = if is_polling { 0 } else { take_back(&writers) };
+        let at_once = if is_polling { 0 } else { reclaim(&writers) };
         reader.join().unwrap();
         assert_eq!(read(&writers), 0, "the reader is not there any more");
-        assert_eq!(at_once + take_back(&writers), 8);
+        assert_eq!(at_once + reclaim(&writers), 8);
     });
 }
 
@@ -187,7 +187,7 @@ fn bytes_that_nobody_has_taken_back_are_spoken_of() {
             bit.swap(true, Ordering::SeqCst);
         };
         let other = thread::spawn(move || {
-            let before = take_back(&others);
+            let before = reclaim(&others);
             cleared.swap(false, Ordering::SeqCst);
             taken.swap(false, Ordering::SeqCst);
             fence(Ordering::SeqCst);
@@ -372,7 +372,7 @@ fn what_was_seen_is_enough() {
             writers.publish(head, 8).unwrap();
             let used = writers.used(writers.head(), &mut seen, RING).unwrap() as u64;
             assert!(used + seen == 16);
-            take_back(&writers)
+            reclaim(&writers)
         });
         let mut seen = 0;
         let got = read_by(&readers, &mut seen);

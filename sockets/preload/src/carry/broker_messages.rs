@@ -26,6 +26,6 @@ fn take() {
         false => _ = broker::take(&mut |_, _| {}),
     }
     if ended_links::take_parted() {
-        kernel_fallback::those_that_are_over();
+        kernel_fallback::leave_revoked();
     }
 }

@@ -80,9 +80,9 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
     if link.get(Word::Memory) == 0 || link.has(Flag::Detached) {
         return;
     }
-    unread::undisturbed(|| {
+    unread::with_signals_blocked(|| {
         let pump = link.word(Word::Pump);
-        let has_pump = unread::take_pump(pump);
+        let has_pump = unread::lock_pump(pump);
         let under_way = loop {
             if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
                 break thread;
@@ -91,7 +91,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
             settle();
         };
         fence(Ordering::SeqCst);
-        let is_its = unread::is_its(link, fd);
+        let is_its = unread::is_same_socket(link, fd);
         let is_sound = has_pump && moves(link, fd, why, is_its) == Some(());
         if !is_sound {
             link.set_flag(Flag::Broken);
@@ -128,12 +128,12 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
         }
     }
     outward.stop();
-    let rest = match outward.take_back() {
+    let rest = match outward.reclaim() {
         Ok(Some(stretch)) if is_its => {
-            let sent = unread::give(link, &outward, fd, stretch);
+            let sent = unread::send_stretch(link, &outward, fd, stretch);
             let rest = stretch.behind(sent);
             if rest.bytes == 0 {
-                outward.passed(stretch, sent).map(|()| None)
+                outward.finish_reclaim(stretch, sent).map(|()| None)
             } else {
                 Ok(Some(rest))
             }
@@ -158,7 +158,7 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
     let copied = read.ok()?;
     let is_late = why == Why::NotAllowed
         && copied > 0
-        && !(is_its && receive_queue::has_come(fd, own_inward_fence(link)?));
+        && !(is_its && receive_queue::has_arrived(fd, own_inward_fence(link)?));
     (rest.is_ok() && !is_late).then_some(())
 }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_connection::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
-use super::kernel_check::{self, Seen};
+use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Word};
 use super::members::{self, Apart, EpollSlot, PollOutcome, Sleepers, may_be_member};
 use super::reader_polling::Unread;
@@ -149,7 +149,7 @@ pub(super) fn are_seen(fds: impl Iterator<Item = c_int>) {
 /// The ring has nothing to say of it, now or ever: what it was is over.
 fn nothing_comes(link: Link) -> bool {
     let is_done = |direction: omniverb_formats::Direction<_>| {
-        direction.head().is_stopped() && receive_queue::waiting(link) == 0
+        direction.head().is_stopped() && receive_queue::unread_bytes(link) == 0
     };
     link.has(Flag::Reattachable) && link.inward().is_none_or(is_done)
 }
@@ -244,8 +244,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
                 return told;
             }
             let mut is_passing = false;
-            self.slot.each_held(receive_queue::is_taken, |link| {
-                is_passing |= receive_queue::settles(link, began);
+            self.slot.each_held(receive_queue::is_reclaimed, |link| {
+                is_passing |= receive_queue::wait_until_passed(link, began);
                 true
             });
             if !is_passing && self.marks() == before {
@@ -273,7 +273,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             return 0;
         }
         let fd = fd_of(link);
-        if matches!(kernel_check::look_watched(link, fd), Seen::Another) {
+        if matches!(kernel_check::check_unless_watched(link, fd), Checked::OtherSocket) {
             // It was closed unseen.
             links::forget(fd, link);
             link.leave_set();
@@ -338,7 +338,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
         self.slot.each_held(has_bytes, |link| {
             let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
             let readable = events & READABLE;
-            if readable == 0 || receive_queue::waiting(link) == 0 {
+            if readable == 0 || receive_queue::unread_bytes(link) == 0 {
                 return true;
             }
             let lacks = |event: libc::epoll_event| {
@@ -366,7 +366,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
             unread::each_with_bytes(
                 |link| self.slot.has(link) && ends(link.get(Word::Data)),
-                |link| _ = kernel_check::look_now(link, fd_of(link)),
+                |link| _ = kernel_check::check_now(link, fd_of(link)),
             );
         }
     }
@@ -436,7 +436,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             let was_short;
             (told, was_short) = wake_latency::timed_sleep(|| {
                 let mut limit = limit;
-                if unread::leaves_unread() {
+                if unread::flush_unless_polled() {
                     if limit == KernelTimeout::AsRequested {
                         let told = sleep(KernelTimeout::Short);
                         if told != 0 || self.is_nudged.get() {
@@ -491,7 +491,7 @@ pub(super) fn wait(
     native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
 ) -> c_int {
     broker_messages::look();
-    unread::give_back();
+    unread::reclaim_abandoned();
     let is_nudged = Cell::new(false);
     let native = |events, most, limit| {
         let told = native(events, most, limit);

@@ -203,7 +203,7 @@ impl EpollSlot {
     pub(super) fn is_crowded(self, link: Link) -> bool {
         self.word(MANY) >= CROWD
             && !self.maybe_ready().has(link.index())
-            && receive_queue::waiting(link) == 0
+            && receive_queue::unread_bytes(link) == 0
     }
 
     /// A link becomes a member, or is to be polled again.

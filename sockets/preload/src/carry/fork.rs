@@ -153,7 +153,7 @@ pub(crate) fn forks_unseen() {
 pub(crate) fn lends() {
     if links::is_on() && memory_owner::is_this_process() {
         none_of_these(|_| true);
-        kernel_fallback::hand_all_over(|_| true);
+        kernel_fallback::share_all(|_| true);
     }
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn runs() {
     if links::is_on() && memory_owner::is_this_process() {
         let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
         none_of_these(has);
-        kernel_fallback::hand_over_those(has);
+        kernel_fallback::share_matching(has);
     }
 }
 

@@ -18,11 +18,11 @@ use super::{clock, connection_watch, unread};
 use crate::next_functions::next_poll;
 
 /// What was seen.
-pub(super) enum Seen {
+pub(super) enum Checked {
     /// These events; none if nothing new was looked at.
     Events(PollFlags),
     /// The descriptor is for another socket.
-    Another,
+    OtherSocket,
 }
 
 /// The connection is ending, or was reset.
@@ -33,11 +33,11 @@ const RESETS: u32 = 4;
 
 /// Looks, if that is long ago.
 #[inline(always)]
-pub(super) fn look(link: Link, fd: c_int) -> Seen {
+pub(super) fn check(link: Link, fd: c_int) -> Checked {
     if clock::is_over(link.get(Word::Looked), clock::MOMENT) {
-        look_now(link, fd)
+        check_now(link, fd)
     } else {
-        Seen::Events(PollFlags::empty())
+        Checked::Events(PollFlags::empty())
     }
 }
 
@@ -56,17 +56,17 @@ pub(super) fn was_recent(link: Link, now: u64) -> bool {
 
 /// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
 #[inline(always)]
-pub(super) fn look_watched(link: Link, fd: c_int) -> Seen {
+pub(super) fn check_unless_watched(link: Link, fd: c_int) -> Checked {
     if is_recent(link, clock::now()) {
-        Seen::Events(PollFlags::empty())
+        Checked::Events(PollFlags::empty())
     } else {
-        look_now(link, fd)
+        check_now(link, fd)
     }
 }
 
 /// Looks, whenever that was done last.
 #[cold]
-pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
+pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
     // Who changes how it waits says so by another word here: then what is seen below is old.
     // Nobody believes it before it is seen: this is no time that was not long ago.
     let began = (clock::now() ^ 1 << 63).max(1);
@@ -76,7 +76,7 @@ pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
     kernel_socket::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
     let events = PollFlags::from_bits_retain(one.revents as u16);
     if kernel_socket::cookie(fd) != Some(link.get(Word::Cookie)) {
-        return Seen::Another;
+        return Checked::OtherSocket;
     }
     let is_non_blocking = kernel_socket::is_non_blocking(fd);
     let (word, now) = (link.word(Word::Looked), clock::now().max(1));
@@ -93,7 +93,7 @@ pub(super) fn look_now(link: Link, fd: c_int) -> Seen {
         settle(link, fd, events);
         _ = tells_of_reset(link, fd, events);
     }
-    Seen::Events(events)
+    Checked::Events(events)
 }
 
 /// Once it is seen that the other end has gone without a word, with bytes in the ring that it has

@@ -8,14 +8,14 @@ use core::ffi::c_int;
 use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link, Word};
-use super::unread::{self, is_its};
+use super::unread::{self, is_same_socket};
 use super::{detach, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
 use crate::{count_slots, fallback_ledger, fork_refcount};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
-pub(super) fn escape(link: Link, fd: c_int) {
+pub(super) fn stop_carrying(link: Link, fd: c_int) {
     link.set_flag(Flag::NeverPolls);
     close_both(link, fd);
 }
@@ -36,7 +36,7 @@ fn stop(link: Link, fd: c_int) {
     }
     if let Some(outward) = link.outward() {
         outward.stop();
-        if is_its(link, fd) {
+        if is_same_socket(link, fd) {
             unread::flush(link, fd);
         }
     }
@@ -44,14 +44,14 @@ fn stop(link: Link, fd: c_int) {
 
 /// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
 /// nothing of it.
-fn escape_wholly(link: Link, fd: c_int) {
-    escape(link, fd);
-    pass_all(link, fd);
+fn stop_carrying_and_flush(link: Link, fd: c_int) {
+    stop_carrying(link, fd);
+    flush_sent(link, fd);
 }
 
 /// What was sent is with the kernel then.
-fn pass_all(link: Link, fd: c_int) {
-    if unread::has_bytes(link) && is_its(link, fd) {
+fn flush_sent(link: Link, fd: c_int) {
+    if unread::has_unread(link) && is_same_socket(link, fd) {
         unread::flush_wholly(link, fd);
     }
 }
@@ -59,8 +59,8 @@ fn pass_all(link: Link, fd: c_int) {
 /// And what was not received goes through the kernel, too: the other end sees to that, by the next
 /// thing that it does.
 pub(super) fn leave(link: Link, fd: c_int) {
-    escape_wholly(link, fd);
-    if receive_queue::waiting(link) > 0
+    stop_carrying_and_flush(link, fd);
+    if receive_queue::unread_bytes(link) > 0
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
     {
@@ -69,7 +69,7 @@ pub(super) fn leave(link: Link, fd: c_int) {
 }
 
 /// The same; other programs are about to have it, too.
-fn hand_over(link: Link, fd: c_int) {
+fn share_link(link: Link, fd: c_int) {
     link.set_flag(Flag::Shared);
     leave(link, fd);
 }
@@ -83,7 +83,7 @@ pub(super) fn stop_sending(fd: c_int) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
-        if unread::has_bytes(link) && is_its(link, fd) {
+        if unread::has_unread(link) && is_same_socket(link, fd) {
             unread::flush_wholly(link, fd);
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn stop_sending(fd: c_int) {
 /// nobody sends behind it but us. What this process has seen and not received it reads, since the
 /// other end may do nothing but compute from now on, and who was told of bytes would not find them.
 /// Whatever that writes from now on is not looked at ([`detach`]).
-pub(super) fn those_that_are_over() {
+pub(super) fn leave_revoked() {
     links::each(|fd, link| {
         if link.has(Flag::Revoked) {
             fallback_ledger::parted(fd, link.get(Word::Cookie));
@@ -103,7 +103,7 @@ pub(super) fn those_that_are_over() {
             link.set_flag(Flag::Ended);
             close_both(link, fd);
             detach::detach(link, fd, detach::Why::NotAllowed);
-            unread::may_have_bytes(link);
+            unread::mark_unread(link);
         }
     });
 }
@@ -117,17 +117,17 @@ pub(super) fn leave_fd(fd: c_int) {
 }
 
 /// The same; what was not received is read in the ring.
-pub(super) fn leave_unread_here(fd: c_int) {
+pub(super) fn leave_but_read_here(fd: c_int) {
     if let Some(link) = links::enter(fd) {
-        escape_wholly(link, fd);
+        stop_carrying_and_flush(link, fd);
         link.let_go();
     }
 }
 
 /// Somebody else is about to have it, too.
-pub(super) fn pass_fd(fd: c_int) {
+pub(super) fn share_fd(fd: c_int) {
     if let Some(link) = links::enter(fd) {
-        hand_over(link, fd);
+        share_link(link, fd);
         link.let_go();
     }
 }
@@ -146,9 +146,9 @@ pub(super) fn close(fd: c_int) {
         // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
         // long as the descriptor is for the link.
         let is_last = link.get(Word::FdCount) == 1 && link.get(Word::Memory) != 0;
-        let escapes = is_last && is_its(link, fd);
+        let escapes = is_last && is_same_socket(link, fd);
         if escapes {
-            escape(link, fd);
+            stop_carrying(link, fd);
         }
         link.let_go();
         escapes.then_some(link.index())
@@ -167,10 +167,10 @@ pub(super) fn close(fd: c_int) {
         link.leave_set();
     }
     let has_escaped = escaped == Some(link.index());
-    if is_last && (has_escaped || is_its(link, fd)) {
+    if is_last && (has_escaped || is_same_socket(link, fd)) {
         if link.get(Word::Memory) != 0 {
             if !has_escaped {
-                escape(link, fd);
+                stop_carrying(link, fd);
             }
             end(link, fd);
         } else if !link.has(Flag::Shared) && !link.has(Flag::BrokerClosed) {
@@ -199,7 +199,7 @@ fn end(link: Link, fd: c_int) {
         return;
     }
     link.say(CLOSED);
-    if unread::has_bytes(link) && !unread::flush(link, fd) {
+    if unread::has_unread(link) && !unread::flush(link, fd) {
         // The kernel has no room for it: it is not to look as if that were the end.
         return kernel_socket::close_will_reset(fd);
     }
@@ -212,7 +212,7 @@ fn end(link: Link, fd: c_int) {
 }
 
 /// A socket is about to be shut down.
-pub(super) fn shut(fd: c_int, how: c_int) {
+pub(super) fn shutdown(fd: c_int, how: c_int) {
     let Some(link) = links::enter(fd) else { return };
     let (receives, sends) = match how {
         libc::SHUT_RD => (true, false),
@@ -220,7 +220,7 @@ pub(super) fn shut(fd: c_int, how: c_int) {
         libc::SHUT_RDWR => (true, true),
         _ => (false, false),
     };
-    if !is_its(link, fd) {
+    if !is_same_socket(link, fd) {
         // Another socket's that came here unseen.
         links::forget(fd, link);
         link.let_go();
@@ -250,26 +250,26 @@ pub(super) fn shut(fd: c_int, how: c_int) {
 }
 
 /// All of them go back.
-pub(super) fn all() {
+pub(super) fn leave_all() {
     links::each(|fd, link| leave(link, fd));
 }
 
 /// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
-pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
+pub(super) fn share_all(is_handed_over: impl Fn(c_int) -> bool) {
     links::each(|fd, link| {
         if is_handed_over(fd) {
-            hand_over(link, fd);
+            share_link(link, fd);
         } else {
-            escape_wholly(link, fd);
+            stop_carrying_and_flush(link, fd);
         }
     });
 }
 
 /// The same; nothing happens to all others.
-pub(super) fn hand_over_those(which: impl Fn(c_int) -> bool) {
+pub(super) fn share_matching(which: impl Fn(c_int) -> bool) {
     links::each(|fd, link| {
         if which(fd) {
-            hand_over(link, fd);
+            share_link(link, fd);
         }
     });
 }
@@ -294,7 +294,7 @@ pub(super) fn share(how: Sharing) {
         } else {
             close_both(link, fd)
         }
-        pass_all(link, fd);
+        flush_sent(link, fd);
         if renews {
             ends_both_ways(link);
         }
@@ -337,8 +337,8 @@ pub(super) fn finish() {
             // Others of the family are to know.
             link.tells_worth();
         }
-        if is_its(link, fd) && link.get(Word::Memory) != 0 {
-            escape(link, fd);
+        if is_same_socket(link, fd) && link.get(Word::Memory) != 0 {
+            stop_carrying(link, fd);
             end(link, fd);
         }
     });

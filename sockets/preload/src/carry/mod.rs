@@ -103,7 +103,7 @@ pub(crate) fn is_on() -> bool {
 
 /// There may be bytes that somebody has left unread, after which every call looks that moves bytes.
 #[inline(always)]
-pub(crate) fn leaves_some() -> bool {
+pub(crate) fn has_unread() -> bool {
     unread_links::is_any()
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn send(
             None => native(),
         };
     }
-    unread::give_back();
+    unread::reclaim_abandoned();
     stays_with_kernel(fd, flags);
     let route = route_of(fd);
     if let Route::Unknown = route
@@ -150,7 +150,7 @@ pub(crate) fn send(
 
 /// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
 pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
-    unread::give_back();
+    unread::reclaim_abandoned();
     let native = || {
         unread::flush_before(fd, 0);
         native()
@@ -179,7 +179,7 @@ pub(crate) fn receive(
             None => native(),
         };
     }
-    unread::give_back();
+    unread::reclaim_abandoned();
     let link = match route_of(fd) {
         Route::Ring(link) => link,
         Route::Suspended(link) => {
@@ -274,7 +274,7 @@ pub(crate) fn loads() {
 #[inline]
 pub(crate) fn leave_unread_here(fd: c_int) {
     if links::has(fd) {
-        kernel_fallback::leave_unread_here(fd);
+        kernel_fallback::leave_but_read_here(fd);
     }
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
     }
     let link = links::enter(fd)?;
     let left = link.has(Flag::ReportsUnread).then(|| {
-        let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::waiting(link);
+        let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::unread_bytes(link);
         let information = || kernel_socket::Information::of(fd);
         // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
         let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
@@ -368,7 +368,7 @@ pub(crate) fn wait_in_set(
 /// With all of them.
 pub(crate) fn leave_all() {
     if links::is_on() && memory_owner::is_this_process() {
-        kernel_fallback::all();
+        kernel_fallback::leave_all();
     }
 }
 
@@ -377,7 +377,7 @@ pub(crate) fn stop() {
     if links::is_on() && memory_owner::is_this_process() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         unlinked_calls::count();
-        kernel_fallback::all();
+        kernel_fallback::leave_all();
         links::turn_off();
         fork_refcount::stop();
     }
@@ -422,7 +422,7 @@ pub(crate) fn uncount() {
 /// closed then.
 pub(crate) fn executes() {
     if links::is_on() && memory_owner::is_this_process() {
-        kernel_fallback::hand_all_over(|fd| !kernel_socket::is_close_on_exec(fd));
+        kernel_fallback::share_all(|fd| !kernel_socket::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
         // is alone.
         fork_refcount::release_all(Release::Possible);
@@ -460,7 +460,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
             if let Some(link) = links::enter(from) {
                 // The kernel keeps a member for as long as one of its descriptors is there.
                 if link.get(Word::Set) == 0 {
-                    kernel_fallback::escape(link, from);
+                    kernel_fallback::stop_carrying(link, from);
                 } else {
                     kernel_fallback::leave(link, from);
                 }
@@ -480,7 +480,7 @@ pub(crate) fn forget(fd: c_int) {
 /// A socket is about to be shut down.
 pub(crate) fn shut(fd: c_int, how: c_int) {
     if links::has(fd) {
-        kernel_fallback::shut(fd, how);
+        kernel_fallback::shutdown(fd, how);
     }
 }
 
@@ -498,21 +498,21 @@ pub(crate) fn has_changed(fd: c_int) {
 /// If that gives 0 it has written a descriptor there.
 pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(fd) else { return native() };
-    unread::give_back();
+    unread::reclaim_abandoned();
     let (mut turns, mut result, began) = (0, 0, clock::now());
     while turns < epoll::MOVES {
         let before = receive_queue::mark(link);
         result = native();
-        let more = receive_queue::waiting(link);
+        let more = receive_queue::unread_bytes(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
-        let is_passing = receive_queue::settles(link, began);
+        let is_passing = receive_queue::wait_until_passed(link, began);
         let is_sure = !is_passing && receive_queue::mark(link) == before || turns == epoll::MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
                 // SAFETY: as the caller says.
                 unsafe { *count += more as c_int };
-                receive_queue::shows(link);
+                receive_queue::note_shown(link);
             }
             break;
         }
@@ -525,7 +525,7 @@ pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let link = links::enter(fd)?;
     let error = if link.get(Word::Memory) != 0 {
-        _ = kernel_check::look_now(link, fd);
+        _ = kernel_check::check_now(link, fd);
         kernel_check::take_error(link)
     } else {
         None
@@ -551,7 +551,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
             crate::control_messages::each(message, |fd| {
                 fork_refcount::mark_untracked(fd);
                 epoll::is_seen(fd);
-                kernel_fallback::pass_fd(fd);
+                kernel_fallback::share_fd(fd);
             })
         };
     }

@@ -107,7 +107,7 @@ fn offer_now(fd: c_int) -> bool {
         Calls::Unknown => return false,
         Calls::Some => {
             fallback_ledger::keep(fd, Why::Instructions);
-            kernel_fallback::all();
+            kernel_fallback::leave_all();
             return false;
         }
     }

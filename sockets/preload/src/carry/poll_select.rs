@@ -131,14 +131,14 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
     let mut count = result;
     each(all, |one, link| {
         let ending = libc::POLLIN | libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
-        if one.revents & ending != 0 && unread::has_bytes(link) {
+        if one.revents & ending != 0 && unread::has_unread(link) {
             // Has it ended, and how?
-            _ = kernel_check::look_now(link, one.fd);
+            _ = kernel_check::check_now(link, one.fd);
         }
         let before = one.revents;
         if one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd) {
             one.revents |= one.events & READABLE;
-            receive_queue::shows(link);
+            receive_queue::note_shown(link);
         }
         if link.get(Word::Error) != 0 {
             one.revents |= libc::POLLERR;
@@ -161,7 +161,7 @@ pub(super) unsafe fn poll(
     native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
     broker_messages::look();
-    unread::give_back();
+    unread::reclaim_abandoned();
     if count == 0 {
         // A way to sleep.
         unread::flush_all();
@@ -207,7 +207,7 @@ fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(KernelPoll) -> c_int) -> 
         let result = add(all, result);
         let mut is_passing = false;
         if result == 0 {
-            each(all, |_, link| is_passing |= receive_queue::settles(link, began));
+            each(all, |_, link| is_passing |= receive_queue::wait_until_passed(link, began));
         }
         if result != 0 || !is_passing && marks(all) == before {
             return result;
@@ -384,7 +384,7 @@ impl Sets {
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> c_int) -> c_int {
     broker_messages::look();
-    unread::give_back();
+    unread::reclaim_abandoned();
     if sets.end > SET {
         // A set of another size.
         return unknown(|| native(KernelPoll::Blocking));
@@ -460,7 +460,9 @@ pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> 
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
         if result == 0 {
-            sets.each(&read, &write, |_, link| is_passing |= receive_queue::settles(link, began));
+            sets.each(&read, &write, |_, link| {
+                is_passing |= receive_queue::wait_until_passed(link, began)
+            });
         }
         if result != 0 || !is_passing && marks() == before {
             return result;
@@ -519,13 +521,13 @@ fn complete(sets: &Sets, read: &libc::fd_set, write: &libc::fd_set, result: c_in
     }
     let mut count = result;
     sets.each(read, write, |fd, link| {
-        if Sets::has(sets.read, fd) && unread::has_bytes(link) {
-            _ = kernel_check::look_now(link, fd);
+        if Sets::has(sets.read, fd) && unread::has_unread(link) {
+            _ = kernel_check::check_now(link, fd);
         }
         let has_error = link.get(Word::Error) != 0;
         if has_error || receive_queue::is_readable(link, fd) {
             count += c_int::from(Sets::add(sets.read, read, fd));
-            receive_queue::shows(link);
+            receive_queue::note_shown(link);
         }
         if has_error {
             count += c_int::from(Sets::add(sets.write, write, fd));

@@ -107,7 +107,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     if !is_free || !forgotten_links::is_noted(link.tag()) {
         return false;
     }
-    if !unread::is_its(link, fd) {
+    if !unread::is_same_socket(link, fd) {
         // Another socket came here unseen.
         link.leave_set();
         return links::forget(fd, link);
@@ -157,8 +157,9 @@ fn has_come(link: Link) -> bool {
     };
     let Ok(left) = inward.head().since(inward.place()) else { return false };
     link.has(Flag::Detached)
-        && links::fd_of(link)
-            .is_some_and(|fd| receive_queue::has_come(fd, inward.fence().wrapping_add(left as u64)))
+        && links::fd_of(link).is_some_and(|fd| {
+            receive_queue::has_arrived(fd, inward.fence().wrapping_add(left as u64))
+        })
 }
 
 fn is_done(direction: &Direction<Memory>) -> bool {

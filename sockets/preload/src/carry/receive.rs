@@ -14,11 +14,13 @@ use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::iovecs::Parts;
-use super::kernel_check::{self, Seen};
+use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Memory, Word};
 use super::members::PollOutcome;
 use super::reader_polling::{begin_sleep, end_sleep, is_worth_looking, record_poll, start_polling};
-use super::receive_queue::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
+use super::receive_queue::{
+    is_left_of_kernel, is_passed, mark, reset_if_missing, unread_bytes, wait_until_passed,
+};
 use super::ring_copy::{self, PIECE, RECEIVES_PLAINLY};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
@@ -113,7 +115,7 @@ fn receive_in_steps(
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Flag::Broken)) else {
         let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !kernel_socket::is_non_blocking(fd);
-        if link.has(Flag::Broken) && is_waiting && are_missing(link, fd) {
+        if link.has(Flag::Broken) && is_waiting && reset_if_missing(link, fd) {
             kernel_socket::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -194,7 +196,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if self.got > 0 {
             return self.got as isize;
         }
-        if self.is_waiting() && are_missing(self.link, self.fd) {
+        if self.is_waiting() && reset_if_missing(self.link, self.fd) {
             kernel_socket::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -270,18 +272,18 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return step;
         }
         let seen = match self.link.get(Word::Vain) {
-            0 => kernel_check::look(self.link, self.fd),
-            _ => kernel_check::look_now(self.link, self.fd),
+            0 => kernel_check::check(self.link, self.fd),
+            _ => kernel_check::check_now(self.link, self.fd),
         };
         let events = match seen {
-            Seen::Another if self.got > 0 => {
+            Checked::OtherSocket if self.got > 0 => {
                 links::forget(self.fd, self.link);
                 return Step::Done(self.got as isize);
             }
-            Seen::Another => {
+            Checked::OtherSocket => {
                 return Step::Done(send::another(self.fd, self.link, &self.native));
             }
-            Seen::Events(events) => events,
+            Checked::Events(events) => events,
         };
         if self.got == 0 && self.link.get(Word::Error) != 0 {
             return self.fail();
@@ -379,8 +381,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if self.direction.head().position() != place.position() {
                 return true;
             }
-            match kernel_check::look(self.link, self.fd) {
-                Seen::Events(events)
+            match kernel_check::check(self.link, self.fd) {
+                Checked::Events(events)
                     if !events.intersects(PollFlags::IN | kernel_check::ENDING) => {}
                 _ => {
                     // What the next look finds must not be missed for being too soon.
@@ -435,7 +437,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
     fn has_moved(&self) -> bool {
-        let has_moved = |seen| settles(self.link, clock::now()) || mark(self.link) != seen;
+        let has_moved =
+            |seen| wait_until_passed(self.link, clock::now()) || mark(self.link) != seen;
         self.seen.is_some_and(has_moved)
     }
 
@@ -443,12 +446,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn sleep(&mut self) -> Step {
         self.seen = None;
         begin_sleep(self.link);
-        if waiting(self.link) > 0 {
+        if unread_bytes(self.link) > 0 {
             end_sleep(self.link);
             return Step::Again;
         }
         unread::flush_all();
-        if self.got == 0 && are_missing(self.link, self.fd) {
+        if self.got == 0 && reset_if_missing(self.link, self.fd) {
             end_sleep(self.link);
             kernel_socket::set_errno(libc::ECONNRESET);
             return Step::Done(-1);
@@ -497,7 +500,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error == 0 {
             // Nobody is there any more: did he leave bytes that he should have read?
-            _ = kernel_check::look_now(self.link, self.fd);
+            _ = kernel_check::check_now(self.link, self.fd);
             if let Some(error) = kernel_check::take_error(self.link) {
                 kernel_socket::set_errno(error);
                 return Step::Done(-1);

@@ -36,7 +36,7 @@ static LOOKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Bytes in the ring.
 #[inline]
-pub(super) fn waiting(link: Link) -> usize {
+pub(super) fn unread_bytes(link: Link) -> usize {
     if link.has(Flag::Broken) {
         return 0;
     }
@@ -51,18 +51,18 @@ pub(super) fn is_all_read(direction: &Direction<Memory>) -> bool {
 }
 
 /// What was not read is the other end's again, as far as a glance tells.
-pub(super) fn is_taken(link: Link) -> bool {
+pub(super) fn is_reclaimed(link: Link) -> bool {
     link.inward().is_some_and(|direction| direction.place().is_taken())
 }
 
 /// There are bytes in the ring, and all that are before them were received.
 pub(super) fn is_readable(link: Link, fd: c_int) -> bool {
-    waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, fd, &direction))
+    unread_bytes(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, fd, &direction))
 }
 
 /// The program is told that there are bytes.
-pub(super) fn shows(link: Link) {
-    link.set(Word::Shown, mark(link).wrapping_add(waiting(link) as u64) + 1);
+pub(super) fn note_shown(link: Link) {
+    link.set(Word::Shown, mark(link).wrapping_add(unread_bytes(link) as u64) + 1);
 }
 
 /// Changes when bytes that were in the ring are not there any more.
@@ -84,7 +84,7 @@ fn is_passing(link: Link) -> bool {
 
 /// Looks for a moment while that is so, by a call that began then and does not wait: whom we have
 /// told of bytes finds them, mostly. Whether it was so, and is not any more.
-pub(super) fn settles(link: Link, began: u64) -> bool {
+pub(super) fn wait_until_passed(link: Link, began: u64) -> bool {
     if !is_passing(link) {
         return false;
     }
@@ -96,7 +96,7 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
     }
     let now = clock::now();
     let looked = now.wrapping_sub(began).min(most);
-    spends(&LOOKED, PASSINGS.charge(spent(&LOOKED), now, looked));
+    store_spent(&LOOKED, PASSINGS.charge(spent(&LOOKED), now, looked));
     !is_over
 }
 
@@ -104,7 +104,7 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
 /// there, and do not come soon, and nobody of this process has received them: the other end, which
 /// no correct one does, has shown them and taken them away. Then the connection is reset, rather
 /// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
-pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
+pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
     let others = Flag::NeverPolls as u64 | Flag::Shared as u64;
     let shown = link.get(Word::Shown);
     let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Flags) & others == 0;
@@ -117,7 +117,7 @@ pub(super) fn are_missing(link: Link, fd: c_int) -> bool {
     let is_there = !kernel_socket::events(fd, wanted, left as u32).is_empty();
     let now = clock::milliseconds();
     if left > 0 {
-        spends(&SPENT, MISSING.charge(spent(&SPENT), now, (now - began).min(left)));
+        store_spent(&SPENT, MISSING.charge(spent(&SPENT), now, (now - began).min(left)));
     }
     // It may have been interrupted: then this call sleeps, and the next one finds it so.
     if is_there || !is_shown() || now - began < left / 2 {
@@ -134,7 +134,7 @@ fn spent(words: &[AtomicU64; 2]) -> Spent {
     Spent { time, at }
 }
 
-fn spends(words: &[AtomicU64; 2], spent: Spent) {
+fn store_spent(words: &[AtomicU64; 2], spent: Spent) {
     words[0].store(spent.time, Ordering::Relaxed);
     words[1].store(spent.at, Ordering::Relaxed);
 }
@@ -170,17 +170,17 @@ fn before(fd: c_int, fence: u64) -> Option<(usize, usize)> {
 }
 
 /// How many of the kernel's bytes before a fence were not received.
-pub(super) fn left_before(fd: c_int, fence: u64) -> Option<usize> {
+pub(super) fn unread_before(fd: c_int, fence: u64) -> Option<usize> {
     before(fd, fence).map(|(left, _)| left)
 }
 
 /// All that was to come before the ring's bytes has come, and so many of them were not received.
 pub(super) fn is_left_of_kernel(fd: c_int, fence: u64, bytes: usize) -> bool {
-    has_come(fd, fence) && left_before(fd, fence) == Some(bytes)
+    has_arrived(fd, fence) && unread_before(fd, fence) == Some(bytes)
 }
 
 /// All that was to come before the ring's bytes has come.
-pub(super) fn has_come(fd: c_int, fence: u64) -> bool {
+pub(super) fn has_arrived(fd: c_int, fence: u64) -> bool {
     let information = kernel_socket::Information::of(fd);
     information.is_some_and(|information| information.received() >= fence)
 }

@@ -76,7 +76,7 @@ pub(super) fn news(link: Link) -> u32 {
     }
     let events = link.get(Word::Events) as u32;
     let error = if link.get(Word::Error) == 0 { 0 } else { libc::EPOLLERR as u32 };
-    let is_wanted = events & READABLE != 0 && receive_queue::waiting(link) > 0;
+    let is_wanted = events & READABLE != 0 && receive_queue::unread_bytes(link) > 0;
     // Of bytes of the kernel's that come first that has told, but not of this news.
     let bytes = is_wanted
         && if events & EDGE == 0 {

@@ -14,11 +14,11 @@ use rustix::event::PollFlags;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::iovecs::Parts;
-use super::kernel_check::{self, ENDING, Seen};
+use super::kernel_check::{self, Checked, ENDING};
 use super::links::{self, Flag, Link, Memory, Word};
 use super::ring_copy::{self, PIECE, SENDS_PLAINLY};
 use super::send_source::{File, Source};
-use super::unread::{self, is_its, take_back};
+use super::unread::{self, is_same_socket, reclaim};
 use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, clock, forgotten_links, kernel_socket, unread_links, wake_latency};
 use crate::next_functions::next_poll;
@@ -98,10 +98,10 @@ fn send_in_parts(
         let length = source.as_ref().map_or(usize::MAX, Source::total);
         return by_kernel(link, direction, fd, (flags, length), native);
     }
-    match kernel_check::look_watched(link, fd) {
-        Seen::Another => return another(fd, link, native),
-        Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
-        Seen::Events(_) => {}
+    match kernel_check::check_unless_watched(link, fd) {
+        Checked::OtherSocket => return another(fd, link, native),
+        Checked::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
+        Checked::Events(_) => {}
     }
     if let Some(error) = kernel_check::take_error(link) {
         kernel_socket::set_errno(error);
@@ -252,12 +252,12 @@ fn by_kernel(
 ) -> isize {
     let (mut has_waited, mut until) = (false, None);
     loop {
-        if (has_waited || unread::has_bytes(link)) && !is_its(link, fd) {
+        if (has_waited || unread::has_unread(link)) && !is_same_socket(link, fd) {
             // It was closed meanwhile: what is in the ring is not for what is there now.
             return another(fd, link, &native);
         }
         let is_locked = lock(link, direction);
-        let done = take_back(link, direction, fd);
+        let done = reclaim(link, direction, fd);
         if done {
             link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
             link.set(Word::IsFenced, 0);

@@ -2,7 +2,7 @@
 //!
 //! Who is about to sleep while others, who are awake, have still to read what he sent them sleeps
 //! for [`SHORT_MS`] first: they mostly have it by then, and to take back what is in many rings
-//! costs both ends more than that ([`super::unread::leaves_unread`]).
+//! costs both ends more than that ([`super::unread::flush_unless_polled`]).
 
 use core::ffi::c_int;
 

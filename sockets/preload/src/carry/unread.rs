@@ -33,11 +33,11 @@ const INSTANT: u64 = 1 << 13;
 const AGAIN: u32 = 3;
 /// When rings were looked through last that their readers may have left, and how long they are not
 /// then.
-static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+static RECLAIMED_AT: AtomicU64 = AtomicU64::new(0);
 static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
 
 /// Signals are kept from this thread meanwhile.
-pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
+pub(super) fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
     // SAFETY: sets of signals, which may be zero, of this thread only.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
@@ -55,7 +55,7 @@ pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
 /// What the other end has not read goes through the kernel. `false` if there is no room for all of
 /// it there now; then the rest is still in the ring. For whoever has the lock, or has stopped the
 /// direction.
-pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
+pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
     let (place, head) = (direction.place(), direction.head());
     if !place.is_taken() && place.position() == head.position() {
         return true;
@@ -73,15 +73,15 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) ->
         // behind it.
         return true;
     }
-    undisturbed(|| {
+    with_signals_blocked(|| {
         let pump = link.word(Word::Pump);
-        if !take_pump(pump) {
+        if !lock_pump(pump) {
             // Its bytes may be with the kernel or not: nobody can tell any more.
             link.set_flag(Flag::Broken);
             kernel_socket::reset(fd);
             return true;
         }
-        let done = match direction.take_back() {
+        let done = match direction.reclaim() {
             Ok(None) => true,
             Ok(Some(stretch)) => pass(link, direction, fd, stretch),
             Err(_) => {
@@ -96,7 +96,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, fd: c_int) ->
 
 /// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
 /// had it is in the process that this one was a copy of, or was cancelled in the middle.
-pub(super) fn take_pump(pump: &AtomicU64) -> bool {
+pub(super) fn lock_pump(pump: &AtomicU64) -> bool {
     for tried in 0..WAITS {
         if pump.swap(1, Ordering::Acquire) == 0 {
             return true;
@@ -116,7 +116,7 @@ pub(super) fn take_pump(pump: &AtomicU64) -> bool {
 }
 
 /// Gives the kernel what was taken back, as far as it has room for it now. How much that is.
-pub(super) fn give(
+pub(super) fn send_stretch(
     link: Link,
     direction: &Direction<Memory>,
     fd: c_int,
@@ -148,13 +148,13 @@ pub(super) fn give(
 
 /// The same; the rest is the reader's again, if there is one.
 fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) -> bool {
-    let done = give(link, direction, fd, stretch);
+    let done = send_stretch(link, direction, fd, stretch);
     if done < stretch.bytes {
         // The rest is behind what the kernel has now.
         let given = kernel_socket::Information::of(fd).map_or(0, |of| of.given());
         direction.set_fence(given);
     }
-    if direction.passed(stretch, done).is_err() {
+    if direction.finish_reclaim(stretch, done).is_err() {
         link.set_flag(Flag::Broken);
     }
     link.set(Word::SeenPlace, stretch.behind(done).from);
@@ -165,7 +165,7 @@ fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) 
 pub(super) fn flush(link: Link, fd: c_int) -> bool {
     let Some(direction) = link.outward() else { return true };
     let is_locked = lock(link, &direction);
-    let done = take_back(link, &direction, fd);
+    let done = reclaim(link, &direction, fd);
     if is_locked {
         unlock(link);
     }
@@ -185,9 +185,9 @@ pub(super) fn flush_wholly(link: Link, fd: c_int) {
 /// The ring of a link is about to have bytes that are to go through the kernel if nobody reads
 /// them; or it has some.
 #[inline(always)]
-pub(super) fn may_have_bytes(link: Link) {
+pub(super) fn mark_unread(link: Link) {
     if link.get(Word::Dirty) == 0 {
-        has_bytes_now(link);
+        mark_unread_now(link);
     }
 }
 
@@ -202,20 +202,20 @@ pub(super) fn publish(
     head: Head,
     length: usize,
 ) -> Option<bool> {
-    may_have_bytes(link);
+    mark_unread(link);
     let is_polling = direction.publish(head, length)?;
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
-    may_have_bytes(link);
-    if !is_polling && is_its(link, fd) {
+    mark_unread(link);
+    if !is_polling && is_same_socket(link, fd) {
         // It went to sleep, or left, at this moment.
-        take_back(link, direction, fd);
+        reclaim(link, direction, fd);
     }
     Some(is_polling)
 }
 
 #[cold]
-fn has_bytes_now(link: Link) {
+fn mark_unread_now(link: Link) {
     unread_links::put(link.index(), link.word(Word::Dirty));
 }
 
@@ -232,7 +232,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
         };
         for _ in 0..AGAIN {
             let head = put_so_far(link);
-            let has = has_bytes(link);
+            let has = has_unread(link);
             if has && links::fd_of(link).is_some_and(|fd| with(fd, link)) {
                 break;
             }
@@ -242,7 +242,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
             if is_old && link.word(Word::Dirty).load(Ordering::SeqCst) == 0 {
                 break;
             }
-            has_bytes_now(link);
+            mark_unread_now(link);
         }
         link.let_go();
         true
@@ -256,7 +256,7 @@ fn is_nobodys(index: u32) {
     unread_links::take(index, link.word(Word::Dirty));
     // Its slot may have been used anew at this moment.
     if let Some(link) = links::hold(index) {
-        has_bytes_now(link);
+        mark_unread_now(link);
         link.let_go();
     }
 }
@@ -277,7 +277,7 @@ pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut
             return true;
         }
         if let Some(link) = links::hold(index) {
-            if has_bytes(link) && which(link) {
+            if has_unread(link) && which(link) {
                 with(link);
             }
             link.let_go();
@@ -304,16 +304,16 @@ pub(super) fn flush_all() {
 
 /// The same, but for what others have before them who look: whether there is any. They are to be
 /// given some time, and no more, before all of it goes through the kernel.
-pub(super) fn leaves_unread() -> bool {
-    let mut leaves_some = false;
+pub(super) fn flush_unless_polled() -> bool {
+    let mut has_unread = false;
     if is_any() {
         flush_each(|direction, _| {
             let is_left = is_about_to_read(direction);
-            leaves_some |= is_left;
+            has_unread |= is_left;
             !is_left
         });
     }
-    leaves_some
+    has_unread
 }
 
 /// The same before a call of the kernel's with these flags, which may wait.
@@ -327,34 +327,34 @@ pub(super) fn flush_before(fd: c_int, flags: c_int) {
 /// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
 /// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
 #[inline(always)]
-pub(super) fn give_back() {
+pub(super) fn reclaim_abandoned() {
     if is_any() {
-        give_back_at(clock::now());
+        reclaim_abandoned_at(clock::now());
     }
 }
 
 /// The same for who knows what time it is.
 #[inline(always)]
-pub(super) fn give_back_at(now: u64) {
+pub(super) fn reclaim_abandoned_at(now: u64) {
     if is_any() && is_due(now) {
-        give_back_each();
+        reclaim_each_abandoned();
     }
 }
 
 /// That would be looked after now, if there may be any.
 #[inline(always)]
 pub(super) fn is_due(now: u64) -> bool {
-    now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed)) >= PAUSE.load(Ordering::Relaxed)
+    now.wrapping_sub(RECLAIMED_AT.load(Ordering::Relaxed)) >= PAUSE.load(Ordering::Relaxed)
 }
 
 #[cold]
-fn give_back_each() {
+fn reclaim_each_abandoned() {
     let began = clock::now();
-    GIVEN_BACK.store(began, Ordering::Relaxed);
+    RECLAIMED_AT.store(began, Ordering::Relaxed);
     each_dirty(|fd, link| {
         let Some(direction) = link.outward() else { return false };
         let is_left = direction.place().is_taken() || !direction.is_polling();
-        !is_left || is_its(link, fd) && !flush(link, fd)
+        !is_left || is_same_socket(link, fd) && !flush(link, fd)
     });
     // Who has many links is not to do this most of the time.
     let took = clock::now().wrapping_sub(began).min(clock::SECOND);
@@ -370,7 +370,7 @@ fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
         if !which(&direction, began) {
             return true;
         }
-        has_bytes(link) && is_its(link, fd) && !flush(link, fd)
+        has_unread(link) && is_same_socket(link, fd) && !flush(link, fd)
     });
 }
 
@@ -381,11 +381,11 @@ fn is_about_to_read(direction: &Direction<Memory>) -> bool {
 }
 
 /// There are bytes in the ring that the other end has not read.
-pub(super) fn has_bytes(link: Link) -> bool {
+pub(super) fn has_unread(link: Link) -> bool {
     link.outward().is_some_and(|one| one.place().position() != one.head().position())
 }
 
 /// The descriptor is still for the link's socket.
-pub(super) fn is_its(link: Link, fd: c_int) -> bool {
+pub(super) fn is_same_socket(link: Link, fd: c_int) -> bool {
     kernel_socket::cookie(fd) == Some(link.get(Word::Cookie))
 }

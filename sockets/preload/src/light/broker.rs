@@ -304,7 +304,7 @@ fn make(
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut channel) = Channel::new(base as usize, as_named, bell, across) else {
         // SAFETY: nobody has seen it.
-        unsafe { super::memory::give_back(base, BYTES) };
+        unsafe { super::memory::reclaim_abandoned(base, BYTES) };
         return None;
     };
     let is_heard = channel.bell().is_some_and(|bell| sleepers::hears(index, bell));

@@ -33,7 +33,7 @@ use super::descriptors::Token;
 use super::doorbell;
 use super::lane_owners::Lanes;
 use super::lanes::Whose;
-use super::memory::{give_back, zeros};
+use super::memory::{reclaim_abandoned, zeros};
 use crate::carry::broker::map;
 use crate::library_fds;
 use crate::shared_memory::Memory;
@@ -193,7 +193,7 @@ impl Channel {
         let ids_base = ids.as_ptr() as usize;
         let Some(bell) = library_fds::keep(bell.as_raw_fd()) else {
             // SAFETY: nobody has seen it.
-            unsafe { give_back(ids_base as *mut c_void, IDS * 4) };
+            unsafe { reclaim_abandoned(ids_base as *mut c_void, IDS * 4) };
             return None;
         };
         let side = side as usize & 1;
@@ -237,8 +237,8 @@ impl Channel {
         }
         // SAFETY: the caller takes it out of the list, and nothing else names these.
         unsafe {
-            give_back(self.base as *mut c_void, BYTES);
-            give_back(self.ids_base as *mut c_void, IDS * 4);
+            reclaim_abandoned(self.base as *mut c_void, BYTES);
+            reclaim_abandoned(self.ids_base as *mut c_void, IDS * 4);
         }
     }
 
@@ -536,7 +536,7 @@ impl Channel {
         let word = (side as usize & 1) * SIDE + IS_CUT;
         Memory::<BYTES>::new(base as usize).word(word).store(1, Ordering::Release);
         // SAFETY: the mapping that was just made, which nobody else knows of.
-        unsafe { give_back(base, BYTES) };
+        unsafe { reclaim_abandoned(base, BYTES) };
     }
 
     /// The other side has been told that they are.

@@ -42,7 +42,7 @@ pub(super) fn zeros<T>(count: usize) -> Option<&'static mut [T]> {
 ///
 /// # Safety
 /// Nobody uses it any more.
-pub(super) unsafe fn give_back(base: *mut c_void, bytes: usize) {
+pub(super) unsafe fn reclaim_abandoned(base: *mut c_void, bytes: usize) {
     // SAFETY: as the caller says.
     _ = unsafe { munmap(base, bytes) };
 }

@@ -24,7 +24,7 @@ use super::lanes;
 use super::listeners::Listeners;
 use super::local_addresses::Addresses;
 use super::lock::Lock;
-use super::memory::{CHANNELS, SLOTS, give_back, zeros};
+use super::memory::{CHANNELS, SLOTS, reclaim_abandoned, zeros};
 use super::option_profiles::Profiles;
 use super::unaccepted::Unaccepted;
 use crate::memory_owner;
@@ -153,7 +153,7 @@ pub(super) fn begin_anew() -> bool {
             let base = base.swap(0, Ordering::Relaxed);
             if base != 0 {
                 // SAFETY: the parent's mappings, of which these are copies that nobody uses.
-                unsafe { give_back(base as *mut c_void, bytes) };
+                unsafe { reclaim_abandoned(base as *mut c_void, bytes) };
             }
         }
     }

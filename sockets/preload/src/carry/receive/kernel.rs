@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use super::super::links::Word;
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
-use super::super::receive_queue::{are_missing, is_passed, left_before};
+use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
 use super::{Call, Step};
 use crate::next_functions::{next_poll, next_recvmsg};
@@ -16,7 +16,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     pub(super) fn before_fence(&mut self) -> Result<usize, Step> {
         let before = kernel_socket::errno();
         let known = self.link.get(Word::Before) as usize;
-        let now = || left_before(self.fd, self.direction.fence());
+        let now = || unread_before(self.fd, self.direction.fence());
         // A look takes nothing away, so what is known would stay as little as it was.
         let fresh = if self.has(libc::MSG_PEEK) { now() } else { None };
         let most = fresh.unwrap_or(known).max(1);
@@ -47,7 +47,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     return Err(Step::Again);
                 }
                 unread::flush_all();
-                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.fd) {
+                if self.got == 0 && self.is_waiting() && reset_if_missing(self.link, self.fd) {
                     end_sleep(self.link);
                     kernel_socket::set_errno(libc::ECONNRESET);
                     return Err(Step::Done(-1));
@@ -60,7 +60,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Waits for bytes that the kernel has before those in the ring. Not for more than these: what
     /// is in the ring is there already, whatever its writer does.
     fn late(&mut self) -> Step {
-        let left = left_before(self.fd, self.direction.fence()).unwrap_or(usize::MAX);
+        let left = unread_before(self.fd, self.direction.fence()).unwrap_or(usize::MAX);
         let result = self.wait_for(left.max(1), self.flags & !libc::MSG_WAITALL);
         end_sleep(self.link);
         if result <= 0 && self.got > 0 {
