@@ -40,13 +40,13 @@ pub extern "C" fn ov_look_sleep() {
 /// `execve` and the like.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_exec() {
-    carry::executes();
+    carry::before_exec();
 }
 
 /// `dlopen`: code that may make system calls of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_load() {
-    carry::loads();
+    carry::before_dlopen();
 }
 
 /// What ends the process without what `exit` does.
@@ -64,14 +64,14 @@ pub extern "C" fn ov_look_quick() {
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_spawn() {
-    carry::lends();
+    carry::before_vfork();
     carry::may_sleep();
 }
 
 /// `system`, `popen`: one of which is known what it does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_run() {
-    carry::runs();
+    carry::before_spawn();
     carry::may_sleep();
 }
 
@@ -172,7 +172,7 @@ unsafe fn forget(stream: *mut libc::FILE) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
-    carry::forks_unseen();
+    carry::before_unseen_fork();
     light::forks();
     if keeps_standard == 0 && memory_owner::is_this_process() {
         table::forget_range(0, STANDARD);
@@ -196,14 +196,14 @@ pub extern "C" fn ov_look_login_tty(fd: c_int) {
 /// `vfork`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
-    carry::lends();
+    carry::before_vfork();
     memory_owner::begin_vfork();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
-    carry::clones(flags);
+    carry::before_clone(flags);
     memory_owner::note_clone(flags);
 }
 

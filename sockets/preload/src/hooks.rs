@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 use omniverb_connection::descriptors::{Kind, Why};
 
 use crate::call_effects::{self, Call};
-use crate::carry::{Asked, File};
+use crate::carry::{File, SendfileRequest};
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
 use crate::next_functions::*;
@@ -101,7 +101,7 @@ functions! {
         if light::token_of(fd).is_some() {
             return light::shut(fd, how);
         }
-        carry::shut(fd, how);
+        carry::shutdown(fd, how);
         // SAFETY: the program's arguments, as they are.
         let done = watched(Call::Shutdown(fd), || unsafe { next_shutdown(fd, how) });
         if done == 0 && how != libc::SHUT_WR {
@@ -131,7 +131,7 @@ functions! {
         let set = watched(call, || unsafe { next_setsockopt(fd, level, name, value, length) });
         if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
             // SAFETY: the kernel has just read a number there.
-            carry::inquires(fd, unsafe { value.cast::<c_int>().read_unaligned() });
+            carry::set_inq(fd, unsafe { value.cast::<c_int>().read_unaligned() });
         }
         if set == 0 {
             light::was_set(fd, level, name);
@@ -164,7 +164,7 @@ functions! {
             return unsafe { light::send_file(at, from, offset, count) };
         }
         let asked = if offset.is_null() || !carry::is_on() {
-            Asked::Other
+            SendfileRequest::Other
         } else {
             // SAFETY: the kernel would read it as well.
             File::of(from, unsafe { offset.read_unaligned() }, count)
@@ -173,9 +173,9 @@ functions! {
         let native = || unsafe { next_sendfile(to, from, offset, count) };
         match asked {
             // SAFETY: the offset is there.
-            Asked::Part(file) => return unsafe { send_part(to, offset, file, native) },
-            Asked::Unknown => return carry::send_file(to, None, native),
-            Asked::Other => {}
+            SendfileRequest::Part(file) => return unsafe { send_part(to, offset, file, native) },
+            SendfileRequest::Unknown => return carry::send_file(to, None, native),
+            SendfileRequest::Other => {}
         }
         fork_refcount::may_outlive_close(to);
         carry::stop_sending(to);
@@ -185,10 +185,10 @@ functions! {
 
     ov_fork() -> c_int {
         light::forks();
-        let forking = carry::forks();
+        let forking = carry::before_fork();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
-        carry::forked(forking, child);
+        carry::after_fork(forking, child);
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
             _ = light::is_on();
@@ -198,10 +198,10 @@ functions! {
 
     ov_raw_fork() -> c_int {
         light::forks();
-        let forking = carry::forks();
+        let forking = carry::before_fork();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
-        carry::forked(forking, child);
+        carry::after_fork(forking, child);
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
             _ = light::is_on();
@@ -326,7 +326,7 @@ functions! {
             carry::duplicate(fd, Some(result));
             light::duplicated(fd, result);
         } else if command == libc::F_SETFL {
-            carry::has_changed(fd);
+            carry::mode_changed(fd);
         }
         result
     }
@@ -349,7 +349,7 @@ functions! {
         }
         let result = native();
         if request == libc::FIONBIO {
-            carry::has_changed(fd);
+            carry::mode_changed(fd);
         }
         result
     }

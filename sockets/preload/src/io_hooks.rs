@@ -300,7 +300,7 @@ functions! {
         if let Some(sent) = light {
             return sent;
         }
-        carry::stays_with_kernel(fd, flags);
+        carry::leave_if_flagged(fd, flags);
         fork_refcount::may_outlive_close(fd);
         carry::stop_sending(fd);
         if !messages.is_null() && carry::may_pass(fd) {

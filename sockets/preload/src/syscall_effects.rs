@@ -15,14 +15,14 @@ use crate::{carry, fork_refcount, light, memory_owner, table};
 /// call must be made from where the program made it.
 pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     match number {
-        libc::SYS_fork => carry::forks_unseen(),
-        libc::SYS_vfork => carry::lends(),
-        libc::SYS_clone => carry::clones(first as c_int),
+        libc::SYS_fork => carry::before_unseen_fork(),
+        libc::SYS_vfork => carry::before_vfork(),
+        libc::SYS_clone => carry::before_clone(first as c_int),
         libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
             // SAFETY: the kernel would read it as well.
-            carry::clones(unsafe { *(first as *const u64) } as c_int);
+            carry::before_clone(unsafe { *(first as *const u64) } as c_int);
         }
-        libc::SYS_execve | libc::SYS_execveat => carry::executes(),
+        libc::SYS_execve | libc::SYS_execveat => carry::before_exec(),
         libc::SYS_exit_group => carry::ends(End::Now),
         // Rings are refused, as container runtimes do: what they would do to a light connection is
         // seen by nobody.
@@ -106,7 +106,7 @@ const IN_SETS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SY
 /// none get links until it is over, which is to be said then ([`carry::uncount`]).
 pub(crate) fn leave(number: i64, first: usize) -> bool {
     if IN_SETS.contains(&number) {
-        carry::is_seen(first as c_int);
+        carry::leave_set_to_kernel(first as c_int);
         carry::may_sleep();
         return false;
     }

@@ -108,15 +108,15 @@ pub(super) fn fd() -> Option<c_int> {
 }
 
 /// Somebody is in here alone, until this is dropped: there is no call in here that may be left.
-struct Alone;
+struct Exclusive;
 
-impl Alone {
+impl Exclusive {
     fn try_be() -> Option<Self> {
         (STATE.busy.swap(1, Ordering::AcqRel) == 0).then_some(Self)
     }
 }
 
-impl Alone {
+impl Exclusive {
     /// Whoever is in here is soon out again; but it may be this thread, interrupted.
     fn be() -> Option<Self> {
         (0..WAITS).find_map(|_| {
@@ -129,7 +129,7 @@ impl Alone {
     }
 }
 
-impl Drop for Alone {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         STATE.busy.store(0, Ordering::Release);
     }
@@ -142,7 +142,7 @@ pub(super) fn is_copy() -> bool {
 
 /// Offers a socket. `false` if there is nobody to offer it to.
 pub(super) fn offer(fd: c_int, link: Link) -> bool {
-    let Some(_alone) = Alone::be() else { return false };
+    let Some(_alone) = Exclusive::be() else { return false };
     if socket().is_none() && !open() {
         return false;
     }
@@ -233,7 +233,7 @@ fn lost() {
 
 /// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
 pub(crate) fn say(request: Request, files: &[BorrowedFd<'_>]) -> bool {
-    let Some(_alone) = Alone::be() else { return false };
+    let Some(_alone) = Exclusive::be() else { return false };
     (socket().is_some() || open()) && tell(request, files)
 }
 
@@ -271,7 +271,7 @@ pub(crate) fn has_mail() -> bool {
 /// There is mail to be taken, or something to be said.
 #[inline(always)]
 pub(super) fn is_any() -> bool {
-    has_mail() || ended_links::are_many()
+    has_mail() || ended_links::is_due()
 }
 
 /// Links that are over are left when nobody is in here ([`super::broker_messages`]).
@@ -279,7 +279,7 @@ fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {
             link.set_flag(Flag::Revoked);
-            ended_links::part();
+            ended_links::mark_revoked();
         }
     });
 }
@@ -288,7 +288,7 @@ fn part(is_over: impl Fn(Link) -> bool) {
 /// end. `with` has what this does not know, with its files. `false`: somebody is in here already.
 #[cold]
 pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
-    let Some(_alone) = Alone::try_be() else { return false };
+    let Some(_alone) = Exclusive::try_be() else { return false };
     take_alone(with);
     true
 }
@@ -296,7 +296,7 @@ pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
 fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
     if socket().is_none() {
         // Calls are not to come here for ever. Those that are parted with are left by the next one.
-        return ended_links::not_now();
+        return ended_links::postpone();
     }
     let page = STATE.page.load(Ordering::Acquire);
     if page != 0 {
@@ -379,7 +379,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
             if let Some(link) = link {
                 link.set_flag(Flag::BrokerClosed);
-                link.let_go();
+                link.release();
             }
             if !is_taken {
                 refuse_link(&file, side);
@@ -390,7 +390,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         (Reply::Link { tag, link: name, .. }, None) => {
             if let Some(link) = Link::of_tag(tag) {
                 link.set_flag(Flag::BrokerClosed);
-                link.let_go();
+                link.release();
             }
             tell(Request::Ended { link: name }, &[]);
         }
@@ -413,13 +413,13 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
                 link.set_flag(Flag::Abandoned);
                 link.set_flag(Flag::NeverPolls);
                 link.set_flag(Flag::BrokerClosed);
-                link.let_go();
+                link.release();
             }
         }
         (Reply::Waiting { tag }, _) => {
             if let Some(link) = Link::of_tag(tag) {
                 link.set_flag(Flag::BrokerClosed);
-                link.let_go();
+                link.release();
             }
         }
         _ => {}
@@ -446,7 +446,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     };
     link.set(Word::Name, name);
     connection_watch::put(link, link.get(Word::Fd) as c_int);
-    link.has_come(base, side);
+    link.attach_memory(base, side);
     link.mark_maybe_ready();
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);

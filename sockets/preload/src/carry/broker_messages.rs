@@ -6,16 +6,16 @@ use crate::light;
 /// Looks whether there is anything. For calls that have no link in their hands yet: some may be
 /// left.
 #[inline(always)]
-pub(super) fn look() {
+pub(super) fn poll() {
     if broker::is_any() {
         take();
     }
 }
 
 /// The same behind a call that has slept: whoever was to be heard of may be gone.
-pub(super) fn hear() {
+pub(super) fn poll_after_sleep() {
     connection_watch::hears();
-    look();
+    poll();
 }
 
 #[cold]
@@ -25,7 +25,7 @@ fn take() {
         true => light::take_mail(),
         false => _ = broker::take(&mut |_, _| {}),
     }
-    if ended_links::take_parted() {
+    if ended_links::take_revoked() {
         kernel_fallback::leave_revoked();
     }
 }

@@ -71,15 +71,15 @@ pub(super) fn fd() -> Option<c_int> {
 }
 
 /// Somebody asks, alone, until this is dropped. Who finds that goes without.
-struct Alone;
+struct Exclusive;
 
-impl Alone {
+impl Exclusive {
     fn try_be() -> Option<Self> {
         (STATE.busy.swap(1, Ordering::AcqRel) == 0).then_some(Self)
     }
 }
 
-impl Drop for Alone {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         STATE.busy.store(0, Ordering::Release);
     }
@@ -175,7 +175,7 @@ fn is_known(link: Link, now: u64) -> bool {
 #[cold]
 fn ask() -> bool {
     let Some(set) = set() else { return false };
-    let Some(_alone) = Alone::try_be() else { return false };
+    let Some(_alone) = Exclusive::try_be() else { return false };
     let began = clock::now();
     let mut events = [MaybeUninit::<Event>::uninit(); AT_ONCE];
     let Ok((told, rest)) = epoll::wait(set, &mut events, Some(&Timespec::default())) else {
@@ -183,13 +183,13 @@ fn ask() -> bool {
     };
     for event in told {
         if event.data.u64() == BROKER {
-            ended_links::hears();
+            ended_links::check_broker();
             continue;
         }
         if let Some(link) = Link::of_tag(event.data.u64()) {
             // It is looked at now.
             link.set(Word::Looked, 0);
-            link.let_go();
+            link.release();
         }
     }
     // There may be more.

@@ -22,7 +22,7 @@ use crate::errno::keeping_errno;
 
 /// Why a link is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum Reason {
     /// The two may not have it any more. What this process has seen by then it reads; all else has
     /// to come by the kernel. What was to come before that and has not is a reset.
     NotAllowed,
@@ -76,7 +76,7 @@ pub(super) fn begin_anew() {
 }
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
-pub(super) fn detach(link: Link, fd: c_int, why: Why) {
+pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
     if link.get(Word::Memory) == 0 || link.has(Flag::Detached) {
         return;
     }
@@ -113,7 +113,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Why) {
 
 /// What is to be read and what is to be sent moves there. `None`: it makes no sense, or does not
 /// come in time.
-fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
+fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
     let (shared, side) = (link.memory()?, link.get(Word::Side) as usize & 1);
     let (outward, inward) = (link.outward()?, link.inward()?);
     // Processes that are made later have it, too: each byte is one's of them.
@@ -146,17 +146,17 @@ fn moves(link: Link, fd: c_int, why: Why, is_its: bool) -> Option<()> {
         link.word(Word::Sleeping).load(Ordering::SeqCst) != 0
             || EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers)
     };
-    let inherits = if why == Why::Shared { Inherits::Yes } else { Inherits::No };
+    let inherits = if why == Reason::Shared { Inherits::Yes } else { Inherits::No };
     let read = inward.detach_reader(&own_inward, inherits, |place, unread| match why {
         // While a thread sleeps, bytes have to come by the kernel, which wakes it.
-        Why::NotAllowed if !sleeps() => seen(link, place, unread),
+        Reason::NotAllowed if !sleeps() => seen(link, place, unread),
         _ => 0,
     });
     link.set(Word::Passed, 0);
     link.set(Word::Before, 0);
     replace(link, base)?;
     let copied = read.ok()?;
-    let is_late = why == Why::NotAllowed
+    let is_late = why == Reason::NotAllowed
         && copied > 0
         && !(is_its && receive_queue::has_arrived(fd, own_inward_fence(link)?));
     (rest.is_ok() && !is_late).then_some(())

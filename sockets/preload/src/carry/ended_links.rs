@@ -24,35 +24,35 @@ pub(super) fn put(name: u64) {
 }
 
 /// Some are over since the broker says so, and this process has them still.
-pub(super) fn part() {
+pub(super) fn mark_revoked() {
     ARE_PARTED.store(true, Ordering::Release);
     ARE_MANY.store(true, Ordering::Release);
 }
 
 /// The broker may be gone: it is to be listened to.
-pub(super) fn hears() {
+pub(super) fn check_broker() {
     ARE_MANY.store(true, Ordering::Release);
 }
 
 /// Whether there are such, for who leaves them now.
-pub(super) fn take_parted() -> bool {
+pub(super) fn take_revoked() -> bool {
     ARE_PARTED.swap(false, Ordering::AcqRel)
 }
 
 /// The broker is to be told soon.
 #[inline(always)]
-pub(super) fn are_many() -> bool {
+pub(super) fn is_due() -> bool {
     ARE_MANY.load(Ordering::Relaxed)
 }
 
 /// There is nobody who could be told. For the one thread that calls [`part`] or [`each`].
-pub(super) fn not_now() {
+pub(super) fn postpone() {
     ARE_MANY.store(ARE_PARTED.load(Ordering::Acquire), Ordering::Release);
 }
 
 /// Calls with each name, which is forgotten if that says so. For one thread at a time.
 pub(super) fn each(is_done: impl Fn(u64) -> bool) {
-    not_now();
+    postpone();
     for word in &NAMES {
         let name = word.load(Ordering::Acquire);
         if name != 0 && is_done(name) {

@@ -17,10 +17,10 @@ use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Word};
-use super::members::{self, Apart, EpollSlot, PollOutcome, Sleepers, may_be_member};
+use super::members::{self, EpollSlot, NotJoinable, PollOutcome, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{
-    EDGE, ENDING, News, OURS, PRIVATE, READABLE, fd_of, has_bytes, newest, news,
+    EDGE, ENDING, OURS, PRIVATE, READABLE, RingEvents, fd_of, has_bytes, newest, news,
 };
 use super::timeouts::{KernelTimeout, SHORT_MS, Timeout};
 use super::{
@@ -41,7 +41,7 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
     let entry = table::look(fd);
     if entry.kind() == Kind::Set {
         // The outer set sees what the kernel sees.
-        is_seen(fd);
+        leave_to_kernel(fd);
     }
     if !entry.kind().is_stream() {
         return;
@@ -54,12 +54,12 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
         match may_be_member(&Member { set, fd, id: entry.id(), events, data: 0 }) {
             Ok(()) => true,
             // It may be carried later, if it is not now.
-            Err(Apart::Now) => links::enter(fd).is_none_or(|link| {
+            Err(NotJoinable::ForNow) => links::enter(fd).is_none_or(|link| {
                 let is_over = nothing_comes(link);
-                link.let_go();
+                link.release();
                 is_over
             }),
-            Err(Apart::Ever) => false,
+            Err(NotJoinable::Forever) => false,
         }
     };
     if !may {
@@ -104,7 +104,7 @@ pub(super) unsafe fn changed(
         let is_own = may_be_member(&member).is_ok();
         let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
         let (is_in, may) = (members::put(link, &member, sleepers), may_be_member(&member));
-        if nothing_comes(link) && may != Err(Apart::Ever) {
+        if nothing_comes(link) && may != Err(NotJoinable::Forever) {
             if may.is_err() {
                 link.leave_set();
             }
@@ -117,13 +117,13 @@ pub(super) unsafe fn changed(
         // What it was there with is no more: from now on the kernel tells of it.
         link.leave_set();
     }
-    link.let_go();
+    link.release();
 }
 
 /// Somebody sees a set otherwise than by `epoll_wait` of this process: its members are the
 /// kernel's.
 #[cold]
-pub(super) fn is_seen(set: c_int) {
+pub(super) fn leave_to_kernel(set: c_int) {
     let entry = table::look(set);
     if entry.kind() != Kind::Set {
         return;
@@ -138,10 +138,10 @@ pub(super) fn is_seen(set: c_int) {
 
 /// The same for each of these that is a set.
 #[inline]
-pub(super) fn are_seen(fds: impl Iterator<Item = c_int>) {
+pub(super) fn leave_all_to_kernel(fds: impl Iterator<Item = c_int>) {
     for fd in fds {
         if DESCRIPTORS.look(fd).kind() == Kind::Set {
-            is_seen(fd);
+            leave_to_kernel(fd);
         }
     }
 }
@@ -162,7 +162,7 @@ struct Call<'a, N> {
     most: usize,
     native: &'a N,
     /// What was found last, and was not told.
-    found: Cell<Option<News>>,
+    found: Cell<Option<RingEvents>>,
     /// A thread that slept was woken to look at members anew.
     is_nudged: &'a Cell<bool>,
 }
@@ -180,7 +180,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
 
     /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
     fn has_news(&self) -> bool {
-        let found = News::of(self.slot);
+        let found = RingEvents::of(self.slot);
         let has = found.count > 0;
         self.found.set(has.then_some(found));
         has
@@ -188,7 +188,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
 
     /// What there is now, of the kernel's and of the rings.
     fn ask(&self) -> c_int {
-        let found = self.found.take().unwrap_or_else(|| News::of(self.slot));
+        let found = self.found.take().unwrap_or_else(|| RingEvents::of(self.slot));
         let (waiting, is_ours) = (found.count, found.is_ours);
         let turn = self.slot.turn() as usize;
         // The kernel must not take all places each time.
@@ -280,7 +280,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             return 0;
         }
         // It may be over: then there is no more than what was seen before.
-        broker_messages::look();
+        broker_messages::poll();
         let bits = news(link);
         if bits == 0 {
             return 0;
@@ -454,7 +454,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             }
         }
         unlinked_calls::wakes(self.set);
-        kernel_socket::keeping_errno(broker_messages::hear);
+        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
         told
@@ -490,7 +490,7 @@ pub(super) fn wait(
     wait: Timeout,
     native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
 ) -> c_int {
-    broker_messages::look();
+    broker_messages::poll();
     unread::reclaim_abandoned();
     let is_nudged = Cell::new(false);
     let native = |events, most, limit| {
@@ -523,7 +523,7 @@ pub(super) fn wait(
         limit = limit.without(began);
     };
     if events.is_null() || most <= 0 {
-        is_seen(set);
+        leave_to_kernel(set);
         unread::flush_all();
         return native(events, most, limit);
     }

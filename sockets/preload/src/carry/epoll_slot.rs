@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::PIECE;
 
-use super::link_bitmap::Bits;
+use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY, Word};
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
@@ -153,7 +153,7 @@ impl EpollSlot {
     }
 
     /// Those that are maybe ready.
-    pub(super) fn maybe_ready(self) -> Bits {
+    pub(super) fn maybe_ready(self) -> LinkBitmap {
         maybe_ready::bits(self.words)
     }
 
@@ -181,7 +181,7 @@ impl EpollSlot {
     pub(super) fn holding<R>(self, link: Link, with: impl FnOnce(Link) -> R) -> Option<R> {
         let link = links::hold(link.index())?;
         let result = self.has(link).then(|| with(link));
-        link.let_go();
+        link.release();
         result
     }
 

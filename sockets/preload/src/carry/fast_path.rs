@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_ring::UserMemory;
 
 use super::links::Word;
-use super::ring_copy::{self, RECEIVES_PLAINLY, SENDS_PLAINLY};
+use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
 use super::{adaptive_spin, broker, clock, kernel_check, try_guard, unread, unread_links};
 
 /// There is something that each call looks after.
@@ -21,7 +21,7 @@ fn has_duties(now: impl FnOnce() -> u64) -> bool {
 /// looked after.
 #[inline(always)]
 pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
-    if flags & !SENDS_PLAINLY != 0 {
+    if flags & !SEND_FLAGS != 0 {
         return None;
     }
     let guard = try_guard::enter(fd, Word::Writer)?;
@@ -30,14 +30,14 @@ pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> 
         return None;
     }
     let direction = link.outward()?;
-    let is_put = direction.is_polling() && ring_copy::put(link, &direction, fd, &piece);
+    let is_put = direction.is_polling() && ring_copy::try_send(link, &direction, fd, &piece);
     is_put.then_some(piece.len() as isize)
 }
 
 /// Receives what is in the ring, if it is enough for this call.
 #[inline(always)]
 pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
-    if flags & !RECEIVES_PLAINLY != 0 {
+    if flags & !RECEIVE_FLAGS != 0 {
         return None;
     }
     let guard = try_guard::enter(fd, Word::Reader)?;
@@ -45,12 +45,12 @@ pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isiz
         return None;
     }
     let (link, direction) = (guard.link(), guard.link().inward()?);
-    let got = ring_copy::take(link, &direction, &piece, flags);
+    let got = ring_copy::try_receive(link, &direction, &piece, flags);
     if got.is_some() || flags & libc::MSG_DONTWAIT != 0 {
         return got;
     }
     let place = direction.place();
     let has_come = adaptive_spin::may_spin_first(link, &direction, place)
         && adaptive_spin::spin_first(link, &direction, place, piece.len());
-    if has_come { ring_copy::take(link, &direction, &piece, flags) } else { None }
+    if has_come { ring_copy::try_receive(link, &direction, &piece, flags) } else { None }
 }

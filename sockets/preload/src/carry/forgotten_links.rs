@@ -11,13 +11,13 @@ use super::links::{self, Flag, Link, Memory, Word};
 static OLD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// In a child: calls that were under way are not there.
-pub(super) fn begin_anew() {
+pub(super) fn reset_in_child() {
     OLD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }
 
 /// Whether the other end has ended both directions, of one that this end has not left by itself:
 /// then it is noted.
-pub(super) fn is_ended(link: Link) {
+pub(super) fn note_if_ended(link: Link) {
     let is_stopped =
         |one: Option<Direction<Memory>>| one.is_some_and(|one| one.head().is_stopped());
     if !link.has(Flag::Abandoned) && is_stopped(link.outward()) && is_stopped(link.inward()) {
@@ -27,7 +27,7 @@ pub(super) fn is_ended(link: Link) {
 }
 
 /// Notes that a link is about to be forgotten, if there is room.
-pub(super) fn is_noted(tag: u64) -> bool {
+pub(super) fn remember(tag: u64) -> bool {
     let tag = tag.wrapping_add(1);
     OLD.iter().any(|word| {
         let was = word.load(Ordering::Acquire);
@@ -37,12 +37,12 @@ pub(super) fn is_noted(tag: u64) -> bool {
 }
 
 /// Some call is under way by a link that the socket had before: no new one is made.
-pub(super) fn has_old(link: Link) -> bool {
+pub(super) fn has_forgotten(link: Link) -> bool {
     held().any(|tag| tag != link.tag() && links::cookie_of(tag) == link.get(Word::Cookie))
 }
 
 /// Some call is under way by a link that was forgotten.
-pub(super) fn are_any() -> bool {
+pub(super) fn is_any_used() -> bool {
     held().next().is_some()
 }
 

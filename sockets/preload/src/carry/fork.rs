@@ -26,12 +26,12 @@ pub(crate) struct Forking {
 }
 
 /// This process is about to be two, by a call of which is said what came of it ([`forked`]).
-pub(crate) fn forks() -> Option<Forking> {
+pub(crate) fn before_fork() -> Option<Forking> {
     if !links::is_on() || !memory_owner::is_this_process() {
         return None;
     }
     // A link that has come ends properly, so that the other end can forget it, too.
-    broker_messages::look();
+    broker_messages::poll();
     let fork = Fork::begin();
     let mut written = 0;
     for fd in 0..DESCRIPTORS.end() {
@@ -76,7 +76,7 @@ fn keep(fd: c_int, written: &mut usize) {
 }
 
 /// It is made, or not: `child` is what the call has given.
-pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
+pub(crate) fn after_fork(forking: Option<Forking>, child: c_int) {
     if !links::is_on() {
         return;
     }
@@ -85,7 +85,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         fallback_ledger::begin_anew();
         writer_lock::reset_in_child();
         detach::begin_anew();
-        forgotten_links::begin_anew();
+        forgotten_links::reset_in_child();
         unread_links::begin_anew();
         unlinked_calls::begin_anew();
         // Duplicates of the parent's, of no use here. Where there may be light connections a child
@@ -140,7 +140,7 @@ fn share_the_new(fork: Fork, is_child: bool) {
 }
 
 /// The same by a call of which nothing is said then: everybody may have everything.
-pub(crate) fn forks_unseen() {
+pub(crate) fn before_unseen_fork() {
     if links::is_on() && memory_owner::is_this_process() {
         _ = fork_refcount::announce_fork();
         none_of_these(|_| true);
@@ -150,7 +150,7 @@ pub(crate) fn forks_unseen() {
 
 /// A process is about to be made that has this one's memory until it becomes another program, or
 /// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
-pub(crate) fn lends() {
+pub(crate) fn before_vfork() {
     if links::is_on() && memory_owner::is_this_process() {
         none_of_these(|_| true);
         kernel_fallback::share_all(|_| true);
@@ -159,7 +159,7 @@ pub(crate) fn lends() {
 
 /// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
 /// sockets before. So it gets those that an exec does not close.
-pub(crate) fn runs() {
+pub(crate) fn before_spawn() {
     if links::is_on() && memory_owner::is_this_process() {
         let has = |fd: c_int| !kernel_socket::is_close_on_exec(fd);
         none_of_these(has);
@@ -183,7 +183,7 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
 }
 
 /// `clone`, with these flags.
-pub(crate) fn clones(flags: c_int) {
+pub(crate) fn before_clone(flags: c_int) {
     let has = |flag: c_int| flags & flag != 0;
     let is_thread = has(libc::CLONE_THREAD);
     let has_parts =
@@ -198,8 +198,8 @@ pub(crate) fn clones(flags: c_int) {
         return;
     }
     if flags & libc::CLONE_VM != 0 {
-        lends();
+        before_vfork();
     } else {
-        forks_unseen();
+        before_unseen_fork();
     }
 }

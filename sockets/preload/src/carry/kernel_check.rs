@@ -107,7 +107,7 @@ fn settle(link: Link, fd: c_int, events: PollFlags) {
     if Information::of(fd).is_none_or(|information| !information.has_ended()) {
         return;
     }
-    let has_said = link.said() & (CLOSED | SHUT_SEND) != 0;
+    let has_said = link.peer_said() & (CLOSED | SHUT_SEND) != 0;
     link.set_flag(Flag::PeerGone);
     outward.stop();
     let is_left = outward.head().since(outward.place()).is_ok_and(|bytes| bytes > 0);

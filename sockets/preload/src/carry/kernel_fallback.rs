@@ -87,7 +87,7 @@ pub(super) fn stop_sending(fd: c_int) {
             unread::flush_wholly(link, fd);
         }
     }
-    link.let_go();
+    link.release();
 }
 
 /// Those end that the broker has said are over: nothing more comes by them, either way. What we
@@ -102,7 +102,7 @@ pub(super) fn leave_revoked() {
             link.clear_flag(Flag::Revoked);
             link.set_flag(Flag::Ended);
             close_both(link, fd);
-            detach::detach(link, fd, detach::Why::NotAllowed);
+            detach::detach(link, fd, detach::Reason::NotAllowed);
             unread::mark_unread(link);
         }
     });
@@ -112,7 +112,7 @@ pub(super) fn leave_revoked() {
 pub(super) fn leave_fd(fd: c_int) {
     if let Some(link) = links::enter(fd) {
         leave(link, fd);
-        link.let_go();
+        link.release();
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) fn leave_fd(fd: c_int) {
 pub(super) fn leave_but_read_here(fd: c_int) {
     if let Some(link) = links::enter(fd) {
         stop_carrying_and_flush(link, fd);
-        link.let_go();
+        link.release();
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn leave_but_read_here(fd: c_int) {
 pub(super) fn share_fd(fd: c_int) {
     if let Some(link) = links::enter(fd) {
         share_link(link, fd);
-        link.let_go();
+        link.release();
     }
 }
 
@@ -136,7 +136,7 @@ pub(super) fn share_fd(fd: c_int) {
 #[cold]
 pub(super) fn forget(fd: c_int) {
     if let Some((link, _)) = links::take(fd) {
-        link.let_go();
+        link.release();
     }
 }
 
@@ -150,14 +150,14 @@ pub(super) fn close(fd: c_int) {
         if escapes {
             stop_carrying(link, fd);
         }
-        link.let_go();
+        link.release();
         escapes.then_some(link.index())
     });
     let taken = links::take(fd);
     // A call that is under way, by this link or by one that the socket had before, may use the
     // socket for as long as it likes. A fork that is counting at this moment is to see that, too.
     let is_in_use = taken.is_some_and(|(link, _)| link.is_in_use())
-        || forgotten_links::are_any()
+        || forgotten_links::is_any_used()
             && kernel_socket::cookie(fd).is_some_and(forgotten_links::is_used);
     if is_in_use {
         fork_refcount::mark_untracked(fd);
@@ -179,7 +179,7 @@ pub(super) fn close(fd: c_int) {
             kernel_socket::end_now(fd);
         }
     }
-    link.let_go();
+    link.release();
     links::free_left();
 }
 
@@ -223,7 +223,7 @@ pub(super) fn shutdown(fd: c_int, how: c_int) {
     if !is_same_socket(link, fd) {
         // Another socket's that came here unseen.
         links::forget(fd, link);
-        link.let_go();
+        link.release();
         return;
     }
     if receives {
@@ -246,7 +246,7 @@ pub(super) fn shutdown(fd: c_int, how: c_int) {
         link.say(SHUT_RECEIVE);
         inward.stop_polling();
     }
-    link.let_go();
+    link.release();
 }
 
 /// All of them go back.
@@ -298,7 +298,7 @@ pub(super) fn share(how: Sharing) {
         if renews {
             ends_both_ways(link);
         }
-        detach::detach(link, fd, detach::Why::Shared);
+        detach::detach(link, fd, detach::Reason::Shared);
     });
 }
 
@@ -335,7 +335,7 @@ pub(super) fn finish() {
     links::each(|fd, link| {
         if count_slots::are_any() {
             // Others of the family are to know.
-            link.tells_worth();
+            link.record_worth();
         }
         if is_same_socket(link, fd) && link.get(Word::Memory) != 0 {
             stop_carrying(link, fd);

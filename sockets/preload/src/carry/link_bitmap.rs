@@ -12,9 +12,9 @@ pub(super) const WORDS: usize = MOST / 64;
 
 /// One, in these words.
 #[derive(Clone, Copy)]
-pub(super) struct Bits(&'static [AtomicU64]);
+pub(super) struct LinkBitmap(&'static [AtomicU64]);
 
-impl Bits {
+impl LinkBitmap {
     pub(super) fn new(words: &'static [AtomicU64]) -> Self {
         debug_assert!(words.len() == WORDS);
         Self(words)
@@ -83,8 +83,8 @@ impl Bits {
 mod tests {
     use super::*;
 
-    fn made() -> Bits {
-        Bits::new(Box::leak((0..WORDS).map(|_| AtomicU64::new(0)).collect()))
+    fn made() -> LinkBitmap {
+        LinkBitmap::new(Box::leak((0..WORDS).map(|_| AtomicU64::new(0)).collect()))
     }
 
     #[test]

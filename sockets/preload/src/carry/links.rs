@@ -20,7 +20,7 @@ use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
-use super::link_bitmap::{self, Bits};
+use super::link_bitmap::{self, LinkBitmap};
 use super::link_words::{ENDS, LEFT, MOST, WORDS};
 pub(super) use super::link_words::{Flag, MAYBE_READY, Word};
 use super::{admission, ended_links, maybe_ready, unread_links};
@@ -56,8 +56,8 @@ static LEFT_SLOTS: [AtomicU64; link_bitmap::WORDS] =
     [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
 
-fn left() -> Bits {
-    Bits::new(&LEFT_SLOTS)
+fn left() -> LinkBitmap {
+    LinkBitmap::new(&LEFT_SLOTS)
 }
 
 /// Links that had memory and have ended, and bytes that were put into their rings.
@@ -156,7 +156,7 @@ impl Link {
     }
 
     /// Its memory has come. Whoever looks for it sees all that was said of it before.
-    pub(super) fn has_come(self, base: *mut c_void, side: u64) {
+    pub(super) fn attach_memory(self, base: *mut c_void, side: u64) {
         self.set(Word::Side, side);
         self.set(Word::Home, base as u64);
         self.set(Word::Quiet, MAYBE_READY);
@@ -210,7 +210,7 @@ impl Link {
     }
 
     /// What the other side has said.
-    pub(super) fn said(self) -> u64 {
+    pub(super) fn peer_said(self) -> u64 {
         let at = layout::word(1 - self.get(Word::Side) as usize, layout::SAID);
         self.memory().map_or(0, |memory| memory.load(at, Ordering::Acquire))
     }
@@ -230,7 +230,7 @@ impl Link {
         if link.tag() == tag {
             return Some(link);
         }
-        link.let_go();
+        link.release();
         None
     }
 
@@ -265,7 +265,7 @@ impl Link {
 
     /// Such calls are over, or are soon, which is waited for. Nobody else comes: no descriptor is
     /// for this link any more. `false`: this thread is in the middle of one, or they take too long.
-    fn short_calls_end(self) -> bool {
+    fn wait_for_short_calls(self) -> bool {
         for tried in 0..TRIES {
             let owners = self.short_call_owners();
             if owners == [0; 2] {
@@ -281,7 +281,7 @@ impl Link {
 
     /// Holds it no more.
     #[inline(always)]
-    pub(super) fn let_go(self) {
+    pub(super) fn release(self) {
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
         // It is nobody else's before its end has come.
         let less = |holders: u64| Some(if holders == 1 { ENDS } else { holders.wrapping_sub(1) });
@@ -302,7 +302,7 @@ impl Link {
     }
 
     /// It is counted whether it was worth what it has cost, at its end.
-    pub(super) fn tells_worth(self) {
+    pub(super) fn record_worth(self) {
         // Otherwise it had no time to carry anything.
         if !self.has(Flag::Shared) && !self.has(Flag::Reattachable) {
             admission::ended(self.has_carried());
@@ -315,14 +315,14 @@ impl Link {
         if self.get(Word::Dirty) != 0 || unread_links::all().has(self.index) {
             unread_links::take(self.index, self.word(Word::Dirty));
         }
-        self.tells_worth();
+        self.record_worth();
         if self.get(Word::Memory) != 0 {
             ended_links::put(self.get(Word::Name));
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(self.has_put(), Ordering::Relaxed);
         }
-        if self.short_calls_end() {
-            self.frees();
+        if self.wait_for_short_calls() {
+            self.free();
         } else {
             self.word(Word::Holders).store(LEFT, Ordering::Release);
             left().put(self.index);
@@ -331,7 +331,7 @@ impl Link {
     }
 
     /// Its memory goes, and its slot is nobody's.
-    fn frees(self) {
+    fn free(self) {
         let base = self.get(Word::Memory);
         if base != 0 {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -390,7 +390,7 @@ pub(super) fn enter(fd: c_int) -> Option<Link> {
     if is_its() {
         return Some(link);
     }
-    link.let_go();
+    link.release();
     None
 }
 
@@ -426,7 +426,7 @@ pub(super) fn free_left() {
             ARE_LEFT.store(true, Ordering::Release);
         } else {
             left().take(index);
-            link.frees();
+            link.free();
         }
         true
     });
@@ -475,8 +475,8 @@ pub(super) fn make(fd: c_int) -> Option<Link> {
         return Some(link);
     }
     link.set(Word::FdCount, 0);
-    link.let_go();
-    link.let_go();
+    link.release();
+    link.release();
     None
 }
 
@@ -499,7 +499,7 @@ pub(super) fn forget(fd: c_int, link: Link) -> bool {
     let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if is_ours {
         link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel);
-        link.let_go();
+        link.release();
     }
     is_ours
 }
@@ -517,7 +517,7 @@ pub(super) fn hold(index: u32) -> Option<Link> {
     if link.get(Word::FdCount) > 0 {
         return Some(link);
     }
-    link.let_go();
+    link.release();
     None
 }
 
@@ -553,7 +553,7 @@ pub(super) fn count() -> (u64, u64) {
         if link.hold() {
             links += u64::from(link.memory().is_some());
             bytes = bytes.wrapping_add(link.has_put());
-            link.let_go();
+            link.release();
         }
     }
     (links, bytes)
@@ -570,7 +570,7 @@ pub(super) fn copy(from: c_int, to: c_int) {
         let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
         debug_assert!(was == 0);
     } else {
-        link.let_go();
+        link.release();
     }
 }
 
@@ -587,7 +587,7 @@ pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
         if let Some(link) = enter(fd) {
             left = left.saturating_sub(1);
             with(fd, link);
-            link.let_go();
+            link.release();
         }
     }
 }

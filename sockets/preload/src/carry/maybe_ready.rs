@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use omniverb_connection::descriptors::{PIECE, Room};
 
-use super::link_bitmap::{self, Bits};
+use super::link_bitmap::{self, LinkBitmap};
 use crate::table_memory::Pieces;
 
 /// Sets with carried members, at a time.
@@ -28,12 +28,12 @@ pub(super) fn make(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
 
 /// Those that are maybe ready in a row with these words.
 #[inline(always)]
-pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> Bits {
-    Bits::new(&words[AT..AT + link_bitmap::WORDS])
+pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> LinkBitmap {
+    LinkBitmap::new(&words[AT..AT + link_bitmap::WORDS])
 }
 
 /// The same in the set that a link says that it is in; nothing: it is in none.
 #[inline(always)]
-pub(super) fn of(set: u64) -> Option<Bits> {
+pub(super) fn of(set: u64) -> Option<LinkBitmap> {
     slot((set as usize).checked_sub(1)?).map(bits)
 }

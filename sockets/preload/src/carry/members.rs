@@ -117,16 +117,16 @@ pub(super) fn join(link: Link, fd: c_int, id: u32) -> bool {
 
 /// Why what is open at a descriptor cannot be carried while it is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Apart {
+pub(super) enum NotJoinable {
     /// Others have the set, too, for the time being.
-    Now,
+    ForNow,
     /// It never can be.
-    Ever,
+    Forever,
 }
 
 /// Whether what is open at a descriptor may be carried while it is a member: alone in one set,
 /// which only this process has, and in nothing else that waits.
-pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
+pub(super) fn may_be_member(member: &Member) -> Result<(), NotJoinable> {
     let fd = DESCRIPTORS.fds_of(member.set).next();
     let set = fd.map(|fd| (fd, DESCRIPTORS.look(fd)));
     let is_known = set.is_some_and(|(_, set)| {
@@ -137,14 +137,14 @@ pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
         is_alone &= other.set == member.set || !is_open(other.set);
     });
     if !is_known || !is_alone || member.events & NOT_OURS != 0 {
-        return Err(Apart::Ever);
+        return Err(NotJoinable::Forever);
     }
     let is_ours = set.is_some_and(|(fd, set)| fork_refcount::is_unshared(fd, set, None));
-    if is_ours { Ok(()) } else { Err(Apart::Now) }
+    if is_ours { Ok(()) } else { Err(NotJoinable::ForNow) }
 }
 
 /// The set that what is open at a descriptor is in; `Err` if it cannot be carried there.
-pub(super) fn membership(fd: c_int, id: u32) -> Result<Option<Member>, Apart> {
+pub(super) fn membership(fd: c_int, id: u32) -> Result<Option<Member>, NotJoinable> {
     let mut found = None;
     MEMBERS.of_fd(fd, id, |member| {
         if is_open(member.set) {

@@ -78,7 +78,9 @@ mod yield_cpu;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 
-pub(crate) use fork::{clones, forked, forks, forks_unseen, lends, runs};
+pub(crate) use fork::{
+    after_fork, before_clone, before_fork, before_spawn, before_unseen_fork, before_vfork,
+};
 use iovecs::Parts;
 pub(crate) use lifecycle::{begin, ends};
 use links::{Flag, Word};
@@ -86,7 +88,7 @@ use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
 use route_lookup::{Route, call_suspended, link_for_call, link_for_send, route_of};
-pub(crate) use send_source::{Asked, File};
+pub(crate) use send_source::{File, SendfileRequest};
 pub(crate) use timeouts::{KernelPoll, KernelTimeout, Timeout};
 
 use crate::count_slots::{self, Release};
@@ -128,7 +130,7 @@ pub(crate) fn send(
         };
     }
     unread::reclaim_abandoned();
-    stays_with_kernel(fd, flags);
+    leave_if_flagged(fd, flags);
     let route = route_of(fd);
     if let Route::Unknown = route
         && let Some(at) = light::token_of(fd)
@@ -144,7 +146,7 @@ pub(crate) fn send(
     };
     let sent = send::send(link, fd, parts().filter(Parts::are_few), flags, clock::now(), native);
     suspend::check(link, fd);
-    link.let_go();
+    link.release();
     sent
 }
 
@@ -161,7 +163,7 @@ pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isiz
     };
     let sent = send::send_file(link, fd, file, native);
     suspend::check(link, fd);
-    link.let_go();
+    link.release();
     sent
 }
 
@@ -202,7 +204,7 @@ pub(crate) fn receive(
         }
     };
     let got = receive::receive(link, fd, parts().filter(Parts::are_few), flags, native);
-    link.let_go();
+    link.release();
     got
 }
 
@@ -264,7 +266,7 @@ pub(crate) fn leave(fd: c_int) {
 }
 
 /// A library is about to be loaded.
-pub(crate) fn loads() {
+pub(crate) fn before_dlopen() {
     if (links::is_on() || light::is_on()) && memory_owner::is_this_process() {
         syscall_scan::loads(clock::now(), clock::SECOND);
     }
@@ -279,7 +281,7 @@ pub(crate) fn leave_unread_here(fd: c_int) {
 }
 
 /// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
-pub(crate) fn inquires(fd: c_int, value: c_int) {
+pub(crate) fn set_inq(fd: c_int, value: c_int) {
     if let Some(link) = links::enter(fd) {
         if value == 0 {
             link.clear_flag(Flag::ReportsUnread)
@@ -287,7 +289,7 @@ pub(crate) fn inquires(fd: c_int, value: c_int) {
             link.set_flag(Flag::ReportsUnread);
             ANY_REPORTS_UNREAD.store(true, Ordering::Relaxed);
         }
-        link.let_go();
+        link.release();
     }
 }
 
@@ -307,7 +309,7 @@ pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
         let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
         c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
     });
-    link.let_go();
+    link.release();
     left
 }
 
@@ -385,7 +387,7 @@ pub(crate) fn stop() {
 
 /// A message with these flags is about to be sent, of which only the kernel can honour some.
 #[inline(always)]
-pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
+pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
     if flags & call_effects::FLAGS != 0
         && memory_owner::is_this_process()
         && table::look(fd).kind().is_stream()
@@ -397,9 +399,9 @@ pub(crate) fn stays_with_kernel(fd: c_int, flags: c_int) {
 }
 
 /// A set is about to be waited in where nobody looks at its members.
-pub(crate) fn is_seen(set: c_int) {
+pub(crate) fn leave_set_to_kernel(set: c_int) {
     if links::is_on() && memory_owner::is_this_process() {
-        epoll::is_seen(set);
+        epoll::leave_to_kernel(set);
     }
 }
 
@@ -420,7 +422,7 @@ pub(crate) fn uncount() {
 
 /// Another program is about to be executed in this process: it has those sockets that are not
 /// closed then.
-pub(crate) fn executes() {
+pub(crate) fn before_exec() {
     if links::is_on() && memory_owner::is_this_process() {
         kernel_fallback::share_all(|fd| !kernel_socket::is_close_on_exec(fd));
         // The program that comes counts nothing. If none comes this one has them still, and nobody
@@ -436,7 +438,7 @@ pub(crate) fn close(fd: c_int) {
         && memory_owner::is_this_process()
     {
         kernel_fallback::close(fd);
-        broker_messages::look();
+        broker_messages::poll();
     }
 }
 
@@ -444,7 +446,7 @@ pub(crate) fn close(fd: c_int) {
 pub(crate) fn close_range(first: u32, last: u32) {
     if links::is_on() && memory_owner::is_this_process() {
         table::between(first, last).for_each(kernel_fallback::close);
-        broker_messages::look();
+        broker_messages::poll();
     }
 }
 
@@ -464,7 +466,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
                 } else {
                     kernel_fallback::leave(link, from);
                 }
-                link.let_go();
+                link.release();
             }
         }
     }
@@ -478,17 +480,17 @@ pub(crate) fn forget(fd: c_int) {
 }
 
 /// A socket is about to be shut down.
-pub(crate) fn shut(fd: c_int, how: c_int) {
+pub(crate) fn shutdown(fd: c_int, how: c_int) {
     if links::has(fd) {
         kernel_fallback::shutdown(fd, how);
     }
 }
 
 /// How a socket waits has changed.
-pub(crate) fn has_changed(fd: c_int) {
+pub(crate) fn mode_changed(fd: c_int) {
     if let Some(link) = links::enter(fd) {
         link.set(Word::Looked, 0);
-        link.let_go();
+        link.release();
     }
 }
 
@@ -517,7 +519,7 @@ pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c
             break;
         }
     }
-    link.let_go();
+    link.release();
     result
 }
 
@@ -530,7 +532,7 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     } else {
         None
     };
-    link.let_go();
+    link.release();
     error
 }
 
@@ -550,7 +552,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
         unsafe {
             crate::control_messages::each(message, |fd| {
                 fork_refcount::mark_untracked(fd);
-                epoll::is_seen(fd);
+                epoll::leave_to_kernel(fd);
                 kernel_fallback::share_fd(fd);
             })
         };
@@ -564,7 +566,7 @@ pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
     let is_polling = link.inward().is_some_and(|direction| direction.is_polling());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
     let rests = reattach::is_suspended(link);
-    link.let_go();
+    link.release();
     if rests && is_there {
         return Some("rests");
     }

@@ -11,7 +11,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use super::links::{self, Flag, Link, Word};
-use super::members::Apart;
+use super::members::NotJoinable;
 use super::{
     admission, broker, broker_messages, clock, forgotten_links, kernel_fallback, kernel_socket,
     members,
@@ -41,7 +41,7 @@ pub(super) enum Found {
 /// The link of a descriptor; the socket is offered if it never was.
 #[inline]
 pub(super) fn enter(fd: c_int) -> Found {
-    broker_messages::look();
+    broker_messages::poll();
     for _ in 0..2 {
         if let Some(link) = links::enter(fd) {
             let is_there = link.get(Word::Memory) != 0;
@@ -72,7 +72,7 @@ pub(crate) fn offers(fd: c_int) {
         return;
     }
     match enter(fd) {
-        Found::Carried(link) | Found::Offered(link) => link.let_go(),
+        Found::Carried(link) | Found::Offered(link) => link.release(),
         Found::Counted => uncount_one(fd),
         Found::Other => {}
     }
@@ -112,8 +112,8 @@ fn offer_now(fd: c_int) -> bool {
         }
     }
     match members::membership(fd, entry.id()) {
-        Err(Apart::Now) => return false,
-        Err(Apart::Ever) => {
+        Err(NotJoinable::ForNow) => return false,
+        Err(NotJoinable::Forever) => {
             fallback_ledger::keep(fd, Why::Member);
             return false;
         }
@@ -144,10 +144,10 @@ fn offer_now(fd: c_int) -> bool {
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, fd, entry.id());
-    if !is_where_it_may_be && members::membership(fd, entry.id()) != Err(Apart::Now) {
+    if !is_where_it_may_be && members::membership(fd, entry.id()) != Err(NotJoinable::ForNow) {
         fallback_ledger::keep(fd, Why::Member);
     }
-    let is_quiet = !unlinked_calls::is_any_of(fd) && !forgotten_links::has_old(link);
+    let is_quiet = !unlinked_calls::is_any_of(fd) && !forgotten_links::has_forgotten(link);
     let is_free = is_same && is_where_it_may_be && is_quiet;
     let is_offered = is_free && broker::offer(fd, link);
     if !is_offered {
@@ -155,6 +155,6 @@ fn offer_now(fd: c_int) -> bool {
         link.set_flag(Flag::Reattachable);
         links::forget(fd, link);
     }
-    link.let_go();
+    link.release();
     is_offered
 }

@@ -32,7 +32,7 @@ fn each(all: &mut [libc::pollfd], mut with: impl FnMut(&mut libc::pollfd, Link))
             if link.get(Word::Memory) != 0 && !link.has(Flag::Broken) {
                 with(one, link);
             }
-            link.let_go();
+            link.release();
         }
     }
 }
@@ -55,7 +55,7 @@ impl Asleep {
                     place.write(link.index());
                     self.count += 1;
                 }
-                None => link.let_go(),
+                None => link.release(),
             }
         }
     }
@@ -71,7 +71,7 @@ impl Asleep {
             let index = unsafe { index.assume_init() };
             if let Some(link) = Link::at(index) {
                 reader_polling::end_sleep(link);
-                link.let_go();
+                link.release();
             }
         }
         self.count = 0;
@@ -98,7 +98,7 @@ fn offer_all(fds: impl Iterator<Item = c_int>) -> Counted {
     let mut counted = Counted { first: None, more: 0 };
     for fd in fds {
         match offers::enter(fd) {
-            Found::Carried(link) | Found::Offered(link) => link.let_go(),
+            Found::Carried(link) | Found::Offered(link) => link.release(),
             Found::Counted if counted.first.is_none() => counted.first = Some(fd),
             Found::Counted => {
                 unlinked_calls::count();
@@ -160,7 +160,7 @@ pub(super) unsafe fn poll(
     wait: Timeout,
     native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
-    broker_messages::look();
+    broker_messages::poll();
     unread::reclaim_abandoned();
     if count == 0 {
         // A way to sleep.
@@ -171,7 +171,7 @@ pub(super) unsafe fn poll(
     // SAFETY: as the caller says.
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
     let Some(all) = all else { return unknown(|| native(KernelPoll::Blocking)) };
-    epoll::are_seen(all.iter().map(|one| one.fd));
+    epoll::leave_all_to_kernel(all.iter().map(|one| one.fd));
     let Timeout::AtMost(most) = wait else { return ask_once(all, &native) };
     let counted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
@@ -265,7 +265,7 @@ fn wait_for_any(
             // Looking would have found it.
             each(all, |_, link| link.set(Word::Skip, 0));
         }
-        kernel_socket::keeping_errno(broker_messages::hear);
+        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
         result = add(all, result);
     }
     asleep.wake();
@@ -375,7 +375,7 @@ impl Sets {
                 if link.get(Word::Memory) != 0 && !link.has(Flag::Broken) {
                     with(fd, link);
                 }
-                link.let_go();
+                link.release();
             }
         }
     }
@@ -383,7 +383,7 @@ impl Sets {
 
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> c_int) -> c_int {
-    broker_messages::look();
+    broker_messages::poll();
     unread::reclaim_abandoned();
     if sets.end > SET {
         // A set of another size.
@@ -397,7 +397,7 @@ pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> 
             libc::FD_ISSET(*fd, &raw const read) || libc::FD_ISSET(*fd, &raw const write)
         })
     };
-    epoll::are_seen(asked());
+    epoll::leave_all_to_kernel(asked());
     let has_more = |fd: c_int, link: Link| {
         // SAFETY: the set has a place for the descriptor.
         let is_read = unsafe { libc::FD_ISSET(fd, &raw const read) };
@@ -442,7 +442,7 @@ pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> 
         }
         asleep.wake();
         counted.into_iter().for_each(Counted::end);
-        kernel_socket::keeping_errno(broker_messages::hear);
+        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
         return complete(sets, &read, &write, result);
     }
     let marks = || {

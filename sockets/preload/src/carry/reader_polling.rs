@@ -53,7 +53,7 @@ pub(super) fn start_polling_member(link: Link) -> bool {
 fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
     let is_stopped = direction.head().is_stopped();
     if is_stopped {
-        forgotten_links::is_ended(link);
+        forgotten_links::note_if_ended(link);
     }
     !is_stopped && may_poll(link)
 }

@@ -104,7 +104,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
         && (!entry.is_shared()
             || fork_refcount::is_sole_holder(fd, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
-    if !is_free || !forgotten_links::is_noted(link.tag()) {
+    if !is_free || !forgotten_links::remember(link.tag()) {
         return false;
     }
     if !unread::is_same_socket(link, fd) {

@@ -21,7 +21,7 @@ use super::reader_polling::{begin_sleep, end_sleep, is_worth_looking, record_pol
 use super::receive_queue::{
     is_left_of_kernel, is_passed, mark, reset_if_missing, unread_bytes, wait_until_passed,
 };
-use super::ring_copy::{self, PIECE, RECEIVES_PLAINLY};
+use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
@@ -91,7 +91,7 @@ pub(super) fn receive(
 ) -> isize {
     let Some(direction) = link.inward() else { return native() };
     if let Some(parts) = &parts
-        && let Some(got) = ring_copy::take(link, &direction, parts, flags)
+        && let Some(got) = ring_copy::try_receive(link, &direction, parts, flags)
     {
         return got;
     }
@@ -110,7 +110,7 @@ fn receive_in_steps(
 ) -> isize {
     // A look at bytes that waits for all of them is the kernel's affair, too.
     let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
-    let plainly = RECEIVES_PLAINLY | libc::MSG_TRUNC;
+    let plainly = RECEIVE_FLAGS | libc::MSG_TRUNC;
     let is_plain = flags & !plainly == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Flag::Broken)) else {
@@ -185,7 +185,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 return self.give_up();
             }
             // The broker may say meanwhile that it is over.
-            broker_messages::look();
+            broker_messages::poll();
         }
     }
 
@@ -353,7 +353,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn take_at_once(&self) -> Option<isize> {
-        ring_copy::take(self.link, &self.direction, &self.parts, self.flags)
+        ring_copy::try_receive(self.link, &self.direction, &self.parts, self.flags)
     }
 
     /// Looks without giving the processor away. `true`: something has come.
@@ -458,7 +458,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let (result, was_short) = wake_latency::timed_sleep(|| self.rest());
         end_sleep(self.link);
-        kernel_socket::keeping_errno(broker_messages::hear);
+        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
         if result > 0 && was_short {
             // Looking would have found it.
             self.link.set(Word::Skip, 0);

@@ -12,9 +12,9 @@ use super::links::{Flag, Link, Memory, Word};
 use super::unread;
 
 /// Flags of messages that change nothing about bytes in the ring.
-pub(super) const SENDS_PLAINLY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+pub(super) const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// Flags of calls that receive which are understood here; all others are for the kernel alone.
-pub(super) const RECEIVES_PLAINLY: c_int = libc::MSG_PEEK
+pub(super) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
@@ -70,7 +70,7 @@ impl Bytes for Parts<'_> {
 /// reader polls, and knows that the kernel has nothing new to tell. `false`: nothing has gone
 /// there.
 #[inline(always)]
-pub(super) fn put(
+pub(super) fn try_send(
     link: Link,
     direction: &Direction<Memory>,
     fd: c_int,
@@ -102,7 +102,7 @@ pub(super) fn put(
 /// What many calls come to that receive: there are bytes in the ring, few enough to be copied at
 /// once, and none of the kernel's before them. How many it has got; `None`: nothing was taken.
 #[inline(always)]
-pub(super) fn take(
+pub(super) fn try_receive(
     link: Link,
     direction: &Direction<Memory>,
     bytes: &impl Bytes,
@@ -116,7 +116,7 @@ pub(super) fn take(
     let length = there.min(wanted);
     let is_quick = length > 0
         && length <= PIECE
-        && flags & (!RECEIVES_PLAINLY | libc::MSG_PEEK) == 0
+        && flags & (!RECEIVE_FLAGS | libc::MSG_PEEK) == 0
         && (flags & libc::MSG_WAITALL == 0 || length == wanted)
         && link.get(Word::Passed) == direction.fence().wrapping_add(1)
         && !link.has(Flag::Broken);

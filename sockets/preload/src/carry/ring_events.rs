@@ -25,7 +25,7 @@ const KEPT: usize = 12;
 
 /// Those that had news when they were looked at, all at once.
 #[derive(Clone, Copy)]
-pub(super) struct News {
+pub(super) struct RingEvents {
     /// How many these are.
     pub(super) count: usize,
     /// What the ring says of them, and whether their connections end, is all that is asked for.
@@ -33,7 +33,7 @@ pub(super) struct News {
     kept: [u32; KEPT],
 }
 
-impl News {
+impl RingEvents {
     /// What there is in a set now.
     pub(super) fn of(slot: EpollSlot) -> Self {
         let mut news = Self { count: 0, is_ours: true, kept: [0; KEPT] };

@@ -36,7 +36,7 @@ pub(super) enum Route {
 /// Which way those of this descriptor do.
 #[inline(always)]
 pub(super) fn route_of(fd: c_int) -> Route {
-    broker_messages::look();
+    broker_messages::poll();
     let Some(link) = links::enter(fd) else { return Route::Unknown };
     let has_memory = link.get(Word::Memory) != 0;
     let next = match link.has(Flag::Reattachable) {
@@ -46,7 +46,7 @@ pub(super) fn route_of(fd: c_int) -> Route {
     match next {
         Fate::Active if has_memory => return Route::Ring(link),
         Fate::Suspended if has_memory => return Route::Suspended(link),
-        _ => link.let_go(),
+        _ => link.release(),
     }
     Route::Unknown
 }
@@ -55,7 +55,7 @@ pub(super) fn route_of(fd: c_int) -> Route {
 #[cold]
 pub(super) fn call_suspended(link: Link, native: impl Fn() -> isize) -> isize {
     let result = native();
-    link.let_go();
+    link.release();
     result
 }
 
@@ -77,7 +77,7 @@ pub(super) fn link_for_call(
             let result = if has_come { None } else { Some(native()) };
             link.word(counts).fetch_sub(1, Ordering::SeqCst);
             result.map_or(Ok(link), |result| {
-                link.let_go();
+                link.release();
                 Err(result)
             })
         }

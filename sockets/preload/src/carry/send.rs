@@ -16,7 +16,7 @@ use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::iovecs::Parts;
 use super::kernel_check::{self, Checked, ENDING};
 use super::links::{self, Flag, Link, Memory, Word};
-use super::ring_copy::{self, PIECE, SENDS_PLAINLY};
+use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
 use super::unread::{self, is_same_socket, reclaim};
 use super::writer_lock::{lock, try_lock, unlock};
@@ -46,7 +46,7 @@ pub(super) fn send(
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
-        && flags & !SENDS_PLAINLY == 0
+        && flags & !SEND_FLAGS == 0
         && kernel_check::is_recent(link, now)
         && put_all(link, &direction, fd, parts)
     {
@@ -76,7 +76,7 @@ fn put_all(link: Link, direction: &Direction<Memory>, fd: c_int, parts: &Parts<'
     if !direction.is_polling() || !try_lock(link) {
         return false;
     }
-    let is_put = ring_copy::put(link, direction, fd, parts);
+    let is_put = ring_copy::try_send(link, direction, fd, parts);
     unlock(link);
     is_put
 }
@@ -107,7 +107,7 @@ fn send_in_parts(
         kernel_socket::set_errno(error);
         return -1;
     }
-    let source = source.filter(|source| source.total() > 0 && flags & !SENDS_PLAINLY == 0);
+    let source = source.filter(|source| source.total() > 0 && flags & !SEND_FLAGS == 0);
     let Some(source) = source else {
         direction.stop();
         return by_kernel(link, direction, fd, (flags, usize::MAX), native);
@@ -140,10 +140,10 @@ fn send_in_parts(
 fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     let (head, place) = (direction.head(), direction.place());
     if head.is_stopped() {
-        forgotten_links::is_ended(link);
+        forgotten_links::note_if_ended(link);
     }
     let is_empty = !place.is_taken() && place.position() == head.position();
-    let is_plain = flags & !SENDS_PLAINLY == 0 || head.is_stopped();
+    let is_plain = flags & !SEND_FLAGS == 0 || head.is_stopped();
     let may_put = direction.is_polling() && !head.is_stopped();
     is_empty && is_plain && !may_put && link.get(Word::Error) == 0
 }

@@ -68,7 +68,7 @@ impl Source for Parts<'_> {
 }
 
 /// What a `sendfile` is about.
-pub(crate) enum Asked {
+pub(crate) enum SendfileRequest {
     /// This part of a regular file.
     Part(File),
     /// Of a regular file what only the kernel knows: where it should have no more bytes (what it
@@ -87,21 +87,21 @@ pub(crate) struct File {
 
 impl File {
     /// What a `sendfile` with an offset is about.
-    pub(crate) fn of(fd: c_int, offset: i64, count: usize) -> Asked {
+    pub(crate) fn of(fd: c_int, offset: i64, count: usize) -> SendfileRequest {
         // SAFETY: used for this call only, which fails if there is nothing at this descriptor.
         let file = unsafe { BorrowedFd::borrow_raw(fd.max(0)) };
         let Some(status) = fstat(file).ok().filter(|_| fd >= 0 && offset >= 0) else {
-            return Asked::Other;
+            return SendfileRequest::Other;
         };
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Asked::Other;
+            return SendfileRequest::Other;
         }
         let is_part =
             isize::try_from(count).is_ok_and(|count| offset.checked_add(count as i64).is_some());
         let left = usize::try_from(status.st_size.saturating_sub(offset)).unwrap_or(0);
         match left.min(count).min(MOST) {
-            length @ 1.. if is_part => Asked::Part(Self { fd, offset, length }),
-            _ => Asked::Unknown,
+            length @ 1.. if is_part => SendfileRequest::Part(Self { fd, offset, length }),
+            _ => SendfileRequest::Unknown,
         }
     }
 }

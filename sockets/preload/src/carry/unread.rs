@@ -68,7 +68,7 @@ pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> b
         return true;
     }
     let both = SHUT_RECEIVE | SHUT_SEND;
-    if link.said() & (both | CLOSED) == both {
+    if link.peer_said() & (both | CLOSED) == both {
         // It can still read what is there. The kernel would reset for it, and does for what comes
         // behind it.
         return true;
@@ -244,7 +244,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
             }
             mark_unread_now(link);
         }
-        link.let_go();
+        link.release();
         true
     });
 }
@@ -257,7 +257,7 @@ fn is_nobodys(index: u32) {
     // Its slot may have been used anew at this moment.
     if let Some(link) = links::hold(index) {
         mark_unread_now(link);
-        link.let_go();
+        link.release();
     }
 }
 
@@ -280,7 +280,7 @@ pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut
             if has_unread(link) && which(link) {
                 with(link);
             }
-            link.let_go();
+            link.release();
         }
         true
     });

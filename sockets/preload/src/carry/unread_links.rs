@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::link_bitmap::{self, Bits};
+use super::link_bitmap::{self, LinkBitmap};
 
 static DIRTY: [AtomicU64; link_bitmap::WORDS] = [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 /// How many these are, at most.
@@ -20,8 +20,8 @@ pub(super) fn begin_anew() {
 }
 
 /// All of them.
-pub(super) fn all() -> Bits {
-    Bits::new(&DIRTY)
+pub(super) fn all() -> LinkBitmap {
+    LinkBitmap::new(&DIRTY)
 }
 
 /// There may be some.
