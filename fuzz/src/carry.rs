@@ -2,12 +2,12 @@
 //! what is said to the broker, and by it.
 
 use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
-use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, SAID, POLLING};
+use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, RING, SAID, POLLING};
 use omniverb_formats::fallback_ledger::Kept;
-use omniverb_formats::letter::{LONGEST, Letter, Sent};
-use omniverb_formats::message::{Reply, Request};
+use omniverb_formats::gateway_message::{LONGEST, Letter, Sent};
+use omniverb_formats::broker_message::{Reply, Request};
 use omniverb_formats::mirror::{Mirror, What};
-use omniverb_formats::show::Row;
+use omniverb_formats::listing::Row;
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -17,7 +17,7 @@ const STEP: usize = 9;
 
 /// The peer writes any word between any two steps of ours.
 pub fn carry(bytes: &[u8]) {
-    let memory = Window::private(layout::BYTES);
+    let memory = Window::private(link_layout::BYTES);
     let ours = Direction::new(memory.clone(), 0);
     let theirs = Direction::new(memory.clone(), 1);
     let (mut seen_head, mut seen_place) = (0, 0);
@@ -29,7 +29,7 @@ pub fn carry(bytes: &[u8]) {
             what @ 0..=4 => {
                 let at = [PLACE, HEAD, FENCE, SAID, POLLING][usize::from(what)];
                 let side = usize::from(step[0] / 11) % 2;
-                memory.store(layout::word(side, at), value, Ordering::Relaxed);
+                memory.store(link_layout::word(side, at), value, Ordering::Relaxed);
             }
             5 => _ = receive(&theirs, &mut seen_head, value as usize % (2 * RING)),
             6 => _ = send(&ours, &mut seen_place, value as usize % (2 * RING)),

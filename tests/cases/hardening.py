@@ -96,7 +96,7 @@ def _broker_introduces(pair):
 
 
 def _hello(place):
-    """A connection to the broker (sockets/formats/src/message.rs)."""
+    """A connection to the broker (sockets/formats/src/broker_message.rs)."""
     calls = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     calls.settimeout(10)
     calls.connect(f"{place}.sockets")

@@ -181,7 +181,7 @@ fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     for name in names.iter().filter(|name| name.starts_with("tools/omniverb/src/doctor/")) {
         faults.extend(phrases::faults(page, &guide, &phrases::findings(name, &read(name)?)?));
     }
-    for name in ["host/tenancy/src/path.rs", "sockets/formats/src/show.rs"] {
+    for name in ["host/tenancy/src/path.rs", "sockets/formats/src/listing.rs"] {
         faults.extend(phrases::faults(page, &guide, &phrases::reasons(&read(name)?, "=>")));
     }
     let page = "docs/reference/configuration.md";

@@ -5,7 +5,7 @@ use crate::allow::AllowTable;
 use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::{Allow, Level, Totals};
-use omniverb_formats::range::{MOST, Range};
+use omniverb_formats::address_range::{MOST, Range};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::fs::OFlags;

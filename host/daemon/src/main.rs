@@ -16,7 +16,7 @@ use omniverb_broker::BROKER;
 use omniverb_control::{
     Audience, Form, Journal, Level, RuntimeFolder, Server, Settings, StartError, Unwanted,
 };
-use omniverb_formats::message::SUFFIX;
+use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
 use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};

@@ -2,7 +2,7 @@
 
 mod processes;
 
-use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
+use omniverb_formats::broker_message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_sys::seqpacket;
 use processes::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};

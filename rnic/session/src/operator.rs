@@ -222,7 +222,7 @@ bodies! {
     /// Show sockets. Answered with `SocketsShown`; `ENOENT` if the daemon brings none together.
     ShowSockets { reserved: u64 }
     /// Answer to `ShowSockets`. Descriptor: a socket by which the rows come, from the broker
-    /// itself (`sockets/formats/src/show.rs`).
+    /// itself (`sockets/formats/src/listing.rs`).
     SocketsShown { reserved: u64 }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.

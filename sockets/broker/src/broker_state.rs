@@ -9,7 +9,7 @@ use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::observed_routes::ObservedRoutes;
 use crate::offers::Offers;
-use omniverb_formats::range::Range;
+use omniverb_formats::address_range::Range;
 use omniverb_sys::EventFd;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;

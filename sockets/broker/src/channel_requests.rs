@@ -21,7 +21,7 @@ use crate::introduce_channel::{
 };
 use crate::offers::Offer;
 use crate::other_hosts;
-use omniverb_formats::message::Refusal;
+use omniverb_formats::broker_message::Refusal;
 use omniverb_sys::tcp_listener::Listening;
 use omniverb_sys::{clock, lock};
 use std::collections::BTreeSet;

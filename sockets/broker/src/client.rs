@@ -3,9 +3,9 @@
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Port;
 use crate::listeners::Process;
+use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Wanted};
 use omniverb_formats::fallback_ledger::{self, Kept};
-use omniverb_formats::message::{PAGE, Reach, Refusal, Reply, Wanted};
-use omniverb_formats::show::{NAME, Process as Shown};
+use omniverb_formats::listing::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;

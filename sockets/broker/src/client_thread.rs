@@ -13,7 +13,7 @@ use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
 use crate::other_hosts;
 use crate::status;
-use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::tcp_connection::Connection;
 use omniverb_sys::{clock, lock, seqpacket, unsolicited_fds};
 use std::os::fd::{AsFd, OwnedFd};

@@ -14,7 +14,7 @@ use crate::introduce_link::introduce_link;
 use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::traffic_match;
-use omniverb_formats::message::Refusal;
+use omniverb_formats::broker_message::Refusal;
 use omniverb_sys::tcp_connection::Names;
 use omniverb_sys::{clock, lock};
 use std::net::IpAddr;

@@ -17,8 +17,8 @@ use crate::limits::{
 };
 use crate::listeners::Process;
 use crate::offers::Offer;
+use omniverb_formats::broker_message::{Failure, Wanted};
 use omniverb_formats::channel::{Names, WAY_KEPT};
-use omniverb_formats::message::{Failure, Wanted};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

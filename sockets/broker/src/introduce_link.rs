@@ -5,8 +5,8 @@ use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::links::Given;
 use crate::offers::Offer;
-use omniverb_formats::layout;
-use omniverb_formats::message::{Reach, Refusal};
+use omniverb_formats::broker_message::{Reach, Refusal};
+use omniverb_formats::link_layout;
 use omniverb_sys::{clock, lock, memfd};
 use std::io;
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ pub(crate) fn introduce_link(
 ) -> io::Result<()> {
     let has_room = first.client.has_room() && second.client.has_room();
     let memory = match has_room {
-        true => memfd::create("omniverb link", layout::BYTES as u64),
+        true => memfd::create("omniverb link", link_layout::BYTES as u64),
         false => Err(io::ErrorKind::OutOfMemory.into()),
     };
     let refuse = |_: &io::Error| first.client.refuse(first.tag, Refusal::TooMany);

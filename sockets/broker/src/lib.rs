@@ -41,7 +41,7 @@ mod startup_parameters;
 mod status;
 mod traffic_match;
 
-pub use omniverb_formats::range::Range;
+pub use omniverb_formats::address_range::Range;
 pub use startup_parameters::StartupParameters;
 
 use crate::admission::Admission;

@@ -168,7 +168,7 @@ impl Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_formats::message::{BYTES, Reply};
+    use omniverb_formats::broker_message::{BYTES, Reply};
     use omniverb_sys::seqpacket;
     use omniverb_sys::tcp_connection::Names;
     use std::os::fd::AsFd;

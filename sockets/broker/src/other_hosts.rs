@@ -9,8 +9,8 @@ use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
 };
 use crate::offers::Offer;
+use omniverb_formats::broker_message::{Failure, Wanted};
 use omniverb_formats::channel::{self, WAY_KEPT};
-use omniverb_formats::message::{Failure, Wanted};
 use omniverb_sys::raw_tcp_socket::is_raw_socket_of;
 use omniverb_sys::tcp_connection::Names;
 use omniverb_sys::{clock, lock};

@@ -1,7 +1,7 @@
 //! Encodes what the daemon tells the broker at its start, with the socket to listen at.
 
-use omniverb_formats::message::{self, Reply};
-use omniverb_formats::range::Range;
+use omniverb_formats::address_range::Range;
+use omniverb_formats::broker_message::{self, Reply};
 use omniverb_sys::helper_process::{Helpers, OWN_PROGRAM};
 use omniverb_sys::users_and_groups::People;
 use std::io;
@@ -22,7 +22,7 @@ pub struct StartupParameters {
 }
 
 /// Words of a range.
-const RANGE: usize = message::BYTES / size_of::<u32>();
+const RANGE: usize = broker_message::BYTES / size_of::<u32>();
 
 impl StartupParameters {
     /// As a message: words, of which the first two say yes or no, the third how many ranges there

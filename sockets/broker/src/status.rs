@@ -10,8 +10,8 @@ use crate::client::Client;
 use crate::daemon_messages::{Denial, Place};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
-use omniverb_formats::show::{Channel, Listener, Reason, Row, Socket, State};
-use omniverb_formats::{Direction, channel, layout};
+use omniverb_formats::listing::{Channel, Listener, Reason, Row, Socket, State};
+use omniverb_formats::{Direction, channel, link_layout};
 use omniverb_sys::tcp_connection::{Connection, Names};
 use omniverb_sys::{Access, Extent, lock, seqpacket};
 use std::collections::BTreeMap;
@@ -194,8 +194,8 @@ fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socke
         (given.sides(client.number).collect::<Vec<_>>(), given.ends, given.pair.is_some(), memory)
     };
     let way = |side| {
-        let extent = Extent::new(memory.as_ref()?.as_fd(), 0, layout::BYTES as u64);
-        let memory = extent.map_exactly(layout::BYTES, Access::ReadOnly).ok()?;
+        let extent = Extent::new(memory.as_ref()?.as_fd(), 0, link_layout::BYTES as u64);
+        let memory = extent.map_exactly(link_layout::BYTES, Access::ReadOnly).ok()?;
         Some(Direction::new(memory, side))
     };
     let ways = [way(0), way(1)];
@@ -251,7 +251,7 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
 mod tests {
     use super::*;
     use crate::admission::holder;
-    use omniverb_formats::show::BYTES;
+    use omniverb_formats::listing::BYTES;
     use std::time::Duration;
 
     /// Who reads a row now and then, and never the last.

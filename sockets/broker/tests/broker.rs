@@ -6,8 +6,8 @@ use common::{
     Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors, light,
     lingering,
 };
-use omniverb_formats::layout;
-use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::link_layout;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 use omniverb_sys::users_and_groups::People;
@@ -49,12 +49,12 @@ fn both_ends_are_given_the_same_memory() {
     };
     assert_eq!(link, other);
     let map = |file: Option<OwnedFd>| {
-        let extent = Extent::new(file.unwrap(), 0, layout::BYTES as u64);
-        extent.map_exactly(layout::BYTES, Access::ReadWrite).unwrap()
+        let extent = Extent::new(file.unwrap(), 0, link_layout::BYTES as u64);
+        extent.map_exactly(link_layout::BYTES, Access::ReadWrite).unwrap()
     };
     let (ours, theirs) = (map(memory), map(same));
-    ours.store(layout::HEAD, 7, Ordering::Relaxed);
-    assert_eq!(theirs.load(layout::HEAD, Ordering::Relaxed), 7);
+    ours.store(link_layout::HEAD, 7, Ordering::Relaxed);
+    assert_eq!(theirs.load(link_layout::HEAD, Ordering::Relaxed), 7);
     // The page says so a moment later; that it has said so is sure with the next message.
     [&one, &two].into_iter().for_each(Process::settle);
     assert!(one.mail() >= 3 && two.mail() >= 2);

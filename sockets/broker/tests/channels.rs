@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::channel;
-use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
-use omniverb_formats::show::{self, Row};
+use omniverb_formats::listing::{self, Row};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 use omniverb_sys::{Access, Extent, memfd, seqpacket};
@@ -71,7 +71,7 @@ fn shown(broker: &Broker, name: u64) -> Shown {
     asks.say(Request::Show, &[]);
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
-        let mut bytes = [0; show::BYTES];
+        let mut bytes = [0; listing::BYTES];
         let got = seqpacket::receive(asks.calls.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
             Row::Listener(one) => listeners.push((one.process, one.local)),

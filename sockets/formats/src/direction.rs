@@ -57,7 +57,7 @@ mod detach;
 pub use detach::Inherits;
 
 use crate::byte_ring;
-use crate::layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
+use crate::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
@@ -177,12 +177,12 @@ pub(crate) fn fence() {
 }
 
 impl<M: WordMemory> Direction<M> {
-    /// Of the side `from`; the memory is the link's ([`layout`]).
+    /// Of the side `from`; the memory is the link's ([`link_layout`]).
     pub fn new(memory: M, from: usize) -> Self {
         let to = 1 - (from & 1);
-        let (place, polling) = (layout::word(to, PLACE), layout::word(to, POLLING));
-        let (head, fence) = (layout::word(from, HEAD), layout::word(from, FENCE));
-        Self { memory, place, polling, head, fence, ring: layout::ring(from) }
+        let (place, polling) = (link_layout::word(to, PLACE), link_layout::word(to, POLLING));
+        let (head, fence) = (link_layout::word(from, HEAD), link_layout::word(from, FENCE));
+        Self { memory, place, polling, head, fence, ring: link_layout::ring(from) }
     }
 
     /// The reader looks at the ring.
@@ -476,7 +476,7 @@ mod tests {
     use proptest::prelude::*;
 
     pub(super) fn direction() -> Direction<Window> {
-        Direction::new(Window::private(layout::BYTES), 0)
+        Direction::new(Window::private(link_layout::BYTES), 0)
     }
 
     /// Numbered bytes, so that each shows where it belongs.
@@ -568,9 +568,9 @@ mod tests {
             (place, head, mut seen) in any::<(u64, u64, u64)>(),
             count in 0..RING,
         ) {
-            let memory = Window::private(layout::BYTES);
-            memory.store(layout::word(1, PLACE), place, Ordering::Relaxed);
-            memory.store(layout::word(0, HEAD), head, Ordering::Relaxed);
+            let memory = Window::private(link_layout::BYTES);
+            memory.store(link_layout::word(1, PLACE), place, Ordering::Relaxed);
+            memory.store(link_layout::word(0, HEAD), head, Ordering::Relaxed);
             let direction = Direction::new(memory, 0);
             if let Ok((place, waiting)) = direction.waiting() {
                 prop_assert!(waiting <= RING);

@@ -12,7 +12,7 @@
 //! 6  its port:16 | the other end's:16 << 16
 //! ```
 
-use crate::show::{Reason, halves, whole};
+use crate::listing::{Reason, halves, whole};
 use core::net::SocketAddr;
 
 /// Bytes of the file.

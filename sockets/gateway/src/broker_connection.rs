@@ -1,7 +1,7 @@
 //! Connects to the broker, which takes each connection for a process.
 
 use crate::limits::BROKER;
-use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
+use omniverb_formats::broker_message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
 use omniverb_sys::{clock, seqpacket, socket_deadline};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, netlink, socket_with};

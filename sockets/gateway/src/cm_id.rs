@@ -11,7 +11,7 @@ use omniverb_abi::{
     RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context,
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
-use omniverb_formats::letter::{HELLO, hello, is_hello};
+use omniverb_formats::gateway_message::{HELLO, hello, is_hello};
 use omniverb_sys::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;

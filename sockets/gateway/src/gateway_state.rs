@@ -3,9 +3,9 @@
 use crate::broker_connection::BrokerConnection;
 use crate::limits::FAILED_HOST_KEPT;
 use crate::unproven_peers::UnprovenPeers;
+use omniverb_formats::address_range::Range;
+use omniverb_formats::broker_message::{Failure, Request, Wanted};
 use omniverb_formats::channel::Names;
-use omniverb_formats::message::{Failure, Request, Wanted};
-use omniverb_formats::range::Range;
 use omniverb_sys::{EventFd, clock, lock};
 use std::collections::BTreeMap;
 use std::io;

@@ -19,7 +19,7 @@ use crate::cm_id::Listener;
 use crate::gateway_state::{GatewayState, Verbosity};
 use crate::limits::PORT;
 use clap::Parser;
-use omniverb_formats::range::Range;
+use omniverb_formats::address_range::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;

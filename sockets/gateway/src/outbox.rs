@@ -1,7 +1,7 @@
 //! Queues letters to the other gateway, and names the reasons why a channel ends.
 
 use crate::broker_connection::BrokerConnection;
-use omniverb_formats::letter::Letter;
+use omniverb_formats::gateway_message::Letter;
 use std::collections::VecDeque;
 use std::io;
 

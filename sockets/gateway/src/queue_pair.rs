@@ -13,7 +13,7 @@ use omniverb_abi::{
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_send_wr_rdma,
     ibv_send_wr_target, ibv_sge, ibv_wc,
 };
-use omniverb_formats::letter::{LONGEST, Letter, Sent};
+use omniverb_formats::gateway_message::{LONGEST, Letter, Sent};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use omniverb_connection::descriptors::Why;
+use omniverb_formats::broker_message::Refusal;
 use omniverb_formats::fallback_ledger::{BYTES, Kept, ROW, ROWS};
-use omniverb_formats::message::Refusal;
-use omniverb_formats::show::Reason;
+use omniverb_formats::listing::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
 use crate::table::{self, DESCRIPTORS};

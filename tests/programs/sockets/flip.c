@@ -13,7 +13,7 @@
 #include <sys/prctl.h>
 #include <signal.h>
 
-/* sockets/formats/src/layout.rs */
+/* sockets/formats/src/link_layout.rs */
 enum { WORDS = 4096, RING = 1 << 16, BYTES = 2 * WORDS + 2 * RING };
 enum { PLACE = 0x00, HEAD = 0x80, FENCE = 0x100, SAID = 0x108, POLLING = 0x180 };
 static const uint64_t STOPPED = 1ull << 63, TAKEN = 1ull << 62;

@@ -3,8 +3,8 @@
 use crate::present;
 use crate::{daemon, library, program as programs};
 use omniverb_arguments::{PresentMode, SocketMode};
-use omniverb_formats::message::{self, Reply, Request, SUFFIX};
-use omniverb_formats::range;
+use omniverb_formats::address_range;
+use omniverb_formats::broker_message::{self, Reply, Request, SUFFIX};
 use omniverb_session::SOCKET_VARIABLE;
 use omniverb_sys::{clock, seqpacket, socket_deadline};
 use std::ffi::{OsStr, OsString};
@@ -61,10 +61,10 @@ pub(crate) fn run(
         first.push(library::sockets()?);
         command.env(SOCKETS_VARIABLE, word(mode));
         if mode == SocketMode::Carry {
-            match std::env::var_os(range::VARIABLE) {
+            match std::env::var_os(address_range::VARIABLE) {
                 Some(said) => check(&said.to_string_lossy())?,
                 None => {
-                    command.envs(light(&socket).map(|light| (range::VARIABLE, light)));
+                    command.envs(light(&socket).map(|light| (address_range::VARIABLE, light)));
                 }
             }
         }
@@ -105,11 +105,11 @@ pub(crate) fn gateway(
 
 /// The library would leave out what is no range, and say nothing.
 fn check(said: &str) -> anyhow::Result<()> {
-    if let Some(why) = range::each(said).find_map(Result::err) {
-        anyhow::bail!("{}={said}: there is {why}", range::VARIABLE);
+    if let Some(why) = address_range::each(said).find_map(Result::err) {
+        anyhow::bail!("{}={said}: there is {why}", address_range::VARIABLE);
     }
-    if range::each(said).count() > range::MOST {
-        anyhow::bail!("{} has more than {} ranges", range::VARIABLE, range::MOST);
+    if address_range::each(said).count() > address_range::MOST {
+        anyhow::bail!("{} has more than {} ranges", address_range::VARIABLE, address_range::MOST);
     }
     Ok(())
 }
@@ -124,8 +124,8 @@ fn light(daemon: &Path) -> Option<String> {
     seqpacket::send(broker.as_fd(), &Request::Ranges.encode(), &[]).ok()?;
     seqpacket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
     let mut all = Vec::new();
-    while all.len() < range::MOST && clock::now() < deadline {
-        let mut bytes = [0; message::BYTES];
+    while all.len() < address_range::MOST && clock::now() < deadline {
+        let mut bytes = [0; broker_message::BYTES];
         let said = seqpacket::receive(broker.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
         let Ok((length, _)) = said else { break };
         let Some(Reply::Range(range)) = Reply::decode(&bytes[..length]) else { break };
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn ranges_of_the_environment_are_looked_at() {
         assert!(check("10.0.0.0/8:5, :7 fd00::1").is_ok() && check("").is_ok());
-        assert!(check(&":5 ".repeat(range::MOST)).is_ok());
-        assert!(check(&":5 ".repeat(range::MOST + 1)).is_err());
+        assert!(check(&":5 ".repeat(address_range::MOST)).is_ok());
+        assert!(check(&":5 ".repeat(address_range::MOST + 1)).is_err());
         let error = check("10.0.0.0/8 10.0.0.0/40").unwrap_err().to_string();
         assert!(error.contains("OMNIVERB_SOCKETS_LIGHT") && error.contains("prefix"), "{error}");
     }

@@ -1,16 +1,16 @@
 //! Sockets in `omniverb status`: whose they are, and whether their bytes go through memory.
 //!
-//! The broker shows rows (`sockets/formats/src/show.rs`): an operator all, others those of their
+//! The broker shows rows (`sockets/formats/src/listing.rs`): an operator all, others those of their
 //! own network namespace. Where there are links it is asked twice, a moment apart: the difference
 //! is the rate.
 
 use crate::client::PATIENCE;
 use crate::table::{Table, amount};
 use anyhow::bail;
+use omniverb_formats::broker_message::{Request, SUFFIX};
 use omniverb_formats::channel;
-use omniverb_formats::layout::RING;
-use omniverb_formats::message::{Request, SUFFIX};
-use omniverb_formats::show::{BYTES, Channel, Listener, Process, Row, Socket, State};
+use omniverb_formats::link_layout::RING;
+use omniverb_formats::listing::{BYTES, Channel, Listener, Process, Row, Socket, State};
 use omniverb_sys::{eventfd, seqpacket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -277,7 +277,7 @@ fn light(process: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_formats::show::{NAME, Reason};
+    use omniverb_formats::listing::{NAME, Reason};
 
     fn rows() -> Rows {
         let mut name = [0; NAME];

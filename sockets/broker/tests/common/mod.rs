@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Not every test needs all of it.
 
 use omniverb_broker::{Range, StartupParameters};
-use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
+use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 use omniverb_sys::helper_process::{Helper, Helpers};

@@ -102,7 +102,7 @@ impl<M: WordMemory> Direction<M> {
 mod tests {
     use super::super::tests::{bytes, direction};
     use super::*;
-    use crate::layout::RING;
+    use crate::link_layout::RING;
     use proptest::prelude::*;
 
     proptest! {

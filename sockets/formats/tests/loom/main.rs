@@ -11,7 +11,7 @@ mod try_guard;
 use crate::memory::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
-use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
+use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 const BYTES: [u8; 8] = *b"carried!";
 
 fn direction() -> Direction<Words> {
-    let readers = [PLACE, POLLING].map(|word| layout::word(1, word));
-    let words = readers.into_iter().chain([HEAD, FENCE].map(|word| layout::word(0, word)));
-    let ring = (0..4).map(|index| layout::ring(0) + index * 8);
-    Direction::new(Words::at(layout::BYTES, words.chain(ring)), 0)
+    let readers = [PLACE, POLLING].map(|word| link_layout::word(1, word));
+    let words = readers.into_iter().chain([HEAD, FENCE].map(|word| link_layout::word(0, word)));
+    let ring = (0..4).map(|index| link_layout::ring(0) + index * 8);
+    Direction::new(Words::at(link_layout::BYTES, words.chain(ring)), 0)
 }
 
 /// Eight bytes go in; where the head was.

@@ -13,8 +13,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_connection::descriptors::Why;
-use omniverb_formats::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
-use omniverb_formats::{Direction, fallback_ledger as files, layout};
+use omniverb_formats::broker_message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
+use omniverb_formats::{Direction, fallback_ledger as files, link_layout};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
@@ -441,7 +441,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         return false;
     }
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let Some(base) = map_at(link.home(), file, layout::BYTES, access) else {
+    let Some(base) = map_at(link.home(), file, link_layout::BYTES, access) else {
         return false;
     };
     link.set(Word::Name, name);
@@ -466,12 +466,12 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
 /// A link is of no use here: the other end, if it comes to that, need not keep it either.
 fn refuse_link(file: &OwnedFd, side: u64) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let Some(base) = map(file, layout::BYTES, access) else { return };
+    let Some(base) = map(file, link_layout::BYTES, access) else { return };
     for from in [side as usize, 1 - (side as usize & 1)] {
         Direction::new(Memory::new(base as usize), from).stop();
     }
     // SAFETY: the mapping that was just made, which nobody else knows of.
-    _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };
+    _ = unsafe { rustix::mm::munmap(base, link_layout::BYTES) };
 }
 
 /// Maps a memory file that can be neither cut short nor grown.

@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::active_threads::ActiveThreads;
 use omniverb_formats::direction::Inherits;
-use omniverb_formats::{Direction, Place, layout};
+use omniverb_formats::{Direction, Place, link_layout};
 use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
@@ -119,11 +119,11 @@ fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
     // Processes that are made later have it, too: each byte is one's of them.
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: new memory, wherever the kernel likes.
-    let base = unsafe { mmap_anonymous(ptr::null_mut(), layout::BYTES, access, kind) }.ok()?;
+    let base = unsafe { mmap_anonymous(ptr::null_mut(), link_layout::BYTES, access, kind) }.ok()?;
     let own = Memory::new(base as usize);
-    for word in [layout::SAID, layout::RANG] {
+    for word in [link_layout::SAID, link_layout::RANG] {
         for of in [0, 1] {
-            let at = layout::word(of, word);
+            let at = link_layout::word(of, word);
             own.store(at, shared.load(at, Ordering::Acquire), Ordering::Relaxed);
         }
     }
@@ -179,7 +179,7 @@ fn seen(link: Link, place: Place, unread: usize) -> usize {
 /// Comes to where the link's memory is, at once for all threads.
 fn replace(link: Link, by: *mut c_void) -> Option<()> {
     let at = link.get(Word::Memory) as *mut c_void;
-    let (bytes, flags) = (layout::BYTES, MremapFlags::MAYMOVE);
+    let (bytes, flags) = (link_layout::BYTES, MremapFlags::MAYMOVE);
     // SAFETY: both are mappings of ours of so many bytes, and whoever has the address of the second
     // goes on with what is there then.
     let moved = unsafe { mremap_fixed(by, bytes, bytes, flags, at) };
@@ -198,7 +198,7 @@ fn replace_by_nothing(link: Link) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the link's own mapping.
-    if unsafe { mmap_anonymous(at, layout::BYTES, access, flags) }.is_ok() {
+    if unsafe { mmap_anonymous(at, link_layout::BYTES, access, flags) }.is_ok() {
         link.set_flag(Flag::Detached);
     }
 }

@@ -8,7 +8,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use omniverb_formats::layout::{CLOSED, SHUT_SEND};
+use omniverb_formats::link_layout::{CLOSED, SHUT_SEND};
 use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 

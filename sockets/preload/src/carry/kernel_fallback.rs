@@ -5,7 +5,7 @@
 
 use core::ffi::c_int;
 
-use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Flag, Link, Word};
 use super::unread::{self, is_same_socket};

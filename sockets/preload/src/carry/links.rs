@@ -14,8 +14,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::{PIECE, Room};
-use omniverb_formats::layout::RING;
-use omniverb_formats::{Direction, layout, try_guard};
+use omniverb_formats::link_layout::RING;
+use omniverb_formats::{Direction, link_layout, try_guard};
 use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
@@ -29,7 +29,7 @@ use crate::shared_memory;
 use crate::table_memory::Pieces;
 
 /// The memory of a link.
-pub(super) type Memory = shared_memory::Memory<{ layout::BYTES }>;
+pub(super) type Memory = shared_memory::Memory<{ link_layout::BYTES }>;
 
 /// How often it is looked whether short calls are over, and how many of these times without giving
 /// the processor away.
@@ -152,7 +152,10 @@ impl Link {
             return None;
         }
         let memory = Memory::new(found as usize & !1);
-        Some(memory.load(layout::word(found as usize & 1, layout::HEAD), Ordering::Acquire))
+        Some(
+            memory
+                .load(link_layout::word(found as usize & 1, link_layout::HEAD), Ordering::Acquire),
+        )
     }
 
     /// Its memory has come. Whoever looks for it sees all that was said of it before.
@@ -204,14 +207,14 @@ impl Link {
     /// Says something of this side.
     pub(super) fn say(self, what: u64) {
         if let Some(memory) = self.memory() {
-            let at = layout::word(self.get(Word::Side) as usize, layout::SAID);
+            let at = link_layout::word(self.get(Word::Side) as usize, link_layout::SAID);
             memory.word(at).fetch_or(what, Ordering::AcqRel);
         }
     }
 
     /// What the other side has said.
     pub(super) fn peer_said(self) -> u64 {
-        let at = layout::word(1 - self.get(Word::Side) as usize, layout::SAID);
+        let at = link_layout::word(1 - self.get(Word::Side) as usize, link_layout::SAID);
         self.memory().map_or(0, |memory| memory.load(at, Ordering::Acquire))
     }
 
@@ -338,7 +341,7 @@ impl Link {
             // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
             // at a glance.
             let zeros = unsafe {
-                mmap_anonymous(base as *mut c_void, layout::BYTES, ProtFlags::READ, flags)
+                mmap_anonymous(base as *mut c_void, link_layout::BYTES, ProtFlags::READ, flags)
             };
             if zeros.is_err() {
                 // What is there now nobody knows: it is not used any more.

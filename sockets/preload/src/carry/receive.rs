@@ -9,7 +9,7 @@ mod kernel;
 
 use core::ffi::c_int;
 
-use omniverb_formats::layout::RING;
+use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 

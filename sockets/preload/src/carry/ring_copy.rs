@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use omniverb_formats::layout::RING;
+use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 

@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use omniverb_formats::Direction;
-use omniverb_formats::layout::RING;
+use omniverb_formats::link_layout::RING;
 use rustix::event::PollFlags;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_formats::direction::Stretch;
-use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_formats::{Direction, Head};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::backoff::{self, moving_average};
-use omniverb_formats::layout::{self, RANG};
+use omniverb_formats::link_layout::{self, RANG};
 use omniverb_ring::WordMemory;
 
 use super::clock;
@@ -57,7 +57,7 @@ pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
 /// Bytes are about to go by the kernel to somebody who does not look.
 pub(super) fn note_wakeup_sent(link: Link) {
     if let Some(memory) = link.memory() {
-        let word = layout::word(link.get(Word::Side) as usize, RANG);
+        let word = link_layout::word(link.get(Word::Side) as usize, RANG);
         memory.store(word, clock::now(), Ordering::Relaxed);
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn note_wakeup_sent(link: Link) {
 /// the sleep that just was.
 pub(super) fn learn_wakeup(link: Link) -> bool {
     let Some(memory) = link.memory() else { return false };
-    let word = layout::word(1 - link.get(Word::Side) as usize, RANG);
+    let word = link_layout::word(1 - link.get(Word::Side) as usize, RANG);
     let rang = memory.load(word, Ordering::Relaxed);
     if rang == link.get(Word::Heard) {
         return false;

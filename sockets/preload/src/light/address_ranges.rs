@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_connection::light::frame::Endpoint;
-use omniverb_formats::range::{self, MOST, Range};
+use omniverb_formats::address_range::{self, MOST, Range};
 
 use crate::socket_marks::Marks;
 
@@ -28,7 +28,7 @@ const EVERYWHERE: usize = usize::MAX;
 pub(super) unsafe fn begin(text: &CStr) -> bool {
     // SAFETY: as the caller says.
     let all = unsafe { &mut *ALL.0.get() };
-    let found = range::each(text.to_str().unwrap_or_default()).filter_map(Result::ok);
+    let found = address_range::each(text.to_str().unwrap_or_default()).filter_map(Result::ok);
     let mut count = 0;
     for (place, range) in all.iter_mut().zip(found) {
         *place = Some(range);

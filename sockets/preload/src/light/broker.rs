@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_connection::light::slot::Closing;
+use omniverb_formats::broker_message::{Reply, Request};
 use omniverb_formats::channel::{BYTES, WAY_KEPT};
-use omniverb_formats::message::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;

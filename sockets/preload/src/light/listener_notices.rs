@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;
 
-use omniverb_formats::message::Request;
+use omniverb_formats::broker_message::Request;
 
 use super::broker::{ANSWER, connection, mailbox_for, take, wait};
 use super::sleepers;

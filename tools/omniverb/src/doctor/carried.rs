@@ -5,7 +5,7 @@ use super::findings::Findings;
 use crate::elf::{self, Program};
 use crate::library;
 use crate::program::{is_musl, locate};
-use omniverb_formats::message::SUFFIX;
+use omniverb_formats::broker_message::SUFFIX;
 use omniverb_sys::seqpacket;
 use rustix::fs::getxattr;
 use std::ffi::OsStr;

@@ -1,12 +1,12 @@
 //! What processes and the broker say to each other: messages of eight words on a socket that keeps
 //! boundaries, some with descriptors.
 
+use crate::address_range::Range;
 use crate::channel::Names;
-use crate::range::Range;
-use crate::words::{self, NO_MORE, Words, both, four, halves, pack, unpack, whole};
+use crate::message_words::{self, NO_MORE, Words, both, four, halves, pack, unpack, whole};
 
 /// Bytes of every message.
-pub const BYTES: usize = words::BYTES;
+pub const BYTES: usize = message_words::BYTES;
 /// What comes behind the name of the daemon's socket for the broker's.
 pub const SUFFIX: &str = ".sockets";
 /// Bytes of the page that the broker writes and a process reads: its first word changes with each
@@ -26,7 +26,7 @@ pub enum Request {
         name: [u64; 2],
     },
     /// First of all, and nothing behind it: sockets in the network namespace are to be shown
-    /// ([`crate::show`]).
+    /// ([`crate::listing`]).
     Show,
     /// First of all, and nothing behind it: between which addresses connections are to be light is
     /// to be said. After the last range the connection ends.
