@@ -4,9 +4,9 @@
 use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, RING, SAID, POLLING};
 use omniverb_formats::fallback_ledger::Kept;
-use omniverb_formats::gateway_message::{LONGEST, Letter, Sent};
+use omniverb_formats::gateway_message::{LONGEST, GatewayMessage, Sent};
 use omniverb_formats::broker_message::{Reply, Request};
-use omniverb_formats::mirror::{Mirror, What};
+use omniverb_formats::mirror::{Mirror, Scope};
 use omniverb_formats::listing::Row;
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
@@ -86,7 +86,7 @@ pub fn gateway(bytes: &[u8]) {
             let mut same = [0; LONGEST];
             let length = sent.encode(&mut same);
             assert_eq!(same[..length], step[1..]);
-            if let Letter::News(news) = sent.letter {
+            if let GatewayMessage::Update(news) = sent.letter {
                 let own = [side * SIDE, lane_words(side, usize::from(step[0]) % LANES)];
                 let words = own.map(|at| mirror.memory().load(at, Ordering::Relaxed));
                 mirror.apply(&news);
@@ -103,7 +103,7 @@ pub fn gateway(bytes: &[u8]) {
         mirror.memory().store(at, value >> (step[0] / 4), Ordering::Relaxed);
         mirror.sleeps();
         _ = (mirror.is_to_be_watched(), mirror.is_cut());
-        let what = if step[0] > 127 { What::All } else { What::Due };
+        let what = if step[0] > 127 { Scope::All } else { Scope::Due };
         if mirror.look(what, &mut pieces).is_ok_and(|news| news.is_some()) {
             let frames = ring(side)..ring(side) + FRAMES;
             for piece in &pieces {

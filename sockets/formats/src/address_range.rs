@@ -1,5 +1,5 @@
-//! Ranges of addresses, as an administrator writes them: `10.1.0.0/16`, `127.0.0.1:6379`,
-//! `[fd00::/8]:7000-7999`, `fd00::1`, `:6379`.
+//! Parses and matches ranges of addresses, as an administrator writes them: `10.1.0.0/16`,
+//! `127.0.0.1:6379`, `[fd00::/8]:7000-7999`, `fd00::1`, `:6379`.
 //!
 //! An address alone stands for all of its ports, and a port, or a range of them, alone for all
 //! addresses. Addresses of IPv4 are those of IPv6 that they are mapped to (RFC 4291, 2.5.5.2), so

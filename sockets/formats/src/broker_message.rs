@@ -1,5 +1,6 @@
-//! What processes and the broker say to each other: messages of eight words on a socket that keeps
-//! boundaries, some with descriptors.
+//! Encodes the messages between processes and the broker.
+//!
+//! Each has eight words, on a socket that keeps boundaries; some bring descriptors.
 
 use crate::address_range::Range;
 use crate::channel::Names;

@@ -1,4 +1,4 @@
-//! A ring of bytes in memory that two processes share: where which position is.
+//! Copies bytes into and out of a ring in shared memory, across its end.
 
 use omniverb_ring::{UserMemory, WordMemory};
 

@@ -1,5 +1,6 @@
-//! The memory of a channel: what two processes have in common by which their connections go without
-//! a socket of the kernel's. The broker gives it, and looks only at what is there to be shown.
+//! Lays out the memory of a channel, by which connections of two processes need no kernel socket.
+//!
+//! The broker gives it, and reads only what is there to be shown.
 //!
 //! ```text
 //! 0x00000   words: of side 0, and of side 1 behind [`SIDE`]

@@ -1,4 +1,4 @@
-//! One direction of a carried connection: bytes through shared memory behind the kernel's.
+//! Moves bytes of one direction of a carried connection through shared memory, behind the kernel's.
 //!
 //! Bytes in the ring are always *the end of the stream*: whatever went through the kernel was sent
 //! before them, and nothing goes through the kernel while there are any. So the ring can be left at

@@ -1,5 +1,4 @@
-//! Where a process writes which sockets are the kernel's, and why: a file of the broker's, which
-//! reads it when somebody wants to see that. Nobody else needs it.
+//! Encodes which sockets of a process stay the kernel's, and why, in a file that the broker reads.
 //!
 //! Rows of eight words. A new one takes the place of the oldest. Who writes is the process, so a
 //! row may be anything, and half of it old: a reader asks the kernel whether there is such a

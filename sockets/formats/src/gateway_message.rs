@@ -1,11 +1,12 @@
-//! What two gateways say to each other, on the connection by which they keep the two memories of a
-//! channel alike ([`crate::mirror`]): words of 64 bits in the order of little endians.
+//! Encodes the messages by which two gateways mirror a channel ([`crate::mirror`]).
+//!
+//! They are words of 64 bits, little endian.
 //!
 //! **Trust.** It comes from another host, which may say anything: a letter is one of these, whole
 //! and with nothing behind it, or none.
 
 use crate::channel::{BYTES, Names};
-use crate::mirror::{News, WORDS};
+use crate::mirror::{Update, WORDS};
 
 /// Bytes of the longest.
 pub const LONGEST: usize = 8 * (2 + WORDS);
@@ -36,7 +37,7 @@ pub fn is_hello(bytes: &[u8]) -> bool {
 /// What one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are news")]
-pub enum Letter {
+pub enum GatewayMessage {
     /// A connection of TCP has gone from here to there just now: whoever is there by that name is
     /// to have a channel, or to be told that more may come.
     Prove(Names),
@@ -56,7 +57,7 @@ pub enum Letter {
         rkey: u32,
     },
     /// The process has written this, and its bytes are there already.
-    News(News),
+    Update(Update),
     /// The channel ends.
     Over {
         /// Not since the process ended, but since it was told to part.
@@ -70,7 +71,7 @@ pub enum Letter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// What is said.
-    pub letter: Letter,
+    pub letter: GatewayMessage,
     /// How many were read; those that say nothing else do not count.
     pub read: u32,
 }
@@ -81,34 +82,34 @@ impl Sent {
         let mut words = Words { bytes, count: 0 };
         let read = u64::from(self.read) << 32;
         match self.letter {
-            Letter::Prove(Names { addresses, ports: [from, to] }) => {
+            GatewayMessage::Prove(Names { addresses, ports: [from, to] }) => {
                 words.put(1 | read);
                 words.put(u64::from(from) | u64::from(to) << 16);
                 for half in addresses.as_flattened().as_chunks().0 {
                     words.put(u64::from_le_bytes(*half));
                 }
             }
-            Letter::Proven { left } => {
+            GatewayMessage::Proven { left } => {
                 words.put(2 | read);
                 words.put(left);
             }
-            Letter::Refused => words.put(3 | read),
-            Letter::Memory { address, rkey } => {
+            GatewayMessage::Refused => words.put(3 | read),
+            GatewayMessage::Memory { address, rkey } => {
                 words.put(4 | read);
                 words.put(address);
                 words.put(rkey.into());
             }
-            Letter::News(news) => {
+            GatewayMessage::Update(news) => {
                 words.put(5 | read);
                 words.put(news.changed);
                 let changed = |index: &usize| news.changed >> index & 1 != 0;
                 (0..WORDS).filter(changed).for_each(|index| words.put(news.words[index]));
             }
-            Letter::Over { is_cut } => {
+            GatewayMessage::Over { is_cut } => {
                 words.put(6 | read);
                 words.put(is_cut.into());
             }
-            Letter::Read => words.put(7 | read),
+            GatewayMessage::Read => words.put(7 | read),
         }
         words.count * 8
     }
@@ -130,16 +131,16 @@ impl Sent {
                     *half = words.next()?.to_le_bytes();
                 }
                 let ports = [u32::try_from(ports).ok()? as u16, (ports >> 16) as u16];
-                Letter::Prove(Names { addresses, ports })
+                GatewayMessage::Prove(Names { addresses, ports })
             }
-            2 => Letter::Proven { left: words.next()? },
-            3 => Letter::Refused,
+            2 => GatewayMessage::Proven { left: words.next()? },
+            3 => GatewayMessage::Refused,
             4 => {
                 let address = words.next()?;
-                Letter::Memory { address, rkey: words.next()?.try_into().ok()? }
+                GatewayMessage::Memory { address, rkey: words.next()?.try_into().ok()? }
             }
             5 => {
-                let mut news = News { changed: words.next()?, words: [0; WORDS] };
+                let mut news = Update { changed: words.next()?, words: [0; WORDS] };
                 if news.changed >> WORDS != 0 {
                     return None;
                 }
@@ -148,13 +149,13 @@ impl Sent {
                 for (_, word) in places.filter(|(index, _)| changed >> index & 1 != 0) {
                     *word = words.next()?;
                 }
-                Letter::News(news)
+                GatewayMessage::Update(news)
             }
             6 => match words.next()? {
-                is_cut @ 0..=1 => Letter::Over { is_cut: is_cut == 1 },
+                is_cut @ 0..=1 => GatewayMessage::Over { is_cut: is_cut == 1 },
                 _ => return None,
             },
-            7 => Letter::Read,
+            7 => GatewayMessage::Read,
             _ => return None,
         };
         words.next().is_none().then_some(Self { letter, read: (first >> 32) as u32 })
@@ -189,13 +190,13 @@ mod tests {
     fn letters_are_what_they_were() {
         let names = Names { addresses: [[7; 16], [1; 16]], ports: [u16::MAX, 80] };
         for letter in [
-            Letter::Prove(names),
-            Letter::Proven { left: u64::MAX },
-            Letter::Refused,
-            Letter::Memory { address: u64::MAX, rkey: u32::MAX },
-            Letter::Over { is_cut: true },
-            Letter::Over { is_cut: false },
-            Letter::Read,
+            GatewayMessage::Prove(names),
+            GatewayMessage::Proven { left: u64::MAX },
+            GatewayMessage::Refused,
+            GatewayMessage::Memory { address: u64::MAX, rkey: u32::MAX },
+            GatewayMessage::Over { is_cut: true },
+            GatewayMessage::Over { is_cut: false },
+            GatewayMessage::Read,
         ] {
             let sent = Sent { letter, read: u32::MAX };
             assert_eq!(again(sent), Some(sent));
@@ -211,13 +212,13 @@ mod tests {
             word in any::<u64>(),
             read in any::<u32>(),
         ) {
-            let mut news = News { changed, words: [0; WORDS] };
+            let mut news = Update { changed, words: [0; WORDS] };
             for (index, to) in news.words.iter_mut().enumerate() {
                 if changed >> index & 1 != 0 {
                     *to = word.wrapping_add(index as u64);
                 }
             }
-            let sent = Sent { letter: Letter::News(news), read };
+            let sent = Sent { letter: GatewayMessage::Update(news), read };
             prop_assert_eq!(again(sent), Some(sent));
         }
 

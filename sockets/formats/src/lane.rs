@@ -1,4 +1,4 @@
-//! A lane of a channel: a ring of bytes for one connection that is busy, one way.
+//! Moves bytes through a lane: a ring in a channel for one busy connection, one way.
 //!
 //! Whoever sends gives his lanes to his connections, and takes them away, and says so by the
 //! channel, in order with all else: so what went by the channel before comes before what is in the

@@ -1,16 +1,17 @@
-//! What the two ends of a carried socket share (docs/decisions/0046).
+//! Defines the memory and messages that the two ends of a carried socket share
+//! (docs/decisions/0046).
 //!
-//! * [`link_layout`]: where what is in the link's memory.
-//! * [`byte_ring`]: where which byte of a ring is.
-//! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
-//! * [`try_guard`]: how a short call has a link in hand meanwhile.
-//! * [`broker_message`]: what is said to the broker, who gives both the memory, and by it.
-//! * [`channel`]: how large the memory of two processes is that need no socket of the kernel's.
-//!   [`lane`]: the part of it that one connection has to itself while it is busy.
-//!   [`mirror`]: how two of these on two hosts are kept alike. [`gateway_message`]: what is said for that.
-//! * [`address_range`]: between which addresses that is so, if not between all.
-//! * [`syscall_instructions`]: system calls that a program makes past its libraries.
-//! * [`fallback_ledger`]: which sockets have none, and why. [`listing`]: what the broker shows of all.
+//! * [`link_layout`] lays out a link's memory; [`byte_ring`] copies into and out of its rings;
+//!   [`direction`] is a stream of bytes through it, which either end can end at any instant.
+//! * [`try_guard`] guards a link for a short call.
+//! * [`broker_message`] encodes what processes and the broker say to each other.
+//! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
+//!   [`lane`] is the part of it that one busy connection has to itself. [`mirror`] keeps two of
+//!   these on two hosts alike, by [`gateway_message`].
+//! * [`address_range`] says for which addresses that is done.
+//! * [`syscall_instructions`] finds system calls that a program makes by its own instructions.
+//! * [`fallback_ledger`] tells which sockets have no link, and why; [`listing`] is what the broker
+//!   shows of all.
 
 pub mod address_range;
 pub mod broker_message;

@@ -1,4 +1,4 @@
-//! The memory of a link.
+//! Lays out the memory of a link.
 //!
 //! ```text
 //! 0x00000   words of side 0

@@ -1,4 +1,4 @@
-//! What the broker shows of sockets: messages of twenty-four words, each a row, and one at the end.
+//! Encodes what the broker shows of sockets: a message of twenty-four words for each row.
 //!
 //! Who asks is shown what there is in his network namespace; an operator everything. What processes
 //! have written of themselves (names, counts, reasons) is shown as they have written it.

@@ -1,4 +1,4 @@
-//! The eight words of a message ([`crate::broker_message`]).
+//! Packs and unpacks the eight words of a message ([`crate::broker_message`]).
 
 /// Bytes of every message.
 pub(crate) const BYTES: usize = 64;

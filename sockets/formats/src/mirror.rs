@@ -1,10 +1,11 @@
-//! A channel whose other side is on another host: two memories, one on each, kept alike by two
-//! gateways, each of which is the other side of the channel for the process of its own host.
+//! Mirrors a channel between two hosts: two memories, kept alike by two gateways.
+//!
+//! Each gateway is the other side of the channel for the process of its own host.
 //!
 //! What a side has written into its rings is copied to the same place of the other memory, and the
-//! words that only that side writes ([`WORDS`] of them) are told as [`News`]. So both memories have
-//! what one would have, only later, and the two processes notice nothing. What says that a process
-//! sleeps is not copied: each gateway sleeps and is rung for itself.
+//! words that only that side writes ([`WORDS`] of them) are told as [`Update`]. So both memories
+//! have what one would have, only later, and the two processes notice nothing. What says that a
+//! process sleeps is not copied: each gateway sleeps and is rung for itself.
 //!
 //! **Ordering.** A gateway reads the head of the frames first (acquire) and the lanes' after it:
 //! what was in a lane before a frame that takes it away is told no later than that frame. It is
@@ -56,7 +57,7 @@ fn place(side: usize, index: usize) -> usize {
 
 /// What has changed of a side's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct Update {
     /// A bit for each.
     pub changed: u64,
     /// What they are now; of those that have not changed, anything.
@@ -65,7 +66,7 @@ pub struct News {
 
 /// What is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Scope {
     /// What somebody may wait for: how far the process has read can wait, if that is little.
     Due,
     /// Whatever has changed.
@@ -74,7 +75,7 @@ pub enum What {
 
 /// The process has written what makes no sense.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct InvalidUpdate;
 
 /// One of the two memories, for the gateway of that host.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ pub struct Mirror<M> {
     told: [u64; WORDS],
 }
 
-impl News {
+impl Update {
     /// The other process has left a socket that listens: whoever goes there is to ask anew.
     #[must_use]
     pub fn has_left(&self) -> bool {
@@ -114,11 +115,11 @@ impl<M: WordMemory> Mirror<M> {
     /// There is more than fits into a ring.
     pub fn look(
         &mut self,
-        what: What,
+        what: Scope,
         pieces: &mut Vec<Range<usize>>,
-    ) -> Result<Option<News>, Nonsense> {
-        let mut news = News { changed: 0, words: [0; WORDS] };
-        let mut is_due = what == What::All;
+    ) -> Result<Option<Update>, InvalidUpdate> {
+        let mut news = Update { changed: 0, words: [0; WORDS] };
+        let mut is_due = what == Scope::All;
         // The head of the frames first.
         for index in (0..WORDS).rev() {
             let word = self.memory.load(place(self.side, index), Ordering::Acquire);
@@ -147,7 +148,7 @@ impl<M: WordMemory> Mirror<M> {
                 let (from, to) = (self.told[index], news.words[index]);
                 let bytes = to.wrapping_sub(from);
                 if bytes > size as u64 {
-                    return Err(Nonsense);
+                    return Err(InvalidUpdate);
                 }
                 let first = from as usize % size;
                 let last = first + bytes as usize;
@@ -166,7 +167,7 @@ impl<M: WordMemory> Mirror<M> {
     }
 
     /// What the other process has written; all bytes are there. Whether this one is to be woken.
-    pub fn apply(&self, news: &News) -> bool {
+    pub fn apply(&self, news: &Update) -> bool {
         let has = |index: usize| news.changed >> index & 1 != 0;
         for index in (0..WORDS).filter(|index| has(*index)) {
             self.memory.store(place(1 - self.side, index), news.words[index], Ordering::Release);
@@ -241,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// What goes between two hosts: pieces are copied, then the news come.
-    fn carry(from: &mut Mirror<Window>, to: &Mirror<Window>, what: What) -> Option<bool> {
+    fn carry(from: &mut Mirror<Window>, to: &Mirror<Window>, what: Scope) -> Option<bool> {
         let mut pieces = Vec::new();
         let news = from.look(what, &mut pieces).unwrap()?;
         for piece in &pieces {
@@ -301,16 +302,16 @@ mod tests {
                         tail += there as u64;
                         reader.take(tail);
                     }
-                    2 => _ = carry(one, other, What::All),
-                    _ => _ = carry(other, one, What::All),
+                    2 => _ = carry(one, other, Scope::All),
+                    _ => _ = carry(other, one, Scope::All),
                 }
             }
             let [one, other] = &mut mirrors;
-            _ = (carry(one, other, What::All), carry(other, one, What::All));
+            _ = (carry(one, other, Scope::All), carry(other, one, Scope::All));
             prop_assert_eq!(reader.waiting(tail), Some((head - tail) as usize));
             prop_assert_eq!(writer.room(head, &mut seen, LANE), LANE - (head - tail) as usize);
-            prop_assert!(carry(one, other, What::All).is_none());
-            prop_assert!(carry(other, one, What::All).is_none());
+            prop_assert!(carry(one, other, Scope::All).is_none());
+            prop_assert!(carry(other, one, Scope::All).is_none());
         }
     }
 
@@ -318,30 +319,30 @@ mod tests {
     fn who_sleeps_is_woken_once_for_what_he_wants() {
         let [mut one, mut other] = both();
         one.memory().store(HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "nobody sleeps");
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(false), "nobody sleeps");
         let sleeps = |wants| other.memory().store(SIDE + SLEEPS, wants, Ordering::Relaxed);
         sleeps(WANTS_FRAMES);
         one.memory().store(TAIL, RING as u64 / 2, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "not for room");
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(false), "not for room");
         one.memory().store(HEAD, 16, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(true));
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(true));
         one.memory().store(HEAD, 24, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "once");
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(false), "once");
         sleeps(WANTS_FRAMES | WANTS_ROOM);
         one.memory().store(TAIL, RING as u64, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(true), "for room");
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(true), "for room");
         let lane = lane_words(0, 5);
         other.memory().store(lane + LANE_IS_AWAITED, 1, Ordering::Relaxed);
         one.memory().store(lane_words(0, 6) + LANE_HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "another lane");
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(false), "another lane");
         one.memory().store(lane + LANE_HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, What::Due), Some(true));
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(true));
         assert!(other.is_to_be_watched() && !one.is_to_be_watched());
         other.memory().store(lane + LANE_TAIL, 8, Ordering::Release);
         other.memory().store(lane_words(0, 6) + LANE_TAIL, 8, Ordering::Release);
-        assert_eq!(carry(&mut other, &one, What::Due), None, "so little can wait");
+        assert_eq!(carry(&mut other, &one, Scope::Due), None, "so little can wait");
         assert!(other.is_to_be_watched(), "that was not told");
-        assert_eq!(carry(&mut other, &one, What::All), Some(false));
+        assert_eq!(carry(&mut other, &one, Scope::All), Some(false));
         assert!(!other.is_to_be_watched());
     }
 
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(wants, WANTS_FRAMES | WANTS_ROOM);
         let lane = Lane::new(one.memory().clone(), 0, LANES - 1);
         assert!(lane.publish(8));
-        assert_eq!(carry(&mut one, &other, What::Due), Some(false));
+        assert_eq!(carry(&mut one, &other, Scope::Due), Some(false));
     }
 
     #[test]
@@ -370,15 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_ring_has_is_nonsense() {
+    fn more_than_a_ring_has_is_invalid() {
         for (word, size) in [(HEAD, RING), (lane_words(0, 3) + LANE_HEAD, LANE)] {
             let mut pieces = Vec::new();
             let [mut one, _] = both();
             one.memory().store(word, size as u64, Ordering::Relaxed);
-            assert!(one.look(What::Due, &mut pieces).is_ok_and(|news| news.is_some()));
+            assert!(one.look(Scope::Due, &mut pieces).is_ok_and(|news| news.is_some()));
             assert_eq!(pieces.iter().map(Range::len).sum::<usize>(), size);
             one.memory().store(word, 2 * size as u64 + 1, Ordering::Relaxed);
-            assert_eq!(one.look(What::Due, &mut pieces), Err(Nonsense));
+            assert_eq!(one.look(Scope::Due, &mut pieces), Err(InvalidUpdate));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Opens a channel between two gateways, and proves that more connections may come by it.
 //!
 //! The *outgoing* end has heard of the broker that a process wants to reach another host. It asks
-//! the gateway there whether the process's connection of TCP has arrived ([`Letter::Prove`]). The
-//! *incoming* end asks its broker that, which names the process that listens.
+//! the gateway there whether the process's connection of TCP has arrived
+//! ([`GatewayMessage::Prove`]). The *incoming* end asks its broker that, which names the process
+//! that listens.
 
 use crate::gateway_state::{CountGuard, GatewayState, Mailbox, ends};
 use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANNELS_OF};
@@ -10,7 +11,7 @@ use crate::outbox::{EndReason, Outbox};
 use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::broker_message::{Failure, Request, Wanted};
 use omniverb_formats::channel::{Names, WAY_KEPT};
-use omniverb_formats::gateway_message::Letter;
+use omniverb_formats::gateway_message::GatewayMessage;
 use omniverb_sys::clock;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,17 +54,19 @@ impl Outgoing {
         Self { state, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
     }
 
-    fn read(&mut self, letter: Letter, outbox: &mut Outbox) -> Result<(), EndReason> {
-        if matches!(letter, Letter::Proven { .. } | Letter::Refused) && self.late > 0 {
+    fn read(&mut self, letter: GatewayMessage, outbox: &mut Outbox) -> Result<(), EndReason> {
+        if matches!(letter, GatewayMessage::Proven { .. } | GatewayMessage::Refused)
+            && self.late > 0
+        {
             self.late -= 1;
             return Ok(());
         }
         let Question { mut wanted, is_void, .. } = self.asked.take().ok_or(EndReason::Lost)?;
         match letter {
-            Letter::Proven { .. } if is_void => {
+            GatewayMessage::Proven { .. } if is_void => {
                 self.state.report_failure(wanted, Failure::NotThere)
             }
-            Letter::Proven { left } => {
+            GatewayMessage::Proven { left } => {
                 // Not for longer than the other host says.
                 let latest = clock::now().saturating_add(left.min(WAY_KEPT));
                 wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
@@ -72,7 +75,7 @@ impl Outgoing {
                 let token = self.state.token();
                 outbox.broker()?.send(Request::Leads { token, wanted })?;
             }
-            Letter::Refused => self.refused(wanted),
+            GatewayMessage::Refused => self.refused(wanted),
             _ => return Err(EndReason::Lost),
         }
         Ok(())
@@ -98,7 +101,7 @@ impl Outgoing {
         {
             self.asked = Some(Question { wanted, at: now, is_void: false });
             self.state.log(&wanted.names, "wanted");
-            outbox.letter(Letter::Prove(wanted.names));
+            outbox.letter(GatewayMessage::Prove(wanted.names));
         }
     }
 }
@@ -128,11 +131,11 @@ impl Incoming {
 
     fn read(
         &mut self,
-        letter: Letter,
+        letter: GatewayMessage,
         addresses: Option<[IpAddr; 2]>,
         outbox: &mut Outbox,
     ) -> Result<(), EndReason> {
-        let Letter::Prove(names) = letter else { return Err(EndReason::Lost) };
+        let GatewayMessage::Prove(names) = letter else { return Err(EndReason::Lost) };
         let ([own, others], [from, to]) = (addresses.ok_or(EndReason::Lost)?, ends(&names));
         // A gateway speaks only for addresses whose packets the network brings from it.
         if from != others || to != own || self.arrival.is_some() {
@@ -162,7 +165,7 @@ impl Incoming {
             if self.unproven.is_some() {
                 self.counted = None;
             }
-            outbox.letter(Letter::Refused);
+            outbox.letter(GatewayMessage::Refused);
             return Ok(());
         }
         if arrival.next.is_none_or(|next| next > now) {
@@ -180,7 +183,7 @@ impl Role {
     /// Handles a letter. `addresses`: this end's and the other one's.
     pub(crate) fn read(
         &mut self,
-        letter: Letter,
+        letter: GatewayMessage,
         addresses: Option<[IpAddr; 2]>,
         outbox: &mut Outbox,
     ) -> Result<(), EndReason> {
@@ -209,7 +212,7 @@ impl Role {
             incoming.state.log(&arrival.names, "it has arrived");
             incoming.unproven = None;
             let left = until.saturating_sub(clock::now());
-            outbox.letter(Letter::Proven { left });
+            outbox.letter(GatewayMessage::Proven { left });
         }
     }
 

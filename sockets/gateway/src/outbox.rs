@@ -1,7 +1,7 @@
 //! Queues letters to the other gateway, and names the reasons why a channel ends.
 
 use crate::broker_connection::BrokerConnection;
-use omniverb_formats::gateway_message::Letter;
+use omniverb_formats::gateway_message::GatewayMessage;
 use std::collections::VecDeque;
 use std::io;
 
@@ -25,13 +25,13 @@ impl From<io::Error> for EndReason {
 /// Letters to the other gateway, besides news; and the connection to the broker.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    pub(crate) letters: VecDeque<Letter>,
+    pub(crate) letters: VecDeque<GatewayMessage>,
     pub(crate) broker: Option<BrokerConnection>,
 }
 
 impl Outbox {
     /// Queues a letter, which goes as soon as there is room.
-    pub(crate) fn letter(&mut self, letter: Letter) {
+    pub(crate) fn letter(&mut self, letter: GatewayMessage) {
         self.letters.push_back(letter);
     }
 

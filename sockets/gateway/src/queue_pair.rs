@@ -13,7 +13,7 @@ use omniverb_abi::{
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_send_wr_rdma,
     ibv_send_wr_target, ibv_sge, ibv_wc,
 };
-use omniverb_formats::gateway_message::{LONGEST, Letter, Sent};
+use omniverb_formats::gateway_message::{GatewayMessage, LONGEST, Sent};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -253,7 +253,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// There is none, or the connection has ended.
-    pub(crate) fn send(&mut self, letter: Letter) -> io::Result<()> {
+    pub(crate) fn send(&mut self, letter: GatewayMessage) -> io::Result<()> {
         let place = self.free.pop().ok_or(io::ErrorKind::WouldBlock)?;
         let sent = Sent { letter, read: core::mem::take(&mut self.read) };
         let mut bytes = [0; LONGEST];
@@ -264,7 +264,7 @@ impl QueuePair {
         (request.wr_id, request.send_flags) = (place as u64, IBV_SEND_SIGNALED);
         self.post(self.letters.piece(start..start + length), request)?;
         self.covers[place] = core::mem::take(&mut self.since);
-        self.unread += u32::from(letter != Letter::Read);
+        self.unread += u32::from(letter != GatewayMessage::Read);
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl QueuePair {
     /// # Errors
     /// The connection has ended, or the other one says what is no letter; once all that came before
     /// was handed over.
-    pub(crate) fn poll(&mut self, into: &mut Vec<Letter>) -> io::Result<bool> {
+    pub(crate) fn poll(&mut self, into: &mut Vec<GatewayMessage>) -> io::Result<bool> {
         let broken = || io::Error::from(io::ErrorKind::ConnectionReset);
         if self.is_broken {
             return Err(broken());
@@ -285,12 +285,12 @@ impl QueuePair {
         let done = &done[..usize::try_from(count).unwrap_or(0)];
         let outcome = done.iter().try_for_each(|one| self.take(one, into));
         let owes = self.read >= READ && !self.free.is_empty();
-        let is_well = outcome.is_ok() && (!owes || self.send(Letter::Read).is_ok());
+        let is_well = outcome.is_ok() && (!owes || self.send(GatewayMessage::Read).is_ok());
         self.is_broken = !is_well;
         if !is_well && into.is_empty() { Err(broken()) } else { Ok(!done.is_empty()) }
     }
 
-    fn take(&mut self, done: &ibv_wc, into: &mut Vec<Letter>) -> io::Result<()> {
+    fn take(&mut self, done: &ibv_wc, into: &mut Vec<GatewayMessage>) -> io::Result<()> {
         if done.status != IBV_WC_SUCCESS {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -307,7 +307,7 @@ impl QueuePair {
         UserMemory::lend_mut(said, |to| self.letters.window.drain(start, to));
         let Sent { letter, read } = Sent::decode(said).ok_or(io::ErrorKind::InvalidData)?;
         self.unread = self.unread.checked_sub(read).ok_or(io::ErrorKind::InvalidData)?;
-        if letter != Letter::Read {
+        if letter != GatewayMessage::Read {
             self.read += 1;
             into.push(letter);
         }

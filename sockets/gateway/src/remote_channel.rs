@@ -17,8 +17,8 @@ use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
 use omniverb_formats::broker_message::Reply;
 use omniverb_formats::channel::BYTES;
-use omniverb_formats::gateway_message::Letter;
-use omniverb_formats::mirror::{Mirror, What};
+use omniverb_formats::gateway_message::GatewayMessage;
+use omniverb_formats::mirror::{Mirror, Scope};
 use omniverb_ring::Window;
 use omniverb_sys::{Access, Extent, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +49,7 @@ pub(crate) struct RemoteChannel {
     sent: u64,
     /// How long is slept while the process has something to take out.
     watch: Duration,
-    letters: Vec<Letter>,
+    letters: Vec<GatewayMessage>,
     pieces: Vec<Range<usize>>,
     queue_pair: QueuePair,
 }
@@ -111,7 +111,7 @@ impl RemoteChannel {
                 self.check_liveness(now)?;
             }
             let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > SPIN_NS / 4);
-            let what = if is_idle { What::All } else { What::Due };
+            let what = if is_idle { Scope::All } else { Scope::Due };
             if self.progress(what)? {
                 (idle, self.watch) = (None, WATCH_PAUSES.0);
                 continue;
@@ -126,7 +126,7 @@ impl RemoteChannel {
         if let Some(channel) = &self.channel {
             channel.mirror.sleeps();
         }
-        if self.progress(What::All)? {
+        if self.progress(Scope::All)? {
             return Ok(());
         }
         self.sleep()?;
@@ -158,7 +158,7 @@ impl RemoteChannel {
     }
 
     /// Takes what has come, sends what is due. Whether there was anything.
-    fn progress(&mut self, what: What) -> Result<bool, EndReason> {
+    fn progress(&mut self, what: Scope) -> Result<bool, EndReason> {
         let mut is_any = self.take()?;
         if self.outbox.letters.len() > OUTBOX {
             return Err(EndReason::Lost);
@@ -174,7 +174,7 @@ impl RemoteChannel {
     }
 
     /// Sends what the process has written: bytes, then words.
-    fn send_news(&mut self, what: What) -> Result<bool, EndReason> {
+    fn send_news(&mut self, what: Scope) -> Result<bool, EndReason> {
         let (Some(channel), Some(theirs)) = (&mut self.channel, self.remote_memory) else {
             return Ok(false);
         };
@@ -186,13 +186,13 @@ impl RemoteChannel {
         for piece in self.pieces.drain(..) {
             self.queue_pair.write(piece, &channel.region, theirs)?;
         }
-        self.queue_pair.send(Letter::News(news))?;
+        self.queue_pair.send(GatewayMessage::Update(news))?;
         Ok(true)
     }
 
-    fn read(&mut self, letter: Letter) -> Result<(), EndReason> {
+    fn read(&mut self, letter: GatewayMessage) -> Result<(), EndReason> {
         match letter {
-            Letter::News(news) => {
+            GatewayMessage::Update(news) => {
                 let channel = self.channel.as_ref().ok_or(EndReason::Lost)?;
                 if channel.mirror.apply(&news) {
                     _ = send(&channel.doorbell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -202,11 +202,11 @@ impl RemoteChannel {
                 }
                 Ok(())
             }
-            Letter::Memory { address, rkey } if self.remote_memory.is_none() => {
+            GatewayMessage::Memory { address, rkey } if self.remote_memory.is_none() => {
                 self.remote_memory = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
                 Ok(())
             }
-            Letter::Over { is_cut: is_reset } => Err(EndReason::Remote { is_reset }),
+            GatewayMessage::Over { is_cut: is_reset } => Err(EndReason::Remote { is_reset }),
             letter => {
                 let addresses = self.queue_pair.id().addresses();
                 self.role.read(letter, addresses, &mut self.outbox)?;
@@ -233,7 +233,7 @@ impl RemoteChannel {
         if !drain_doorbell(channel) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
-            while self.progress(What::All)? || !self.queue_pair.has_room() {
+            while self.progress(Scope::All)? || !self.queue_pair.has_room() {
                 if clock::now() > until {
                     return Err(EndReason::Lost);
                 }
@@ -248,7 +248,7 @@ impl RemoteChannel {
         }
         if now.saturating_sub(self.sent) > SILENCE && self.queue_pair.has_room() {
             self.sent = now;
-            self.queue_pair.send(Letter::Read)?;
+            self.queue_pair.send(GatewayMessage::Read)?;
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl RemoteChannel {
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
                 self.channel = Some(LocalEnd { mirror, region, doorbell });
-                self.outbox.letter(Letter::Memory { address, rkey });
+                self.outbox.letter(GatewayMessage::Memory { address, rkey });
             }
             // One channel each.
             Reply::Channel { .. } | Reply::Over { .. } => {
@@ -322,7 +322,7 @@ impl RemoteChannel {
         let mut is_said = false;
         while clock::now() < until && self.queue_pair.poll(&mut letters).is_ok() {
             if !is_said && self.queue_pair.has_room() {
-                is_said = self.queue_pair.send(Letter::Over { is_cut: is_reset }).is_ok();
+                is_said = self.queue_pair.send(GatewayMessage::Over { is_cut: is_reset }).is_ok();
             } else if is_said && self.queue_pair.is_done() {
                 return;
             }

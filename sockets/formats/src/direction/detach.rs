@@ -1,4 +1,4 @@
-//! A direction goes on in memory of one side's own.
+//! Moves a direction from shared memory to memory of one side's own.
 //!
 //! The other side may write into the shared memory for ever. So words are read once, bytes are
 //! copied, and whoever reads or sends on does so in the copy.
