@@ -41,7 +41,7 @@ pub fn unlock(lock: &AtomicU64) {
     lock.store(0, Ordering::Release);
 }
 
-/// Who has which of these locks; 0: nobody. For who has taken the name away before: nobody comes
+/// The owner of each of these locks; 0: none. For who has taken the name away before: nobody comes
 /// after that.
 pub fn owners<const LOCKS: usize>(locks: [&AtomicU64; LOCKS]) -> [u64; LOCKS] {
     fence(Ordering::SeqCst);

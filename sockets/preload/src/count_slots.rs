@@ -165,7 +165,7 @@ impl CountSlot {
         self.set(FORK, name);
     }
 
-    /// Whoever may have it is not counted.
+    /// Holders of it may be uncounted.
     pub(crate) fn mark_escaped(self) {
         process_counts().mark_unknown(self.binding().name);
     }

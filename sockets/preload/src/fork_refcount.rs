@@ -85,7 +85,8 @@ impl Fork {
         Fork { name, given: DESCRIPTORS.given(), copies }
     }
 
-    /// Counts who is about to have the socket of a descriptor. `false` if that cannot be.
+    /// Counts the process that is about to have the socket of a descriptor. `false` if that cannot
+    /// be.
     pub(crate) fn count(self, fd: c_int, entry: Entry) -> bool {
         let is_there = entry.id() != 0 && count_slots::is_made();
         let Some(slot) = is_there.then(|| CountSlot::make(fd)).flatten() else { return false };
@@ -178,7 +179,7 @@ fn each(mut with: impl FnMut(CountSlot)) {
     }
 }
 
-/// Nobody else has the socket, by what is counted; if the `cookie` is known, for sure.
+/// No other process has the socket, by what is counted; if the `cookie` is known, for sure.
 pub(crate) fn is_sole_holder(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool {
     CountSlot::of(fd).is_some_and(|slot| {
         let binding = slot.binding();
@@ -193,7 +194,7 @@ pub(crate) fn is_unshared(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool 
     !entry.is_shared() || is_sole_holder(fd, entry, cookie)
 }
 
-/// Somebody may have it, or do something with it, of whom nobody knows. Whoever notes that in the
+/// A process may have it, or do something with it, that is not counted. Whoever notes that in the
 /// entry does so before: who is about to count sees it there if there is no slot yet.
 pub(crate) fn mark_escaped(fd: c_int) {
     fence(Ordering::SeqCst);
@@ -211,8 +212,8 @@ pub(crate) fn mark_all_escaped() {
     }
 }
 
-/// Somebody who is not counted is about to have what is open at a descriptor: by another descriptor
-/// of this process, or elsewhere. A fork that is under way sees that, too.
+/// A process that is not counted is about to have what is open at a descriptor: by another
+/// descriptor of this process, or elsewhere. A fork that is under way sees that, too.
 pub(crate) fn mark_untracked(fd: c_int) {
     DESCRIPTORS.loosen(fd);
     mark_escaped(fd);

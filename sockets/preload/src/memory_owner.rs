@@ -24,7 +24,7 @@ struct Wiped {
 
 static WIPED_PAGE: Wiped = Wiped { process: AtomicU32::new(0), rest: [0; PAGE - 4] };
 
-/// Somebody with this memory may be another process, at any time from now on.
+/// A thread with this memory may be of another process, at any time from now on.
 const SHARED: u32 = 1;
 /// Threads of this process may have different descriptors: nothing that is known is sure.
 const APART: u32 = 2;

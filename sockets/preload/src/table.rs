@@ -53,7 +53,7 @@ pub(crate) fn left(fd: c_int, was: Entry) {
     }
 }
 
-/// A descriptor was closed, or given to something else, where nobody could see it before.
+/// A descriptor was closed, or given to something else, where no hook could see it before.
 pub(crate) fn forget(fd: c_int) {
     left(fd, DESCRIPTORS.forget(fd));
 }

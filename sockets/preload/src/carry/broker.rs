@@ -73,10 +73,10 @@ struct Path(core::cell::UnsafeCell<[u8; NAME]>);
 unsafe impl Sync for Path {}
 static PATH: Path = Path(core::cell::UnsafeCell::new([0; NAME]));
 
-/// At the start: where it is. `false` if nobody could find it.
+/// At the start: where it is. `false` if it cannot be found.
 ///
 /// # Safety
-/// Nobody else is in here; the environment is not changed meanwhile.
+/// No other thread is in here; the environment is not changed meanwhile.
 pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
     debug_assert!(STATE.rest.len() < PAGE);
     let daemon = if daemon.is_null() {
@@ -107,7 +107,7 @@ pub(super) fn fd() -> Option<c_int> {
     socket().map(|socket| socket.as_raw_fd())
 }
 
-/// Somebody is in here alone, until this is dropped: there is no call in here that may be left.
+/// One thread is in here alone, until this is dropped: there is no call in here that may be left.
 struct Exclusive;
 
 impl Exclusive {
@@ -140,7 +140,7 @@ pub(super) fn is_copy() -> bool {
     STATE.known.swap(1, Ordering::AcqRel) == 0
 }
 
-/// Offers a socket. `false` if there is nobody to offer it to.
+/// Offers a socket. `false` if there is no broker to offer it to.
 pub(super) fn offer(fd: c_int, link: Link) -> bool {
     let Some(_alone) = Exclusive::be() else { return false };
     if socket().is_none() && !open() {
@@ -153,7 +153,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 
-/// For who is in here alone: of links that are over.
+/// For the thread that has [`Exclusive`]: of links that are over.
 fn tell_of_the_ended() {
     ended_links::each(|name| tell(Request::Ended { link: name }, &[]));
 }
@@ -231,7 +231,7 @@ fn lost() {
     library_fds::close(fd);
 }
 
-/// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
+/// Sends a message that has no answer; connects before, if need be. `false`: there is no broker.
 pub(crate) fn say(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     let Some(_alone) = Exclusive::be() else { return false };
     (socket().is_some() || open()) && tell(request, files)
@@ -274,7 +274,7 @@ pub(super) fn is_any() -> bool {
     has_mail() || ended_links::is_due()
 }
 
-/// Links that are over are left when nobody is in here ([`super::broker_messages`]).
+/// Links that are over are left when no thread is in here ([`super::broker_messages`]).
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {
@@ -285,7 +285,8 @@ fn part(is_over: impl Fn(Link) -> bool) {
 }
 
 /// Takes all mail, also where the page does not say that there is some: what can be read may be the
-/// end. `with` has what this does not know, with its files. `false`: somebody is in here already.
+/// end. `with` has what this does not know, with its files. `false`: another thread is in here
+/// already.
 #[cold]
 pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
     let Some(_alone) = Exclusive::try_be() else { return false };

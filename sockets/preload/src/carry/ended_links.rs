@@ -45,7 +45,8 @@ pub(super) fn is_due() -> bool {
     ARE_MANY.load(Ordering::Relaxed)
 }
 
-/// There is nobody who could be told. For the one thread that calls [`part`] or [`each`].
+/// There is no broker that could be told. For the one thread that calls [`mark_revoked`] or
+/// [`each`].
 pub(super) fn postpone() {
     ARE_MANY.store(ARE_PARTED.load(Ordering::Acquire), Ordering::Release);
 }

@@ -1,7 +1,7 @@
 //! Sends and receives one piece of memory by the ring, in the fewest steps.
 //!
-//! Every other call goes on in [`super::send`] and [`super::receive`], as if this had not been
-//! tried.
+//! Every other call goes on in [`mod@super::send`] and [`mod@super::receive`], as if this had not
+//! been tried.
 
 use core::ffi::c_int;
 

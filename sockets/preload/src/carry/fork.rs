@@ -25,7 +25,7 @@ pub(crate) struct Forking {
     own: [Option<c_int>; 2],
 }
 
-/// This process is about to be two, by a call of which is said what came of it ([`forked`]).
+/// This process is about to be two, by a call of which is said what came of it ([`after_fork`]).
 pub(crate) fn before_fork() -> Option<Forking> {
     if !links::is_on() || !memory_owner::is_this_process() {
         return None;

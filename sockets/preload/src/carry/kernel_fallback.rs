@@ -124,7 +124,7 @@ pub(super) fn leave_but_read_here(fd: c_int) {
     }
 }
 
-/// Somebody else is about to have it, too.
+/// Another process is about to have it, too.
 pub(super) fn share_fd(fd: c_int) {
     if let Some(link) = links::enter(fd) {
         share_link(link, fd);
@@ -132,7 +132,7 @@ pub(super) fn share_fd(fd: c_int) {
     }
 }
 
-/// What the descriptor had is no more, and nobody saw that.
+/// What the descriptor had is no more, and no hook saw that.
 #[cold]
 pub(super) fn forget(fd: c_int) {
     if let Some((link, _)) = links::take(fd) {

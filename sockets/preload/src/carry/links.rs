@@ -51,7 +51,7 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 static SLOT_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a descriptor was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
-/// Links that nobody has any more, whose memory and slots somebody is still at; and there are some.
+/// Links that are held no more, whose memory and slots somebody is still at; and there are some.
 static LEFT_SLOTS: [AtomicU64; link_bitmap::WORDS] =
     [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
@@ -143,8 +143,8 @@ impl Link {
         Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
     }
 
-    /// The word that changes with all that comes; `None`: it has no memory. For who holds it, or
-    /// only looks: it may be another link's by now.
+    /// The word that changes with all that comes; `None`: it has no memory. For a caller that holds
+    /// it, or only looks: it may be another link's by now.
     #[inline(always)]
     pub(super) fn glance(self) -> Option<u64> {
         let found = self.get(Word::Glance);
@@ -251,7 +251,7 @@ impl Link {
         self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
     }
 
-    /// Somebody holds it but the caller, and but descriptors: a call is under way.
+    /// It is held by others than the caller and descriptors: a call is under way.
     pub(super) fn is_in_use(self) -> bool {
         let holders = self.word(Word::Holders).load(Ordering::SeqCst);
         holders > 1 + self.get(Word::FdCount) || self.is_in_short_call()
@@ -312,7 +312,7 @@ impl Link {
         }
     }
 
-    /// Nobody holds it, nor can, before its slot is used anew.
+    /// Nothing holds it, nor can, before its slot is used anew.
     #[cold]
     fn end(self) {
         if self.get(Word::Dirty) != 0 || unread_links::all().has(self.index) {
@@ -413,7 +413,7 @@ pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     Some((link, move || word.load(Ordering::SeqCst) == found))
 }
 
-/// Frees those that nobody has any more, as far as that can be now.
+/// Frees those that are held no more, as far as that can be now.
 pub(super) fn free_left() {
     if !ARE_LEFT.load(Ordering::Relaxed) || !ARE_LEFT.swap(false, Ordering::AcqRel) {
         return;
@@ -492,7 +492,7 @@ pub(super) fn take(fd: c_int) -> Option<(Link, bool)> {
     Some((link, is_last))
 }
 
-/// The descriptor is for something else, or nothing, without anybody having seen that: if it is
+/// The descriptor is for something else, or nothing, and no hook saw that: if it is
 /// still said to be for this link, it is no more. `false`: it was given up, and perhaps given to
 /// another socket, by somebody else.
 pub(super) fn forget(fd: c_int, link: Link) -> bool {
@@ -536,7 +536,7 @@ pub(super) fn fd_of(link: Link) -> Option<c_int> {
     (0..crate::table::DESCRIPTORS.end()).find(|fd| is_its(*fd))
 }
 
-/// Somebody holds the link of a tag, be it a descriptor or a call.
+/// The link of a tag is held, by a descriptor or a call.
 pub(super) fn is_held(tag: u64) -> bool {
     Link::was_of_tag(tag).is_some_and(|link| {
         let holders = link.word(Word::Holders).load(Ordering::SeqCst);

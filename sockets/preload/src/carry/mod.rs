@@ -6,13 +6,13 @@
 //! the functions in here.
 //!
 //! * **Links.** [`links`] keeps them, [`link_words`] names their fields; [`ended_links`] and
-//!   [`forgotten_links`] remember those that are over. [`offers`] offers sockets to the [`broker`],
-//!   [`admission`] decides how soon, [`broker_messages`] handles the answers.
+//!   [`forgotten_links`] remember those that are over. [`mod@offers`] offers sockets to the
+//!   [`broker`], [`admission`] decides how soon, [`broker_messages`] handles the answers.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
-//!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`send`] and [`receive`] do all
-//!   else. [`writer_lock`] admits one writer; [`backpressure`] waits for room; [`send_source`] and
-//!   [`iovecs`] say where bytes come from and go to. [`unread`] gives the kernel what the peer has
-//!   not read ([`unread_links`]).
+//!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
+//!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
+//!   [`send_source`] and [`iovecs`] say where bytes come from and go to. [`unread`] gives the
+//!   kernel what the peer has not read ([`unread_links`]).
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`yield_cpu`] and
 //!   [`cpu_contention`] decide how long a call polls before it sleeps; [`reader_polling`] tells the
 //!   peer that it polls.
@@ -472,7 +472,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
     }
 }
 
-/// A descriptor is closed where nobody could see it before.
+/// A descriptor is closed where no hook could see it before.
 pub(crate) fn forget(fd: c_int) {
     if links::has(fd) && memory_owner::is_this_process() {
         kernel_fallback::forget(fd);

@@ -75,7 +75,7 @@ pub(super) enum Fate {
     Forgotten,
 }
 
-/// What becomes of it now. For who holds it.
+/// What becomes of it now. For a caller that holds it.
 #[cold]
 pub(super) fn fate(link: Link, fd: c_int) -> Fate {
     if !is_over(link) {

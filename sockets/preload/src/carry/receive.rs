@@ -499,7 +499,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return Step::Done(self.got as isize);
         }
         if error == 0 {
-            // Nobody is there any more: did he leave bytes that he should have read?
+            // There is no peer any more: did he leave bytes that he should have read?
             _ = kernel_check::check_now(self.link, self.fd);
             if let Some(error) = kernel_check::take_error(self.link) {
                 kernel_socket::set_errno(error);

@@ -66,9 +66,9 @@ impl Bytes for Parts<'_> {
     }
 }
 
-/// What most calls come to that send: all bytes go into the ring. For who has the lock, while the
-/// reader polls, and knows that the kernel has nothing new to tell. `false`: nothing has gone
-/// there.
+/// What most calls come to that send: all bytes go into the ring. For a caller that has the lock,
+/// while the reader polls, and knows that the kernel has nothing new to tell. `false`: nothing has
+/// gone there.
 #[inline(always)]
 pub(super) fn try_send(
     link: Link,

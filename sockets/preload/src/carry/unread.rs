@@ -53,8 +53,8 @@ pub(super) fn with_signals_blocked<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// What the other end has not read goes through the kernel. `false` if there is no room for all of
-/// it there now; then the rest is still in the ring. For whoever has the lock, or has stopped the
-/// direction.
+/// it there now; then the rest is still in the ring. For a caller that has the lock, or has stopped
+/// the direction.
 pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> bool {
     let (place, head) = (direction.place(), direction.head());
     if !place.is_taken() && place.position() == head.position() {
@@ -135,7 +135,7 @@ pub(super) fn send_stretch(
                 break;
             }
             Err(error) => {
-                // Nobody is there any more. What the kernel has told us it does not tell again.
+                // There is no peer any more. What the kernel has told us it does not tell again.
                 if error != Errno::PIPE {
                     link.set_error(error.raw_os_error());
                 }
@@ -172,10 +172,10 @@ pub(super) fn flush(link: Link, fd: c_int) -> bool {
     done
 }
 
-/// The same; all of it, since somebody is about to have the socket who may send behind it. No more
-/// is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all at once
-/// unless the other end says that more is unread than there is, or the host is out of memory.
-/// Nobody waits for either: the connection is reset. Rather that than wrong bytes.
+/// The same; all of it, since another process is about to have the socket that may send behind it.
+/// No more is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all
+/// at once unless the other end says that more is unread than there is, or the host is out of
+/// memory. Nobody waits for either: the connection is reset. Rather that than wrong bytes.
 pub(super) fn flush_wholly(link: Link, fd: c_int) {
     if !flush(link, fd) {
         kernel_socket::reset(fd);
@@ -193,7 +193,7 @@ pub(super) fn mark_unread(link: Link) {
 
 /// What was copied in behind `head` is the other end's. Whether that looks there still; if it does
 /// not, it has read that, or the kernel has it. `None`: the direction was stopped, and nothing has
-/// happened. For who has the lock.
+/// happened. For a caller that has the lock.
 #[inline(always)]
 pub(super) fn publish(
     link: Link,
@@ -249,7 +249,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
     });
 }
 
-/// A link that nobody has any more is said to have some, by a call that it has outlived.
+/// A link that is held no more is said to have some, by a call that it has outlived.
 #[cold]
 fn is_nobodys(index: u32) {
     let Some(link) = Link::at(index) else { return };

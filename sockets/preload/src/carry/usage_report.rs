@@ -28,7 +28,7 @@ static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// At the start.
 ///
 /// # Safety
-/// Nobody else is in here; it is a string, or null.
+/// No other thread is in here; it is a string, or null.
 pub(crate) unsafe fn begin(file: *const c_char) {
     if file.is_null() {
         return;

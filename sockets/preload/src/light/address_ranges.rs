@@ -24,7 +24,7 @@ const EVERYWHERE: usize = usize::MAX;
 /// there are any.
 ///
 /// # Safety
-/// Nobody else is in here.
+/// No other thread is in here.
 pub(super) unsafe fn begin(text: &CStr) -> bool {
     // SAFETY: as the caller says.
     let all = unsafe { &mut *ALL.0.get() };

@@ -380,7 +380,7 @@ pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
     mailbox_for(Request::Still { name, ends }, &[]).then(connection)
 }
 
-/// Says something, and has the answer heard. `false`: there is nobody.
+/// Says something, and has the answer heard. `false`: there is no broker.
 pub(super) fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     let is_said = say(request, files);
     if let Some(mailbox) = mailbox().filter(|_| is_said) {

@@ -144,8 +144,8 @@ fn word(slot: u32) -> Option<&'static AtomicU64> {
     Some(unsafe { &*core::ptr::from_ref(word) })
 }
 
-/// For who has the lock of all: a slot has this lane one way, or none any more. (Without memory to
-/// write that down a thread asks who has that lock.)
+/// For a caller that has the lock of all: a slot has this lane one way, or none any more. (Without
+/// memory to write that down a thread asks who has that lock.)
 fn puts(slot: u32, way: Flow, place: Option<usize>) {
     if place.is_some() {
         OF_SLOTS.make(slot as usize / WORDS_IN_PIECE);

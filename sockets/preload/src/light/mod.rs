@@ -100,7 +100,7 @@ pub(crate) fn begin() {
 /// At the start of the program: those to addresses in these ranges are, if there are any.
 ///
 /// # Safety
-/// Nobody else is in here.
+/// No other thread is in here.
 pub(crate) unsafe fn begin_within(text: &CStr) {
     // SAFETY: as the caller says.
     if unsafe { address_ranges::begin(text) } {
