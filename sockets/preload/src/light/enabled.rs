@@ -36,7 +36,8 @@ pub(super) fn begin() -> bool {
     let page = (&raw const HERE).cast_mut().cast();
     // SAFETY: a page of our own, of which a child is to see zeros.
     let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
-    let is_begun = is_wiped && library_fds::makes_room() && connect_accept::begin() && state::begin();
+    let is_begun =
+        is_wiped && library_fds::makes_room() && connect_accept::begin() && state::begin();
     HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
     IS_ON.store(is_begun, Ordering::Release);
     is_begun

@@ -436,7 +436,11 @@ pub(crate) unsafe fn wait_in_set(
     waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_this_process() || events.is_null() || !epoll_members::concerns(set) {
+    if !is_on()
+        || !memory_owner::is_this_process()
+        || events.is_null()
+        || !epoll_members::concerns(set)
+    {
         return None;
     }
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
