@@ -100,9 +100,9 @@ impl Listener {
             return Ok(number);
         }
         let way = match (self.room, groups.len()) {
-            (1, ..SINGLES) => Way::Alone,
-            (1, _) => Way::Looking,
-            _ => Way::Many,
+            (1, ..SINGLES) => SleepMode::Alone,
+            (1, _) => SleepMode::Looking,
+            _ => SleepMode::Many,
         };
         let group = Arc::new(Group { way, ..Group::default() });
         lock(&group.bells).insert(number, page);
@@ -138,7 +138,7 @@ impl Drop for Listener {
 
 /// How a thread waits for its bells.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Way {
+enum SleepMode {
     /// It sleeps on all of them.
     #[default]
     Many,
@@ -151,7 +151,7 @@ enum Way {
 /// The bells of one thread.
 #[derive(Default)]
 pub(crate) struct Group {
-    way: Way,
+    way: SleepMode,
     pub(crate) bells: Mutex<BTreeMap<u64, BellPage<Window>>>,
     /// Counted up after a change of them.
     pub(crate) changes: AtomicU64,
@@ -160,7 +160,7 @@ pub(crate) struct Group {
 
 impl Group {
     fn has_room(&self, room: usize) -> bool {
-        self.way == Way::Looking || lock(&self.bells).len() < room
+        self.way == SleepMode::Looking || lock(&self.bells).len() < room
     }
 
     fn change(&self) {
@@ -190,8 +190,8 @@ impl Group {
                 tell(&rung);
             } else {
                 match (self.way, bells.first_mut()) {
-                    (Way::Alone, Some(bell)) => bell.sleep_alone(now),
-                    (Way::Looking, _) => std::thread::sleep(LOOKS),
+                    (SleepMode::Alone, Some(bell)) => bell.sleep_alone(now),
+                    (SleepMode::Looking, _) => std::thread::sleep(LOOKS),
                     _ => sleep(&mut bells, (&self.changes, changes), now, None),
                 }
             }

@@ -37,7 +37,7 @@ const TOGETHER: usize = 32;
 pub fn place(ours: UserMemory, program: UserMemory) -> bool {
     match preadv_copy::slot().and_then(|slot| by_file(&slot, ours, program)) {
         Some(is_placed) => is_placed,
-        None => copy(Way::Place, ours, program),
+        None => copy(CopyDirection::Place, ours, program),
     }
 }
 
@@ -78,7 +78,7 @@ pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
     // SAFETY: it lives until the kernel has read it, and only what was written is read.
     let memory = |length| unsafe { UserMemory::new(stack, length) };
     let gathered = Gathered::new(pieces, memory, PIECE);
-    match transfer(Way::Place, gathered.parts(), gathered.staged) {
+    match transfer(CopyDirection::Place, gathered.parts(), gathered.staged) {
         Ok(copied) => gathered.pieces_in(copied),
         Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => one_by_one(),
         Err(_) => 0,
@@ -142,7 +142,7 @@ impl Gathered {
 /// Copies the program's memory to as much of ours. False: some of it may not be read.
 #[must_use]
 pub fn fetch(program: UserMemory, ours: UserMemory) -> bool {
-    copy(Way::Fetch, ours, program)
+    copy(CopyDirection::Fetch, ours, program)
 }
 
 /// Whether the eight bytes at an address, a multiple of eight, may be written just now.
@@ -152,7 +152,7 @@ pub fn bears_atomics(program: UserMemory) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CopyDirection {
     /// From ours to the program's.
     Place,
     /// From the program's to ours.
@@ -175,7 +175,7 @@ static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 /// is. Nothing hangs on it but speed.
 static IS_UNPINNABLE: AtomicBool = AtomicBool::new(false);
 
-fn copy(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+fn copy(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
     let length = ours.len().min(program.len());
     let (ours, program) = (ours.first(length), program.first(length));
     if length == 0 {
@@ -207,20 +207,20 @@ fn copy(way: Way, ours: UserMemory, program: UserMemory) -> bool {
 
 /// By way of memory of ours that can be pinned.
 #[cold]
-fn piecewise(way: Way, ours: UserMemory, program: UserMemory) -> Made {
+fn piecewise(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made {
     let mut bytes = [0; PIECE];
     let mut done = 0;
     while done < program.len() {
         let (ours, program) = (ours.skip(done).first(PIECE), program.skip(done).first(PIECE));
         let piece = &mut bytes[..program.len()];
-        if way == Way::Place {
+        if way == CopyDirection::Place {
             ours.read(piece);
         }
         match UserMemory::lend_mut(piece, |piece| by_kernel(way, piece, program)) {
             Made::All => {}
             other => return other,
         }
-        if way == Way::Fetch {
+        if way == CopyDirection::Fetch {
             ours.write(piece);
         }
         done += program.len();
@@ -229,22 +229,22 @@ fn piecewise(way: Way, ours: UserMemory, program: UserMemory) -> Made {
 }
 
 #[cold]
-fn after_a_look(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+fn after_a_look(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
     let needs = match way {
-        Way::Place => Needs::Writing,
-        Way::Fetch => Needs::Reading,
+        CopyDirection::Place => Needs::Writing,
+        CopyDirection::Fetch => Needs::Reading,
     };
     if !memory_probe::is_usable_throughout(program.address(), program.len(), needs) {
         return false;
     }
     match way {
-        Way::Place => program.copy_from(ours),
-        Way::Fetch => ours.copy_from(program),
+        CopyDirection::Place => program.copy_from(ours),
+        CopyDirection::Fetch => ours.copy_from(program),
     }
     true
 }
 
-fn by_kernel(way: Way, ours: UserMemory, program: UserMemory) -> Made {
+fn by_kernel(way: CopyDirection, ours: UserMemory, program: UserMemory) -> Made {
     match transfer(way, &ending_last(program).map(vector), ours) {
         Ok(count) if count == program.len() => Made::All,
         Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Made::Refused,
@@ -268,11 +268,11 @@ const fn vector(memory: UserMemory) -> libc::iovec {
 /// Copies between parts of the program's memory and as much of ours, and says how many bytes; an
 /// error if none. The program's side is the local one: the kernel touches that as it does any
 /// buffer, and pins only ours.
-fn transfer(way: Way, program: &[libc::iovec], ours: UserMemory) -> Result<usize, i32> {
+fn transfer(way: CopyDirection, program: &[libc::iovec], ours: UserMemory) -> Result<usize, i32> {
     let remote = vector(ours);
     let call = match way {
-        Way::Place => libc::SYS_process_vm_readv,
-        Way::Fetch => libc::SYS_process_vm_writev,
+        CopyDirection::Place => libc::SYS_process_vm_readv,
+        CopyDirection::Fetch => libc::SYS_process_vm_writev,
     };
     // Whole registers: what is above an `int` in them is anything.
     const ONE: libc::c_ulong = 1;
@@ -353,9 +353,10 @@ mod tests {
     /// What each way says: of the first page, and of what reaches into the second one.
     fn said(address: usize) -> [[bool; 2]; 2] {
         let mut ours = vec![7; 2 * PAGE];
-        let ways: [fn(Way, UserMemory, UserMemory) -> bool; 3] = [copy, after_a_look, first_way];
+        let ways: [fn(CopyDirection, UserMemory, UserMemory) -> bool; 3] =
+            [copy, after_a_look, first_way];
         let said = ways.map(|by| {
-            [Way::Place, Way::Fetch].map(|way| {
+            [CopyDirection::Place, CopyDirection::Fetch].map(|way| {
                 let all = UserMemory::lend_mut(&mut ours, |ours| {
                     assert!(by(way, ours, at(address, PAGE)), "the first page");
                     by(way, ours, at(address, 2 * PAGE))
@@ -373,10 +374,10 @@ mod tests {
     }
 
     /// What programs get.
-    fn first_way(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+    fn first_way(way: CopyDirection, ours: UserMemory, program: UserMemory) -> bool {
         match way {
-            Way::Place => place(ours, program),
-            Way::Fetch => fetch(program, ours),
+            CopyDirection::Place => place(ours, program),
+            CopyDirection::Fetch => fetch(program, ours),
         }
     }
 
@@ -413,15 +414,23 @@ mod tests {
     fn all_bytes_come_by_whatever_way() {
         let address = pages();
         let all: Vec<u8> = (0..2 * PAGE).map(|at| (at % 251) as u8).collect();
-        type Copy = fn(Way, UserMemory, UserMemory) -> bool;
+        type Copy = fn(CopyDirection, UserMemory, UserMemory) -> bool;
         let pieces: Copy = |way, ours, program| piecewise(way, ours, program) == Made::All;
         for by in [copy as Copy, pieces, after_a_look, first_way] {
             for (from, length) in [(0, 1), (3, 8), (5, 9), (17, PAGE), (0, 2 * PAGE), (1, 8000)] {
                 let program = at(address + from, length);
                 program.write(&vec![0; length]);
-                assert!(UserMemory::lend(&all[..length], |ours| by(Way::Place, ours, program)));
+                assert!(UserMemory::lend(&all[..length], |ours| by(
+                    CopyDirection::Place,
+                    ours,
+                    program
+                )));
                 let mut found = vec![0; length];
-                assert!(UserMemory::lend_mut(&mut found, |ours| by(Way::Fetch, ours, program)));
+                assert!(UserMemory::lend_mut(&mut found, |ours| by(
+                    CopyDirection::Fetch,
+                    ours,
+                    program
+                )));
                 assert!(found == all[..length]);
             }
         }

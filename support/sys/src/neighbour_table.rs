@@ -46,7 +46,7 @@ pub type Mac = [u8; 6];
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum NextHop {
     /// They stay in this namespace.
     Home,
     /// To this address, by this interface.
@@ -72,8 +72,8 @@ pub fn resolve(destination: IpAddr, interface: u32, patience: Duration) -> io::R
     }
     let (next, by) = match way(destination, interface)? {
         None => return Ok(None),
-        Some(Way::Home) => return Ok(link(interface)?.and_then(|link| link.mac)),
-        Some(Way::By(next, by)) => (next, by),
+        Some(NextHop::Home) => return Ok(link(interface)?.and_then(|link| link.mac)),
+        Some(NextHop::By(next, by)) => (next, by),
     };
     let until = Instant::now() + patience;
     for look in 0.. {
@@ -130,7 +130,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     [&(value.len() as u16 + 4).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
 }
 
-fn way(destination: IpAddr, interface: u32) -> io::Result<Option<Way>> {
+fn way(destination: IpAddr, interface: u32) -> io::Result<Option<NextHop>> {
     let address = bytes_of(destination);
     // `struct rtmsg`: family, prefix lengths of destination and source, and nine bytes more.
     let mut body = vec![0; 12];
@@ -149,7 +149,7 @@ fn way(destination: IpAddr, interface: u32) -> io::Result<Option<Way>> {
 }
 
 /// `struct rtmsg`, with the type of the route in byte 7; then attributes.
-fn parse_route(body: &[u8], destination: IpAddr) -> Option<Way> {
+fn parse_route(body: &[u8], destination: IpAddr) -> Option<NextHop> {
     let (mut next, mut by) = (destination, None);
     for attribute in attributes(body.get(12..)?) {
         match attribute? {
@@ -159,8 +159,8 @@ fn parse_route(body: &[u8], destination: IpAddr) -> Option<Way> {
         }
     }
     match *body.get(7)? {
-        RTN_LOCAL => Some(Way::Home),
-        RTN_UNICAST => by.map(|by| Way::By(next, by)),
+        RTN_LOCAL => Some(NextHop::Home),
+        RTN_UNICAST => by.map(|by| NextHop::By(next, by)),
         _ => None,
     }
 }
@@ -418,10 +418,10 @@ mod tests {
         };
         let by = attribute(RTA_OIF, &7_u32.to_ne_bytes());
         let gateway = attribute(RTA_GATEWAY, &[10, 0, 0, 1]);
-        assert_eq!(parse_route(&route(2, std::slice::from_ref(&by)), to), Some(Way::Home));
-        assert_eq!(parse_route(&route(1, std::slice::from_ref(&by)), to), Some(Way::By(to, 7)));
+        assert_eq!(parse_route(&route(2, std::slice::from_ref(&by)), to), Some(NextHop::Home));
+        assert_eq!(parse_route(&route(1, std::slice::from_ref(&by)), to), Some(NextHop::By(to, 7)));
         let far = route(1, &[gateway, by]);
-        assert_eq!(parse_route(&far, to), Some(Way::By("10.0.0.1".parse().unwrap(), 7)));
+        assert_eq!(parse_route(&far, to), Some(NextHop::By("10.0.0.1".parse().unwrap(), 7)));
         assert_eq!(parse_route(&route(7, &[]), to), None);
         (0..12).for_each(|end| assert_eq!(parse_route(&far[..end], to), None));
     }

@@ -28,12 +28,12 @@ const SOURCE_TRIES: u32 = 64;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    way: Way,
+    way: PortBackend,
     senders: Vec<Sender>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum PortBackend {
     /// `six`: `None` where the kernel has no IPv6.
     Sockets { four: OwnedFd, six: Option<OwnedFd> },
     /// By whoever has the network: a virtual machine's agent.
@@ -131,7 +131,7 @@ impl Port {
         if six.is_some() {
             senders.push(sender(AddressFamily::INET6)?);
         }
-        Ok(Port { number, way: Way::Sockets { four, six }, senders })
+        Ok(Port { number, way: PortBackend::Sockets { four, six }, senders })
     }
 
     /// One that somebody else has, who is given [the other end](Carried::far). `close`: is given
@@ -140,24 +140,24 @@ impl Port {
     /// # Errors
     /// `EMFILE` and the like.
     pub fn carried_by_another(number: u16, close: Closer) -> io::Result<Port> {
-        Ok(Port { number, way: Way::Carried(Carried::new(close)?), senders: Vec::new() })
+        Ok(Port { number, way: PortBackend::Carried(Carried::new(close)?), senders: Vec::new() })
     }
 
     /// How it is carried, if somebody else has it.
     pub fn carried(&self) -> Option<&Carried> {
         match &self.way {
-            Way::Carried(carried) => Some(carried),
-            Way::Sockets { .. } => None,
+            PortBackend::Carried(carried) => Some(carried),
+            PortBackend::Sockets { .. } => None,
         }
     }
 
     /// The socket for addresses like this one.
     fn socket_of(&self, to: IpAddr) -> io::Result<&OwnedFd> {
         match (&self.way, to) {
-            (Way::Sockets { four, .. }, IpAddr::V4(_)) => Ok(four),
-            (Way::Sockets { six: Some(socket), .. }, IpAddr::V6(_)) => Ok(socket),
-            (Way::Sockets { .. }, IpAddr::V6(_)) => Err(Errno::AFNOSUPPORT.into()),
-            (Way::Carried(_), _) => Err(Errno::OPNOTSUPP.into()),
+            (PortBackend::Sockets { four, .. }, IpAddr::V4(_)) => Ok(four),
+            (PortBackend::Sockets { six: Some(socket), .. }, IpAddr::V6(_)) => Ok(socket),
+            (PortBackend::Sockets { .. }, IpAddr::V6(_)) => Err(Errno::AFNOSUPPORT.into()),
+            (PortBackend::Carried(_), _) => Err(Errno::OPNOTSUPP.into()),
         }
     }
 
@@ -181,7 +181,7 @@ impl Port {
         let senders = senders.iter().zip(files);
         let senders =
             senders.map(|(&(number, six), socket)| Sender { socket, number, is_ipv6: six });
-        Some(Port { number, way: Way::Sockets { four, six }, senders: senders.collect() })
+        Some(Port { number, way: PortBackend::Sockets { four, six }, senders: senders.collect() })
     }
 
     /// The sockets to send from.
@@ -192,8 +192,8 @@ impl Port {
     /// The sockets, for watching.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (first, second) = match &self.way {
-            Way::Sockets { four, six } => (four.as_fd(), six.as_ref().map(AsFd::as_fd)),
-            Way::Carried(carried) => (carried.socket(), None),
+            PortBackend::Sockets { four, six } => (four.as_fd(), six.as_ref().map(AsFd::as_fd)),
+            PortBackend::Carried(carried) => (carried.socket(), None),
         };
         std::iter::once(first).chain(second)
     }
@@ -224,7 +224,7 @@ impl Port {
         to: IpAddr,
         interface: u32,
     ) -> io::Result<()> {
-        if let Way::Carried(carried) = &self.way {
+        if let PortBackend::Carried(carried) = &self.way {
             let head = Head { local: from, remote: to, interface, port: self.number, ecn: 0 };
             carried.send(&head, bytes);
             return Ok(());
