@@ -1,13 +1,13 @@
 //! A node of the DMA API whose peer says anything, while buffers are used and withdrawn.
 
-use omniverb_announce::{Announced, Known, MESSAGE_BYTES, Message};
+use omniverb_announce::{Announced, PeerBuffers, MESSAGE_BYTES, Message};
 
 use crate::Random;
 use omniverb_terms::Rkey;
 
 /// Each step is a byte, what we do meanwhile, and a message.
 pub fn dma_peer(bytes: &[u8]) {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     let mut used: Vec<u64> = Vec::new();
     for (number, step) in bytes.chunks(1 + MESSAGE_BYTES).enumerate() {
         let (Some(&ours), Some(message)) = (step.first(), step.get(1..)) else { return };

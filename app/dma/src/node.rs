@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use omniverb_abi::{IBV_WC_SUCCESS, ibv_wc};
-use omniverb_announce::{Announced, Known, Message};
+use omniverb_announce::{Announced, Message, PeerBuffers};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
@@ -184,7 +184,7 @@ impl Node {
             return;
         }
         inner.phase = Phase::Ended(why);
-        inner.known = Known::default();
+        inner.known = PeerBuffers::default();
         inner.outbox.clear();
         // What is done is done, whether somebody has looked or not.
         self.take_done(inner);

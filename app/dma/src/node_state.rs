@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
-use omniverb_announce::Known;
+use omniverb_announce::PeerBuffers;
 use omniverb_terms::Errno;
 
 use crate::cm_id::Id;
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) id: Option<Id>,
     pub(crate) queues: Option<Queues>,
     pub(crate) phase: Phase,
-    pub(crate) known: Known,
+    pub(crate) known: PeerBuffers,
     pub(crate) outbox: Outbox,
     pub(crate) slots: Slots<UnderWay>,
 }
@@ -60,7 +60,7 @@ impl Inner {
             id: None,
             queues: None,
             phase: Phase::Connecting,
-            known: Known::default(),
+            known: PeerBuffers::default(),
             outbox: Outbox::new(),
             slots: Slots::new(TRANSFERS_MAX),
         }

@@ -11,7 +11,7 @@ mod peer_buffers;
 pub use message::{
     Announced, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
 };
-pub use peer_buffers::{BUFFERS_MAX, Fault, Known};
+pub use peer_buffers::{BUFFERS_MAX, Fault, PeerBuffers};
 
 /// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 48;

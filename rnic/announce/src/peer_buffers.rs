@@ -34,7 +34,7 @@ pub enum Fault {
 
 /// A buffer of theirs.
 #[derive(Debug)]
-struct Theirs {
+struct PeerBuffer {
     what: Announced,
     /// Transfers under way.
     users: u32,
@@ -43,8 +43,8 @@ struct Theirs {
 
 /// All about a peer.
 #[derive(Debug, Default)]
-pub struct Known {
-    by_serial: BTreeMap<u64, Theirs>,
+pub struct PeerBuffers {
+    by_serial: BTreeMap<u64, PeerBuffer>,
     /// Serials of those that are not withdrawn.
     by_id: BTreeMap<u64, u64>,
     latest: u64,
@@ -53,7 +53,7 @@ pub struct Known {
     awaited: BTreeSet<u64>,
 }
 
-impl Known {
+impl PeerBuffers {
     /// Takes a message; what is to be answered, if anything.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Known {
         }
         self.latest = what.serial;
         self.by_id.insert(what.id, what.serial);
-        self.by_serial.insert(what.serial, Theirs { what, users: 0, withdrawn: false });
+        self.by_serial.insert(what.serial, PeerBuffer { what, users: 0, withdrawn: false });
         Ok(())
     }
 

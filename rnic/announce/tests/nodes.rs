@@ -1,8 +1,8 @@
 //! Two nodes that tell each other about their buffers, and one that hears anything.
 
 use omniverb_announce::{
-    Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Known, Message, READABLE, WRITABLE,
-    is_hello,
+    Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Message, PeerBuffers, READABLE,
+    WRITABLE, is_hello,
 };
 use omniverb_terms::Rkey;
 use proptest::prelude::*;
@@ -11,13 +11,13 @@ fn buffer(id: u64, serial: u64) -> Announced {
     Announced { id, serial, address: 4096, length: 10, rkey: Rkey(7), rights: READABLE | WRITABLE }
 }
 
-fn hears(known: &mut Known, message: Message) -> Result<Option<Message>, Fault> {
+fn hears(known: &mut PeerBuffers, message: Message) -> Result<Option<Message>, Fault> {
     known.hear(&message.encode())
 }
 
 #[test]
 fn a_buffer_is_found_from_its_announcement_to_its_withdrawal() {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     assert_eq!(known.find(5), None);
     assert_eq!(hears(&mut known, Message::Buffer(buffer(5, 1))), Ok(None));
     assert_eq!(known.find(5), Some(buffer(5, 1)));
@@ -28,7 +28,7 @@ fn a_buffer_is_found_from_its_announcement_to_its_withdrawal() {
 
 #[test]
 fn it_is_let_go_when_the_last_transfer_ends() {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     hears(&mut known, Message::Buffer(buffer(5, 1))).unwrap();
     assert!(known.begin(1) && known.begin(1));
     assert_eq!(hears(&mut known, Message::Withdrawn(1)), Ok(None));
@@ -43,7 +43,7 @@ fn it_is_let_go_when_the_last_transfer_ends() {
 
 #[test]
 fn what_we_withdraw_is_awaited_until_they_let_it_go() {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     assert_eq!(known.withdraw(3), Message::Withdrawn(3));
     assert!(known.awaits(3) && !known.awaits(4));
     assert_eq!(hears(&mut known, Message::LetGo(4)), Err(Fault::Unknown));
@@ -53,7 +53,7 @@ fn what_we_withdraw_is_awaited_until_they_let_it_go() {
 
 #[test]
 fn what_no_node_says_is_a_fault() {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     hears(&mut known, Message::Buffer(buffer(5, 7))).unwrap();
     assert_eq!(hears(&mut known, Message::Buffer(buffer(5, 8))), Err(Fault::Twice));
     assert_eq!(hears(&mut known, Message::Buffer(buffer(6, 7))), Err(Fault::Twice));
@@ -61,7 +61,7 @@ fn what_no_node_says_is_a_fault() {
     assert_eq!(hears(&mut known, Message::All), Ok(None));
     assert!(known.has_all());
     assert_eq!(hears(&mut known, Message::All), Err(Fault::Again));
-    let mut full = Known::default();
+    let mut full = PeerBuffers::default();
     for number in 1..=BUFFERS_MAX as u64 {
         hears(&mut full, Message::Buffer(buffer(number, number))).unwrap();
     }
@@ -71,7 +71,7 @@ fn what_no_node_says_is_a_fault() {
 
 #[test]
 fn who_replaces_a_buffer_that_is_in_use_has_no_more_than_before() {
-    let mut known = Known::default();
+    let mut known = PeerBuffers::default();
     for number in 1..=BUFFERS_MAX as u64 {
         hears(&mut known, Message::Buffer(buffer(number, number))).unwrap();
     }
@@ -126,7 +126,7 @@ proptest! {
     fn a_peer_that_says_anything_is_bounded(
         said in prop::collection::vec((1u32..6, 0u64..4, 0u64..40, any::<bool>()), 0..200)
     ) {
-        let mut known = Known::default();
+        let mut known = PeerBuffers::default();
         let mut users: Vec<u64> = Vec::new();
         for (kind, id, serial, uses) in said {
             let message = match kind {
