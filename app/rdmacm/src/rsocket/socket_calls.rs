@@ -9,7 +9,7 @@ use libc::{
 };
 use omniverb_terms::Errno;
 
-use super::datagram::calls::{Datagrams, Whose};
+use super::datagram::calls::{Datagrams, SocketEnd};
 use super::datagram::kernel_socket::Family;
 use super::fd_table::Entry;
 use super::readiness_wait::{Awaited, Patience, until};
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn ov_raccept(
     numbered(accepted.map(|socket| {
         if !from.is_null() && !length.is_null() {
             // SAFETY: the caller's promise.
-            let _ = unsafe { name(&socket, from, length, Whose::Peers) };
+            let _ = unsafe { name(&socket, from, length, SocketEnd::Peers) };
         }
         fd_table::add(socket)
     }))
@@ -224,7 +224,7 @@ unsafe fn name_of(
     number: c_int,
     to: *mut sockaddr,
     length: *mut socklen_t,
-    whose: Whose,
+    whose: SocketEnd,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -241,21 +241,21 @@ unsafe fn name(
     socket: &Socket,
     to: *mut sockaddr,
     length: *mut socklen_t,
-    whose: Whose,
+    whose: SocketEnd,
 ) -> Result<(), Errno> {
     let inner = socket.lock();
     // SAFETY: live while it is locked; the caller's promise.
     unsafe {
         let addresses = &(*inner.id.0).route.addr;
         let address: sockaddr_storage = match whose {
-            Whose::Peers => addresses.dst_storage,
-            Whose::Own => addresses.src_storage,
+            SocketEnd::Peers => addresses.dst_storage,
+            SocketEnd::Own => addresses.src_storage,
         };
         let bytes = c_sockaddr::length((&raw const address).cast());
         if bytes == 0 {
             return Err(match whose {
-                Whose::Peers => Errno::ENOTCONN,
-                Whose::Own => Errno::EINVAL,
+                SocketEnd::Peers => Errno::ENOTCONN,
+                SocketEnd::Own => Errno::EINVAL,
             });
         }
         give(address, to.cast(), length)?;
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn ov_rgetsockname(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(unsafe { name_of(number, to, length, Whose::Own) })
+    outcome(unsafe { name_of(number, to, length, SocketEnd::Own) })
 }
 
 /// The address of the socket's peer.
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn ov_rgetpeername(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(unsafe { name_of(number, to, length, Whose::Peers) })
+    outcome(unsafe { name_of(number, to, length, SocketEnd::Peers) })
 }
 
 /// Sets an option.

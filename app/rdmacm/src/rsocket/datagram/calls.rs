@@ -21,7 +21,7 @@ use crate::rsocket::socket_options::{SOL_RDMA, give, number};
 
 /// Of the two ends of a socket, whose address.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum SocketEnd {
     /// `rgetsockname`.
     Own,
     /// `rgetpeername`: who was connected to last.
@@ -167,13 +167,13 @@ impl Datagrams {
         &self,
         to: *mut sockaddr,
         length: *mut socklen_t,
-        whose: Whose,
+        whose: SocketEnd,
     ) -> Result<(), Errno> {
         // SAFETY: the caller's promise; the kernel looks at the pointers.
         let said = unsafe {
             match whose {
-                Whose::Peers => libc::getpeername(self.number, to, length),
-                Whose::Own => libc::getsockname(self.number, to, length),
+                SocketEnd::Peers => libc::getpeername(self.number, to, length),
+                SocketEnd::Own => libc::getsockname(self.number, to, length),
             }
         };
         if said == 0 { Ok(()) } else { Err(last()) }

@@ -13,16 +13,16 @@ use crate::ibverbs_imports;
 pub(crate) const PEERS_MAX: usize = 1024;
 
 /// The way to a peer's queue pair.
-pub(crate) struct Way {
+pub(crate) struct PeerRoute {
     ah: *mut ibv_ah,
     /// Bytes of the longest message.
     pub(crate) longest: usize,
 }
 
 // SAFETY: an address handle is for any thread.
-unsafe impl Send for Way {}
+unsafe impl Send for PeerRoute {}
 
-impl Way {
+impl PeerRoute {
     /// Makes it.
     ///
     /// # Safety
@@ -31,9 +31,9 @@ impl Way {
         pd: *mut ibv_pd,
         attr: &mut ibv_ah_attr,
         longest: usize,
-    ) -> Result<Way, Errno> {
+    ) -> Result<PeerRoute, Errno> {
         // SAFETY: the caller's promise.
-        Ok(Way { ah: made(unsafe { ibverbs_imports::ibv_create_ah(pd, attr) })?, longest })
+        Ok(PeerRoute { ah: made(unsafe { ibverbs_imports::ibv_create_ah(pd, attr) })?, longest })
     }
 
     pub(crate) fn handle(&self) -> *mut ibv_ah {
@@ -41,7 +41,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for PeerRoute {
     fn drop(&mut self) {
         // SAFETY: ours, and not used any more: requests have taken what it says.
         let _ = verb(unsafe { ibverbs_imports::ibv_destroy_ah(self.ah) });
@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     pub(crate) source: SocketAddr,
     /// Its queue pair, once it has said.
     pub(crate) qpn: Option<u32>,
-    pub(crate) way: Option<Way>,
+    pub(crate) way: Option<PeerRoute>,
     /// When it was sent something last; never: 0.
     sent: u64,
 }

@@ -7,7 +7,7 @@ use omniverb_abi::*;
 use omniverb_session::cm::CmIdResolved;
 use omniverb_terms::Errno;
 
-use super::peer_table::Way;
+use super::peer_table::PeerRoute;
 use super::wire_format::{NAME_MAX, ROUTE_BYTES};
 use crate::id_state::{IdShell, Resolved, attach};
 use crate::rsocket::buffer_settings::Settings;
@@ -97,7 +97,7 @@ impl Port {
         from: &sockaddr_storage,
         to: &sockaddr_storage,
         traffic_class: u8,
-    ) -> Result<Way, Errno> {
+    ) -> Result<PeerRoute, Errno> {
         let asks = Id::new(RDMA_PS_UDP, IBV_QPT_UD)?;
         let (from, to): (*const sockaddr, *const sockaddr) =
             ((&raw const *from).cast(), (&raw const *to).cast());
@@ -135,7 +135,7 @@ impl Port {
                 ..ibv_ah_attr::default()
             };
             let longest = 128_usize << path_mtu.min(5);
-            Way::new((*self.id.0).pd, &mut attr, longest.min(DATAGRAM_MAX))
+            PeerRoute::new((*self.id.0).pd, &mut attr, longest.min(DATAGRAM_MAX))
         }
     }
 
@@ -159,7 +159,7 @@ impl Port {
     /// As [`Memory::take_from`].
     pub(crate) unsafe fn send(
         &mut self,
-        way: &Way,
+        way: &PeerRoute,
         qpn: u32,
         header: &[u8],
         data: &mut Vector<'_>,
