@@ -12,7 +12,7 @@ use crate::message::{
 use crate::negotiated::Terms;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::retransmit::{Due, Repeat};
+use crate::retransmit::{Due, Retransmit};
 use crate::{Private, WrongState};
 use omniverb_terms::{Psn, Qpn};
 
@@ -88,7 +88,7 @@ pub struct Connection {
     /// What both said about it.
     terms: Terms,
     /// What is sent until it is answered.
-    repeat: Option<Repeat>,
+    repeat: Option<Retransmit>,
     /// Our last word, if the peer may have missed it.
     last: Option<Mad>,
     /// When it is over, in `TimeWait`.
@@ -146,7 +146,7 @@ impl Connection {
     pub fn deadline(&self) -> Option<u64> {
         match self.state {
             State::TimeWait => Some(self.over),
-            _ => self.repeat.as_ref().map(Repeat::due),
+            _ => self.repeat.as_ref().map(Retransmit::due),
         }
     }
 
@@ -414,7 +414,7 @@ impl Connection {
         self.state = State::DisconnectSent;
         let mad = self.mad(self.disconnection());
         out.push(Step::Send(mad.clone()));
-        self.repeat = Some(Repeat::farewell(mad, now));
+        self.repeat = Some(Retransmit::farewell(mad, now));
     }
 
     /// What is under way of it is waited for, for as long as the peer's queue pair may send again.
@@ -449,7 +449,7 @@ impl Connection {
     fn send_until_answered(&mut self, message: Message, now: u64, out: &mut Vec<Step>) {
         let mad = self.mad(message);
         out.push(Step::Send(mad.clone()));
-        self.repeat = Some(Repeat::new(mad, now));
+        self.repeat = Some(Retransmit::new(mad, now));
     }
 
     fn ask_for_time(&self, about: Rejected, out: &mut Vec<Step>) {

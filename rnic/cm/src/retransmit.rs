@@ -23,7 +23,7 @@ const SERVICE_TIMEOUT_MAX: u8 = 24;
 
 /// A message under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Repeat {
+pub(crate) struct Retransmit {
     mad: Mad,
     begun: u64,
     pause: u64,
@@ -43,20 +43,20 @@ pub(crate) enum Due {
     Over,
 }
 
-impl Repeat {
+impl Retransmit {
     /// It is sent now.
-    pub(crate) fn new(mad: Mad, now: u64) -> Repeat {
-        Repeat::until(mad, now, now.saturating_add(OVER))
+    pub(crate) fn new(mad: Mad, now: u64) -> Retransmit {
+        Retransmit::until(mad, now, now.saturating_add(OVER))
     }
 
     /// The same of a farewell (DREQ). Managers answer it without asking anybody, so who has not
     /// done so is gone; often his word was lost, and nobody is left there to say it again.
-    pub(crate) fn farewell(mad: Mad, now: u64) -> Repeat {
-        Repeat::until(mad, now, now.saturating_add(OVER_OF_FAREWELL))
+    pub(crate) fn farewell(mad: Mad, now: u64) -> Retransmit {
+        Retransmit::until(mad, now, now.saturating_add(OVER_OF_FAREWELL))
     }
 
-    fn until(mad: Mad, now: u64, over: u64) -> Repeat {
-        Repeat { mad, begun: now, pause: FIRST, due: now.saturating_add(FIRST), over }
+    fn until(mad: Mad, now: u64, over: u64) -> Retransmit {
+        Retransmit { mad, begun: now, pause: FIRST, due: now.saturating_add(FIRST), over }
     }
 
     /// What is sent.
@@ -104,7 +104,7 @@ mod tests {
         Mad { transaction: 1, modifier: 0, message: Message::Ready(received) }
     }
 
-    fn times(repeat: &mut Repeat) -> Vec<u64> {
+    fn times(repeat: &mut Retransmit) -> Vec<u64> {
         let mut times = Vec::new();
         loop {
             let due = repeat.due();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn soon_at_first_then_as_often_as_others_and_as_long() {
-        let times = times(&mut Repeat::new(mad(), 0));
+        let times = times(&mut Retransmit::new(mad(), 0));
         assert_eq!(times[..6], [100, 300, 700, 1500, 3100, 6300]);
         assert_eq!(times.last(), Some(&73_728));
         assert!(times.len() < 24);
@@ -128,13 +128,13 @@ mod tests {
 
     #[test]
     fn a_farewell_is_soon_over() {
-        let times = times(&mut Repeat::farewell(mad(), 0));
+        let times = times(&mut Retransmit::farewell(mad(), 0));
         assert_eq!(times, [100, 300, 700, 1500, 3100, 6300, 9216]);
     }
 
     #[test]
     fn who_asks_for_time_gets_it_but_not_for_ever() {
-        let mut repeat = Repeat::new(mad(), 0);
+        let mut repeat = Retransmit::new(mad(), 0);
         repeat.wait(18, MILLISECOND);
         assert_eq!(repeat.due(), MILLISECOND + (4096 << 18));
         repeat.wait(255, MILLISECOND);

@@ -6,7 +6,7 @@
 use crate::connection::Step;
 use crate::mad::Mad;
 use crate::message::{Message, Resolve, Resolved};
-use crate::retransmit::{Due, Repeat};
+use crate::retransmit::{Due, Retransmit};
 use crate::{Private, WrongState};
 use omniverb_terms::{Qkey, Qpn};
 
@@ -22,7 +22,7 @@ pub mod status {
 #[derive(Clone, Debug)]
 enum State {
     /// We have asked.
-    Sent(Repeat),
+    Sent(Retransmit),
     /// We were asked.
     Asked { transaction: u64 },
     /// We have answered this.
@@ -56,7 +56,7 @@ impl Resolution {
         let (request, service) = (resolve.request, resolve.service);
         let mad = Mad { transaction, modifier: 0, message: Message::Resolve(resolve) };
         out.push(Step::Send(mad.clone()));
-        Resolution { request, service, state: State::Sent(Repeat::new(mad, now)) }
+        Resolution { request, service, state: State::Sent(Retransmit::new(mad, now)) }
     }
 
     /// One that begins with a SIDR_REQ which came.

@@ -4,7 +4,7 @@ use crate::Time;
 
 /// What was sent a second time since the peer answered last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Again {
+enum RetransmitState {
     #[default]
     No,
     /// Something is to be. Which of the two is answered next, nobody knows then.
@@ -18,7 +18,7 @@ enum Again {
 pub(super) struct Silence {
     /// Since then an answer is expected and none has come.
     since: Option<Time>,
-    again: Again,
+    again: RetransmitState,
     lately: Time,
 }
 
@@ -30,13 +30,13 @@ impl Silence {
 
     /// What the peer may have is to be sent again.
     pub(super) fn asks_again(&mut self) {
-        self.again = Again::WillLeave;
+        self.again = RetransmitState::WillLeave;
     }
 
     /// A packet leaves that was sent before.
     pub(super) fn leaves_again(&mut self, now: Time) {
-        if self.again == Again::WillLeave {
-            self.again = Again::LeftAt(now);
+        if self.again == RetransmitState::WillLeave {
+            self.again = RetransmitState::LeftAt(now);
         }
     }
 
@@ -46,13 +46,13 @@ impl Silence {
     pub(super) fn end(&mut self, now: Time, usual: impl FnOnce() -> Option<(Time, Time)>) -> bool {
         let since = self.since.take();
         let passed = match std::mem::take(&mut self.again) {
-            Again::No => {
+            RetransmitState::No => {
                 let silence = since.map_or(0, |since| now.saturating_sub(since));
                 self.lately = silence.max(self.lately - self.lately / 8);
                 return true;
             }
-            Again::WillLeave => 0,
-            Again::LeftAt(at) => now.saturating_sub(at),
+            RetransmitState::WillLeave => 0,
+            RetransmitState::LeftAt(at) => now.saturating_sub(at),
         };
         // By its time: what was sent again cannot be answered yet, or would have been long ago.
         usual().is_none_or(|(least, usual)| passed >= least && passed <= 4 * usual)
