@@ -9,7 +9,7 @@ use crate::qp::Qp;
 use crate::resident_pages::Toll;
 use crate::spin_lock::lock;
 use crate::weak_list::Weaks;
-use omniverb_link::PeerReaches;
+use omniverb_link::PeerPageAccess;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -49,7 +49,7 @@ pub struct Shared {
     /// Which daemon there is, or was last: its engine is at the far ends of links.
     daemon: AtomicU32,
     /// Engines that were at our pages when the link to them ended, and whose they are.
-    late: Mutex<Vec<(u32, PeerReaches)>>,
+    late: Mutex<Vec<(u32, PeerPageAccess)>>,
 }
 
 impl Shared {
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     /// A link to the engine of this daemon's has ended, which is at our pages at this moment.
-    pub(crate) fn leave_behind(&self, daemon: u32, engine: PeerReaches) {
+    pub(crate) fn leave_behind(&self, daemon: u32, engine: PeerPageAccess) {
         lock(&self.late).push((daemon, engine));
     }
 

@@ -18,12 +18,12 @@ use std::sync::atomic::compiler_fence;
 
 /// Where the peer of a link that has ended says whether it is at our pages. It keeps the link's
 /// memory until it is not: what is there afterwards may be anything.
-pub struct PeerReaches {
+pub struct PeerPageAccess {
     ours: Window,
     theirs: Window,
 }
 
-impl PeerReaches {
+impl PeerPageAccess {
     /// Whether it is.
     #[must_use]
     pub fn is_there(&self) -> bool {
@@ -90,8 +90,8 @@ impl Endpoint {
 
     /// The peer's word that says so, for when this endpoint is closed and no more.
     #[must_use]
-    pub fn stay(&self) -> PeerReaches {
-        PeerReaches { ours: self.ours.clone(), theirs: self.theirs.clone() }
+    pub fn stay(&self) -> PeerPageAccess {
+        PeerPageAccess { ours: self.ours.clone(), theirs: self.theirs.clone() }
     }
 
     /// Whether the peer is at our pages; to be asked a moment after [`Endpoint::advance_epoch`].

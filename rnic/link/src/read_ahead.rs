@@ -7,7 +7,7 @@ use crate::record::Request;
 use omniverb_ring::{Broken, Record};
 
 /// A request that stays in the ring.
-pub struct Ahead {
+pub struct PeekedRequest {
     /// Decoded and checked.
     pub request: Request,
     /// Where its payload is, if not in the ring.
@@ -21,10 +21,10 @@ pub struct Ahead {
 impl Endpoint {
     /// The request at `position` (0, or the end of the one before); `None`: not there yet. It stays
     /// in the ring.
-    pub fn request_after(&self, position: u64) -> Result<Option<Ahead>, Broken> {
+    pub fn request_after(&self, position: u64) -> Result<Option<PeekedRequest>, Broken> {
         let Some((record, end)) = self.requests_in.look_ahead(position)? else { return Ok(None) };
         let found = Request::decode_from(&self.requests_in, &record).ok_or(Broken)?;
-        Ok(Some(Ahead { request: found.0, source: found.1, record, end }))
+        Ok(Some(PeekedRequest { request: found.0, source: found.1, record, end }))
     }
 
     /// Up to where requests are passed: where the first one is that stays.

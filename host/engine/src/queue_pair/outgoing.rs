@@ -6,7 +6,7 @@ use crate::pages::granted::{Grants, Target};
 use crate::pages::sources::Sources;
 use crate::room::{Part, Room};
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
-use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
+use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::Rkey;
 use omniverb_transport::{
@@ -107,7 +107,7 @@ impl Outgoing {
     ) -> Result<bool, Broken> {
         while self.pieces.len() < PIECES_MAX {
             let Some(ahead) = endpoint.request_after(self.ahead)? else { return Ok(false) };
-            let Ahead { request, source, record, end } = ahead;
+            let PeekedRequest { request, source, record, end } = ahead;
             if let Request::ForSrq { number } = request {
                 // It leaves the ring with what is behind it.
                 (self.srq, self.ahead) = (number, end);

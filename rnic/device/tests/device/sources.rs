@@ -8,7 +8,7 @@ use omniverb_device::memory_region::NO_RKEY;
 use omniverb_terms::{Rkey, Service};
 
 use omniverb_device::{Qp, Region, Sge, access, status};
-use omniverb_link::{Ahead, Endpoint, Request, Source};
+use omniverb_link::{Endpoint, PeekedRequest, Request, Source};
 use omniverb_ring::UserMemory;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn case_of(options: &Options, flags: u32, bytes: usize) -> Case {
 
 impl Case {
     /// The record at the head; it stays there.
-    fn next(&mut self) -> Option<Ahead> {
+    fn next(&mut self) -> Option<PeekedRequest> {
         // What is at the head is right behind what was consumed.
         self.far.request_after(self.far.requests_passed()).unwrap()
     }
@@ -81,7 +81,7 @@ impl Case {
         post(&self.qp, &Work::write(id, (0x9000, Rkey(1))).sge(self.part(offset, length)));
     }
 
-    fn in_ring(&self, ahead: &Ahead) -> Vec<u8> {
+    fn in_ring(&self, ahead: &PeekedRequest) -> Vec<u8> {
         let mut bytes = vec![0; ahead.record.length];
         UserMemory::lend_mut(&mut bytes, |to| self.far.request_payload(&ahead.record, 0, to));
         bytes

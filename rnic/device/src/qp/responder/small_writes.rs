@@ -6,7 +6,7 @@ use crate::memory_region::Region;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::{access, counted};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
-use omniverb_link::{Ahead, Endpoint, Request};
+use omniverb_link::{Endpoint, PeekedRequest, Request};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Rkey;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ struct Small {
 
 /// The one at a position of a link, if there is one. Whatever else is there is not looked at.
 fn small(endpoint: &Endpoint, position: u64) -> Option<Small> {
-    let Ok(Some(Ahead { request, source: None, record, end })) = endpoint.request_after(position)
+    let Ok(Some(PeekedRequest { request, source: None, record, end })) =
+        endpoint.request_after(position)
     else {
         return None;
     };

@@ -6,7 +6,7 @@ use crate::limits::{CHUNK, CHUNK_ENGINE};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::{access, counted};
 use omniverb_link::record::{IMMEDIATE, LAST};
-use omniverb_link::{Ahead, Request};
+use omniverb_link::{PeekedRequest, Request};
 use omniverb_ring::UserMemory;
 
 /// Bytes placed together, at most: what a host takes in one go.
@@ -30,7 +30,7 @@ impl Inner {
         let mut ends = [begin; TOGETHER + 1];
         let (mut count, mut bytes) = (0, 0);
         while count < TOGETHER
-            && let Ok(Some(Ahead { request, source: None, record, end })) =
+            && let Ok(Some(PeekedRequest { request, source: None, record, end })) =
                 endpoint.request_after(ends[count])
             && let Request::WriteMore { flags, .. } = request
             && flags & IMMEDIATE == 0
