@@ -315,4 +315,24 @@ mod tests {
             });
         });
     }
+
+    #[test]
+    fn a_family_shares_one_word_beside_its_counts() {
+        let words = memory(2);
+        let (one, other) = (ProcessCounts::new(&words), ProcessCounts::new(&words));
+        one.family_word().unwrap().store(7, Ordering::Relaxed);
+        assert!(one.allocate(5, 1).is_some());
+        assert_eq!(other.family_word().unwrap().load(Ordering::Relaxed), 7);
+        assert!(ProcessCounts::new(&[]).family_word().is_none());
+    }
+
+    #[test]
+    fn a_full_count_takes_no_more_and_can_still_fall() {
+        let words = memory(2);
+        let counts = ProcessCounts::new(&words);
+        let key = counts.allocate(5, PROCESSES as u32).unwrap();
+        assert!(!counts.increment(key));
+        counts.decrement(key);
+        assert!(counts.increment(key) && !counts.increment(key));
+    }
 }

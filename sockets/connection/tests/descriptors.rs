@@ -191,3 +191,52 @@ fn places_of_closed_sets_are_used_again() {
     members.of_fd(1, 1, |_| count += 1);
     assert_eq!(count, 1);
 }
+
+#[test]
+fn only_the_first_share_of_a_socket_is_told_so() {
+    let table = DescriptorTable::new(Heap::new(1));
+    table.put(3, Kind::Connected);
+    let id = table.look(3).id();
+    assert!(!table.share(3, id + 1), "another socket's id");
+    assert!(table.share(3, id) && !table.share(3, id));
+    assert!(table.look(3).is_shared());
+}
+
+#[test]
+fn what_is_loose_is_so_at_all_descriptors_of_a_socket() {
+    let table = DescriptorTable::new(Heap::new(1));
+    table.put(3, Kind::Connected);
+    table.copy(3, 4);
+    assert!(table.has_another(table.look(3).id(), 3));
+    table.loosen(4);
+    assert!(table.look(3).is_loose() && table.look(4).is_loose());
+    table.put(5, Kind::Other);
+    table.loosen(5);
+    assert!(!table.look(5).is_loose(), "no socket and no set");
+    table.forget(4);
+    assert!(!table.has_another(table.look(3).id(), 3));
+}
+
+#[test]
+fn a_descriptor_that_was_made_anew_is_not_restored() {
+    let table = DescriptorTable::new(Heap::new(1));
+    table.put(3, Kind::Connected);
+    let was = table.forget(3);
+    table.put(3, Kind::Set);
+    table.restore(3, was);
+    assert_eq!(table.look(3).kind(), Kind::Set);
+    assert!(table.given() > was.id() && table.end() == 4);
+}
+
+#[test]
+fn the_first_reason_to_leave_a_socket_to_the_kernel_stays() {
+    let table = DescriptorTable::new(Heap::new(1));
+    table.put(3, Kind::Fresh);
+    table.keep(3, Why::Stdio);
+    table.keep(3, Why::Passed);
+    assert_eq!(table.look(3).why(), Why::Stdio);
+    table.put(4, Kind::Other);
+    table.keep(4, Why::Stdio);
+    table.turn(4, Kind::Listening);
+    assert_eq!((table.look(4).why(), table.look(4).kind()), (Why::Free, Kind::Other));
+}

@@ -230,4 +230,17 @@ mod tests {
         let names = Endpoints { from: six, to: one };
         assert_eq!(Endpoints::decode(&names.encode()), names);
     }
+
+    #[test]
+    fn only_loopback_addresses_of_one_family_lead_to_each_other() {
+        let v4 = |last| Endpoint::v4([127, 0, 0, last], 1);
+        let mut six = Endpoint { address: [0; 16], port: 1 };
+        assert!(six.is_any() && !six.is_loopback() && Endpoint::v4([0; 4], 1).is_any());
+        six.address[15] = 1;
+        assert!(six.is_loopback() && !six.is_any() && v4(9).is_loopback());
+        assert!(v4(1).leads_to(&v4(2)) && !v4(1).leads_to(&six) && !six.leads_to(&v4(1)));
+        let (host, other) = (Endpoint::v4([10, 0, 0, 1], 1), Endpoint::v4([10, 0, 0, 2], 1));
+        assert!(host.leads_to(&Endpoint { port: 2, ..host }));
+        assert!(!host.leads_to(&other) && !host.leads_to(&v4(1)) && !v4(1).leads_to(&host));
+    }
 }

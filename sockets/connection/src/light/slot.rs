@@ -532,4 +532,65 @@ mod tests {
         slot.close(0);
         assert_eq!(slot.next_owed(), Some(Frame::Close(false)));
     }
+
+    #[test]
+    fn a_slot_that_is_shut_both_ways_says_its_end_and_then_closes() {
+        let mut slot = slot();
+        slot.shut_read();
+        assert_eq!((slot.next_owed(), slot.end_of_stream()), (None, Ok(true)));
+        slot.shut_write();
+        assert_eq!(slot.next_owed(), Some(Frame::End));
+        slot.frame_sent(Frame::End);
+        assert_eq!(slot.next_owed(), Some(Frame::Close(false)));
+        slot.frame_sent(Frame::Close(false));
+        assert_eq!((slot.next_owed(), slot.may_send()), (None, Err(32)));
+        assert_eq!(slot.readiness(0) & HUP, HUP);
+        assert!(!slot.is_released(), "the other end has not closed");
+    }
+
+    #[test]
+    fn a_lost_channel_resets_unless_the_peer_had_closed() {
+        let (mut lost, mut closed) = (slot(), slot());
+        lost.close(0);
+        lost.lost_channel(Closing::Reset);
+        assert!(lost.is_released() && lost.next_owed().is_none());
+        assert_eq!(lost.end_of_stream(), Err(104));
+        closed.peer_closed(Closing::Orderly);
+        closed.lost_channel(Closing::Reset);
+        assert!(closed.is_released() && !closed.has(Flag::ResetByPeer));
+        assert_eq!((closed.end_of_stream(), closed.may_send()), (Ok(true), Ok(None)));
+    }
+
+    #[test]
+    fn a_reset_behind_the_end_is_a_broken_pipe() {
+        let mut slot = slot();
+        slot.peer_ended();
+        slot.peer_closed(Closing::Reset);
+        assert_eq!(slot.readiness(0) & ERR, ERR);
+        assert_eq!((slot.may_send(), slot.end_of_stream()), (Err(32), Ok(true)));
+        assert_eq!(slot.readiness(0) & ERR, 0, "it was told once");
+    }
+
+    #[test]
+    fn the_low_water_mark_counts_the_queue_and_the_lane() {
+        let mut slot = slot();
+        slot.least = 10;
+        push_one(&mut slot);
+        assert_eq!((slot.readiness(8) & IN, slot.readiness(9) & IN), (0, IN));
+        slot.least = u32::MAX;
+        assert_eq!(slot.least(), WINDOW as usize / 2, "more could never come");
+        slot.peer_ended();
+        assert_eq!(slot.readiness(0) & (IN | RDHUP), IN | RDHUP);
+    }
+
+    #[test]
+    fn no_credit_is_owed_to_a_peer_that_sends_no_more() {
+        let (mut ended, mut closed) = (slot(), slot());
+        ended.peer_ended();
+        closed.peer_closed(Closing::Orderly);
+        closed.frame_sent(Frame::Close(false));
+        for mut slot in [ended, closed] {
+            assert_eq!((slot.consume(CREDIT_THRESHOLD), slot.next_owed()), (None, None));
+        }
+    }
 }
