@@ -11,7 +11,8 @@ use crate::errno::keeping_errno;
 use crate::process_exit::End;
 use crate::table;
 use crate::{
-    carry, fallback_ledger, fork_refcount, light, memory_owner, symbol_lookup, syscall_effects,
+    carry, clock, fallback_ledger, fork_refcount, lifecycle, light, memory_owner, symbol_lookup,
+    syscall_effects, syscall_scan,
 };
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
@@ -46,19 +47,21 @@ pub extern "C" fn ov_look_exec() {
 /// `dlopen`: code that may make system calls of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_load() {
-    carry::before_dlopen();
+    if (carry::is_on() || light::is_on()) && memory_owner::is_this_process() {
+        syscall_scan::loads(clock::now(), clock::SECOND);
+    }
 }
 
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {
-    carry::ends(End::Now);
+    lifecycle::finish(End::Now);
 }
 
 /// `quick_exit`: calls what the program has asked for first.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_quick() {
-    carry::ends(End::Later);
+    lifecycle::finish(End::Later);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 use omniverb_connection::descriptors::{Kind, Why};
 
 use crate::call_effects::{self, Call};
-use crate::carry::{File, SendfileRequest};
+use crate::carry::{File, OwnDescriptors, SendfileRequest};
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
 use crate::next_functions::*;
@@ -188,7 +188,7 @@ functions! {
         let forking = carry::before_fork();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
-        carry::after_fork(forking, child);
+        carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
             _ = light::is_on();
@@ -201,7 +201,7 @@ functions! {
         let forking = carry::before_fork();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
-        carry::after_fork(forking, child);
+        carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
             _ = light::is_on();
@@ -442,4 +442,10 @@ unsafe fn send_part(to: c_int, offset: *mut i64, file: File, native: impl Fn() -
         unsafe { offset.write_unaligned(begin + sent as i64) };
     }
     sent
+}
+
+/// What a child does with our descriptors: where there may be light connections it looks for all
+/// that are there.
+fn own_descriptors() -> OwnDescriptors {
+    if light::is_begun() { OwnDescriptors::Keep } else { OwnDescriptors::Close }
 }

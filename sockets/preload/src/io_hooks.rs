@@ -8,10 +8,11 @@ use omniverb_ring::UserMemory;
 use crate::call_effects::{self, Call};
 use crate::carry;
 use crate::carry::Timeout;
-use crate::carry::iovecs::Parts;
 use crate::control_messages;
+use crate::dispatch;
 use crate::fork_refcount;
 use crate::hook_macros::watched;
+use crate::iovecs::{Parts, one_part};
 use crate::light::{self, Waits, message_lists};
 use crate::next_functions::*;
 
@@ -32,7 +33,7 @@ functions! {
         }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
-        carry::receive(fd, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+        dispatch::receive(fd, || one_part(bytes, length, &mut place), 0, || unsafe {
             next_read(fd, bytes, length)
         })
     }
@@ -52,7 +53,7 @@ functions! {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
-        carry::receive(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+        dispatch::receive(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_readv(fd, parts, count)
         })
     }
@@ -66,7 +67,7 @@ functions! {
         }
         let (mut place, to) = (EMPTY, room_for(fd, bytes, flags));
         // SAFETY: the program's arguments, as they are.
-        carry::receive(fd, || carry::one_part(to, length, &mut place), flags, || unsafe {
+        dispatch::receive(fd, || one_part(to, length, &mut place), flags, || unsafe {
             next_recv(fd, bytes, length, flags)
         })
     }
@@ -102,8 +103,8 @@ functions! {
         let (mut place, to) = (EMPTY, room_for(fd, bytes, flags));
         let is_kernels = Cell::new(false);
         let got = message_lists::truncated(fd, flags, length).unwrap_or_else(|| {
-            let parts = || carry::one_part(to, length, &mut place);
-            carry::receive(fd, parts, flags, || {
+            let parts = || one_part(to, length, &mut place);
+            dispatch::receive(fd, parts, flags, || {
                 // SAFETY: the program's arguments, as they are.
                 let got =
                     unsafe { next_recvfrom(fd, bytes, length, flags, address, address_length) };
@@ -163,7 +164,7 @@ functions! {
             got as isize
         };
         let got = message_lists::truncated(fd, flags, length)
-            .unwrap_or_else(|| carry::receive(fd, parts, flags, native));
+            .unwrap_or_else(|| dispatch::receive(fd, parts, flags, native));
         // What the kernel has said of bytes that came by it stays as it is.
         if got >= 0 && !is_kernels.get() {
             // As the kernel says for a stream: no name, no control data.
@@ -209,7 +210,7 @@ functions! {
         }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
-        carry::send(fd, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+        dispatch::send(fd, || one_part(bytes, length, &mut place), 0, || unsafe {
             next_write(fd, bytes, length)
         })
     }
@@ -220,7 +221,7 @@ functions! {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
-        carry::send(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+        dispatch::send(fd, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_writev(fd, parts, count)
         })
     }
@@ -230,8 +231,8 @@ functions! {
             return sent;
         }
         let mut place = EMPTY;
-        let parts = || carry::one_part(bytes, length, &mut place);
-        let sent = carry::send(fd, parts, flags, || {
+        let parts = || one_part(bytes, length, &mut place);
+        let sent = dispatch::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
             unsafe { next_send(fd, bytes, length, flags) }
         });
@@ -254,9 +255,9 @@ functions! {
         let mut place = EMPTY;
         let parts = || {
             let is_plain = address.is_null() || is_no_matter(address_length);
-            if is_plain { carry::one_part(bytes, length, &mut place) } else { None }
+            if is_plain { one_part(bytes, length, &mut place) } else { None }
         };
-        let sent = carry::send(fd, parts, flags, || {
+        let sent = dispatch::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
             unsafe { next_sendto(fd, bytes, length, flags, address, address_length) }
         });
@@ -280,7 +281,7 @@ functions! {
             // SAFETY: as above.
             unsafe { carry::pass(message) };
         }
-        carry::send(fd, parts, flags, || {
+        dispatch::send(fd, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
             watched(call, || unsafe { next_sendmsg(fd, message, flags) } as i64) as isize
         })

@@ -11,6 +11,8 @@
 //! * `names.toml` lists the interposed names; `cargo xtask dist` makes an entry point for each.
 //!   Most jump to the next library's function. Some call a function of [`call_observers`] with the
 //!   arguments first. The rest are [`hooks`], or [`io_hooks`] if they move bytes.
+//! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
+//!   `lifecycle` starts and ends both, `usage_report` counts what they moved.
 //! * `call_effects` records what a call does to descriptors, before and after it. For calls by
 //!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.
 //! * `table` has what is known of descriptors; `descriptor_probe` asks the kernel for the rest.
@@ -36,9 +38,11 @@ mod hook_macros;
 mod call_effects;
 mod call_observers;
 mod carry;
+mod clock;
 mod control_messages;
 mod count_slots;
 mod descriptor_probe;
+mod dispatch;
 mod epoll_members;
 mod errno;
 pub mod fallback_ledger;
@@ -46,7 +50,9 @@ mod fork_refcount;
 pub mod hooks;
 mod introspection;
 pub mod io_hooks;
+mod iovecs;
 mod library_fds;
+mod lifecycle;
 mod light;
 mod memory_owner;
 mod next_functions;
@@ -64,3 +70,4 @@ mod table;
 mod table_memory;
 mod text_buffer;
 mod unlinked_calls;
+mod usage_report;

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_ring::{copy_many, nontemporal::copy_past};
 
-use crate::carry::clock;
+use crate::clock;
 
 /// Pieces of fewer bytes are left to the cache.
 const LEAST: usize = 4096;

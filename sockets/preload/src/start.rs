@@ -1,19 +1,19 @@
 //! Starts the library when it is loaded, and stops it when the process exits.
 
 use crate::process_exit::End;
-use crate::{carry, memory_owner, symbol_lookup};
+use crate::{lifecycle, memory_owner, symbol_lookup};
 
 /// The entry points have the loader call this. Other libraries' constructors may have been earlier.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_start() {
     symbol_lookup::finish();
     memory_owner::begin();
-    carry::begin();
+    lifecycle::begin();
 }
 
 /// The entry points have the loader call this. Other libraries' destructors may be later, and what
 /// they send goes by the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_end() {
-    carry::ends(End::Later);
+    lifecycle::finish(End::Later);
 }

@@ -9,7 +9,7 @@ use omniverb_connection::descriptors::Kind;
 
 use crate::call_effects::Call;
 use crate::process_exit::End;
-use crate::{carry, fork_refcount, light, memory_owner, table};
+use crate::{carry, fork_refcount, lifecycle, light, memory_owner, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -23,7 +23,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             carry::before_clone(unsafe { *(first as *const u64) } as c_int);
         }
         libc::SYS_execve | libc::SYS_execveat => carry::before_exec(),
-        libc::SYS_exit_group => carry::ends(End::Now),
+        libc::SYS_exit_group => lifecycle::finish(End::Now),
         // Rings are refused, as container runtimes do: what they would do to a light connection is
         // seen by nobody.
         libc::SYS_io_uring_setup if light::is_on() => return true,

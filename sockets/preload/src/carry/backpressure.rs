@@ -5,7 +5,8 @@ use core::ffi::c_int;
 use omniverb_formats::Direction;
 
 use super::links::{Link, Memory, Word};
-use super::{clock, cpu_contention, kernel_socket, yield_cpu};
+use super::{cpu_contention, kernel_socket, yield_cpu};
+use crate::clock;
 
 /// Budget: how long room in the ring is waited for by a call that does not wait, all in all. Who
 /// reads all the time makes some sooner.

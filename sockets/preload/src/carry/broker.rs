@@ -25,7 +25,8 @@ use rustix::net::{
 };
 
 use super::links::{Flag, Link, Memory, Word};
-use super::{clock, connection_watch, ended_links, kernel_socket, links};
+use super::{connection_watch, ended_links, kernel_socket, links};
+use crate::clock;
 use crate::table::DESCRIPTORS;
 use crate::{fallback_ledger, fork_refcount, library_fds, probe_sockets};
 

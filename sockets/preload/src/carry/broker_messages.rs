@@ -1,7 +1,22 @@
 //! Handles what the broker has said.
 
+use core::sync::atomic::{AtomicPtr, Ordering};
+
 use super::{broker, connection_watch, ended_links, kernel_fallback};
-use crate::light;
+
+/// What takes messages that are not for links, too; null: nothing does.
+static HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has all messages taken by `take` from now on: some of them are for its connections.
+pub(crate) fn set_handler(take: fn()) {
+    HANDLER.store(take as *mut (), Ordering::Release);
+}
+
+fn handler() -> Option<fn()> {
+    let handler = HANDLER.load(Ordering::Acquire);
+    // SAFETY: a function of `set_handler`, or null, which an `Option` of one is.
+    unsafe { core::mem::transmute::<*mut (), Option<fn()>>(handler) }
+}
 
 /// Looks whether there is anything. For calls that have no link in their hands yet: some may be
 /// left.
@@ -20,10 +35,9 @@ pub(super) fn poll_after_sleep() {
 
 #[cold]
 fn take() {
-    match light::is_on() {
-        // Some of it is for light connections.
-        true => light::take_mail(),
-        false => _ = broker::take(&mut |_, _| {}),
+    match handler() {
+        Some(take) => take(),
+        None => _ = broker::take(&mut |_, _| {}),
     }
     if ended_links::take_revoked() {
         kernel_fallback::leave_revoked();

@@ -19,8 +19,9 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
+use super::ended_links;
 use super::links::{Flag, Link, Word};
-use super::{clock, ended_links};
+use crate::clock;
 use crate::library_fds;
 
 /// How long what was seen of a socket is believed while nothing is told of it.

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::backoff;
 
-use super::clock;
+use crate::clock;
 
 /// A turn of somebody who computes: he is not stopped before.
 const TURN: u64 = clock::SECOND >> 9;

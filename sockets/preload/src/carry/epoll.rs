@@ -24,9 +24,10 @@ use super::ring_events::{
 };
 use super::timeouts::{KernelTimeout, SHORT_MS, Timeout};
 use super::{
-    broker_messages, clock, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
+    broker_messages, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
     reader_polling, receive_queue, unread, wake_latency,
 };
+use crate::clock;
 use crate::table::{self, DESCRIPTORS};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 

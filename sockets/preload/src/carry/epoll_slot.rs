@@ -17,7 +17,8 @@ use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY, Word};
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
-use super::{clock, receive_queue, wake_latency};
+use super::{receive_queue, wake_latency};
+use crate::clock;
 use crate::unlinked_calls;
 
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.

@@ -9,7 +9,8 @@ use omniverb_ring::UserMemory;
 
 use super::links::Word;
 use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
-use super::{adaptive_spin, broker, clock, kernel_check, try_guard, unread, unread_links};
+use super::{adaptive_spin, broker, kernel_check, try_guard, unread, unread_links};
+use crate::clock;
 
 /// There is something that each call looks after.
 #[inline(always)]

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::fork_refcount::{self, Fork};
 use crate::table::DESCRIPTORS;
-use crate::{fallback_ledger, library_fds, light, memory_owner, unlinked_calls};
+use crate::{fallback_ledger, library_fds, memory_owner, unlinked_calls};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -75,8 +75,18 @@ fn keep(fd: c_int, written: &mut usize) {
     }
 }
 
-/// It is made, or not: `child` is what the call has given.
-pub(crate) fn after_fork(forking: Option<Forking>, child: c_int) {
+/// What a child does with the descriptors of the library that it has of its parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnDescriptors {
+    /// It closes them at once.
+    Close,
+    /// It closes them when it finds that it is a child.
+    Keep,
+}
+
+/// It is made, or not: `child` is what the call has given. `own`: what
+/// a child does with the library's own descriptors.
+pub(crate) fn after_fork(forking: Option<Forking>, child: c_int, own: OwnDescriptors) {
     if !links::is_on() {
         return;
     }
@@ -88,9 +98,8 @@ pub(crate) fn after_fork(forking: Option<Forking>, child: c_int) {
         forgotten_links::reset_in_child();
         unread_links::begin_anew();
         unlinked_calls::begin_anew();
-        // Duplicates of the parent's, of no use here. Where there may be light connections a child
-        // closes all that it finds, when it finds that it is one.
-        let forking = forking.as_ref().filter(|_| !light::is_begun());
+        // Duplicates of the parent's, of no use here.
+        let forking = forking.as_ref().filter(|_| own == OwnDescriptors::Close);
         let own = forking.map(|forking| forking.own).into_iter().flatten();
         own.flatten().for_each(library_fds::close);
     }

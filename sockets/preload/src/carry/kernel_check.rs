@@ -14,7 +14,8 @@ use rustix::thread::sched_yield;
 
 use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link, Word};
-use super::{clock, connection_watch, unread};
+use super::{connection_watch, unread};
+use crate::clock;
 use crate::next_functions::next_poll;
 
 /// What was seen.

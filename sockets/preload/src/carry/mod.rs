@@ -11,8 +11,8 @@
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
-//!   [`send_source`] and [`iovecs`] say where bytes come from and go to. [`unread`] gives the
-//!   kernel what the peer has not read ([`unread_links`]).
+//!   [`send_source`] and [`crate::iovecs`] say where bytes come from and go to. [`unread`] gives
+//!   the kernel what the peer has not read ([`unread_links`]).
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`yield_cpu`] and
 //!   [`cpu_contention`] decide how long a call polls before it sleeps; [`reader_polling`] tells the
 //!   peer that it polls.
@@ -20,18 +20,17 @@
 //!   [`member_polling`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`]; [`timeouts`] of all.
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
-//!   ring's.
-//! * **Processes.** [`lifecycle`], [`fork`]; [`reattach`] offers a socket again after a fork, or
-//!   after [`suspend`].
+//!   ring's, [`tcp_inq`] tells how many are unread.
+//! * **Processes.** [`fork`]; [`reattach`] offers a socket again after a fork, or after
+//!   [`suspend`].
 //! * **Ends.** [`kernel_fallback`] gives a socket back to the kernel, [`detach`] leaves the memory
-//!   that the peer writes. [`usage_report`] counts what was carried.
+//!   that the peer writes.
 
 mod adaptive_spin;
 mod admission;
 mod backpressure;
 pub(crate) mod broker;
 mod broker_messages;
-pub(crate) mod clock;
 mod connection_watch;
 mod cpu_contention;
 mod detach;
@@ -42,11 +41,9 @@ mod epoll_wakeup;
 pub(crate) mod fast_path;
 mod forgotten_links;
 mod fork;
-pub(crate) mod iovecs;
 mod kernel_check;
 mod kernel_fallback;
 mod kernel_socket;
-mod lifecycle;
 mod link_bitmap;
 mod link_words;
 mod links;
@@ -66,36 +63,38 @@ mod send;
 mod send_source;
 pub(crate) mod spin_budget;
 mod suspend;
+mod tcp_inq;
 mod timeouts;
 mod try_guard;
 mod unread;
 mod unread_links;
-pub(crate) mod usage_report;
 mod wake_latency;
 mod writer_lock;
 mod yield_cpu;
 
-use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::ffi::{c_char, c_int};
+use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use fork::{
-    after_fork, before_clone, before_fork, before_spawn, before_unseen_fork, before_vfork,
+    OwnDescriptors, after_fork, before_clone, before_fork, before_spawn, before_unseen_fork,
+    before_vfork,
 };
-use iovecs::Parts;
-pub(crate) use lifecycle::{begin, ends};
-use links::{Flag, Word};
+use links::Word;
 use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
-use route_lookup::{Route, call_suspended, link_for_call, link_for_send, route_of};
+pub(crate) use route_lookup::Route;
+use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{File, SendfileRequest};
+pub(crate) use tcp_inq::{left_behind, set_inq};
 pub(crate) use timeouts::{KernelPoll, KernelTimeout, Timeout};
 
 use crate::count_slots::{self, Release};
-use crate::table;
+use crate::iovecs::Parts;
 use crate::{
-    call_effects, fallback_ledger, fork_refcount, light, memory_owner, syscall_scan, unlinked_calls,
+    call_effects, fallback_ledger, fork_refcount, memory_owner, process_exit, unlinked_calls,
 };
+use crate::{clock, table};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -109,34 +108,75 @@ pub(crate) fn has_unread() -> bool {
     unread_links::is_any()
 }
 
+/// Starts carrying, with the daemon's socket of the environment. `false`: there is no broker.
+///
+/// # Safety
+/// Nobody else is in here; it is a string, or null.
+pub(crate) unsafe fn begin(socket: *const c_char) -> bool {
+    // SAFETY: as the caller says.
+    let has_broker = unsafe { broker::begin(socket) };
+    if has_broker {
+        connection_watch::begin();
+        links::turn_on();
+    }
+    has_broker
+}
+
+/// Ends all links of a process that is about to end.
+pub(crate) fn finish(end: process_exit::End) {
+    if links::is_on() {
+        kernel_fallback::finish();
+        process_exit::ends(end);
+    }
+}
+
+/// How many links there were, and how many bytes this process has put into their memory.
+pub(crate) fn link_counts() -> (u64, u64) {
+    links::count()
+}
+
+pub(crate) use broker_messages::set_handler as set_message_handler;
+
 /// A descriptor has a link.
 #[inline]
 pub(crate) fn has(fd: c_int) -> bool {
     links::has(fd)
 }
 
-/// A call that sends.
+/// The route of a call that sends.
+#[inline(always)]
+pub(crate) fn route_for_send(fd: c_int, flags: c_int) -> Route {
+    unread::reclaim_abandoned();
+    leave_if_flagged(fd, flags);
+    route_of(fd)
+}
+
+/// The route of a call that receives.
+#[inline(always)]
+pub(crate) fn route_for_receive(fd: c_int) -> Route {
+    unread::reclaim_abandoned();
+    route_of(fd)
+}
+
+/// Gives the kernel all that peers have not read: the call that follows may sleep.
+pub(crate) fn flush_unread() {
+    unread::flush_all();
+}
+
+/// The same, unless the call that follows on this descriptor does not sleep.
+pub(crate) fn flush_unread_before(fd: c_int, flags: c_int) {
+    unread::flush_before(fd, flags);
+}
+
+/// Sends by a route, or by the kernel where that has no link.
 #[inline(always)]
 pub(crate) fn send(
+    route: Route,
     fd: c_int,
     parts: impl FnOnce() -> Option<Parts<'static>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
-    if !links::is_on() {
-        return match light::token_of(fd) {
-            Some(at) => light::send(at, parts(), flags, || {}),
-            None => native(),
-        };
-    }
-    unread::reclaim_abandoned();
-    leave_if_flagged(fd, flags);
-    let route = route_of(fd);
-    if let Route::Unknown = route
-        && let Some(at) = light::token_of(fd)
-    {
-        return light::send(at, parts(), flags, unread::flush_all);
-    }
     if !matches!(route, Route::Ring(_)) {
         unread::flush_before(fd, flags);
     }
@@ -167,32 +207,22 @@ pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isiz
     sent
 }
 
-/// A call that receives.
+/// Receives by a route, or by the kernel where that has no link.
 #[inline(always)]
 pub(crate) fn receive(
+    route: Route,
     fd: c_int,
     parts: impl FnOnce() -> Option<Parts<'static>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
-    if !links::is_on() {
-        return match light::token_of(fd) {
-            Some(at) => light::receive(at, parts(), flags),
-            None => native(),
-        };
-    }
-    unread::reclaim_abandoned();
-    let link = match route_of(fd) {
+    let link = match route {
         Route::Ring(link) => link,
         Route::Suspended(link) => {
             unread::flush_before(fd, flags);
             return call_suspended(link, native);
         }
         Route::Unknown => {
-            if let Some(at) = light::token_of(fd) {
-                unread::flush_before(fd, flags);
-                return light::receive(at, parts(), flags);
-            }
             let found = offers::enter(fd);
             if !matches!(found, Found::Carried(_)) {
                 unread::flush_before(fd, flags);
@@ -265,52 +295,13 @@ pub(crate) fn leave(fd: c_int) {
     }
 }
 
-/// A library is about to be loaded.
-pub(crate) fn before_dlopen() {
-    if (links::is_on() || light::is_on()) && memory_owner::is_this_process() {
-        syscall_scan::loads(clock::now(), clock::SECOND);
-    }
-}
-
-/// The same, but for what has come by memory and was not received: that is read there.
+/// Leaves a socket to the kernel but for what has come by memory and was not received: that is read
+/// there.
 #[inline]
 pub(crate) fn leave_unread_here(fd: c_int) {
     if links::has(fd) {
         kernel_fallback::leave_but_read_here(fd);
     }
-}
-
-/// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
-pub(crate) fn set_inq(fd: c_int, value: c_int) {
-    if let Some(link) = links::enter(fd) {
-        if value == 0 {
-            link.clear_flag(Flag::ReportsUnread)
-        } else {
-            link.set_flag(Flag::ReportsUnread);
-            ANY_REPORTS_UNREAD.store(true, Ordering::Relaxed);
-        }
-        link.release();
-    }
-}
-
-/// Messages of some link have said so.
-static ANY_REPORTS_UNREAD: AtomicBool = AtomicBool::new(false);
-
-/// How many bytes are left behind those that were received by memory, if messages say so.
-pub(crate) fn left_behind(fd: c_int) -> Option<c_int> {
-    if !ANY_REPORTS_UNREAD.load(Ordering::Relaxed) {
-        return None;
-    }
-    let link = links::enter(fd)?;
-    let left = link.has(Flag::ReportsUnread).then(|| {
-        let left = kernel_socket::queued(fd).unwrap_or(0) + receive_queue::unread_bytes(link);
-        let information = || kernel_socket::Information::of(fd);
-        // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
-        let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
-        c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
-    });
-    link.release();
-    left
 }
 
 /// The kernel alone sends by a socket from now on.
@@ -577,15 +568,4 @@ pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
         (true, false, false) => "linked",
         (true, false, true) => "left",
     })
-}
-
-/// The list of a call that has one part.
-pub(crate) fn one_part(
-    bytes: *const c_void,
-    length: usize,
-    place: &mut [libc::iovec; 1],
-) -> Option<Parts<'static>> {
-    *place = iovecs::one(bytes, length);
-    // SAFETY: the caller keeps it for as long as its call.
-    unsafe { Parts::of(place.as_ptr(), 1) }
 }

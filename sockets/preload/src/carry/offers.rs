@@ -13,9 +13,9 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use super::links::{self, Flag, Link, Word};
 use super::members::NotJoinable;
 use super::{
-    admission, broker, broker_messages, clock, forgotten_links, kernel_fallback, kernel_socket,
-    members,
+    admission, broker, broker_messages, forgotten_links, kernel_fallback, kernel_socket, members,
 };
+use crate::clock;
 use crate::syscall_scan::Calls;
 use crate::table::{self, DESCRIPTORS};
 use crate::unlinked_calls::{self, count_one, uncount_one};

@@ -15,9 +15,9 @@ use super::offers::{self, Found};
 use super::reader_polling::Unread;
 use super::timeouts::{KernelPoll, Timeout};
 use super::{
-    broker_messages, clock, epoll, kernel_socket, reader_polling, receive_queue, unread,
-    wake_latency,
+    broker_messages, epoll, kernel_socket, reader_polling, receive_queue, unread, wake_latency,
 };
+use crate::clock;
 use crate::{memory_owner, unlinked_calls};
 
 /// Descriptors of a call that are looked through.

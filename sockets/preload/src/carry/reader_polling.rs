@@ -11,7 +11,8 @@ use super::epoll_slot::{EpollSlot, PollOutcome};
 use super::links::{Flag, Link, Memory, Word};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::{back_off, poll_time};
-use super::{clock, detach, forgotten_links};
+use super::{detach, forgotten_links};
+use crate::clock;
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;

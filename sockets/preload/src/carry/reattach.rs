@@ -16,7 +16,8 @@ use omniverb_formats::Direction;
 use super::admission::WORTH;
 use super::links::{self, Flag, Link, Memory, Word};
 use super::members::EpollSlot;
-use super::{clock, forgotten_links, offers, receive_queue, unread};
+use super::{forgotten_links, offers, receive_queue, unread};
+use crate::clock;
 use crate::fork_refcount;
 use crate::table::DESCRIPTORS;
 

@@ -13,7 +13,6 @@ use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 
-use super::iovecs::Parts;
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Memory, Word};
 use super::members::PollOutcome;
@@ -25,9 +24,11 @@ use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
-    adaptive_spin, broker_messages, clock, kernel_fallback, kernel_socket, members, send, unread,
+    adaptive_spin, broker_messages, kernel_fallback, kernel_socket, members, send, unread,
     wake_latency,
 };
+use crate::clock;
+use crate::iovecs::Parts;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;

@@ -7,8 +7,9 @@ use omniverb_connection::time_budget::{Spent, TimeBudget};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
+use super::kernel_socket;
 use super::links::{Flag, Link, Memory, Word};
-use super::{clock, kernel_socket};
+use crate::clock;
 
 /// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
 /// what it had written into a ring: longer than one takes that is doing so.

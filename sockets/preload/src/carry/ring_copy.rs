@@ -7,9 +7,9 @@ use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 
-use super::iovecs::Parts;
 use super::links::{Flag, Link, Memory, Word};
 use super::unread;
+use crate::iovecs::Parts;
 
 /// Flags of messages that change nothing about bytes in the ring.
 pub(super) const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;

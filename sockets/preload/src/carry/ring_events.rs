@@ -5,7 +5,8 @@ use core::ffi::c_int;
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Word};
 use super::members::NOT_OURS;
-use super::{clock, receive_queue};
+use super::receive_queue;
+use crate::clock;
 
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;

@@ -24,7 +24,7 @@ pub(super) fn link_for_send(
 }
 
 /// Which way bytes of a descriptor go.
-pub(super) enum Route {
+pub(crate) enum Route {
     /// It has a link with memory, held.
     Ring(Link),
     /// The same, by which nothing comes any more: all is the kernel's.

@@ -13,14 +13,15 @@ use omniverb_formats::link_layout::RING;
 use rustix::event::PollFlags;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
-use super::iovecs::Parts;
 use super::kernel_check::{self, Checked, ENDING};
 use super::links::{self, Flag, Link, Memory, Word};
 use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
 use super::unread::{self, is_same_socket, reclaim};
 use super::writer_lock::{lock, try_lock, unlock};
-use super::{broker, clock, forgotten_links, kernel_socket, unread_links, wake_latency};
+use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
+use crate::clock;
+use crate::iovecs::Parts;
 use crate::next_functions::next_poll;
 
 /// The fewest bytes that the kernel has to have room for.

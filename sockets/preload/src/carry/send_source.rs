@@ -9,9 +9,9 @@ use omniverb_formats::direction::Stretch;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::iovecs::{self, Parts};
 use super::links::{Link, Memory};
 use super::unread;
+use crate::iovecs::{self, Parts};
 use crate::next_functions::{next_sendfile, next_sendmsg};
 
 /// The kernel sends no more by one call (sendfile(2)).

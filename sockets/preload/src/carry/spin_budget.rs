@@ -6,8 +6,9 @@
 //! for each message. But the kernel lets who wakes run before one who computes all the time, and
 //! who only looks not ([`super::cpu_contention`]).
 
+use super::cpu_contention;
 use super::yield_cpu::{self, Ran, Sleep};
-use super::{clock, cpu_contention};
+use crate::clock;
 
 /// So often others may have the processor before that counts. Where all have something to do what
 /// is waited for has come by then; where all only look, none of them is to do it for long.

@@ -11,7 +11,8 @@ use core::sync::atomic::Ordering;
 
 use super::links::{Flag, Link, Word};
 use super::send::AT_ONCE;
-use super::{clock, kernel_fallback, kernel_socket, reattach};
+use super::{kernel_fallback, kernel_socket, reattach};
+use crate::clock;
 
 /// Small messages that the kernel had to send, after which it is looked what the link has carried
 /// meanwhile: of a first link, whose ends may have to find together, and of one that comes again.

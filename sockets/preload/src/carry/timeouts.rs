@@ -8,7 +8,7 @@ use core::ffi::c_int;
 
 use libc::timespec;
 
-use super::clock;
+use crate::clock;
 
 /// In milliseconds: the least that `epoll_wait` knows.
 pub(super) const SHORT_MS: c_int = 1;

@@ -16,7 +16,8 @@ use rustix::thread::sched_yield;
 use super::links::{self, Flag, Link, Memory, Word};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, lock, unlock};
-use super::{broker, clock, kernel_socket};
+use super::{broker, kernel_socket};
+use crate::clock;
 use crate::memory_owner;
 
 /// How often whoever takes bytes back is waited for, how often of these only by giving the

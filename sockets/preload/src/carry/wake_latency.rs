@@ -14,8 +14,8 @@ use omniverb_connection::backoff::{self, moving_average};
 use omniverb_formats::link_layout::{self, RANG};
 use omniverb_ring::WordMemory;
 
-use super::clock;
 use super::links::{Link, Word};
+use crate::clock;
 
 /// How long is looked at least, and at most.
 const LEAST: u64 = 3 * clock::MOMENT;

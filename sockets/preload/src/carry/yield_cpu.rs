@@ -15,7 +15,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_connection::backoff;
 use rustix::thread::sched_yield;
 
-use super::{clock, cpu_contention};
+use super::cpu_contention;
+use crate::clock;
 
 /// Somebody else has run, if giving the processor away took as long: two switches at least.
 const SWITCH: u64 = clock::MOMENT >> 5;

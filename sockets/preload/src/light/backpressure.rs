@@ -12,9 +12,9 @@ use super::descriptors::Token;
 use super::lanes::{self, Soon};
 use super::state::{State, with};
 use super::waiting::Waits;
-use crate::carry::clock;
-use crate::carry::iovecs::Parts;
 use crate::carry::spin_budget::SpinBudget;
+use crate::clock;
+use crate::iovecs::Parts;
 
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
 /// twice as long at most, as [`SpinBudget`] has it: then it sleeps, and hears signals.)

@@ -33,7 +33,7 @@ use super::socket_addresses::{self, Family};
 use super::state::{State, with};
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
-use crate::carry::clock;
+use crate::clock;
 use crate::errno::{errno, fails, keeping_errno};
 use crate::fork_refcount;
 use crate::library_fds;

@@ -19,7 +19,7 @@ use super::descriptors::{self, Token};
 use super::epoll_sets;
 use super::lanes::{Before, Takes, handle};
 use super::state::State;
-use crate::carry::iovecs::Parts;
+use crate::iovecs::Parts;
 use crate::shared_memory::Memory;
 use crate::table;
 

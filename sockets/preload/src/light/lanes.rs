@@ -23,7 +23,7 @@ use super::descriptors::Token;
 use super::memory::{CHANNELS, SLOTS};
 use super::{doorbell, lock};
 use crate::carry::broker as mail;
-use crate::carry::iovecs::Parts;
+use crate::iovecs::Parts;
 use crate::memory_owner::{self, LaneGuard};
 use crate::shared_memory::Memory;
 use crate::table_memory::Pieces;

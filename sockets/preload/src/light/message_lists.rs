@@ -9,8 +9,8 @@ use super::descriptors::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
 use super::{msg_trunc, token_of};
-use crate::carry::iovecs::IOV_MAX;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
+use crate::iovecs::IOV_MAX;
 
 /// Messages of one call, at most (sendmmsg(2)).
 const MESSAGES: u32 = 1024;

@@ -75,8 +75,8 @@ pub(crate) use polling::Selected;
 use state::with;
 pub(crate) use waiting::Waits;
 
-use crate::carry::iovecs::Parts;
 use crate::errno::{fails, keeping_errno};
+use crate::iovecs::Parts;
 use crate::memory_owner;
 use crate::table::{self, DESCRIPTORS};
 
@@ -94,7 +94,9 @@ const PIECE: usize = 16 << 10;
 
 /// At the start of the program: connections are light.
 pub(crate) fn begin() {
-    enabled::begin();
+    if enabled::begin() {
+        crate::carry::set_message_handler(take_messages);
+    }
 }
 
 /// At the start of the program: those to addresses in these ranges are, if there are any.
@@ -104,7 +106,7 @@ pub(crate) fn begin() {
 pub(crate) unsafe fn begin_within(text: &CStr) {
     // SAFETY: as the caller says.
     if unsafe { address_ranges::begin(text) } {
-        enabled::begin();
+        begin();
     }
 }
 
@@ -126,7 +128,7 @@ pub(crate) fn is_on() -> bool {
 pub(crate) use enabled::is_begun;
 
 /// What has come from the broker is taken, for all who hear of it.
-pub(crate) fn take_mail() {
+fn take_messages() {
     _ = with(broker::take);
 }
 
@@ -473,7 +475,7 @@ pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, coun
         if got == 0 {
             return sent as isize;
         }
-        let part = crate::carry::iovecs::one(to, got);
+        let part = crate::iovecs::one(to, got);
         let done = send(token, Parts::new(&part), 0, || {});
         let Ok(done) = usize::try_from(done) else { break };
         sent += done;

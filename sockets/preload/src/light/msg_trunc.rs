@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use super::descriptors::Token;
 use super::state::with;
 use super::transfer::receive;
-use crate::carry::iovecs::{self, Parts};
+use crate::iovecs::{self, Parts};
 
 /// Bytes that are dropped at a time.
 const PIECE: usize = 16 << 10;

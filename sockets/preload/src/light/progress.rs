@@ -16,7 +16,7 @@ use super::memory::SLOTS;
 use super::reconnect::{Left, Loss};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
-use crate::carry::clock;
+use crate::clock;
 
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.

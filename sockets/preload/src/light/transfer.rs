@@ -17,8 +17,8 @@ use super::lanes::{self, Takes};
 use super::state::{State, with};
 use super::waiting::{Waits, until};
 use crate::carry::broker as mail;
-use crate::carry::iovecs::Parts;
 use crate::errno;
+use crate::iovecs::Parts;
 
 /// The least room in a channel that bytes are put into.
 const LEAST: usize = FOR_ANSWERS + 1024;

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::lane_assignment::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
-use crate::carry::clock;
 use crate::carry::spin_budget::SpinBudget;
+use crate::clock;
 use crate::errno::errno;
 
 /// How long a look lasts: some 60 us.

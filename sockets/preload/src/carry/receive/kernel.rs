@@ -6,8 +6,10 @@ use core::ffi::c_int;
 use super::super::links::Word;
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
-use super::super::{adaptive_spin, clock, iovecs, kernel_socket, unread};
+use super::super::{adaptive_spin, kernel_socket, unread};
 use super::{Call, Step};
+use crate::clock;
+use crate::iovecs;
 use crate::next_functions::{next_poll, next_recvmsg};
 
 impl<N: Fn() -> isize> Call<'_, N> {

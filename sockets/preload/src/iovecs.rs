@@ -22,6 +22,17 @@ pub(crate) fn one(bytes: *const c_void, length: usize) -> [libc::iovec; 1] {
     [libc::iovec { iov_base: bytes.cast_mut(), iov_len: length }]
 }
 
+/// The list of a call that has one part. `place` lives as long as the call.
+pub(crate) fn one_part(
+    bytes: *const c_void,
+    length: usize,
+    place: &mut [libc::iovec; 1],
+) -> Option<Parts<'static>> {
+    *place = one(bytes, length);
+    // SAFETY: the caller keeps it for as long as its call.
+    unsafe { Parts::of(place.as_ptr(), 1) }
+}
+
 impl<'a> Parts<'a> {
     /// `None` if only the kernel knows what is wrong with them.
     pub(crate) fn new(all: &'a [libc::iovec]) -> Option<Self> {

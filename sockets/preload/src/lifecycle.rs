@@ -1,11 +1,11 @@
-//! Starts carrying in a process, and ends it.
+//! Starts carried and light connections in a process, and ends them.
 
 use core::ffi::CStr;
 
-use super::{broker, connection_watch, kernel_fallback, links, usage_report};
-use crate::{light, memory_owner, process_exit};
+use crate::process_exit::End;
+use crate::{carry, light, memory_owner, usage_report};
 
-/// At the start of the program.
+/// Starts what `OMNIVERB_SOCKETS` asks for, before the program's `main`.
 pub(crate) fn begin() {
     // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
     unsafe {
@@ -17,13 +17,11 @@ pub(crate) fn begin() {
             _ => return,
         };
         if !memory_owner::detects_forks()
-            || !broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr()))
+            || !carry::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr()))
         {
             return;
         }
         usage_report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
-        connection_watch::begin();
-        links::turn_on();
         if is_light {
             // Connections that cannot be are carried.
             light::begin();
@@ -36,15 +34,14 @@ pub(crate) fn begin() {
     }
 }
 
-/// The process is about to end.
-pub(crate) fn ends(end: process_exit::End) {
+/// Ends all connections as the process is about to end.
+pub(crate) fn finish(end: End) {
     if !memory_owner::is_this_process() {
         return;
     }
-    let is_on = links::is_on();
-    usage_report::write([is_on.then(links::count), light::is_on().then(light::count)]);
-    if is_on {
-        kernel_fallback::finish();
-        process_exit::ends(end);
-    }
+    usage_report::write([
+        carry::is_on().then(carry::link_counts),
+        light::is_on().then(light::count),
+    ]);
+    carry::finish(end);
 }

@@ -1,0 +1,56 @@
+//! Decides which transport moves the bytes of a call: a link, a light connection or the kernel.
+//!
+//! [`crate::carry`] and [`crate::light`] do not know of this, nor does the first of the second.
+
+use core::ffi::c_int;
+
+use crate::carry::{self, Route};
+use crate::iovecs::Parts;
+use crate::light;
+
+/// Sends by what moves the bytes of this descriptor. `native`: the kernel's call.
+#[inline(always)]
+pub(crate) fn send(
+    fd: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !carry::is_on() {
+        return match light::token_of(fd) {
+            Some(at) => light::send(at, parts(), flags, || {}),
+            None => native(),
+        };
+    }
+    let route = carry::route_for_send(fd, flags);
+    if let Route::Unknown = route
+        && let Some(at) = light::token_of(fd)
+    {
+        return light::send(at, parts(), flags, carry::flush_unread);
+    }
+    carry::send(route, fd, parts, flags, native)
+}
+
+/// Receives by what moves the bytes of this descriptor. `native`: the kernel's call.
+#[inline(always)]
+pub(crate) fn receive(
+    fd: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !carry::is_on() {
+        return match light::token_of(fd) {
+            Some(at) => light::receive(at, parts(), flags),
+            None => native(),
+        };
+    }
+    let route = carry::route_for_receive(fd);
+    if let Route::Unknown = route
+        && let Some(at) = light::token_of(fd)
+    {
+        carry::flush_unread_before(fd, flags);
+        return light::receive(at, parts(), flags);
+    }
+    carry::receive(route, fd, parts, flags, native)
+}
