@@ -1,13 +1,13 @@
 //! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
 //! what is said to the broker, and by it.
 
-use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
-use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, RING, SAID, POLLING};
-use omniverb_formats::fallback_ledger::Kept;
-use omniverb_formats::gateway_message::{LONGEST, GatewayMessage, Sent};
 use omniverb_formats::broker_message::{Reply, Request};
-use omniverb_formats::mirror::{Mirror, Scope};
+use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
+use omniverb_formats::fallback_ledger::Kept;
+use omniverb_formats::gateway_message::{GatewayMessage, LONGEST, Sent};
+use omniverb_formats::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING, SAID};
 use omniverb_formats::listing::Row;
+use omniverb_formats::mirror::{Mirror, Scope};
 use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};

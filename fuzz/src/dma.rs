@@ -1,6 +1,6 @@
 //! A node of the DMA API whose peer says anything, while buffers are used and withdrawn.
 
-use omniverb_announce::{Announced, PeerBuffers, MESSAGE_BYTES, Message};
+use omniverb_announce::{Announced, MESSAGE_BYTES, Message, PeerBuffers};
 
 use crate::Random;
 use omniverb_terms::Rkey;

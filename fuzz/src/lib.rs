@@ -267,12 +267,12 @@ pub fn hostile_daemon(bytes: &[u8]) {
 
 /// A process of which another imports, and one that imports, where the other says anything.
 pub fn imports(bytes: &[u8]) {
-    omniverb_client::testing::hostile_importer(bytes);
+    omniverb_client::testing::imports(bytes);
 }
 
 /// Two processes that have a queue pair of an XRC domain open, where the other says anything.
 pub fn opened(bytes: &[u8]) {
-    omniverb_client::testing::hostile_opener(bytes);
+    omniverb_client::testing::opened(bytes);
 }
 
 /// What the kernel says of interfaces and addresses.

@@ -10,12 +10,14 @@ mod datagram;
 mod flow;
 #[allow(dead_code)]
 #[path = "../../app/rdmacm/src/rsocket/wire_format.rs"]
-mod format;
+mod wire_format;
 
 use datagram::{Knock, Purpose, ROUTE_BYTES};
 use flow::{Reading, Receiver, Sender, Steps};
-use format::{BYTE_ORDER, ByteOrder, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACES, Place};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire_format::{
+    BYTE_ORDER, ByteOrder, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACES, Place,
+};
 
 /// Bytes of each buffer.
 const BUFFER: u32 = 8192;

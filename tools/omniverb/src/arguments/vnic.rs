@@ -68,7 +68,7 @@ pub struct PolicyOptions {
     /// behind later ones), `corrupt=1%` (packets are dropped by their checksum), `mark=1%`
     /// ("congestion experienced"), `delay=2ms`, `jitter=1ms`, `limit=1000` (packets that may be
     /// delayed at a time; more are lost), `seed=7` (the same seed decides the same about the same
-    /// packets). Times have units: ns, us, ms or s.
+    /// packets). Times have units: us, ms or s.
     ///
     /// Faults happen to packets that arrive for the device, from the wire or forwarded: set them at
     /// both ends for both directions. The list replaces all that were set before. A device with
