@@ -24,7 +24,7 @@ from harness import process  # noqa: E402
 from harness.case import Failure, check  # noqa: E402
 from harness.containers import Pair  # noqa: E402
 from harness.host import Hosts  # noqa: E402
-from harness.plain import PlainPair  # noqa: E402
+from harness.unprivileged import PlainPair  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 PLACES = {"processes": PlainPair, "containers": Pair, "hosts": Hosts}

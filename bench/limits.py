@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from cases import liveness  # noqa: E402
-from harness import cm_floods, duet, floods, process, rates  # noqa: E402
+from harness import cm_floods, duet, floods, process, rate_limits  # noqa: E402
 from harness.by_address import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
@@ -48,9 +48,9 @@ def verdict(met):
 
 def steady(stage, vnics, length):
     """So many vNICs, each with the same limit, for so many seconds."""
-    limited = rates.Limited(stage, vnics)
+    limited = rate_limits.Limited(stage, vnics)
     try:
-        found, seconds = rates.steady(limited, vnics, RATE, length)
+        found, seconds = rate_limits.steady(limited, vnics, RATE, length)
     finally:
         limited.close()
     return {"vnics": vnics, "rate": RATE, "seconds": length, "rates": found,
@@ -60,9 +60,9 @@ def steady(stage, vnics, length):
 
 def changes(stage, wanted):
     """One vNIC whose limit changes to each of these while it sends."""
-    limited = rates.Limited(stage, 2)
+    limited = rate_limits.Limited(stage, 2)
     try:
-        made, operations = rates.changes(limited, wanted)
+        made, operations = rate_limits.changes(limited, wanted)
     finally:
         limited.close()
     took = [{"rate": one.wanted, "seconds": one.took, "got": one.got} for one in made]

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 
-from table import RULE, Reasons, fact, paragraph, quiet, read_options, say, shell
+from report import RULE, Reasons, fact, paragraph, quiet, read_options, say, shell
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -10,7 +10,7 @@ import time
 from types import SimpleNamespace
 
 from demo import ROOT, number, only_row, say_host
-from table import RULE, Reasons, fact, paragraph, quiet, read_options, say
+from report import RULE, Reasons, fact, paragraph, quiet, read_options, say
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True

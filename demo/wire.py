@@ -8,7 +8,7 @@ import sys
 import time
 
 from demo import ROOT, begin, conclude, measure, say_host, view
-from table import RULE, fact, paragraph, quiet, say, shell
+from report import RULE, fact, paragraph, quiet, say, shell
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True

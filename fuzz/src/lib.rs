@@ -19,8 +19,8 @@ mod attack;
 #[path = "../../rnic/device/tests/device/far.rs"]
 mod far;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/memory.rs"]
-mod memory;
+#[path = "../../rnic/device/tests/device/guarded_buffer.rs"]
+mod guarded_buffer;
 #[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/pair.rs"]
 mod pair;

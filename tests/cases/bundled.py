@@ -5,7 +5,7 @@ import functools
 
 from harness.case import Case, Group, check
 from harness.containers import Pair
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 _FOLDER = "/opt/programs/bundled"
 _EXTENSION = f"{_FOLDER}/package/extension.so"

@@ -8,7 +8,7 @@ from harness import duet, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import Daemon, as_user, environment
-from harness.plain import UID, PlainPair
+from harness.unprivileged import UID, PlainPair
 
 
 def _exit_status_passes(pair):

@@ -11,8 +11,8 @@ import functools
 from harness import staging
 from harness.case import WAITS, Case, Group, Skip
 from harness.containers import Pair
-from harness.plain import PlainPair
 from harness.suites import Suite, judge
+from harness.unprivileged import PlainPair
 
 from cases.pyverbs import under_faults
 

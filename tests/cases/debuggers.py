@@ -5,8 +5,8 @@ import re
 
 from harness import duet, process
 from harness.case import POLLS, Case, Group, check
-from harness.plain import PlainPair
 from harness.staging import ROOT
+from harness.unprivileged import PlainPair
 
 _STATUS = 9  # of who has found something
 

@@ -16,7 +16,7 @@ from harness.case import CROWDS, POLLS, Case, Group, Skip, check
 from harness.containers import Pair
 from harness.daemon import forgotten
 from harness.host import Hosts
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 from cases.rdma_cm import daemons, forwarded
 

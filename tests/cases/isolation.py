@@ -10,7 +10,7 @@ from harness import duet, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Container, Pair
 from harness.network import Namespace, Switch
-from harness.plain import UID, Place
+from harness.unprivileged import UID, Place
 
 
 class _Neighbours:

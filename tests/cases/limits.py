@@ -8,7 +8,7 @@ from harness import duet, process
 from harness.case import Case, Failure, Group, check
 from harness.containers import Pair
 from harness.host import Hosts
-from harness.rates import Limited
+from harness.rate_limits import Limited
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from harness import process
 from harness.case import ALONE, CROWDS, Case, Failure, Group, check
 from harness.host import Hosts
 from harness.observers import Observers
-from harness.plain import UID, Place
+from harness.unprivileged import UID, Place
 
 # How often each of these has to get on, and after how many seconds it is taken for never:
 #   fresh       a new process opens the device, makes and ends a queue pair

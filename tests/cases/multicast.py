@@ -12,7 +12,7 @@ from harness.by_address import Side
 from harness.case import CROWDS, POLLS, Case, Group, check
 from harness.containers import Pair
 from harness.host import Hosts
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 from cases.rdma_cm import daemons, forwarded, quiet
 

@@ -11,7 +11,7 @@ from harness import duet, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import environment
-from harness.plain import UID
+from harness.unprivileged import UID
 
 _AUDIT = "audit = true\n"
 

@@ -9,7 +9,7 @@ import time
 from harness import duet, process
 from harness.case import Case, Group, check
 from harness.containers import Pair
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 
 @contextlib.contextmanager

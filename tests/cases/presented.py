@@ -13,7 +13,7 @@ from harness import duet, process
 from harness.case import Case, Group, Skip, check
 from harness.containers import Pair
 from harness.daemon import as_user, environment
-from harness.plain import UID, PlainPair
+from harness.unprivileged import UID, PlainPair
 
 from cases.forwarded import forwarding
 

@@ -8,7 +8,7 @@ from harness import staging
 from harness.case import Case, Group
 from harness.containers import Pair
 from harness.daemon import forgotten
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 # Where the programs run: one container, or an ordinary user's processes.
 SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))

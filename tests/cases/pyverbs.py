@@ -14,8 +14,8 @@ from harness import pairings, process
 from harness.attached import Device
 from harness.case import CARRIED, WAITS, Case, Group, check
 from harness.containers import Pair
-from harness.plain import PlainPair
 from harness.suites import Suite, debian, judge, unreliable
+from harness.unprivileged import PlainPair
 
 from cases.forwarded import forwarding
 

@@ -11,7 +11,7 @@ from cases import rdma_cm
 from harness import duet, process
 from harness.by_address import Side
 from harness.case import Case, Group, check
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 # Three hundred transfers: name, bytes, transfers, rounds, and then as much as anybody measures.
 _SHORT = ["-S", "5000", "-C", "30", "-I", "10"]

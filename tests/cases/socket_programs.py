@@ -15,10 +15,10 @@ import time
 from cases import carry, light, sockets
 from harness import scenarios
 from harness.case import WAITS, Case, Failure, Group, check
-from harness.scenarios import (chain, database, interpreters, own, runtimes, shell, stores, streams,
+from harness.scenarios import (chain, database, interpreters, own, runtimes, ssh, stores, streams,
                                tools, web)
 
-_MODULES = [own, streams, stores, web, database, shell, interpreters, runtimes, chain, tools]
+_MODULES = [own, streams, stores, web, database, ssh, interpreters, runtimes, chain, tools]
 # Times that a scenario is run until bytes were carried: on a busy machine a short one may be over
 # before there is a link.
 _TURNS = 6

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from harness import duet, process
 from harness.case import POLLS, Case, Failure, Group, check
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 
 def _calls(summary):

@@ -3,7 +3,7 @@ say nothing."""
 
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
-from harness.plain import PlainPair
+from harness.unprivileged import PlainPair
 
 _MANNERS = ["/opt/programs/manners", "attributes_that_drivers_take_and_refuse"]
 # What that program is refused, in parts of lines.

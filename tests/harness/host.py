@@ -15,7 +15,7 @@ from .case import Failure
 from .containers import Container
 from .daemon import Daemon, environment
 from .network import Cable, Namespace, Switch
-from .plain import Place
+from .unprivileged import Place
 
 
 class Host:

@@ -17,7 +17,7 @@ use rustix::fd::{BorrowedFd, IntoRawFd};
 
 use crate::errno::outcome;
 use crate::verbs::context::ContextShell;
-use crate::verbs::qp::QpShell;
+use crate::verbs::qp_handle::QpShell;
 
 /// A library's hold on the client.
 pub struct Opened {

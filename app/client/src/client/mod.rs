@@ -4,7 +4,7 @@
 
 mod captures;
 mod daemon_events;
-mod device_sharing;
+mod device_export;
 mod explain_qp;
 mod hidden_qps;
 mod link_attachment;
@@ -23,7 +23,7 @@ mod shared_qp_admission;
 mod shared_qp_openers;
 mod xrc_srq_links;
 
-pub use self::device_sharing::{Offer, is_command_file};
+pub use self::device_export::{Offer, is_command_file};
 pub use self::memory_registration::{REGIONS_MAX, Wish};
 pub use self::open_shared_qp::OpenedQp;
 pub use self::secondary_libraries::Answer;

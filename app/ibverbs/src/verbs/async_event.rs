@@ -10,7 +10,7 @@ use omniverb_device::AsyncEvent;
 
 use super::context::ContextShell;
 use super::event_wait::{acknowledge, take_event};
-use super::{cq::CqShell, qp::QpShell, srq::SrqShell};
+use super::{cq::CqShell, qp_handle::QpShell, srq::SrqShell};
 
 /// What kind of object an event is about.
 enum Subject {

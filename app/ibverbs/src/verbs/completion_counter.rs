@@ -10,7 +10,7 @@ use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::object_limits::COUNTER_COUNT_MAX;
-use super::qp::QpShell;
+use super::qp_handle::QpShell;
 use crate::errno::null;
 use crate::refusal_log::refused;
 

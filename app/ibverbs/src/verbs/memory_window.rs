@@ -10,7 +10,7 @@ use omniverb_terms::{Errno, Rkey};
 
 use super::context::ContextShell;
 use super::protection_domain::PdShell;
-use super::qp::QpShell;
+use super::qp_handle::QpShell;
 use crate::errno::{null, outcome, post_error};
 use crate::refusal_log::refused;
 

@@ -6,7 +6,7 @@ use omniverb_abi::{ibv_gid, ibv_qp};
 use omniverb_terms::{Errno, Gid, Service};
 
 use super::context::ContextShell;
-use super::qp::QpShell;
+use super::qp_handle::QpShell;
 use crate::errno::outcome;
 use crate::refusal_log::{of_daemon, refused};
 

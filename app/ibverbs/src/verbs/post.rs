@@ -11,7 +11,7 @@ use omniverb_terms::{Errno, Qkey, Qpn, Rkey, Service};
 
 use super::address_handle::AhShell;
 use super::memory_window::{bind_work, end_work, may_have};
-use super::qp::QpShell;
+use super::qp_handle::QpShell;
 use crate::errno::{post_error, too_many};
 use crate::refusal_log::not_posted;
 

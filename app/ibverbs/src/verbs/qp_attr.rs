@@ -11,8 +11,8 @@ use omniverb_terms::{Errno, Qkey, Qpn};
 
 use super::address_handle::{resolve, route};
 use super::context::ContextShell;
-use super::qp::{QpShell, SharedRoute, granted};
 use super::qp_attr_codec::{Gids, attr_of, words};
+use super::qp_handle::{QpShell, SharedRoute, granted};
 use crate::refusal_log::{of_daemon, refused};
 
 /// PSNs and numbers of queue pairs have 24 bits; devices leave the others out.

@@ -19,7 +19,7 @@ use super::context::ContextShell;
 use super::cq::CqShell;
 use super::parent_domain_allocators::{Loans, Resource};
 use super::protection_domain::PdShell;
-use super::qp::{QpShell, granted};
+use super::qp_handle::{QpShell, granted};
 use super::srq::SrqShell;
 use super::xrc_domain::XrcdShell;
 use super::{qp_ex, work_request_builder};

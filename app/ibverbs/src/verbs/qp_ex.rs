@@ -18,7 +18,7 @@ use omniverb_terms::{Errno, Lkey, Placement, Qkey, Qpn, Rkey, Selectivity};
 
 use super::address_handle::AhShell;
 use super::memory_window::{bind_work, end_work, may_have};
-use super::qp::QpShell;
+use super::qp_handle::QpShell;
 use super::work_request_builder::{Builder, Request};
 
 /// Fills the operations that were asked for.

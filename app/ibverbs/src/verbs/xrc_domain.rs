@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::context::ContextShell;
 use super::object_counts::Users;
-use super::qp::SharedRoute;
+use super::qp_handle::SharedRoute;
 use crate::errno::null;
 use crate::refusal_log::refused;
 

@@ -1,6 +1,6 @@
 //! One capture: its file, its counts.
 
-use super::task::Summary;
+use super::command::Summary;
 use crate::recorder::queue::PacketQueue;
 use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::pcap::{self, Envelope};

@@ -7,14 +7,14 @@
 //! waits for this thread: whoever has something for it and finds no room counts it and goes on.
 
 mod capture;
-mod process;
-mod processes;
+mod command;
 pub(crate) mod queue;
 pub(crate) mod rebuild;
-mod task;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod traced_process;
+mod traced_processes;
 
 use crate::recorder::queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
@@ -27,9 +27,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
-use self::task::Task;
+use self::command::Task;
+pub use command::Summary;
 pub use rebuild::TracedEnd;
-pub use task::Summary;
 
 /// Budget: the share of what captures may keep for what processes tell; packets of the engine have
 /// the rest.

@@ -7,10 +7,10 @@
 mod tests;
 
 use super::capture::Capture;
-use super::process::{Process, TracedLink, Turn};
-use super::processes::Processes;
+use super::command::{Summary, Task};
 use super::rebuild::rebuild;
-use super::task::{Summary, Task};
+use super::traced_process::{Process, TracedLink, Turn};
+use super::traced_processes::Processes;
 use crate::recorder::queue::CapturedPacket;
 use crate::room::{Part, Room};
 use omniverb_link::Trace;

@@ -3,7 +3,7 @@
 //! random. Whatever goes which way, the memory holds what was written, in the order it was written.
 
 mod again;
-mod dying;
+mod dead_process;
 mod lacking;
 mod late;
 mod leaving;

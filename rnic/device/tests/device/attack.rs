@@ -1,7 +1,7 @@
 //! A device whose peer does whatever some bytes say: used with random bytes here, and by the
 //! fuzzer (`fuzz/`).
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{
     Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };

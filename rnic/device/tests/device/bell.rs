@@ -1,6 +1,6 @@
 //! Who is told of news and how: watched links, ready bits, kicks, and notifications that got lost.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
 use crate::world::Channel;

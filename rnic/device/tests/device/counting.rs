@@ -1,6 +1,6 @@
 //! Completion counters: what counts as what, also what gives no completion in a CQ.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state, try_post,
 };

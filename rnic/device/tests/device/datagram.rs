@@ -1,6 +1,6 @@
 //! UD: finding the peer, the header in front, what is dropped without a word.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, whole};
 use omniverb_device::limits::{

@@ -1,7 +1,7 @@
 //! A peer whose process has ended, as the kernel says where requesters look, before the daemon has
 //! said anything.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive};
 use crate::work::{Work, remote, whole};
 use omniverb_device::status;

@@ -2,7 +2,7 @@
 
 use crate::engine::{PEER, RINGS, deliver, drain, options, ready};
 use crate::far::{self, WHOLE};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;

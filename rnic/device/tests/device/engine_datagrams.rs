@@ -2,7 +2,7 @@
 
 use crate::engine::{PEER, RINGS, SMALL, drain, options, ready};
 use crate::far::{self, respond};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;

@@ -4,7 +4,7 @@
 
 use crate::engine::{PEER, RINGS, drain, options, ready};
 use crate::far::{self, PACKET, WHOLE, respond, take};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };

@@ -1,6 +1,6 @@
 //! ATOMIC WRITE and FLUSH: what they do, which way they go, and who refuses them.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, try_post};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::page_grants::Grant;

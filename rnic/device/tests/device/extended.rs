@@ -1,7 +1,7 @@
 //! XRC: the sender names a shared receive queue, the receiver finds it in its domain.
 
 use crate::attack::appear;
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;

@@ -1,7 +1,7 @@
 //! Several extents of one region, against a simple model: for every byte, which way it went. The
 //! grants lead to a *shadow* of the region, as in `mapped`.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post};
 use crate::work::{Work, part, remote};
 use omniverb_device::page_grants::{Denied, Grant};

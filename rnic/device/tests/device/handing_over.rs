@@ -1,6 +1,6 @@
 //! XRC over processes: requests for SRQs of another part of the domain go on to who has it.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Joint, Options, PD, Pair, gid, outcomes, poll, post, to_init, to_rtr, to_state};
 use crate::script::Script;
 use crate::work::{Work, part, remote, whole};

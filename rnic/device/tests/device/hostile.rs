@@ -2,7 +2,7 @@
 //! goes on serving others.
 
 use crate::attack::{Victim, run};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post};
 use crate::script::Script;
 use crate::work::{Work, whole};

@@ -1,6 +1,6 @@
 //! The life of a queue pair: states, what each allows, coming and going of links.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state, try_post,
 };

@@ -1,7 +1,7 @@
 //! One-sided operations through granted mappings. The grants here lead to a *shadow* of the
 //! region, not to the region: so one sees which way an operation went.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
 use crate::work::{Work, part, remote};
 use omniverb_device::page_grants::{Backing, Grant};

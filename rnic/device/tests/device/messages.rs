@@ -1,6 +1,6 @@
 //! Every operation of RC and UC, at many sizes: the bytes, the completions, the immediate data.
 
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post, receive};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::{Sge, Signaling, Wc, send_flags, status, wc_flags, wc_opcode};

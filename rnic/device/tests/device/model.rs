@@ -4,7 +4,7 @@
 pub mod parts;
 
 use self::parts::{AREA, Flow, Message, Random, Receives, flow};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
 use crate::work::{Work, remote};
 use omniverb_device::page_grants::{Denied, Grant};

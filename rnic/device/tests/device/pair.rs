@@ -1,7 +1,7 @@
 //! The bench: two devices, a clock that stands still, and links between them.
 
 use crate::far::Relay;
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::work::Work;
 use crate::world::{Handle, Ringer, World};
 use omniverb_device::FarEnd;

@@ -1,7 +1,7 @@
 //! A receive is checked for the bytes that a message touches, not for its whole list: as rdma_rxe
 //! and hardware do it.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, PD, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;

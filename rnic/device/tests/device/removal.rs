@@ -1,7 +1,7 @@
 //! When a region is removed, whoever was in the middle of using it for a peer has finished: the
 //! application may free the memory.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, poll, post, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
 use omniverb_terms::Service;

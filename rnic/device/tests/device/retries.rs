@@ -1,6 +1,6 @@
 //! Receivers that are not ready, peers that are silent, and for how long either is borne.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
 use omniverb_device::qp_attributes::State;
@@ -274,7 +274,7 @@ fn a_dead_peer_ends_everything_at_once() {
         (11, status::WR_FLUSH_ERR),
     ];
     assert_eq!(outcomes(&qps[0].send_cq), expected);
-    assert_eq!(to.read(0, 8), crate::memory::pattern(8, 2));
+    assert_eq!(to.read(0, 8), crate::guarded_buffer::pattern(8, 2));
     assert_eq!(pair.sides[0].events(), [AsyncEvent::QpFatal]);
     // Twice is as good as once, and strangers' deaths are nobody's business.
     qps[0].peer_died(qps[1].number);

@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;

@@ -1,7 +1,7 @@
 //! Sources: payload that stays in a region which the far end has mapped, and when it does not.
 
 use crate::engine::{drain, options, ready};
-use crate::memory::{Buffer, pattern};
+use crate::guarded_buffer::{Buffer, pattern};
 use crate::pair::{Options, Pair, outcomes, post};
 use crate::work::{Work, part};
 use omniverb_device::memory_region::NO_RKEY;

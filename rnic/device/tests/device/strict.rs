@@ -1,6 +1,6 @@
 //! A strict device: direct links forgive no more than a wire.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive};
 use crate::work::{Work, whole};
 use omniverb_device::qp_attributes::{QpAttributes, State};

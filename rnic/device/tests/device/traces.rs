@@ -1,6 +1,6 @@
 //! What a queue pair tells while packets are captured: every request and every answer, once.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::FarEnd;

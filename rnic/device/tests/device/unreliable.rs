@@ -1,6 +1,6 @@
 //! UC: messages get lost, wholly, and the next one arrives.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{
     Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };

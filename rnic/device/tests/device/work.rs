@@ -1,6 +1,6 @@
 //! Work requests, spelled shortly.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;

@@ -275,7 +275,7 @@ pub(super) fn is_any() -> bool {
     has_mail() || ended_links::is_due()
 }
 
-/// Links that are over are left when no thread is in here ([`super::broker_messages`]).
+/// Links that are over are left when no thread is in here ([`super::broker_dispatch`]).
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {

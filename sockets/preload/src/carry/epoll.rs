@@ -24,7 +24,7 @@ use super::ring_events::{
 };
 use super::timeouts::{KernelTimeout, SHORT_MS, Timeout};
 use super::{
-    broker_messages, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
+    broker_dispatch, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
     reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::clock;
@@ -281,7 +281,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             return 0;
         }
         // It may be over: then there is no more than what was seen before.
-        broker_messages::poll();
+        broker_dispatch::poll();
         let bits = news(link);
         if bits == 0 {
             return 0;
@@ -455,7 +455,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             }
         }
         unlinked_calls::wakes(self.set);
-        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
+        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
         told
@@ -491,7 +491,7 @@ pub(super) fn wait(
     wait: Timeout,
     native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
 ) -> c_int {
-    broker_messages::poll();
+    broker_dispatch::poll();
     unread::reclaim_abandoned();
     let is_nudged = Cell::new(false);
     let native = |events, most, limit| {

@@ -11,7 +11,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use super::kernel_fallback::Sharing;
 use super::{
-    broker, broker_messages, connection_watch, detach, forgotten_links, kernel_fallback,
+    broker, broker_dispatch, connection_watch, detach, forgotten_links, kernel_fallback,
     kernel_socket, links, offers, reattach, unread_links, writer_lock,
 };
 use crate::fork_refcount::{self, Fork};
@@ -31,7 +31,7 @@ pub(crate) fn before_fork() -> Option<Forking> {
         return None;
     }
     // A link that has come ends properly, so that the other end can forget it, too.
-    broker_messages::poll();
+    broker_dispatch::poll();
     let fork = Fork::begin();
     let mut written = 0;
     for fd in 0..DESCRIPTORS.end() {

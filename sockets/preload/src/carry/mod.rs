@@ -7,7 +7,7 @@
 //!
 //! * **Links.** [`links`] keeps them, [`link_words`] names their fields; [`ended_links`] and
 //!   [`forgotten_links`] remember those that are over. [`mod@offers`] offers sockets to the
-//!   [`broker`], [`admission`] decides how soon, [`broker_messages`] handles the answers.
+//!   [`broker`], [`admission`] decides how soon, [`broker_dispatch`] handles the answers.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
@@ -30,7 +30,7 @@ mod adaptive_spin;
 mod admission;
 mod backpressure;
 pub(crate) mod broker;
-mod broker_messages;
+mod broker_dispatch;
 mod connection_watch;
 mod cpu_contention;
 mod detach;
@@ -135,7 +135,7 @@ pub(crate) fn link_counts() -> (u64, u64) {
     links::count()
 }
 
-pub(crate) use broker_messages::set_handler as set_message_handler;
+pub(crate) use broker_dispatch::set_handler as set_message_handler;
 
 /// A descriptor has a link.
 #[inline]
@@ -429,7 +429,7 @@ pub(crate) fn close(fd: c_int) {
         && memory_owner::is_this_process()
     {
         kernel_fallback::close(fd);
-        broker_messages::poll();
+        broker_dispatch::poll();
     }
 }
 
@@ -437,7 +437,7 @@ pub(crate) fn close(fd: c_int) {
 pub(crate) fn close_range(first: u32, last: u32) {
     if links::is_on() && memory_owner::is_this_process() {
         table::between(first, last).for_each(kernel_fallback::close);
-        broker_messages::poll();
+        broker_dispatch::poll();
     }
 }
 

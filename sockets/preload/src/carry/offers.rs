@@ -13,7 +13,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 use super::links::{self, Flag, Link, Word};
 use super::members::NotJoinable;
 use super::{
-    admission, broker, broker_messages, forgotten_links, kernel_fallback, kernel_socket, members,
+    admission, broker, broker_dispatch, forgotten_links, kernel_fallback, kernel_socket, members,
 };
 use crate::clock;
 use crate::syscall_scan::Calls;
@@ -41,7 +41,7 @@ pub(super) enum Found {
 /// The link of a descriptor; the socket is offered if it never was.
 #[inline]
 pub(super) fn enter(fd: c_int) -> Found {
-    broker_messages::poll();
+    broker_dispatch::poll();
     for _ in 0..2 {
         if let Some(link) = links::enter(fd) {
             let is_there = link.get(Word::Memory) != 0;

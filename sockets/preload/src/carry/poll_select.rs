@@ -15,7 +15,7 @@ use super::offers::{self, Found};
 use super::reader_polling::Unread;
 use super::timeouts::{KernelPoll, Timeout};
 use super::{
-    broker_messages, epoll, kernel_socket, reader_polling, receive_queue, unread, wake_latency,
+    broker_dispatch, epoll, kernel_socket, reader_polling, receive_queue, unread, wake_latency,
 };
 use crate::clock;
 use crate::{memory_owner, unlinked_calls};
@@ -160,7 +160,7 @@ pub(super) unsafe fn poll(
     wait: Timeout,
     native: impl Fn(KernelPoll) -> c_int,
 ) -> c_int {
-    broker_messages::poll();
+    broker_dispatch::poll();
     unread::reclaim_abandoned();
     if count == 0 {
         // A way to sleep.
@@ -265,7 +265,7 @@ fn wait_for_any(
             // Looking would have found it.
             each(all, |_, link| link.set(Word::Skip, 0));
         }
-        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
+        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         result = add(all, result);
     }
     asleep.wake();
@@ -383,7 +383,7 @@ impl Sets {
 
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> c_int) -> c_int {
-    broker_messages::poll();
+    broker_dispatch::poll();
     unread::reclaim_abandoned();
     if sets.end > SET {
         // A set of another size.
@@ -442,7 +442,7 @@ pub(super) fn select(sets: &Sets, wait: Timeout, native: impl Fn(KernelPoll) -> 
         }
         asleep.wake();
         counted.into_iter().for_each(Counted::end);
-        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
+        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         return complete(sets, &read, &write, result);
     }
     let marks = || {

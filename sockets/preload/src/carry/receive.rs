@@ -24,7 +24,7 @@ use super::ring_copy::{self, PIECE, RECEIVE_FLAGS};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::poll_time;
 use super::{
-    adaptive_spin, broker_messages, kernel_fallback, kernel_socket, members, send, unread,
+    adaptive_spin, broker_dispatch, kernel_fallback, kernel_socket, members, send, unread,
     wake_latency,
 };
 use crate::clock;
@@ -186,7 +186,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 return self.give_up();
             }
             // The broker may say meanwhile that it is over.
-            broker_messages::poll();
+            broker_dispatch::poll();
         }
     }
 
@@ -459,7 +459,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let (result, was_short) = wake_latency::timed_sleep(|| self.rest());
         end_sleep(self.link);
-        kernel_socket::keeping_errno(broker_messages::poll_after_sleep);
+        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         if result > 0 && was_short {
             // Looking would have found it.
             self.link.set(Word::Skip, 0);

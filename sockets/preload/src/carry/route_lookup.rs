@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use super::broker_messages;
+use super::broker_dispatch;
 use super::links::{self, Flag, Link, Word};
 use super::offers::{self, Found};
 use super::reattach::{self, Fate};
@@ -36,7 +36,7 @@ pub(crate) enum Route {
 /// Which way those of this descriptor do.
 #[inline(always)]
 pub(super) fn route_of(fd: c_int) -> Route {
-    broker_messages::poll();
+    broker_dispatch::poll();
     let Some(link) = links::enter(fd) else { return Route::Unknown };
     let has_memory = link.get(Word::Memory) != 0;
     let next = match link.has(Flag::Reattachable) {

@@ -7,7 +7,7 @@
 //! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Who may do what the host
 //! says; only whose pages may stay where they are for the host's engine is decided here
 //! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
-//! process opens for it (`opener.rs`), and another one keeps pages.
+//! process opens for it (`device_opener.rs`), and another one keeps pages.
 
 mod beginning;
 mod devices;
@@ -15,9 +15,9 @@ mod devices;
 mod tests;
 
 use super::address_list;
+use super::device_opener;
 use super::keeping::{Keeping, Lost, Speaker};
 use super::network::Network;
-use super::opener;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::start;
@@ -65,7 +65,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
     let sessions = super::sessions();
     let network = Network::open();
     // Which is not to be nobody.
-    let opener = opener::start();
+    let opener = device_opener::start();
     let keeping = Keeping::begin(in_place);
     start::be_ended_as_others();
     if let Err(error) = &opener {

@@ -9,7 +9,7 @@
 //!
 //! In: QEMU's sockets; what mappers say, which hear a hostile QEMU; windows. Out: what a mapper
 //! begins with; whether windows are in the machine. One thread starts mappers and hears them,
-//! another one asks them (`later.rs`, by `mapped/asks.rs`).
+//! another one asks them (`hotplug.rs`, by `mapped/asks.rs`).
 
 mod asks;
 #[cfg(test)]

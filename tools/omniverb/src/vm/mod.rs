@@ -6,32 +6,32 @@
 mod address_list;
 mod agent;
 mod boot;
-mod border;
-mod keeper;
+mod device_opener;
+mod hotplug;
 mod keeping;
-mod later;
 mod list;
 mod mapped;
 mod mapper;
 mod memory;
 mod monitor;
 mod network;
-mod opener;
 mod options;
 mod pairs;
 mod pause;
 mod pinner;
 mod place;
-mod porter;
 mod processors;
+mod proxy;
 mod relay;
 mod sharing;
 mod slots;
 mod start;
+mod supervisor;
 mod vhost;
+mod wake_bridge;
 mod wakes;
-mod way;
 mod window;
+mod window_mode;
 mod windows;
 
 pub(crate) use agent::agent;
@@ -42,12 +42,11 @@ pub(crate) use processors::is_emulated_alone;
 use crate::operator::Operator;
 use crate::{output, vnic};
 use anyhow::{Context, bail};
-use border::{Border, Side};
 use omniverb_session::vm::MachineName;
 use omniverb_sys::{fd_inheritance, privileges};
 use options::{Maps, Plugged, Room};
 use place::User;
-use porter::PairWindows;
+use proxy::PairWindows;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use start::Wanted;
@@ -55,9 +54,10 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-pub(crate) use way::Way;
+use wake_bridge::{Border, Side};
 pub(crate) use window::Neighbours;
 use window::STEP;
+pub(crate) use window_mode::Way;
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;
@@ -189,7 +189,7 @@ fn window_bytes(bytes: u64) -> anyhow::Result<u64> {
     whole.with_context(|| format!("a window cannot have {bytes} bytes: say less"))
 }
 
-/// For those who are started so: see [`keeper`].
+/// For those who are started so: see [`supervisor`].
 pub(crate) fn keep(
     text: &str,
     (bytes, pairs, memory): (u64, Neighbours, Option<u64>),
@@ -200,12 +200,12 @@ pub(crate) fn keep(
     let way = Way::read(way).context("not started so")?;
     let wanted = Wanted { bytes, pairs, way, memory };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    keeper::keep(name(text)?, wanted, user, alone)
+    supervisor::keep(name(text)?, wanted, user, alone)
 }
 
-/// For those who are started so: see [`keeper`].
+/// For those who are started so: see [`supervisor`].
 pub(crate) fn hold() -> anyhow::Result<ExitCode> {
-    keeper::hold()
+    supervisor::hold()
 }
 
 /// What a machine's porter does. Its two sockets are its input and its output, so that it has
@@ -223,14 +223,14 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
         let added = windows.add(one.number, &file, one.whose);
         added.ok().context("not started as a porter")?;
     }
-    Ok(porter::serve(port, door, number, sessions, windows).code())
+    Ok(proxy::serve(port, door, number, sessions, windows).code())
 }
 
 /// For who is started so, with QEMU's monitor as its input, and as its output a window of so many
-/// bytes that is plugged in there: see [`later`].
+/// bytes that is plugged in there: see [`hotplug`].
 pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
     let [monitor, window] = become_nobody_with_two()?;
-    Ok(ExitCode::from(later::code(later::talk(&monitor, &window, number, bytes))))
+    Ok(ExitCode::from(hotplug::code(hotplug::talk(&monitor, &window, number, bytes))))
 }
 
 /// For who is started so, with QEMU as its input and its keeper as its output, and places of so
@@ -241,9 +241,9 @@ pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For who is started so: see [`opener`].
+/// For who is started so: see [`device_opener`].
 pub(crate) fn open() -> anyhow::Result<ExitCode> {
-    opener::serve()
+    device_opener::serve()
 }
 
 /// Becomes a process that has nothing but its input and its output.

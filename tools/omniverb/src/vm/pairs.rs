@@ -1,5 +1,5 @@
 //! The pair windows that a keeper has: those that its machine is started with, and those that are
-//! plugged in, or mapped, while it runs (`later.rs`), some of which may be another machine's.
+//! plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
 //!
 //! Two threads use them: the keeper's, which starts porters and tells daemons of all, and the one
 //! that plugs in. A process that is started inherits the windows that are meant for it and no

@@ -14,12 +14,14 @@
 //! would write to those when they are somebody else's. So it is done for processes that may write
 //! to the kernel's memory anyway, and for others only if whoever runs the guest says so.
 
+mod handover;
 mod kept;
 mod pages;
-mod taken_over;
 
 use super::start::{NEVER, own_program};
 use anyhow::Context;
+pub(super) use handover::FOLDER;
+use handover::{Agent, Heirs};
 use kept::{Kept, PINS_MAX};
 use omniverb_arguments::InPlace;
 use omniverb_session::body::{Pin, Pinned};
@@ -36,8 +38,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-pub(super) use taken_over::FOLDER;
-use taken_over::{Agent, Heirs};
 
 /// What it is started as.
 const PIN: [&str; 2] = ["vm", "pin"];
@@ -72,12 +72,12 @@ impl Pinner {
     /// that come after it find each other.
     pub(super) fn start(in_place: InPlace, folder: &Path) -> anyhow::Result<Option<Pinner>> {
         let word = match in_place {
-            InPlace::Nobody if !taken_over::is_somebody_there(folder) => return Ok(None),
+            InPlace::Nobody if !handover::is_somebody_there(folder) => return Ok(None),
             InPlace::Nobody => "nobody",
             InPlace::Root => "root",
             InPlace::All => "all",
         };
-        taken_over::make(folder)?;
+        handover::make(folder)?;
         let (socket, theirs) = seqpacket::pair()?;
         let mut pinner = Command::new(own_program()?);
         pinner.args(PIN).arg(word).arg(folder).stdin(theirs);

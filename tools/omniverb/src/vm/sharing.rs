@@ -4,8 +4,8 @@
 //! Of several that claim to be the machine's own window (`windows.rs`) it goes by one, and by the
 //! next if the host does not know that one's number in time.
 
-use super::border::{Border, Side};
 use super::relay::Voice;
+use super::wake_bridge::{Border, Side};
 use super::windows::{Found, Own, Shared};
 use anyhow::Context;
 use omniverb_session::pair_window::take_number;

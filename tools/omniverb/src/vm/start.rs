@@ -1,8 +1,8 @@
 //! A machine's keeper is started: by whom becomes QEMU, or prints what QEMU is to be told.
 
 use super::place::User;
-use super::way::Way;
 use super::window::Neighbours;
+use super::window_mode::Way;
 use anyhow::{Context, bail};
 use omniverb_sys::seqpacket;
 use serde_json::Value;

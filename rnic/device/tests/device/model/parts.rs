@@ -1,6 +1,6 @@
 //! What the model is made of: what is in memory, what is on its way, what receives wait.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::Pair;
 use crate::work::part;
 use omniverb_device::{Qp, Region, Sge, Srq};

@@ -2,7 +2,7 @@
 //! what it has, has changed: that it is there, and which windows it has.
 
 use super::Agent;
-use crate::vm::{boot, opener};
+use crate::vm::{boot, device_opener};
 use omniverb_session::agent_begin::Begin;
 use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
@@ -53,7 +53,7 @@ impl Agent {
     /// A device was plugged in.
     pub(super) fn device(&mut self) {
         let Some((devices, opener)) = &mut self.opener else { return };
-        match opener::take(devices) {
+        match device_opener::take(devices) {
             Ok(Some(device)) => {
                 if self.sharing.add(device) {
                     self.tell_pairs();

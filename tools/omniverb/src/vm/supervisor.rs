@@ -3,23 +3,23 @@
 //! has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
-//! daemon; a thread of it plugs in windows that are wanted later (`later.rs`). It reads nothing
+//! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
 //! that a guest says: of the port it only sees whether QEMU is there.
 
 mod holder;
 mod waiting;
 
-use super::later::{self, Later};
+use super::hotplug::{self, Later};
 use super::mapped::{Mapped, Starter};
 use super::memory::Memory;
 use super::pairs::{Pair, Pairs, ledger};
 use super::pause::{End, Pause};
 use super::place::{Place, User};
-use super::porter::Over;
+use super::proxy::Over;
 use super::slots::Slots;
 use super::start::{KEEP, WORDS, Wanted, own_program};
-use super::way::Way;
 use super::window::Window;
+use super::window_mode::Way;
 use crate::operator::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
@@ -193,11 +193,11 @@ impl Keeper {
             mapped: self.mapped.clone(),
             home: self.home.clone(),
             program: self.program.clone(),
-            tries: later::TRIES,
-            tries_of_others: later::TRIES,
+            tries: hotplug::TRIES,
+            tries_of_others: hotplug::TRIES,
             trouble: None,
         };
-        later::start(later, hears)?;
+        hotplug::start(later, hears)?;
         // It is attached now.
         let _ = attached.send(());
         self.later = Some(attached);
@@ -239,7 +239,7 @@ impl Keeper {
             let over = self.carry(door, port);
             let is_over = |door: OwnedFd| {
                 // Behind answers, if there are any.
-                (0..64).any(|_| super::porter::last_word(door.as_fd()) == Over::Detached)
+                (0..64).any(|_| super::proxy::last_word(door.as_fd()) == Over::Detached)
             };
             if unread.is_ok_and(is_over) {
                 return Ok(());
@@ -347,7 +347,7 @@ impl Keeper {
     /// Something came at a door that is not used: another one, unless the machine is parted with,
     /// or gone.
     fn heard(&self, door: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
-        if super::porter::last_word(door.as_fd()) == Over::Detached {
+        if super::proxy::last_word(door.as_fd()) == Over::Detached {
             return Ok(false);
         }
         let again = self.attach_again(qemu)?;

@@ -3,7 +3,7 @@
 //! What a process told may have been read before it was known which link it is about, and is kept
 //! back until then. A process that ends meanwhile takes its process along, but not its links.
 
-use super::process::Process;
+use super::traced_process::Process;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Budget: processes that have ended and are remembered: as many as tell at a time. If more end

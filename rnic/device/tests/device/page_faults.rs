@@ -1,7 +1,7 @@
 //! Memory that the program made unreachable after it had registered it: peers are refused, and
 //! nothing of it is touched.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::model::parts::Random;
 use crate::pair::{Options, PD, Pair, outcomes, post, receive, try_post};
 use crate::work::{Work, part, remote, whole};

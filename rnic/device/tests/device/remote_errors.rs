@@ -1,6 +1,6 @@
 //! What a responder refuses, what the requester is told, and that memory stays as it was.
 
-use crate::memory::Buffer;
+use crate::guarded_buffer::Buffer;
 use crate::pair::{Options, PD, Pair, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;

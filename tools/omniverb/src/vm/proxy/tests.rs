@@ -1,8 +1,8 @@
 //! What a porter passes on, and when it ends.
 
 use super::*;
-use crate::vm::border::Border;
-use crate::vm::border::Side;
+use crate::vm::wake_bridge::Border;
+use crate::vm::wake_bridge::Side;
 use crate::vm::{pairs, window};
 use omniverb_sys::memfd;
 

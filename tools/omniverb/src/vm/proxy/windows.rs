@@ -2,7 +2,7 @@
 //! takes from it, while it runs.
 
 use super::Over;
-use crate::vm::border::Border;
+use crate::vm::wake_bridge::Border;
 use crate::vm::{pairs, window};
 use omniverb_session::pair_window::Whose;
 use omniverb_sys::{memfd, seqpacket};
