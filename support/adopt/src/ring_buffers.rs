@@ -71,8 +71,11 @@ fn has_buffer(task: i32, number: i32, start: usize, end: usize) -> bool {
                     },
                 )
             });
-        if looked == Err(Errno::NOENT) || buffers.is_within {
-            return looked.is_ok();
+        if buffers.is_within {
+            return true;
+        }
+        if looked == Err(Errno::NOENT) {
+            return false;
         }
         if looked.is_ok() && buffers.left == Some(0) {
             return false;
@@ -91,16 +94,22 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// `UserBufs: 2` and then a line for each, `0: 0x7f63de3d3000/65536` or `1: <none>`.
+    /// `UserBufs: 2` and then a line for each, `0: 0x7f63de3d3000/65536` or `1: <none>`. While a
+    /// thread is submitting, older kernels (6.1) tell the number and go on with something else.
     fn add(&mut self, line: &[u8], (start, end): (u64, u64)) {
         let Some(line) = core::str::from_utf8(line).ok() else { return };
         if let Some(count) = line.strip_prefix("UserBufs:") {
             self.left = count.trim().parse().ok();
         } else if let Some(left @ 1..) = self.left {
-            self.left = Some(left - 1);
+            self.left = is_entry(line).then_some(left - 1);
             self.is_within |= range(line).is_some_and(|(from, to)| from < end && start < to);
         }
     }
+}
+
+/// Whether a line is of one buffer: its number is first.
+fn is_entry(line: &str) -> bool {
+    line.split_once(": ").is_some_and(|(number, _)| number.trim().parse::<u32>().is_ok())
 }
 
 /// First byte and end of a buffer.
@@ -132,5 +141,7 @@ mod tests {
         // Cut short, or a thread is submitting.
         assert_eq!(told(&text[..text.len() - 30], (0, 4096)), (Some(1), false));
         assert_eq!(told("SqThread:\t-1\n", (0, 4096)), (None, false));
+        let busy = "SqThread:\t-1\nUserFiles:\t0\nUserBufs:\t1\nPollList:\nCqOverflowList:\n";
+        assert_eq!(told(busy, (0, usize::MAX as u64)), (None, false), "Linux 6.1");
     }
 }
