@@ -47,13 +47,6 @@ impl Extended {
         }
     }
 
-    /// The SRQ that the message goes into which ends now.
-    fn leave(&mut self, qp: &Qp) -> Option<Arc<Srq>> {
-        let srq = self.taken_from.take();
-        self.release(qp, srq.clone());
-        srq
-    }
-
     /// The link is gone, and what was said on it.
     fn unlink(&mut self, qp: &Qp) {
         (self.named, self.elsewhere) = (None, None);
@@ -170,19 +163,23 @@ impl Inner {
     /// A receive of an SRQ of the domain is complete: that has a completion queue of its own.
     #[cold]
     pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
-        let Some(srq) = self.extended.leave(qp) else { return };
-        let Some(cq) = &srq.cq else { return };
-        let release = Release::Receive { slot: srq.slot() };
-        let wc = qp.hidden.told(wc);
-        if !cq.push(Entry::new(wc, release, solicits)) {
-            qp.cq_overflowed();
+        let Some(srq) = self.extended.taken_from.take() else { return };
+        if let Some(cq) = &srq.cq {
+            let release = Release::Receive { slot: srq.slot() };
+            let wc = qp.hidden.told(wc);
+            if !cq.push(Entry::new(wc, release, solicits)) {
+                qp.cq_overflowed();
+            }
         }
+        // Not before: whoever ends the SRQ waits for those that have it, and then purges its CQ.
+        self.extended.release(qp, Some(srq));
     }
 
     /// RESET: a receive that was taken is gone, its place in the queue is not.
     pub(super) fn leave_target(&mut self, qp: &Qp) {
-        if let Some(srq) = self.extended.leave(qp) {
+        if let Some(srq) = self.extended.taken_from.take() {
             qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
+            self.extended.release(qp, Some(srq));
         }
     }
 
