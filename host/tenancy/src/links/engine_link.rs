@@ -19,13 +19,13 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// That of a connection. Both ends of one that is named by an address of the loopback are in
-    /// one vNIC. Their packets carry its other address: the receiver takes them from no other.
-    pub(crate) fn between((qpn, sgid): (Qpn, Gid), (peer, dgid): (Qpn, Gid)) -> Flow {
+    /// That of a connection both ends of which are in one vNIC. Where one is named by an address
+    /// of the loopback packets carry the other address: the receiver takes them from no other.
+    pub(crate) fn at_home(self) -> Flow {
+        let Flow { sgid, dgid, .. } = self;
         let home = if sgid.is_loopback() && !dgid.is_loopback() { dgid } else { sgid };
         let is_home = sgid.is_loopback() || dgid.is_loopback();
-        let (sgid, dgid) = if is_home { (home, home) } else { (sgid, dgid) };
-        Flow { qpn, peer, sgid, dgid }
+        if is_home { Flow { sgid: home, dgid: home, ..self } } else { self }
     }
 
     /// The peer, as links to the engine are known by it.

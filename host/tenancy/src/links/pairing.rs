@@ -213,9 +213,12 @@ impl Pairing<'_> {
     fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
         self.queue_pairs.clear_wish_timer(self.context, qpn, peer);
         let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
-        let flow = match self.queue_pairs.is_datagram(qpn) {
-            true => Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid },
-            false => Flow::between((qpn, wish.sgid), (peer, wish.dgid)),
+        let flow = Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
+        // Whoever says that it is at the loopback takes no address of another vNIC's by that.
+        let is_at_home = route.within.is_some_and(|at| self.queue_pairs.vnic_of(qpn) == Some(at));
+        let flow = match is_at_home && !self.queue_pairs.is_datagram(qpn) {
+            true => flow.at_home(),
+            false => flow,
         };
         if self.linker().link_to_engine(flow, route, now).is_err() {
             return self.unlinker().refuse_wish(qpn, peer);

@@ -123,6 +123,20 @@ fn both_ends_of_a_connection_to_loopback_have_one_address() {
     }
 }
 
+/// The loopback is every vNIC's own: whoever calls itself that has no other's address by it.
+#[test]
+fn from_loopback_to_another_nobody_has_that_ones_address() {
+    let loopback = std::net::Ipv4Addr::LOCALHOST.into();
+    for whom in [2, OTHER, NOBODY] {
+        let mut bench = two_of_which(2, forwarded());
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+        let peer = if whom == 2 { b } else { Qpn(77) };
+        call(&mut bench, 1, ConnectQp { sgid: loopback, ..to(a, 1, peer, whom) });
+        let links = engine_links(&bench);
+        assert!(links.iter().all(|link| link.ready.sgid == loopback), "{links:?}");
+    }
+}
+
 #[test]
 fn without_sockets_there_is_no_way() {
     let mut bench = two();
