@@ -27,6 +27,8 @@ pub(crate) struct Extent {
     stay: Stay,
     /// The piece of a window that it is, if it is on none of those files, as it was said.
     piece: Option<body::Extent>,
+    /// Its pages were busy when they were to be moved back.
+    was_busy: bool,
 }
 
 impl Extent {
@@ -36,7 +38,7 @@ impl Extent {
         piece: Option<body::Extent>,
         (era, stay): (u64, Stay),
     ) -> Extent {
-        Extent { pages: Pages::Moved(pages), era, stay, piece }
+        Extent { pages: Pages::Moved(pages), era, stay, piece, was_busy: false }
     }
 
     /// These bytes, which are pinned because of the daemon of this era.
@@ -45,13 +47,19 @@ impl Extent {
         (start, length): (usize, usize),
         (era, stay): (u64, Stay),
     ) -> Extent {
-        Extent { pages: Pages::Kept { start, length, _pin: pin }, era, stay, piece: None }
+        let pages = Pages::Kept { start, length, _pin: pin };
+        Extent { pages, era, stay, piece: None, was_busy: false }
     }
 
     /// Whether its pages are where they always are: nothing of theirs may be used by peers when
     /// it is released.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.pages, Pages::Kept { .. })
+    }
+
+    /// Whether its pages could not be moved back, and cannot be yet: io_uring has buffers there.
+    pub(crate) fn is_held(&self) -> bool {
+        self.was_busy && matches!(&self.pages, Pages::Moved(pages) if pages.have_ring_buffers())
     }
 
     /// Address of its first page.
@@ -85,7 +93,7 @@ impl Extent {
     /// # Errors
     /// The extent as it was, and errno.
     pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
-        let Extent { pages, era, stay, piece } = self;
+        let Extent { pages, era, stay, piece, .. } = self;
         let mut pages = match pages {
             Pages::Moved(pages) => pages,
             // The agent keeps them until the host says that nobody has them mapped.
@@ -102,6 +110,7 @@ impl Extent {
                 }
             }
         }
-        Err((Extent { pages: Pages::Moved(pages), era, stay, piece }, errno))
+        let was_busy = errno == Errno::EBUSY;
+        Err((Extent { pages: Pages::Moved(pages), era, stay, piece, was_busy }, errno))
     }
 }

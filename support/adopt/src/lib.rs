@@ -388,6 +388,14 @@ impl AdoptedPages {
         self.region().length
     }
 
+    /// Whether io_uring has buffers registered where they were adopted, so that a release would fail
+    /// ([`AdoptError::Registered`]); also where that is not told.
+    #[must_use]
+    pub fn have_ring_buffers(&self) -> bool {
+        let start = self.page_start();
+        ring_buffers::within(start, start + self.page_length())
+    }
+
     /// Moves the contents back to private pages. Afterwards mappings of the memfd, whoever holds
     /// them, reach nothing of this process.
     ///

@@ -65,7 +65,14 @@ impl Client {
 
 impl PageOwner for Client {
     fn take_back(&self, which: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
-        self.withdraw(|rkey, extent| which.contains(&(rkey, extent.start())), Manner::Kindly)
+        let is_one = |rkey, extent: &Extent| which.contains(&(rkey, extent.start()));
+        // An attempt has all peers let go of all that they have: none is made for what cannot be
+        // had, which may be so for as long as the program runs.
+        let held = self.keys.extents(|rkey, extent| is_one(rkey, extent) && extent.is_held());
+        let free =
+            |rkey, extent: &Extent| is_one(rkey, extent) && !held.contains(&(rkey, extent.start()));
+        let outcome = self.withdraw(free, Manner::Kindly);
+        if held.is_empty() { outcome } else { outcome.and(Err(Errno::EBUSY)) }
     }
 
     fn answer(&self, question: Question) {
