@@ -127,9 +127,15 @@ pub(crate) fn is_on() -> bool {
 
 pub(crate) use enabled::is_begun;
 
-/// What has come from the broker is taken, for all who hear of it.
-fn take_messages() {
-    _ = with(broker::take);
+/// What has come from the broker is taken, for all who hear of it. `false`: this process has no
+/// light connections. (A child of `fork` that comes here first begins anew before: the state, and
+/// its lock, are the parent's until then.)
+fn take_messages() -> bool {
+    let is_on = is_on();
+    if is_on {
+        _ = with(broker::take);
+    }
+    is_on
 }
 
 /// The light connection of a descriptor.
