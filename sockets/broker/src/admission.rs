@@ -85,7 +85,7 @@ impl AdmissionTable {
         admission
     }
 
-    /// Destination is room for one more thread that may not end. Of that, relatives who take places
+    /// There is room for one more thread that may not end. Of that, relatives who take places
     /// from each other have half for each step of the way that they share: who fills a container's
     /// part has all others' left.
     fn may_yield(&self, yields: &Holder, newcomer: &Holder) -> bool {

@@ -175,7 +175,7 @@ impl Channels {
         Some(self.of.get(&process).is_some_and(|own| own.contains(&name)))
     }
 
-    /// Destination is one now, for whom there was room. Of several between the same two the first
+    /// There is one now, for whom there was room. Of several between the same two the first
     /// is known.
     pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
         self.between.entry(two.either_way()).or_insert(name);

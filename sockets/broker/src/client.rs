@@ -228,7 +228,7 @@ impl Client {
         self.tell(Reply::Way { name, port, until }, &[])
     }
 
-    /// Destination may be a channel now to who listens there.
+    /// There may be a channel now to who listens there.
     pub(crate) fn seen(&self, to: SocketAddr) {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }

@@ -46,7 +46,7 @@ impl IncomingConnections {
             && (is_old(at) || self.ages.len() >= INCOMING_OF_NAMESPACE)
         {
             self.ages.pop_front();
-            // Destination may have been another of these ends since.
+            // There may have been another of these ends since.
             if self.all.get(&ends).is_some_and(|one| one.at == at) {
                 self.all.remove(&ends);
             }

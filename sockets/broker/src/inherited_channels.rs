@@ -67,7 +67,7 @@ pub(crate) enum ClaimOutcome {
     Waiting,
     /// Both have said it: who they are.
     Confirmed(Between),
-    /// Destination can be no such channel.
+    /// There can be no such channel.
     Refused,
 }
 
@@ -153,7 +153,7 @@ impl InheritedChannels {
         its.into_iter().for_each(|name| _ = self.forget(name));
     }
 
-    /// Destination is none.
+    /// There is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.confirmed.is_empty()
     }

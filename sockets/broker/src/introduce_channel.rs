@@ -107,7 +107,7 @@ pub(crate) fn introduce_channel(
 }
 
 /// Who has said that he listens there no more was told that nobody is brought there:
-/// \[`crate::channel_requests::remove_listener`\].
+/// [`crate::channel_requests::remove_listener`].
 fn is_still_reachable(broker: &Broker, asks: &Client, there: &Destination) -> bool {
     match there.by {
         Via::Listener(tag) => lock(&broker.listeners).has(there.process, tag),

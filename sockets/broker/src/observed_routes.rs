@@ -73,7 +73,7 @@ impl ObservedRoutes {
         self.all.retain(|_, route| route.until > now);
     }
 
-    /// Destination is none.
+    /// There is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -5,7 +5,7 @@
 //! * [`process_counts`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
 //! * [`backoff`]: spaces out attempts that may fail, and learns how long something takes.
-//! * \[`active_threads`\]: waits for threads inside a critical section, which may be cancelled
+//! * [`active_threads`]: waits for threads inside a critical section, which may be cancelled
 //!   there.
 //!
 //! `sockets/preload` makes the system calls and owns the memory; what it shares with other

@@ -59,7 +59,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// What goes when a connection's queue_pair do, in this order.
+/// What goes when a connection's queue pair does, in this order.
 struct Resources {
     pd: *mut ibv_pd,
     comp_channel: *mut ibv_comp_channel,

@@ -37,7 +37,7 @@ struct LocalEnd {
     doorbell: OwnedFd,
 }
 
-/// See the file's head. The channel goes before the queue_pair.
+/// See the file's head. The channel goes before the queue pair.
 pub(crate) struct RemoteChannel {
     role: Role,
     channel: Option<LocalEnd>,

@@ -9,7 +9,7 @@ pub struct ConnectionIds<'a> {
     slots: &'a mut [u32],
     side: u32,
     free: u32,
-    /// ConnectionIds of ours that were never used begin here.
+    /// Ids of ours that were never used begin here.
     end: u32,
     /// No id from here on was ever in use, whoever opened it.
     known: u32,

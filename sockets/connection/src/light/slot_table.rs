@@ -3,7 +3,7 @@
 use super::frame::Endpoints;
 use super::slot::{Flag, Slot};
 
-/// SlotTable of a process, of which 0 stands for none.
+/// Slots of a process, of which 0 stands for none.
 pub struct SlotTable<'a> {
     slots: &'a mut [Slot],
     free: u32,

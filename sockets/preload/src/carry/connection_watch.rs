@@ -1,6 +1,6 @@
 //! Asks the kernel by one call what happened to the connections of all links.
 //!
-//! A socket that is one of many has its lock seldom: to be asked about it each time
+//! A socket that is one of many has its turn seldom: to be asked about it each time
 //! ([`super::kernel_check`]) costs three system calls a message, more than natively. So the sockets
 //! of links are in a set of epoll of the library's own, which tells at once, once, of each
 //! connection that ends. As long as that is asked every [`clock::MOMENT`] while bytes go through

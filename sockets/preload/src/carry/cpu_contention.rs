@@ -1,11 +1,11 @@
 //! Detects that other processes compute all the time, on every processor.
 //!
-//! Who gives the processor away to one who does not give it back waits for its lock to be over,
+//! Who gives the processor away to one who does not give it back waits for its turn to be over,
 //! some milliseconds; who sleeps instead is let in by the kernel as soon as he is woken. So if that
 //! has happened nobody waits by looking: what is not there yet is left to the kernel, as natively.
 //!
 //! After a while it is tried again, seldomer each time that it was in vain. Processes that look
-//! take turns, and any of those that sleep instead keeps one that looks from its lock: each of
+//! take turns, and any of those that sleep instead keeps one that looks from its turn: each of
 //! them, alone, would find the others so for ever. So all try at the same times.
 
 use core::sync::atomic::{AtomicU64, Ordering};

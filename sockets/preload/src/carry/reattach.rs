@@ -28,7 +28,7 @@ const FORKED: u64 = clock::SECOND >> 2;
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
-/// slot it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
+/// row it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
 /// is at the other end says when a link is over, and may say so for ever; it may write how much was
 /// carried as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];

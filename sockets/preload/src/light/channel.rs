@@ -154,7 +154,7 @@ pub(super) struct Channel {
     read: u64,
     /// How far this side has read.
     tail: u64,
-    /// SlotTable that have something to say, or want room.
+    /// Slots that have something to say, or want room.
     pub debts: List,
     /// There is an `Open`, and no room for its answer.
     pub is_short_of_room: bool,

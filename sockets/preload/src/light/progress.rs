@@ -572,7 +572,7 @@ impl State {
         }
         let loss = match how {
             Closing::Reset => Loss::Parted,
-            Closing::Orderly if channel.is_over => Loss::Release,
+            Closing::Orderly if channel.is_over => Loss::Gone,
             Closing::Orderly => Loss::ProtocolError,
         };
         for id in 0..channel.ids.upper_bound() {
@@ -581,7 +581,7 @@ impl State {
             }
         }
         // Nor does he who has lied go on elsewhere with what he may still get here.
-        if loss != Loss::Release {
+        if loss != Loss::Gone {
             channel.cut();
         }
         broker::loses(self, channel.name);

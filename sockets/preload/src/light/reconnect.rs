@@ -31,7 +31,7 @@ pub(super) enum Left {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     /// Its other process is gone.
-    Release,
+    Gone,
     /// It makes no sense.
     ProtocolError,
     /// The two were told to part.
@@ -191,7 +191,7 @@ impl State {
     pub(super) fn loses(&mut self, at: u32, loss: Loss) {
         let was_asked = self.slots.at(at).is_unaccepted();
         // Unless the other end may still give it to its program.
-        let may = self.slots.at(at).is_moving() || loss == Loss::Release && was_asked;
+        let may = self.slots.at(at).is_moving() || loss == Loss::Gone && was_asked;
         if may && self.leaves(at, Left::Lost) {
             return self.settle(at);
         }
