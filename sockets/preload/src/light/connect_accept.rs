@@ -143,12 +143,15 @@ pub(super) fn listens(fd: c_int) -> bool {
             HAS_LISTENED.store(true, Ordering::Relaxed);
             true
         }
-        (None, Some(_)) => {
-            state.leave_listener(fd);
-            false
-        }
-        (_, None) => false,
+        (None, _) | (_, None) => false,
     });
+    // There is no room for its options: as where it cannot have them.
+    if is_there == Some(false) && with(|state| state.listeners.of(fd).is_some()) == Some(true) {
+        keeping_errno(|| listener_notices::unlistens(fd));
+        with(|state| state.leave_listener(fd));
+        address_ranges::leaves_out(fd, table::look(fd).id());
+        return false;
+    }
     if is_there == Some(true) && !epoll_members::has_joined(fd) {
         with(|state| state.leave_listener(fd));
         address_ranges::leaves_out(fd, table::look(fd).id());
@@ -410,6 +413,7 @@ impl State {
             Err(error) => return Some(Err(error)),
         };
         if !descriptors::has_room(new.as_raw_fd()) {
+            discard(new);
             return Some(Err(libc::ENOBUFS));
         }
         let new = new.into_raw_fd();
@@ -460,6 +464,12 @@ fn new_descriptor(flags: c_int) -> Result<OwnedFd, c_int> {
     let new = unsafe { next_fcntl(placeholder, command, 0) };
     // SAFETY: just made, and nobody else's.
     if new < 0 { Err(errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(new) }) }
+}
+
+/// Closes a descriptor that the program has not seen, without this library's own `close`.
+fn discard(new: OwnedFd) {
+    // SAFETY: just made, and nobody else's.
+    unsafe { rustix::io::close(new.into_raw_fd()) };
 }
 
 /// Light connections come to this descriptor, if it listens.
@@ -521,8 +531,9 @@ pub(crate) unsafe fn accept(
                 None => continue,
             },
             // As the kernel, which has the descriptor before it sleeps.
-            _ if sleeps == Waits::Never => match new_descriptor(flags) {
-                Ok(_) => {
+            _ if sleeps == Waits::Never => match new_descriptor(libc::SOCK_CLOEXEC) {
+                Ok(new) => {
+                    discard(new);
                     sleeps = waits;
                     continue;
                 }
