@@ -388,8 +388,8 @@ impl AdoptedPages {
         self.region().length
     }
 
-    /// Whether io_uring has buffers registered where they were adopted, so that a release would fail
-    /// ([`AdoptError::Registered`]); also where that is not told.
+    /// Whether io_uring has buffers registered where they were adopted, so that a release would
+    /// fail ([`AdoptError::Registered`]); also where that is not told.
     #[must_use]
     pub fn have_ring_buffers(&self) -> bool {
         let start = self.page_start();
