@@ -22,6 +22,7 @@ HARMLESS = (r"([A-Z_]+=\S* )*(taskset -c \d+ )?(\S*/)?"
 PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
     (r" \[PROGRAM\]", ""),
+    (r"pid:\$\(docker inspect [^)]*\)", "pid:$!"),
     (r"-- (PROGRAM|\./\w+)$", "-- ibv_devices"),
 ]
 # What is run for a command that a regular expression matches, as a shell writes it.
@@ -33,6 +34,9 @@ INSTEAD = [
     (r"(.* ucx_perftest .*tag_lat)( &)?", r"\1 -n 1000\2"),
     (r"(omniverb run -- target/tests/programs/soak two_processes) 1000000 (\d+)", r"\1 2000 \2"),
     (r"(tests/run .*|tests/run)", r"\1 --list | grep -q ."),
+    (r"cc -o program program.c (.*)",
+     r"echo '#include <infiniband/verbs.h>\nint main(void) { return !ibv_get_device_list(0); }' "
+     r"> program.c && cc -o program program.c \1 && omniverb run -- ./program"),
     (r"(bench/bench.py|bench/wire.py) --against OTHER/dist",
      r"\1 --against dist --quick --only send_lat --out bench.json"),
 ]
@@ -51,6 +55,7 @@ RAN_BY = {
     r"make bench-machines": "bench.machines",
     r"make package": "packages.",
     r"make conformance": "conformance.",
+    r"cargo xtask man|man omniverb\S*": "manuals.",
     r"cargo build && cargo test -p omniverb_device": "checks.unit-tests",
     r"cargo test --workspace": "checks.unit-tests",
     r"cargo fmt --all --check": "checks.format",
@@ -67,6 +72,7 @@ RAN_BY = {
 # Why not here.
 ELSEWHERE = {
     r"make (test|soak)( .*)?": "this is it",
+    r"apt install libibverbs-dev librdmacm-dev": "is done before tests are built",
     r"make (build|compatibility|socket-suites)": "has made what is tested, or takes hours",
     r"cargo xtask (dist|dist --debug|matrix|follow TREE)":
         "makes what is tested, or needs another source tree",
