@@ -255,6 +255,8 @@ def _run(tests, pipe):
                 break
         tests[0].session._setupstate.teardown_exact(None)
         status = 0
+    except SystemExit:
+        pass  # told to end
     except BaseException:  # noqa: B036 - the process ends here, whatever it is
         traceback.print_exc()
     finally:
