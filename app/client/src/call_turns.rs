@@ -1,4 +1,4 @@
-//! Whose turn it is to call the daemon.
+//! Admits one thread at a time to calls of the daemon.
 //!
 //! The lock is held for moments only; the turn, from question to answer. So threads that call wait
 //! for each other, up to a time, and those that only look at the state of things wait for nobody.

@@ -69,6 +69,7 @@ impl PageOwner for Client {
         // An attempt has all peers let go of all that they have: none is made for what cannot be
         // had, which may be so for as long as the program runs.
         let held = self.keys.extents(|rkey, extent| is_one(rkey, extent) && extent.is_held());
+        let held = held.into_iter().collect::<BTreeSet<_>>();
         let free =
             |rkey, extent: &Extent| is_one(rkey, extent) && !held.contains(&(rkey, extent.start()));
         let outcome = self.withdraw(free, Manner::Kindly);

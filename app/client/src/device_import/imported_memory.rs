@@ -122,11 +122,12 @@ impl Ends for ImportedRegion {
         let Some(device) = self.line.device.upgrade().filter(|device| device.is_ours()) else {
             return;
         };
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            device.shared().regions.remove(self.region.lkey);
+        let regions = &device.shared().regions;
+        let is_first = !self.ended.swap(true, Ordering::AcqRel);
+        // A removal waits for all uses. Another thread may be in the middle of one.
+        if !is_first || regions.remove(self.region.lkey).is_none() {
+            regions.finish_access();
         }
-        // Another thread may be ending it.
-        device.shared().regions.finish_access();
     }
 }
 
