@@ -1,4 +1,4 @@
-//! Where the daemon listens and has its files, as the command line and the user say.
+//! Derives the paths of the daemon's sockets and files from its command line and user.
 
 use omniverb_session::operator::{self, Runner};
 use omniverb_sys::user_daemon;

@@ -1,6 +1,7 @@
 //! Decides which transport moves the bytes of a call: a link, a light connection or the kernel.
 //!
-//! [`crate::carry`] and [`crate::light`] do not know of this, nor does the first of the second.
+//! Neither [`crate::carry`] nor [`crate::light`] calls this module, and `carry` does not call
+//! `light`.
 
 use core::ffi::c_int;
 

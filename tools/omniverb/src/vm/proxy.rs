@@ -1,5 +1,5 @@
-//! The porter: passes on what a machine's agent says to the daemon, and back. One process for each
-//! machine, which has nothing but the machine's port and its door.
+//! Passes messages between a machine's agent and the daemon, by a process called its porter. One
+//! process for each machine, which has nothing but the machine's port and its door.
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells

@@ -1,6 +1,6 @@
-//! The keeper of a machine: a process beside QEMU that has the window, and an operator's right to
-//! attach it. It starts the machine's porter, and another one, with another door, when the daemon
-//! has been started afresh.
+//! Supervises one virtual machine: a process beside QEMU, called its keeper, that has the window
+//! and an operator's right to attach it. It starts the machine's porter, and another one, with
+//! another door, when the daemon has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
