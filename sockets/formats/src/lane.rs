@@ -7,7 +7,7 @@
 //! a time, and it goes on where it is in its ring.
 //!
 //! Nobody waits for room in a lane: whoever finds it full takes his connection back to the channel
-//! (docs/decisions/0060). Whoever reads may sleep, and says so of each lane that he waits for.
+//! (docs/decisions/0060). A reader may sleep, and marks each lane that it waits for.
 //!
 //! **Ordering.** Bytes are copied in, then the head is stored (release); the reader loads it
 //! (acquire) before he copies them out, and stores his tail then (release), which the writer loads
