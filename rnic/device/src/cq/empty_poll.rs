@@ -147,7 +147,7 @@ impl Cq {
                 && ours
                 && self.attendance.may_watch()
                 && list.has_room()
-                && inner.watch(index)
+                && inner.links.watch(index)
             {
                 drop(inner);
                 list.links.push(Watched::new(qp, index));

@@ -101,10 +101,10 @@ impl Watched {
     #[cold]
     pub(super) fn unwatch(&self) -> bool {
         let Some(mut inner) = self.qp.try_inner() else { return false };
-        inner.unwatch(self.index);
+        inner.links.unwatch(self.index);
         inner.pump_link(&self.qp, self.index);
         inner.advance(&self.qp);
-        inner.come_back_later(&self.qp);
+        self.qp.come_back_later();
         true
     }
 }

@@ -48,13 +48,13 @@ impl Cq {
         }
         let mut least = None;
         for watched in &list.links {
-            let bytes = watched.qp.try_inner()?.under_way(watched.index);
+            let bytes = watched.qp.try_inner()?.links.under_way(watched.index);
             let bytes = bytes.filter(|bytes| *bytes >= MUCH)?;
             if least.is_none_or(|(_, fewest)| bytes < fewest) {
                 least = Some((watched, bytes));
             }
         }
         let (watched, bytes) = least?;
-        watched.qp.try_inner()?.begin_nap(watched.index, bytes / 3)
+        watched.qp.try_inner()?.links.begin_nap(watched.index, bytes / 3)
     }
 }

@@ -12,6 +12,10 @@ pub(crate) struct Counters {
     pub(super) places: Places,
 }
 
+/// Counts operations of a queue pair, if counters are attached to it.
+#[derive(Default)]
+pub(crate) struct Counting(pub(super) Option<Box<Counters>>);
+
 /// Positions in the send queue.
 #[derive(Default)]
 pub(super) struct Places {

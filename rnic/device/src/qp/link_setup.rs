@@ -3,6 +3,7 @@
 use super::cq_link_guard::Hanging;
 use super::link_table::LinkEnd;
 use super::responder::Incoming;
+use super::state_machine::Machine;
 use super::xrc_relay_table::RELAYED;
 use super::{Inner, Qp};
 use crate::link_peer::Peer;
@@ -63,10 +64,10 @@ impl Qp {
         let index = inner.links.add(LinkEnd::new(endpoint, from, credits, hanging));
         // Packets of XRC are made nowhere but in the engine.
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
-            inner.trace_link(index, tracer);
+            inner.links[index].trace(tracer, &mut inner.way);
         }
         if inner.machine.state() != State::Init {
-            inner.present(self, index);
+            inner.links[index].present(self.service, &inner.machine);
         }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
         inner.send_held_back(self, &to, index);
@@ -74,7 +75,7 @@ impl Qp {
         inner.pump_all(self);
         if self.service == Service::Ud {
             // Whose peer sends at once, and may not have seen that it is to tell.
-            inner.come_back_later(self);
+            self.come_back_later();
         }
         Some(index)
     }
@@ -125,7 +126,7 @@ impl Qp {
         }
         inner.pump_all(self);
         if self.service == Service::Ud {
-            inner.forget_links(|peer| peer.qpn == peer_qpn);
+            inner.links.forget(|peer| peer.qpn == peer_qpn);
         } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
@@ -140,7 +141,7 @@ impl Qp {
         let mut guard = self.inner.lock();
         guard.pump_all(self);
         if self.service == Service::Ud {
-            guard.forget_links(|peer| peer.qpn == peer_qpn);
+            guard.links.forget(|peer| peer.qpn == peer_qpn);
         }
     }
 
@@ -160,7 +161,7 @@ impl Qp {
         }
         inner.pump_all(self);
         if self.service == Service::Ud {
-            inner.forget_links(|peer| peer.is_beyond_engine());
+            inner.links.forget(|peer| peer.is_beyond_engine());
         } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
@@ -216,7 +217,7 @@ impl Qp {
     /// False: it has gone already, or counts what peers do to our memory, which comes by here then.
     pub fn lend(&self) -> bool {
         let mut inner = self.inner.lock();
-        !inner.counts_peers() && inner.machine.lend()
+        !inner.counting.counts_peers() && inner.machine.lend()
     }
 
     /// Voids the grants that peers hold on our regions; call before the pages move back.
@@ -276,39 +277,35 @@ impl Qp {
     }
 }
 
-impl Inner {
-    /// Tells the far end of a link what this QP is like, as far as its state says so, and that it
-    /// receives from now on.
-    pub(super) fn present(&mut self, qp: &Qp, index: usize) {
-        let link = &mut self.links[index];
-        let route = match qp.service {
-            Service::Ud => link.route(),
-            _ => self.machine.attributes().route,
+impl LinkEnd {
+    /// Tells the far end what this QP is like, as far as its state says so, and that it receives
+    /// from now on.
+    pub(super) fn present(&mut self, service: Service, machine: &Machine) {
+        let route = match service {
+            Service::Ud => self.route(),
+            _ => machine.attributes().route,
         };
-        link.publish_route(route);
-        let endpoint = &mut link.endpoint;
-        endpoint.publish_receiving(&(self.machine.attributes()).into());
-        if self.machine.is_ready_to_send() {
-            endpoint.publish_sending(&(self.machine.attributes()).into());
+        self.publish_route(route);
+        let endpoint = &mut self.endpoint;
+        endpoint.publish_receiving(&machine.attributes().into());
+        if machine.is_ready_to_send() {
+            endpoint.publish_sending(&machine.attributes().into());
         }
-        endpoint.open(self.machine.attributes().rnr_timer());
+        endpoint.open(machine.attributes().rnr_timer());
     }
+}
 
+impl Inner {
     /// The peer wrote what no peer writes.
     #[cold]
     pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
         if qp.service == Service::Ud {
             let broken = self.links[index].peer;
-            self.forget_links(|peer| *peer == broken);
+            self.links.forget(|peer| *peer == broken);
         } else if self.machine.state() != State::Err {
             self.enter_error(qp, Some(status::FATAL_ERR));
             qp.event(AsyncEvent::QpFatal);
         }
-    }
-
-    /// Forgets the links of a UD QP to these peers.
-    pub(crate) fn forget_links(&mut self, gone: impl Fn(&Peer) -> bool) {
-        self.links.forget(gone);
     }
 
     /// The link is replaced: nobody will ever say what became of requests that are under way on
@@ -331,7 +328,7 @@ impl Inner {
             match self.links[index].deafen() {
                 // A shared receive does not go back; one of our own does.
                 Incoming::Send { receive, .. } if qp.shares_receives() => {
-                    self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+                    self.deliveries().fail(qp, &receive, status::WR_FLUSH_ERR);
                 }
                 Incoming::Send { .. } => self.receives.put_back(),
                 _ => {}
@@ -353,8 +350,8 @@ impl Inner {
             qp.recv_cq.unwatch(qp.number);
         }
         self.links.clear();
-        self.end_relays(qp);
-        self.unlink_extended(qp);
+        self.extended.end_relays(qp);
+        self.extended.unlink(qp);
         self.grants.clear();
         self.way.untrace();
     }

@@ -5,18 +5,21 @@
 //! one for nothing.
 
 use super::cq_link_guard::Hanging;
+use super::requester::Way;
 use super::requester::payload_source::{Origin, Sources};
-use super::responder::Incoming;
+use super::responder::{Incoming, Outcome};
 use crate::limits;
 use crate::link_peer::Peer;
 use crate::send_work_request::Destination;
 use omniverb_link::qp_attributes::GlobalRoute;
-use omniverb_link::{Broken, Endpoint, Request, Source};
+use omniverb_link::record::LAST;
+use omniverb_link::{Broken, Endpoint, Request, Source, Tracer};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// A link of this QP and what is in flight on it.
 pub(crate) struct LinkEnd {
@@ -140,6 +143,14 @@ impl LinkEnd {
         std::mem::replace(&mut self.incoming, Incoming::Deaf)
     }
 
+    /// Drops this record of a UC message, and the rest of it.
+    #[cold]
+    pub(super) fn skip(&mut self, flags: u32) -> Outcome {
+        let ended = flags & LAST != 0;
+        self.incoming = if ended { Incoming::Idle } else { Incoming::Skip };
+        Outcome::Passed
+    }
+
     /// Whether the request at the head waits for a receive.
     #[inline(always)]
     pub(super) fn is_starved(&self) -> bool {
@@ -225,8 +236,11 @@ impl LinkEnd {
     }
 
     /// Traces it, if there is something to trace: what leads to the engine, the engine sees.
-    pub(super) fn begin_trace(&mut self) {
+    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>, way: &mut Way) {
         self.traced = !self.peer.is_beyond_engine();
+        if self.traced {
+            way.trace(tracer);
+        }
     }
 
     /// Traces it no longer.
@@ -297,7 +311,7 @@ impl LinkEnd {
 
 /// All links of a QP, by their indices.
 #[derive(Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     list: Vec<LinkEnd>,
     /// Those of datagrams that have not ended.
     by_destination: HashMap<Destination, usize>,
@@ -323,6 +337,33 @@ impl DerefMut for Links {
 }
 
 impl Links {
+    /// Whether a UC or UD message waits for a receive, and is lost if none comes.
+    pub(super) fn is_starved(&self, service: Service) -> bool {
+        !service.is_reliable() && self.list.iter().any(LinkEnd::is_starved)
+    }
+
+    /// When the first of those is lost, in nanoseconds of the host's clock.
+    pub(super) fn starves_until(&self, service: Service) -> Option<u64> {
+        let starved = self.list.iter().filter_map(LinkEnd::starves_until);
+        starved.filter(|_| !service.is_reliable()).min()
+    }
+
+    /// Whether a request goes to a network: one for this destination, or for the peer. There it
+    /// waits for its turn to leave, as at any NIC, and is not lost for that.
+    pub(super) fn lead_to_engine(&self, destination: Option<Destination>) -> bool {
+        let link = match destination {
+            Some(to) => self.to(&to).and_then(|index| self.list.get(index)),
+            None => self.list.first(),
+        };
+        link.is_some_and(|link| link.peer.is_beyond_engine())
+    }
+
+    /// Whether what is on its way to the peer waits for a receive. A broken link others find.
+    pub(super) fn peer_lacks_receive(&mut self) -> bool {
+        let link = self.list.first_mut();
+        link.is_some_and(|link| link.endpoint.peer_lacks_receive().unwrap_or(false))
+    }
+
     /// Whether another one may be added.
     pub(super) fn has_room(&self) -> bool {
         self.list.len() < limits::DATAGRAM_LINKS_MAX || self.list.iter().any(LinkEnd::is_deaf)

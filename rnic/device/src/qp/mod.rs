@@ -25,7 +25,7 @@ pub use self::attached_counters::AttachError;
 pub(crate) use self::cq_link_guard::CountsLinks;
 pub(crate) use self::poll_outcome::{Look, Served};
 
-use self::attached_counters::Counters;
+use self::attached_counters::Counting;
 use self::link_table::{LinkEnd, Links};
 use self::qp_attributes::{QpAttributes, State};
 use self::requester::{Patience, Rules, SendQueue, Unresolved, Waiting, Way};
@@ -133,7 +133,7 @@ pub struct Caps {
 /// What is behind the lock of a queue pair: parts, each of which keeps its own order.
 pub(crate) struct Inner {
     machine: Machine,
-    links: Links,
+    pub(crate) links: Links,
     unresolved: Unresolved,
     sends: SendQueue,
     waiting: Waiting,
@@ -149,8 +149,7 @@ pub(crate) struct Inner {
     meter: Meter,
     way: Way,
     extended: Extended,
-    /// Where completions are counted, if they are.
-    counters: Option<Box<Counters>>,
+    counting: Counting,
     /// Windows may be bound to it.
     has_bound: bool,
 }
@@ -257,7 +256,7 @@ impl Qp {
                 meter,
                 way: Way::new(if shared.host.is_strict() { Rules::Strict } else { Rules::Lenient }),
                 extended,
-                counters: None,
+                counting: Counting::default(),
                 has_bound: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
@@ -318,9 +317,10 @@ impl Qp {
     pub fn post_all(&self, works: &[SendWork<'_>]) -> Result<(), PostError> {
         let mut inner = self.inner.lock();
         for work in works {
-            inner.check(self, work)?;
+            inner.machine.check_post(self, work)?;
         }
-        let room = inner.room(self).max(inner.counted_room(self));
+        let posted = inner.sends.posted();
+        let room = inner.sends.room(self).max(inner.counting.room(self, posted));
         if room < works.len() as u64 {
             return Err(PostError::Full);
         }
@@ -348,7 +348,7 @@ impl Qp {
         let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
         let capacity = inner.receives.post(wr_id, list, released).ok_or(PostError::Full)?;
         if inner.machine.state() == State::Err {
-            inner.flush_receives(self);
+            inner.deliveries().flush(self);
             return Ok(());
         }
         if self.service == Service::Ud {

@@ -1,15 +1,13 @@
 //! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
 
-use super::requester::Unresolved;
+use super::requester::{SendQueue, Unresolved};
 use super::responder::Incoming;
-use super::state_machine::WhenDrained;
+use super::state_machine::{Machine, WhenDrained};
 use super::{Inner, Qp};
-use crate::cq::Solicits;
 use crate::platform::AsyncEvent;
 use crate::qp::qp_attributes::{QpAttributes, QpMask, State};
-use crate::receive_ring::Receive;
 use crate::send_work_request::{PostError, PostFault};
-use crate::verbs_constants::{Wc, status, wc_opcode};
+use crate::verbs_constants::status;
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +40,8 @@ impl Qp {
             _ => {
                 inner.set_state(self, to);
                 if to != State::Init {
-                    (0..inner.links.len()).for_each(|index| inner.present(self, index));
+                    let machine = &inner.machine;
+                    inner.links.iter_mut().for_each(|link| link.present(self.service, machine));
                     inner.pump_all(self);
                 }
                 if to == State::Sqd {
@@ -52,7 +51,7 @@ impl Qp {
                             false => WhenDrained::Silent,
                         },
                     );
-                    inner.check_drained(self);
+                    inner.machine.check_drained(self, &inner.sends);
                 }
             }
         }
@@ -84,19 +83,23 @@ impl Qp {
     }
 }
 
+impl Machine {
+    /// Tells the application that SQD is drained, if it is and is to be told.
+    #[inline(always)]
+    pub(super) fn check_drained(&mut self, qp: &Qp, sends: &SendQueue) {
+        let idle = self.state() == State::Sqd && !sends.has_begun();
+        if idle && self.must_tell_drained() {
+            qp.event(AsyncEvent::SqDrained);
+        }
+    }
+}
+
 impl Inner {
     pub(crate) fn set_state(&mut self, qp: &Qp, state: State) {
         self.machine.go(state);
-        self.choose_way(qp);
+        self.way.choose(&self.machine, qp.service, &self.counting);
         self.meter.state(state);
         qp.state_hint.store(state as u32, Ordering::Release);
-    }
-
-    pub(crate) fn check_drained(&mut self, qp: &Qp) {
-        let idle = self.machine.state() == State::Sqd && !self.sends.has_begun();
-        if idle && self.machine.must_tell_drained() {
-            qp.event(AsyncEvent::SqDrained);
-        }
     }
 
     /// To RESET: everything is forgotten, without completions.
@@ -111,14 +114,14 @@ impl Inner {
         }
         if qp.service == Service::XrcRecv {
             self.links.iter_mut().for_each(|link| drop(link.deafen()));
-            self.leave_target(qp);
+            self.extended.leave_target(qp);
         }
         self.drop_links(qp);
         if std::mem::take(&mut self.has_bound) {
             qp.shared.regions.end_windows_of(qp.number);
         }
         self.sends.reset();
-        self.forget_counted();
+        self.counting.forget();
         self.waiting.end_search();
         self.receives.reset();
         self.unresolved = Unresolved::default();
@@ -145,45 +148,26 @@ impl Inner {
         let mut reason = first;
         for entry in self.sends.take_all() {
             let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
-            self.complete_order(qp, &entry.order, why);
+            entry.order.complete((&mut self.counting, &mut self.meter), qp, why);
         }
         self.waiting.end();
         for index in 0..self.links.len() {
             if let Incoming::Send { receive, .. } = self.links[index].deafen() {
-                self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+                self.deliveries().fail(qp, &receive, status::WR_FLUSH_ERR);
             }
             self.links[index].end_starving();
             self.links[index].endpoint.close();
             // Nobody takes it any more, and the application may do with its memory what it likes.
             self.links[index].forget_sources();
         }
-        self.end_relays(qp);
+        self.extended.end_relays(qp);
         self.grants.clear();
         if self.machine.take_lent() {
             qp.shared.host.qp_failed(qp.number);
         }
-        self.flush_receives(qp);
+        self.deliveries().flush(qp);
         if qp.srq.is_some() {
             qp.event(AsyncEvent::QpLastWqeReached);
         }
-    }
-
-    pub(crate) fn flush_receives(&mut self, qp: &Qp) {
-        while let Some(receive) = self.receives.take() {
-            self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
-        }
-    }
-
-    /// Completes a receive that failed.
-    pub(crate) fn complete_receive(&mut self, qp: &Qp, receive: &Receive, status: u32) {
-        let wc = Wc {
-            wr_id: receive.wr_id,
-            status,
-            opcode: wc_opcode::RECV,
-            qp_num: qp.number.0,
-            ..Wc::default()
-        };
-        self.complete_one(qp, wc, Solicits::Nothing);
-        self.hand_over(qp);
     }
 }

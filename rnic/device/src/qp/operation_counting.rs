@@ -4,9 +4,9 @@
 //! counters does not take them. What peers do to our memory counts only if it comes by here, so a
 //! queue pair that counts that grants nobody pages.
 
-use super::attached_counters::{AttachError, Completes, Places};
+use super::Qp;
+use super::attached_counters::{AttachError, Completes, Counting, Places};
 use super::qp_attributes::State;
-use super::{Inner, Qp};
 use crate::completion_counter::{Counted, Counter};
 use crate::verbs_constants::{Wc, counted, opcode, status};
 use omniverb_link::Request;
@@ -14,23 +14,23 @@ use omniverb_terms::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Position of the last send whose entry in the CQ was polled.
-fn released(qp: &Qp) -> u64 {
-    qp.shared.released(qp.slot).sends.load(Ordering::Acquire)
-}
+impl Counting {
+    /// Whether a counter is attached.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.0.is_some()
+    }
 
-impl Inner {
     /// A send request is complete, with this opcode, so many bytes, this position.
     #[inline]
-    pub(super) fn count_sent(
+    pub(super) fn sent(
         &mut self,
         qp: &Qp,
         (code, length, position): (u32, u64, u64),
         why: u32,
         completes: Completes,
     ) {
-        let Some(counters) = &mut self.counters else { return };
-        counters.places.complete(position, completes, released(qp));
+        let Some(counters) = &mut self.0 else { return };
+        counters.places.complete(position, completes, qp.sends_released());
         let kind = match code {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => counted::SEND,
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => counted::RDMA_WRITE,
@@ -44,38 +44,38 @@ impl Inner {
     /// programs that read counters poll nothing. What has one takes room until it is polled, and so
     /// does what came after it.
     #[cold]
-    pub(super) fn counted_room(&self, qp: &Qp) -> u64 {
-        let Some(counters) = &self.counters else { return 0 };
-        let over = counters.places.over(released(qp));
-        u64::from(qp.caps.send_max).saturating_sub(self.sends.posted() - over)
+    pub(super) fn room(&self, qp: &Qp, posted: u64) -> u64 {
+        let Some(counters) = &self.0 else { return 0 };
+        let over = counters.places.over(qp.sends_released());
+        u64::from(qp.caps.send_max).saturating_sub(posted - over)
     }
 
     /// The send queue begins anew.
-    pub(super) fn forget_counted(&mut self) {
-        if let Some(counters) = &mut self.counters {
+    pub(super) fn forget(&mut self) {
+        if let Some(counters) = &mut self.0 {
             counters.places = Places::default();
         }
     }
 
     /// A receive is complete.
     #[inline]
-    pub(super) fn count_received(&self, wc: &Wc) {
-        let Some(counters) = &self.counters else { return };
+    pub(super) fn received(&self, wc: &Wc) {
+        let Some(counters) = &self.0 else { return };
         let moved = (wc.status == status::SUCCESS).then_some(u64::from(wc.byte_len));
         counters.count(counted::RECV, moved);
     }
 
     /// A peer has written all it wanted to, or read.
     #[inline]
-    pub(super) fn count_served(&self, kind: u32, length: u64) {
-        let Some(counters) = &self.counters else { return };
+    pub(super) fn served(&self, kind: u32, length: u64) {
+        let Some(counters) = &self.0 else { return };
         counters.count(kind, Some(length));
     }
 
     /// A peer's request is refused.
     #[cold]
-    pub(super) fn count_refused(&self, request: &Request) {
-        let Some(counters) = &self.counters else { return };
+    pub(super) fn refused(&self, request: &Request) {
+        let Some(counters) = &self.0 else { return };
         let kind = match request {
             Request::WriteFirst { .. } | Request::WriteMore { .. } => counted::REMOTE_RDMA_WRITE,
             Request::Read { .. } => counted::REMOTE_RDMA_READ,
@@ -86,11 +86,17 @@ impl Inner {
 
     /// Whether it counts what peers do to our memory.
     pub(super) fn counts_peers(&self) -> bool {
-        self.counters.as_ref().is_some_and(|counters| counters.counts_some(counted::REMOTE))
+        self.0.as_ref().is_some_and(|counters| counters.counts_some(counted::REMOTE))
     }
 }
 
 impl Qp {
+    /// Position of the last send whose entry in the CQ was polled.
+    #[inline(always)]
+    pub(super) fn sends_released(&self) -> u64 {
+        self.shared.released(self.slot).sends.load(Ordering::Acquire)
+    }
+
     /// Has completions of these operations, bits of [`counted`], counted by `counter` from now on,
     /// until the queue pair is destroyed.
     ///
@@ -110,20 +116,20 @@ impl Qp {
         if operations == 0 || !matches!(inner.machine.state(), State::Reset | State::Init) {
             return Err(AttachError::Invalid);
         }
-        if inner.counters.as_ref().is_some_and(|counters| counters.counts_some(operations)) {
+        if inner.counting.0.as_ref().is_some_and(|counters| counters.counts_some(operations)) {
             return Err(AttachError::Taken);
         }
-        let counters = inner.counters.get_or_insert_default();
+        let counters = inner.counting.0.get_or_insert_default();
         counters.set(operations, counter);
         counter.attach(self.me.clone());
         inner.receives.be_counted();
-        inner.choose_way(self);
+        inner.way.choose(&inner.machine, self.service, &inner.counting);
         Ok(())
     }
 
     /// Nothing is counted any more.
     pub(super) fn detach_counters(&self) {
-        let counters = self.inner.lock().counters.take();
+        let counters = self.inner.lock().counting.0.take();
         for counter in counters.iter().flat_map(|counters| counters.all()) {
             counter.detach(&self.me);
         }

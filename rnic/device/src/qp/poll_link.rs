@@ -1,5 +1,7 @@
 //! What a poll does with one link of a queue pair.
 
+use super::link_table::Links;
+use super::responder::Receives;
 use super::{Inner, Look, Qp};
 use crate::cq::{Cq, Watched};
 use crate::verbs_constants::Wc;
@@ -34,32 +36,33 @@ impl Inner {
     fn serve_thoroughly(&mut self, qp: &Qp, index: usize, cq: &Cq, out: &mut [Wc]) -> usize {
         self.serve_link(qp, index);
         self.finish_sends(qp);
-        self.hand_out(qp, cq, out)
+        hand_out(&mut self.receives, qp, cq, out)
     }
+}
 
-    /// Gives fresh receives straight to whoever polls their CQ, unless older completions or an
-    /// event are due first: it saves them the way through the queue.
-    #[inline(always)]
-    fn hand_out(&mut self, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize {
-        let count = self.receives.completed();
-        let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
-        if count == 0 || count > out.len() || !straight {
-            self.hand_over(qp);
-            return 0;
-        }
-        for (place, entry) in out.iter_mut().zip(self.receives.take_completed()) {
-            *place = entry.wc;
-        }
-        self.receives_taken(qp, count as u64);
-        count
+/// Gives fresh receives straight to the poll of their CQ, unless older completions or an event are
+/// due first: it saves them the way through the queue.
+#[inline(always)]
+fn hand_out(receives: &mut Receives, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize {
+    let count = receives.completed();
+    let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
+    if count == 0 || count > out.len() || !straight {
+        qp.hand_over(receives);
+        return 0;
     }
+    for (place, entry) in out.iter_mut().zip(receives.take_completed()) {
+        *place = entry.wc;
+    }
+    qp.receives_taken(receives, count as u64);
+    count
+}
 
+impl Links {
     /// A request is on its way: polls of its CQ look at the peer from now on, also if only the
     /// progress thread heard of it before. Who does not poll stops watching soon.
-    pub(crate) fn be_watched(&mut self, qp: &Qp) {
+    pub(super) fn be_watched(&mut self, qp: &Qp) {
         let direct = qp.service != Service::Ud
             && self
-                .links
                 .first()
                 .is_some_and(|link| !link.looks.are_made() && !link.peer.is_beyond_engine());
         if direct {
@@ -72,7 +75,7 @@ impl Inner {
 
     /// One more poll list looks at a link by itself. False: there is no such link.
     pub(crate) fn watch(&mut self, index: usize) -> bool {
-        let Some(link) = self.links.get_mut(index) else { return false };
+        let Some(link) = self.get_mut(index) else { return false };
         link.looks.begin();
         link.endpoint.set_watched(true);
         true
@@ -80,19 +83,20 @@ impl Inner {
 
     /// One does no longer.
     pub(crate) fn unwatch(&mut self, index: usize) {
-        let Some(link) = self.links.get_mut(index) else { return };
+        let Some(link) = self.get_mut(index) else { return };
         link.looks.end();
         if !link.looks.are_made() {
             link.endpoint.set_watched(false);
         }
     }
+
     /// Bytes under way on a link. `None`: there is no such link, or it is broken.
     pub(crate) fn under_way(&mut self, index: usize) -> Option<u64> {
-        self.links.get_mut(index)?.endpoint.under_way().ok()
+        self.get_mut(index)?.endpoint.under_way().ok()
     }
 
     /// Begins a nap until so many bytes more of a link have left.
     pub(crate) fn begin_nap(&mut self, index: usize, bytes: u64) -> Option<Nap> {
-        self.links.get_mut(index)?.endpoint.begin_nap(bytes).ok()?
+        self.get_mut(index)?.endpoint.begin_nap(bytes).ok()?
     }
 }

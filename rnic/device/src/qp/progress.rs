@@ -3,14 +3,25 @@
 
 use super::poll_outcome::Served;
 use super::qp_attributes::State;
+use super::responder::Receives;
+use super::state_machine::Machine;
 use super::xrc_relay_table::RELAYED;
 use super::{Inner, Qp};
-use crate::cq::{Entry, Release, Solicits};
+use crate::cq::Release;
 use crate::platform::AsyncEvent;
-use crate::verbs_constants::Wc;
 use omniverb_link::Broken;
-use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
+
+impl Machine {
+    /// A message has come. The first one while in RTR is told to the application (specification
+    /// 9.7.2.1: communication established).
+    #[inline(always)]
+    pub(super) fn note_traffic(&mut self, qp: &Qp) {
+        if self.establish() && self.state() == State::Rtr && qp.service.is_reliable() {
+            qp.event(AsyncEvent::CommunicationEstablished);
+        }
+    }
+}
 
 impl Inner {
     /// Takes in and sends out on all links; a peer that breaks the rules breaks the QP.
@@ -29,61 +40,22 @@ impl Inner {
     pub(crate) fn pump_link(&mut self, qp: &Qp, index: usize) {
         self.serve_link(qp, index);
         self.finish_sends(qp);
-        self.hand_over(qp);
+        qp.hand_over(&mut self.receives);
     }
 
     /// As [`Self::pump_link`], but leaves the completions of receives where they are.
     pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
         if !self.machine.receives_messages() || index >= self.links.len() {
-            if index == RELAYED && self.machine.receives_messages() {
-                self.serve_relays(qp);
+            let relayed = index == RELAYED && self.extended.relays.are_some();
+            if relayed && self.machine.receives_messages() {
+                // News from a process that requests were handed over to.
+                self.serve_link(qp, 0);
             }
             return;
         }
         if let Err(Broken) = self.serve(qp, index) {
-            self.hand_over(qp);
+            qp.hand_over(&mut self.receives);
             self.broken(qp, index);
-        }
-    }
-
-    /// First traffic while in RTR (specification 9.7.2.1: communication established).
-    #[inline(always)]
-    pub(crate) fn note_traffic(&mut self, qp: &Qp) {
-        if self.machine.note_traffic() && qp.service.is_reliable() {
-            qp.event(AsyncEvent::CommunicationEstablished);
-        }
-    }
-
-    /// A receive is complete.
-    #[inline(always)]
-    pub(crate) fn complete_one(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
-        self.count_received(&wc);
-        match qp.service {
-            Service::XrcRecv => self.complete_of_target(qp, wc, solicits),
-            _ => {
-                self.receives.complete(Entry::new(wc, qp.receive_release(), solicits));
-            }
-        }
-    }
-
-    /// Puts the receives that completed into their CQ.
-    #[inline(always)]
-    pub(crate) fn hand_over(&mut self, qp: &Qp) {
-        if !self.receives.hand_over(|list| qp.recv_cq.push_all(list)) {
-            qp.cq_overflowed();
-        }
-    }
-
-    /// The application has these receives' completions, which were in no CQ. Those of a QP are
-    /// counted under its lock, which is held; others may count an SRQ's at the same time.
-    #[inline(always)]
-    pub(crate) fn receives_taken(&mut self, qp: &Qp, count: u64) {
-        match &qp.srq {
-            None => self.receives.release(count),
-            Some(srq) => {
-                let released = &qp.shared.released(srq.slot()).receives;
-                released.fetch_add(count, Ordering::Release);
-            }
         }
     }
 
@@ -99,6 +71,27 @@ impl Inner {
 }
 
 impl Qp {
+    /// Puts the receives that completed into their CQ.
+    #[inline(always)]
+    pub(super) fn hand_over(&self, receives: &mut Receives) {
+        if !receives.hand_over(|list| self.recv_cq.push_all(list)) {
+            self.cq_overflowed();
+        }
+    }
+
+    /// The application has these receives' completions, which were in no CQ. Those of a QP are
+    /// counted under its lock, which is held; others may count an SRQ's at the same time.
+    #[inline(always)]
+    pub(super) fn receives_taken(&self, receives: &mut Receives, count: u64) {
+        match &self.srq {
+            None => receives.release(count),
+            Some(srq) => {
+                let released = &self.shared.released(srq.slot()).receives;
+                released.fetch_add(count, Ordering::Release);
+            }
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn receive_release(&self) -> Release {
         Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot()) }
@@ -106,6 +99,20 @@ impl Qp {
 }
 
 impl Qp {
+    /// Has the progress thread look at this QP once more, on its next turn.
+    #[cold]
+    pub(crate) fn come_back(&self) {
+        self.shared.look_again(&self.me);
+        self.shared.host.attend();
+    }
+
+    /// Has it do that a moment later: what the peer did until now may not be visible yet.
+    #[cold]
+    pub(crate) fn come_back_later(&self) {
+        self.shared.look_later(&self.me);
+        self.shared.host.attend();
+    }
+
     /// Does what can be done now, or has the next turn do it if another thread serves it.
     pub(crate) fn try_pump(&self) {
         match self.try_inner() {
@@ -119,13 +126,14 @@ impl Qp {
         let Some(mut inner) = self.try_inner() else {
             return Served::On { moved: true, deadline: None };
         };
+        let inner = &mut *inner;
         let before = inner.sends.mark();
         inner.pump_all(self);
-        if inner.sends.is_empty() && !inner.is_starved(self) {
+        if inner.sends.is_empty() && !inner.links.is_starved(self.service) {
             inner.waiting.unlist();
             return Served::Over;
         }
-        let deadline = inner.next_deadline(self);
+        let deadline = inner.waiting.deadline(&inner.links, self.service);
         Served::On { moved: inner.sends.mark() != before, deadline }
     }
 }

@@ -90,14 +90,10 @@ impl Machine {
         *self = Machine::default();
     }
 
-    /// A message has come. True: it is the first, and the application may be waiting for it.
+    /// A message has come. True: it is the first.
     #[inline(always)]
-    pub(super) fn note_traffic(&mut self) -> bool {
-        if self.established {
-            return false;
-        }
-        self.established = true;
-        self.state == State::Rtr
+    pub(super) fn establish(&mut self) -> bool {
+        !std::mem::replace(&mut self.established, true)
     }
 
     /// Something is to be granted to its peer. Says whether the state allows it still.

@@ -1,10 +1,10 @@
 //! XRC (annex A14): one end names a shared receive queue with each request, the other finds it in
 //! its domain. What follows from that is here; everything else is as of RC.
 
+use super::Qp;
 use super::link_table::LinkEnd;
 use super::responder::Incoming;
 use super::xrc_relay_table::Relays;
-use super::{Inner, Qp};
 use crate::cq::{Entry, Release, Solicits};
 use crate::receive_ring::Receive;
 use crate::shared_receive_queue::Srq;
@@ -48,7 +48,7 @@ impl Extended {
     }
 
     /// The link is gone, and what was said on it.
-    fn unlink(&mut self, qp: &Qp) {
+    pub(super) fn unlink(&mut self, qp: &Qp) {
         (self.named, self.elsewhere) = (None, None);
         let (target, taken_from) = (self.target.take(), self.taken_from.take());
         self.release(qp, target);
@@ -86,44 +86,42 @@ impl Qp {
         }
         // What waits for a receive of it waits in vain, and is to be told so.
         if guard.links.iter().any(LinkEnd::is_starved) {
-            guard.come_back(self);
+            self.come_back();
         }
     }
 }
 
-impl Inner {
+impl Extended {
     /// Tells the peer which SRQ the next request is for, unless it knows. False: no room.
-    pub(super) fn name_srq(&mut self, number: u32) -> Result<bool, Broken> {
-        let Some(link) = self.links.first_mut() else { return Ok(false) };
-        if self.extended.named == Some(number) {
+    pub(super) fn name_srq(&mut self, link: &mut LinkEnd, number: u32) -> Result<bool, Broken> {
+        if self.named == Some(number) {
             return Ok(true);
         }
         let told = link.endpoint.send_request(&Request::ForSrq { number }, 0, [])?;
         if told {
-            self.extended.named = Some(number);
+            self.named = Some(number);
         }
         Ok(told)
     }
 
     /// The peer names an SRQ. One that is not there is what the next request fails for.
     pub(super) fn target_srq(&mut self, qp: &Qp, number: u32) {
-        let extended = &mut self.extended;
-        let domain = extended.domain.as_ref();
+        let domain = self.domain.as_ref();
         let other = domain.is_some_and(|domain| domain.is_elsewhere(number));
-        extended.elsewhere = other.then_some(number);
+        self.elsewhere = other.then_some(number);
         let target = domain.and_then(|domain| domain.srq_for(qp, number));
-        let before = std::mem::replace(&mut extended.target, target);
-        extended.release(qp, before);
+        let before = std::mem::replace(&mut self.target, target);
+        self.release(qp, before);
     }
 
     /// The SRQ of another process that the peer's requests are for.
     pub(super) fn target_elsewhere(&self) -> Option<u32> {
-        self.extended.elsewhere
+        self.elsewhere
     }
 
     /// Whether the peer's requests are for an SRQ that there is.
     pub(super) fn has_target(&self) -> bool {
-        self.extended.target.is_some()
+        self.target.is_some()
     }
 
     /// Whether what follows in a message is for the SRQ that it began with.
@@ -132,7 +130,7 @@ impl Inner {
         if qp.service != Service::XrcRecv {
             return true;
         }
-        match (&self.extended.target, &self.extended.taken_from) {
+        match (&self.target, &self.taken_from) {
             (Some(target), Some(from)) => Arc::ptr_eq(target, from),
             _ => false,
         }
@@ -140,16 +138,16 @@ impl Inner {
 
     /// Takes a receive of the SRQ that is named.
     pub(super) fn take_of_target(&mut self, qp: &Qp) -> Option<Receive> {
-        let target = self.extended.target.as_ref()?;
+        let target = self.target.as_ref()?;
         let receive = target.take(&qp.me)?;
-        self.extended.taken_from = Some(target.clone());
+        self.taken_from = Some(target.clone());
         Some(receive)
     }
 
     /// The protection domain that receives are looked up in.
     #[inline(always)]
     pub(super) fn receive_pd(&self, qp: &Qp) -> u32 {
-        match &self.extended.target {
+        match &self.target {
             None => qp.receive_pd,
             Some(srq) => srq.pd,
         }
@@ -157,13 +155,13 @@ impl Inner {
 
     /// The protection domain that remote keys are looked up in: that of the SRQ (A14.4).
     pub(super) fn key_pd(&self, qp: &Qp) -> u32 {
-        self.extended.target.as_ref().map_or(qp.pd, |srq| srq.pd)
+        self.target.as_ref().map_or(qp.pd, |srq| srq.pd)
     }
 
     /// A receive of an SRQ of the domain is complete: that has a completion queue of its own.
     #[cold]
     pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
-        let Some(srq) = self.extended.taken_from.take() else { return };
+        let Some(srq) = self.taken_from.take() else { return };
         if let Some(cq) = &srq.cq {
             let release = Release::Receive { slot: srq.slot() };
             let wc = qp.hidden.told(wc);
@@ -172,19 +170,14 @@ impl Inner {
             }
         }
         // Not before: whoever ends the SRQ waits for those that have it, and then purges its CQ.
-        self.extended.release(qp, Some(srq));
+        self.release(qp, Some(srq));
     }
 
     /// RESET: a receive that was taken is gone, its place in the queue is not.
     pub(super) fn leave_target(&mut self, qp: &Qp) {
-        if let Some(srq) = self.extended.taken_from.take() {
+        if let Some(srq) = self.taken_from.take() {
             qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
-            self.extended.release(qp, Some(srq));
+            self.release(qp, Some(srq));
         }
-    }
-
-    /// After the links have gone.
-    pub(super) fn unlink_extended(&mut self, qp: &Qp) {
-        self.extended.unlink(qp);
     }
 }

@@ -2,9 +2,10 @@
 //! to them, which are looked for, open and end. What is known of them is in
 //! [`relays`](super::xrc_relay_table).
 
+use super::Qp;
+use super::xrc::Extended;
 use super::xrc_relay::Relay;
 use super::xrc_relay_table::{RELAYED, Way};
-use super::{Inner, Qp};
 use crate::link_peer::Peer;
 use omniverb_link::Endpoint;
 use omniverb_terms::Qpn;
@@ -79,7 +80,7 @@ impl Qp {
         relays.0[at].1 = Way::Open(Box::new(Relay::new(endpoint, peer, by)));
         inner.pump_all(self);
         // The other end may have opened before it could see that we wait for that.
-        inner.come_back_later(self);
+        self.come_back_later();
         Some(RELAYED)
     }
 
@@ -104,18 +105,10 @@ impl Qp {
     }
 }
 
-impl Inner {
-    /// There is news from a process that requests were handed over to.
-    #[cold]
-    pub(super) fn serve_relays(&mut self, qp: &Qp) {
-        if self.extended.relays.are_some() {
-            self.serve_link(qp, 0);
-        }
-    }
-
+impl Extended {
     /// The connection is over, and what went on from it.
     pub(super) fn end_relays(&mut self, qp: &Qp) {
-        for (_, way) in self.extended.relays.0.drain(..) {
+        for (_, way) in self.relays.0.drain(..) {
             if let Way::Open(mut relay) = way {
                 relay.close();
                 qp.shared.host.discard(relay.by);

@@ -1,10 +1,13 @@
 //! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
 
 use super::request_state::{Finish, Order, Verdict, Why};
-use super::wait_reason::Wait;
+use super::wait_reason::{Wait, Waiting};
+use super::{SendQueue, Unresolved};
 use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
 use crate::link_peer::FarEnd;
-use crate::qp::link_table::LinkEnd;
+use crate::qp::link_table::Links;
+use crate::qp::qp_attributes::QpAttributes;
+use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::status;
 use omniverb_link::Broken;
@@ -22,49 +25,44 @@ fn first_rnr_wait(timer: u64, retries: u8) -> u64 {
     first.max(RECEIVER_LATE.saturating_sub(others))
 }
 
-impl Inner {
+/// What the wait of the oldest request depends on.
+pub(super) struct OldestWait<'q> {
+    sends: &'q SendQueue,
+    links: &'q mut Links,
+    waiting: &'q mut Waiting,
+    unresolved: &'q mut Unresolved,
+    meter: &'q mut Meter,
+    attributes: &'q QpAttributes,
+}
+
+impl OldestWait<'_> {
     /// The oldest request waits. `Some`: it has waited too long.
     #[cold]
-    pub(super) fn note_wait(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
+    pub(super) fn note(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
         // What is longer than the ring, and begins without a receive, lacks that first.
         let why = match why {
-            Why::Room if qp.service.is_reliable() && self.lacks_receive() => Why::Receive,
+            Why::Room if qp.service.is_reliable() && self.links.peer_lacks_receive() => {
+                Why::Receive
+            }
             other => other,
         };
         match self.waiting.now() {
             Some(wait) if wait.is_of(&order, why) => match wait.deadline {
-                Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
+                Some(deadline) if now >= deadline => self.expire(qp, &order, wait, now),
                 _ => None,
             },
-            _ => self.begin_wait(qp, why, &order, now),
+            _ => self.begin(qp, why, &order, now),
         }
     }
 
-    /// Whether a request goes to a network. There it waits for its turn to leave, as at
-    /// any NIC, and is not lost for that.
-    fn goes_to_engine(&self, order: &Order) -> bool {
-        let destination = order.to.map(|to| to.destination);
-        let link = match destination {
-            Some(to) => self.links.to(&to).and_then(|index| self.links.get(index)),
-            None => self.links.first(),
-        };
-        link.is_some_and(|link| link.peer.is_beyond_engine())
-    }
-
-    /// Whether what is on its way waits for a receive. What breaks the rules others find out.
-    fn lacks_receive(&mut self) -> bool {
-        let link = self.links.first_mut();
-        link.is_some_and(|link| link.endpoint.peer_lacks_receive().unwrap_or(false))
-    }
-
-    fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
+    fn begin(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
         let (position, done) = (order.position, order.done);
         let reliable = qp.service.is_reliable();
         let retries = match qp.service {
             Service::Ud => DATAGRAM_WAITS,
-            _ => self.machine.attributes().rnr_retry & 7,
+            _ => self.attributes.rnr_retry & 7,
         };
         let deadline = match why {
             Why::Receive => {
@@ -74,14 +72,18 @@ impl Inner {
                 timer.map(|timer| now + first_rnr_wait(timer, retries))
             }
             Why::Peer if reliable => self.silence_deadline(now),
-            Why::Room if reliable || self.goes_to_engine(order) => None,
+            Why::Room
+                if reliable || self.links.lead_to_engine(order.to.map(|to| to.destination)) =>
+            {
+                None
+            }
             Why::Order => None,
             // The peer is still being looked for. Who has waited long enough for it does not begin
             // to anew with each message.
             Why::Peer if self.links.is_empty() => {
                 Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
             }
-            Why::Room | Why::Peer => Some(now + self.patience(qp)),
+            Why::Room | Why::Peer => Some(now + self.unreliable_wait(qp)),
             Why::Link => Some(now + ANSWER_WAIT),
         };
         self.waiting.begin(Wait { why, position, done, deadline, retries });
@@ -97,7 +99,7 @@ impl Inner {
     /// Behind a datagram those to other destinations may wait: it is looked at again. UC has one
     /// peer, which may be kept from running: it is waited for longer, but with one message only
     /// until it takes something.
-    fn patience(&mut self, qp: &Qp) -> u64 {
+    fn unreliable_wait(&mut self, qp: &Qp) -> u64 {
         let Some(link) = self.links.first_mut().filter(|_| qp.service == Service::Uc) else {
             return UNRELIABLE_WAIT;
         };
@@ -114,7 +116,7 @@ impl Inner {
     /// learn of their link through the daemon, after they are RTR. The specification (9.7.6.1.3)
     /// allows four times the timeout.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
-        let silence = self.machine.attributes().silence_max()?;
+        let silence = self.attributes.silence_max()?;
         Some(match self.links.first() {
             Some(link) if link.endpoint.peer_has_closed() || link.endpoint.peer_has_died() => {
                 now + silence
@@ -124,7 +126,7 @@ impl Inner {
     }
 
     /// The deadline passed.
-    fn waited(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
+    fn expire(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
         match wait.why {
             Why::Receive => {
                 // Seven means for ever (specification 9.7.5.2.8).
@@ -167,6 +169,19 @@ impl Inner {
             }
         }
     }
+}
+
+impl Inner {
+    pub(super) fn oldest_wait(&mut self) -> OldestWait<'_> {
+        OldestWait {
+            sends: &self.sends,
+            links: &mut self.links,
+            waiting: &mut self.waiting,
+            unresolved: &mut self.unresolved,
+            meter: &mut self.meter,
+            attributes: self.machine.attributes(),
+        }
+    }
 
     /// Looks after the oldest request if it is on its way: does the peer still take it?
     pub(super) fn check_flight(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
@@ -186,7 +201,7 @@ impl Inner {
             self.waiting.end();
             return Ok(());
         };
-        match self.note_wait(qp, why) {
+        match self.oldest_wait().note(qp, why) {
             Some(Verdict::Fail(why)) => self.enter_error(qp, Some(why)),
             Some(Verdict::Drop) => {
                 self.sends.settle_oldest();
@@ -210,29 +225,25 @@ impl Inner {
             let answering = link.is_answering();
             untold = link.endpoint.set_blocked(unfinished || answering);
         }
-        if !self.waiting.is_listed() && (unfinished || self.is_starved(qp)) {
-            self.join_waiting_list(qp);
+        if !self.waiting.is_listed() && (unfinished || self.links.is_starved(qp.service)) {
+            join_waiting_list(&mut self.waiting, &mut self.links, qp);
         }
         untold && unfinished
     }
+}
 
-    /// Whether a UC or UD message waits for a receive, and is lost if none comes.
-    pub(crate) fn is_starved(&self, qp: &Qp) -> bool {
-        !qp.service.is_reliable() && self.links.iter().any(LinkEnd::is_starved)
-    }
-
+impl Waiting {
     /// When the progress thread must look again, if nothing else happens.
-    pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
-        let starved = self.links.iter().filter_map(LinkEnd::starves_until);
-        let lost = starved.filter(|_| !qp.service.is_reliable()).min();
-        [self.waiting.now().and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
+    pub(crate) fn deadline(&self, links: &Links, service: Service) -> Option<u64> {
+        let request = self.now().and_then(|wait| wait.deadline);
+        [request, links.starves_until(service)].into_iter().flatten().min()
     }
+}
 
-    #[inline(never)]
-    fn join_waiting_list(&mut self, qp: &Qp) {
-        self.waiting.list();
-        self.be_watched(qp);
-        qp.shared.look_after(&qp.me);
-        qp.shared.host.attend();
-    }
+#[inline(never)]
+fn join_waiting_list(waiting: &mut Waiting, links: &mut Links, qp: &Qp) {
+    waiting.list();
+    links.be_watched(qp);
+    qp.shared.look_after(&qp.me);
+    qp.shared.host.attend();
 }

@@ -2,9 +2,16 @@
 //! for. Does what the general way would do, without the notes that waiting needs; whatever does
 //! not fit takes the general way, from the start.
 
+use super::Way;
 use super::transmit::last_flags;
 use crate::limits::CHUNK;
-use crate::qp::qp_attributes::State;
+use crate::memory_region::RegionCache;
+use crate::page_grants::Grants;
+use crate::qp::attached_counters::Counting;
+use crate::qp::link_table::Links;
+use crate::qp::qp_attributes::{QpAttributes, State};
+use crate::qp::state_machine::Machine;
+use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
 use crate::scatter_gather::resolve;
 use crate::send_work_request::{Data, SendWork};
@@ -16,28 +23,52 @@ use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
-impl Inner {
-    /// After a change of state.
-    pub(crate) fn choose_way(&mut self, qp: &Qp) {
-        let is_allowed = self.machine.state() == State::Rts
-            && matches!(qp.service, Service::Rc | Service::Uc)
-            && self.counters.is_none();
+impl Way {
+    /// After a change of state, or of what is counted.
+    pub(crate) fn choose(&mut self, machine: &Machine, service: Service, counting: &Counting) {
+        let is_allowed = machine.state() == State::Rts
+            && matches!(service, Service::Rc | Service::Uc)
+            && !counting.is_enabled();
         match is_allowed {
-            true => self.way.allow_express(),
-            false => self.way.close_express(),
+            true => self.allow_express(),
+            false => self.close_express(),
         }
     }
+}
 
+/// What a request of the fast path uses.
+pub(super) struct FastPath<'q> {
+    links: &'q mut Links,
+    grants: &'q mut Grants,
+    meter: &'q mut Meter,
+    cache: &'q mut RegionCache,
+    attributes: &'q QpAttributes,
+}
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn fast_path(&mut self) -> FastPath<'_> {
+        FastPath {
+            links: &mut self.links,
+            grants: &mut self.grants,
+            meter: &mut self.meter,
+            cache: &mut self.send_cache,
+            attributes: self.machine.attributes(),
+        }
+    }
+}
+
+impl FastPath<'_> {
     /// True: it is done. False: nothing happened.
     #[inline(always)]
-    pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+    pub(super) fn try_post(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
         if work.opcode == opcode::RDMA_READ {
-            return self.express_read(qp, work, length);
+            return self.read(qp, work, length);
         }
         let part = match work.data {
             Data::Gather([sge]) => {
                 let regions = &qp.shared.regions;
-                match resolve(regions, &mut self.send_cache, qp.pd, sge, 0) {
+                match resolve(regions, self.cache, qp.pd, sge, 0) {
                     Some(part) => part,
                     None => return false,
                 }
@@ -46,21 +77,15 @@ impl Inner {
             _ => return false,
         };
         match work.opcode {
-            opcode::SEND | opcode::SEND_WITH_IMM => self.express_send(qp, work, length, &part),
-            opcode::RDMA_WRITE => self.express_write(qp, work, length, &part),
+            opcode::SEND | opcode::SEND_WITH_IMM => self.send(qp, work, length, &part),
+            opcode::RDMA_WRITE => self.write(qp, work, length, &part),
             _ => false,
         }
     }
 
     /// A SEND of one record into a promised receive.
     #[inline(always)]
-    fn express_send(
-        &mut self,
-        qp: &Qp,
-        work: &SendWork<'_>,
-        length: u64,
-        part: &UserMemory,
-    ) -> bool {
+    fn send(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64, part: &UserMemory) -> bool {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
         if qp.service != Service::Rc
@@ -85,13 +110,7 @@ impl Inner {
 
     /// A WRITE to mapped pages.
     #[inline(always)]
-    fn express_write(
-        &mut self,
-        qp: &Qp,
-        work: &SendWork<'_>,
-        length: u64,
-        part: &UserMemory,
-    ) -> bool {
+    fn write(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64, part: &UserMemory) -> bool {
         let needed = access::REMOTE_WRITE;
         self.on_mapped(qp, work, length, needed, |window, offset| {
             window.fill_last_byte_last(offset, *part);
@@ -103,13 +122,13 @@ impl Inner {
 
     /// A READ of mapped pages. Nothing is outstanding, since nothing is in the queue.
     #[inline(never)]
-    fn express_read(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+    fn read(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
         let Data::Gather([sge]) = work.data else { return false };
         let (regions, needed) = (&qp.shared.regions, access::LOCAL_WRITE);
-        let Some(part) = resolve(regions, &mut self.send_cache, qp.pd, sge, needed) else {
+        let Some(part) = resolve(regions, self.cache, qp.pd, sge, needed) else {
             return false;
         };
-        if self.machine.attributes().max_rd_atomic == 0 {
+        if self.attributes.max_rd_atomic == 0 {
             return false;
         }
         let needed = access::REMOTE_READ;

@@ -2,29 +2,29 @@
 
 use super::{Finish, Order, Step};
 use crate::memory_window::Bind;
-use crate::qp::{Inner, Qp};
+use crate::qp::Qp;
 use crate::verbs_constants::{opcode, status};
 use omniverb_terms::{Lkey, Rkey};
 
-impl Inner {
-    /// Binds a window, or ends its key.
+impl Order {
+    /// Binds a window, or ends its key. `has_bound` is set if the queue pair may have bound one.
     #[cold]
-    pub(super) fn do_locally(&mut self, qp: &Qp, order: &Order) -> Step {
+    pub(super) fn do_locally(&self, qp: &Qp, has_bound: &mut bool) -> Step {
         let regions = &qp.shared.regions;
-        let (done, why) = match order.opcode {
+        let (done, why) = match self.opcode {
             opcode::BIND_MW => {
                 let bind = Bind {
-                    rkey: order.rkey,
-                    lkey: Lkey(order.immediate),
-                    address: order.address,
-                    length: order.swap,
-                    access: order.compare_add as u32,
+                    rkey: self.rkey,
+                    lkey: Lkey(self.immediate),
+                    address: self.address,
+                    length: self.swap,
+                    access: self.compare_add as u32,
                 };
-                self.has_bound = true;
+                *has_bound = true;
                 (regions.bind(qp.number, qp.pd, &bind), status::MW_BIND_ERR)
             }
             _ => {
-                let ended = regions.invalidate(qp.number, Rkey(order.immediate));
+                let ended = regions.invalidate(qp.number, Rkey(self.immediate));
                 (ended, status::LOC_QP_OP_ERR)
             }
         };

@@ -8,7 +8,9 @@
 //! published afterwards.
 
 use super::{Finish, Order, Step, Why};
-use crate::page_grants::{Place, Reach};
+use crate::page_grants::{Grants, Place, Reach};
+use crate::qp::link_table::Links;
+use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
 use crate::scatter_gather::pieces;
 use crate::verbs_constants::{access, opcode};
@@ -39,7 +41,22 @@ fn mapped(qp: &Qp, peer: Qpn, rkey: Rkey, reach: Reach) -> Option<Mapped> {
     }
 }
 
+/// What an operation on mapped pages uses.
+pub(super) struct MappedPages<'q> {
+    links: &'q mut Links,
+    grants: &'q mut Grants,
+    meter: &'q mut Meter,
+}
+
 impl Inner {
+    #[inline(always)]
+    pub(super) fn mapped_pages(&mut self) -> MappedPages<'_> {
+        let Inner { links, grants, meter, .. } = self;
+        MappedPages { links, grants, meter }
+    }
+}
+
+impl MappedPages<'_> {
     /// Whether nothing we sent is still on its way.
     #[inline(always)]
     fn ring_is_drained(&mut self) -> Result<bool, Broken> {
@@ -50,7 +67,7 @@ impl Inner {
 
     /// WRITE. `None`: not this way.
     #[inline(always)]
-    pub(super) fn write_mapped(
+    pub(super) fn write(
         &mut self,
         qp: &Qp,
         order: &mut Order,
@@ -104,22 +121,30 @@ impl Inner {
     fn written(&mut self, qp: &Qp, order: &mut Order) -> Result<Option<Step>, Broken> {
         self.meter.mapped();
         if order.opcode == opcode::RDMA_WRITE_WITH_IMM {
-            return Ok(Some(match self.write_placed(order)? {
-                // A peer that closes never consumes; UC does not wait for it.
-                Step::Started(_) if qp.service == Service::Uc => Step::Started(Finish::Done),
-                step => step,
-            }));
+            return Ok(Some(
+                match self
+                    .links
+                    .first_mut()
+                    .map_or(Ok(Step::Wait(Why::Peer)), |link| link.write_placed(order))?
+                {
+                    // A peer that closes never consumes; UC does not wait for it.
+                    Step::Started(_) if qp.service == Service::Uc => Step::Started(Finish::Done),
+                    step => step,
+                },
+            ));
         }
         Ok(Some(Step::Started(Finish::Done)))
     }
 
-    /// READ and atomics, those included that find nothing. `None`: not this way.
+    /// READ and atomics, those included that find nothing; `outstanding`: how many are under way.
+    /// `None`: not this way.
     #[inline(always)]
-    pub(super) fn fetch_mapped(
+    pub(super) fn fetch(
         &mut self,
         qp: &Qp,
         order: &mut Order,
         parts: &[UserMemory],
+        outstanding: usize,
     ) -> Result<Option<Step>, Broken> {
         let drained = self.ring_is_drained()?;
         let Some(link) = self.links.first_mut() else { return Ok(None) };
@@ -134,7 +159,7 @@ impl Inner {
         let reach = self.grants.reach(epoch, order.rkey, range, needed);
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
         // What was asked for earlier may be on its way to the same place of ours.
-        if !drained || self.sends.outstanding() > 0 {
+        if !drained || outstanding > 0 {
             return Ok(Some(Step::Wait(Why::Order)));
         }
         let Mapped::Whole(place) = mapped else {
@@ -183,9 +208,7 @@ impl Inner {
         self.meter.mapped();
         Ok(Some(Step::Started(Finish::Done)))
     }
-}
 
-impl Inner {
     /// A WRITE to several extents. False: nothing was written.
     #[cold]
     fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {

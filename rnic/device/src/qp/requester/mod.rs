@@ -43,8 +43,10 @@ pub(super) use wait_reason::Waiting;
 
 use crate::cq::{Entry, Release, Solicits};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
-use crate::qp::attached_counters::Completes;
+use crate::qp::attached_counters::{Completes, Counting};
 use crate::qp::qp_attributes::State;
+use crate::qp::state_machine::Machine;
+use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp, Signaling};
 use crate::receive_ring::SgeList;
 use crate::scatter_gather::{Sge, resolve, total};
@@ -53,7 +55,6 @@ use crate::verbs_constants::{Wc, opcode, send_flags, status, wc_opcode};
 use omniverb_link::Broken;
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
-use std::sync::atomic::Ordering;
 
 /// Which opcodes a transport has.
 #[inline(always)]
@@ -75,11 +76,11 @@ fn is_flush(work: &SendWork<'_>) -> bool {
     flushes(work.swap).is_some() && matches!(work.data, Data::Gather([]))
 }
 
-impl Inner {
+impl Machine {
     /// Checks what can be checked before a request is queued; returns its length.
     #[inline(always)]
-    pub(crate) fn check(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
-        if !matches!(self.machine.state(), State::Rts | State::Sqd | State::Sqe | State::Err)
+    pub(crate) fn check_post(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
+        if !matches!(self.state(), State::Rts | State::Sqd | State::Sqe | State::Err)
             || !opcode_is_valid(qp.service, work.opcode)
             || (qp.service == Service::Ud) != work.to.is_some()
             || (work.opcode == opcode::FLUSH && !is_flush(work))
@@ -107,10 +108,10 @@ impl Inner {
         }
     }
 
-    /// What is wrong with a request that [`Self::check`] has refused before it looked at its data.
+    /// What is wrong with a request that [`Self::check_post`] refused before it looked at the data.
     #[cold]
     fn fault(&self, qp: &Qp, work: &SendWork<'_>) -> PostFault {
-        match self.machine.state() {
+        match self.state() {
             State::Rts | State::Sqd | State::Sqe | State::Err => {}
             _ => return PostFault::State,
         }
@@ -122,25 +123,40 @@ impl Inner {
             PostFault::Flags
         }
     }
+}
 
+impl SendQueue {
     /// How many more sends fit.
     #[inline(always)]
     pub(crate) fn room(&self, qp: &Qp) -> u64 {
-        let released = qp.shared.released(qp.slot).sends.load(Ordering::Acquire);
-        u64::from(qp.caps.send_max).saturating_sub(self.sends.posted() - released)
+        u64::from(qp.caps.send_max).saturating_sub(self.posted() - qp.sends_released())
     }
 
+    /// Whether a request waits for others: fencing, and the bound on outstanding READs and atomics.
+    fn holds_up(&self, order: &Order, max_rd_atomic: u8) -> bool {
+        let outstanding = self.outstanding();
+        (order.flags & send_flags::FENCE != 0 && outstanding > 0)
+            // What is under way may use the key still.
+            || (order.opcode == opcode::LOCAL_INV && self.has_started())
+            || (order.needs_answer() && outstanding >= usize::from(max_rd_atomic.max(1)))
+    }
+}
+
+impl Inner {
     /// Checks a work request and starts it, or queues it.
     #[inline(always)]
     pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
-        let length = self.check(qp, work)?;
-        if self.room(qp) == 0 && self.counted_room(qp) == 0 {
+        let length = self.machine.check_post(qp, work)?;
+        if self.sends.room(qp) == 0 && self.counting.room(qp, self.sends.posted()) == 0 {
             return Err(PostError::Full);
         }
         let position = self.sends.count();
-        if self.sends.is_empty() && self.way.is_express() && self.express(qp, work, length) {
+        if self.sends.is_empty()
+            && self.way.is_express()
+            && self.fast_path().try_post(qp, work, length)
+        {
             let flags = work.flags;
-            self.succeed(qp, work.wr_id, work.opcode, flags, length, position);
+            succeed(&mut self.meter, qp, work.wr_id, work.opcode, flags, length, position);
             return Ok(());
         }
         // A copy, so that on the way of most requests the original need not be in memory at all.
@@ -176,7 +192,7 @@ impl Inner {
         if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
                 Ok(Step::Started(Finish::Done)) => {
-                    self.complete_order(qp, &order, status::SUCCESS);
+                    order.complete((&mut self.counting, &mut self.meter), qp, status::SUCCESS);
                     return Ok(());
                 }
                 Ok(Step::Started(finish)) => {
@@ -210,7 +226,10 @@ impl Inner {
     #[inline(never)]
     fn enqueue(&mut self, qp: &Qp, entry: SendEntry) {
         match self.machine.state() {
-            State::Err | State::Sqe => self.complete_order(qp, &entry.order, status::WR_FLUSH_ERR),
+            State::Err | State::Sqe => {
+                let counts = (&mut self.counting, &mut self.meter);
+                entry.order.complete(counts, qp, status::WR_FLUSH_ERR);
+            }
             _ => {
                 self.sends.push(entry);
                 self.advance(qp);
@@ -225,7 +244,7 @@ impl Inner {
             return Ok(Step::Fail(status::LOC_LEN_ERR));
         }
         if order.is_local() {
-            return Ok(self.do_locally(qp, order));
+            return Ok(order.do_locally(qp, &mut self.has_bound));
         }
         // Nothing may ever be outstanding, so it could never go.
         if order.needs_answer() && self.machine.attributes().max_rd_atomic == 0 {
@@ -294,7 +313,8 @@ impl Inner {
                 break;
             }
             let Some((place, mut entry)) = self.sends.take_next() else { break };
-            let step = if self.must_wait(&entry.order) {
+            let step = if self.sends.holds_up(&entry.order, self.machine.attributes().max_rd_atomic)
+            {
                 Ok(Step::Wait(Why::Order))
             } else {
                 self.attempt_kept(qp, &mut entry)
@@ -313,7 +333,7 @@ impl Inner {
                 // their way is judged when it is the oldest.
                 _ if !is_oldest => break,
                 Step::Fail(why) => Some(Verdict::Fail(why)),
-                Step::Wait(why) => self.note_wait(qp, why),
+                Step::Wait(why) => self.oldest_wait().note(qp, why),
             };
             match verdict {
                 None => break,
@@ -362,86 +382,78 @@ impl Inner {
             }
             if let Some(entry) = self.sends.pop_started() {
                 if let Some(numbers) = entry.order.traced {
-                    self.trace_acknowledged(qp, numbers);
+                    self.traces().acknowledged(qp, numbers);
                 }
-                self.complete_order(qp, &entry.order, status::SUCCESS);
+                let counts = (&mut self.counting, &mut self.meter);
+                entry.order.complete(counts, qp, status::SUCCESS);
             }
         }
-        self.check_drained(qp);
+        self.machine.check_drained(qp, &self.sends);
         Ok(())
     }
+}
 
-    /// Fencing, and the bound on outstanding READs and atomics.
-    fn must_wait(&self, order: &Order) -> bool {
-        let outstanding = self.sends.outstanding();
-        (order.flags & send_flags::FENCE != 0 && outstanding > 0)
-            // What is under way may use the key still.
-            || (order.opcode == opcode::LOCAL_INV && self.sends.has_started())
-            || (order.needs_answer()
-                && outstanding >= usize::from(self.machine.attributes().max_rd_atomic.max(1)))
-    }
-
+impl Order {
     /// Produces the completion: of signalled requests, and of every one that fails.
-    pub(crate) fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
-        let Order { wr_id, opcode, flags, length, position, .. } = *order;
-        let completes = match why != status::SUCCESS || Self::is_signalled(qp, flags) {
+    pub(crate) fn complete(
+        &self,
+        (counting, meter): (&mut Counting, &mut Meter),
+        qp: &Qp,
+        why: u32,
+    ) {
+        let Order { wr_id, opcode, flags, length, position, .. } = *self;
+        let completes = match why != status::SUCCESS || is_signalled(qp, flags) {
             true => Completes::InCq,
             false => Completes::Silently,
         };
-        self.count_sent(qp, (opcode, length, position), why, completes);
+        counting.sent(qp, (opcode, length, position), why, completes);
         match why {
-            status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
-            _ => Self::push_send(qp, wr_id, opcode, length, position, why),
+            status::SUCCESS => succeed(meter, qp, wr_id, opcode, flags, length, position),
+            _ => push_send(qp, wr_id, opcode, length, position, why),
         }
     }
+}
 
-    /// A request succeeded.
-    #[inline(always)]
-    fn succeed(
-        &mut self,
-        qp: &Qp,
-        wr_id: u64,
-        opcode: u32,
-        flags: u32,
-        length: u64,
-        position: u64,
-    ) {
-        self.meter.sent(opcode, length);
-        if Self::is_signalled(qp, flags) {
-            Self::push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
-        }
+/// A request succeeded.
+#[inline(always)]
+fn succeed(
+    meter: &mut Meter,
+    qp: &Qp,
+    wr_id: u64,
+    opcode: u32,
+    flags: u32,
+    length: u64,
+    position: u64,
+) {
+    meter.sent(opcode, length);
+    if is_signalled(qp, flags) {
+        push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
     }
+}
 
-    /// Whether a request with these flags has a completion in the CQ if it succeeds.
-    #[inline(always)]
-    fn is_signalled(qp: &Qp, flags: u32) -> bool {
-        flags & send_flags::SIGNALED != 0 || qp.signaling == Signaling::All
-    }
+/// Whether a request with these flags has a completion in the CQ if it succeeds.
+#[inline(always)]
+fn is_signalled(qp: &Qp, flags: u32) -> bool {
+    flags & send_flags::SIGNALED != 0 || qp.signaling == Signaling::All
+}
 
-    #[inline(always)]
-    fn push_send(qp: &Qp, wr_id: u64, opcode: u32, length: u64, position: u64, status: u32) {
-        let opcode = match opcode {
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
-            opcode::RDMA_READ => wc_opcode::RDMA_READ,
-            opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
-            opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
-            opcode::BIND_MW => wc_opcode::BIND_MW,
-            opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
-            opcode::FLUSH => wc_opcode::FLUSH,
-            opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
-            _ => wc_opcode::SEND,
-        };
-        let wc = Wc {
-            wr_id,
-            status,
-            opcode,
-            byte_len: length as u32,
-            qp_num: qp.number.0,
-            ..Wc::default()
-        };
-        let release = Release::Send { slot: qp.slot, position };
-        if !qp.send_cq.push(Entry::new(wc, release, Solicits::Nothing)) {
-            qp.cq_overflowed();
-        }
+#[inline(always)]
+fn push_send(qp: &Qp, wr_id: u64, opcode: u32, length: u64, position: u64, status: u32) {
+    let opcode = match opcode {
+        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
+        opcode::RDMA_READ => wc_opcode::RDMA_READ,
+        opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
+        opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        opcode::BIND_MW => wc_opcode::BIND_MW,
+        opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+        opcode::FLUSH => wc_opcode::FLUSH,
+        opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
+        _ => wc_opcode::SEND,
+    };
+    let wc =
+        Wc { wr_id, status, opcode, byte_len: length as u32, qp_num: qp.number.0, ..Wc::default() };
+    let release = Release::Send { slot: qp.slot, position };
+    if !qp.send_cq.push(Entry::new(wc, release, Solicits::Nothing)) {
+        qp.cq_overflowed();
     }
 }

@@ -7,8 +7,8 @@
 use super::request_state::Numbers;
 use super::trace_numbers::{Attempt, packets};
 use super::transmit::last_flags;
-use super::{Finish, Order, Step, Why};
-use crate::qp::link_table::LinkEnd;
+use super::{Finish, Order, Step, Way, Why};
+use crate::qp::link_table::{LinkEnd, Links};
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
 use crate::scatter_gather::pieces;
@@ -33,7 +33,7 @@ impl Qp {
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
             if inner.links[index].peer.qpn == peer_qpn && !self.service.is_extended() {
-                inner.trace_link(index, tracer);
+                inner.links[index].trace(tracer, &mut inner.way);
             }
         }
     }
@@ -53,64 +53,79 @@ impl Qp {
 }
 
 impl Inner {
-    /// Traces a link.
-    pub(crate) fn trace_link(&mut self, index: usize, tracer: &Arc<Tracer>) {
-        let link = &mut self.links[index];
-        link.begin_trace();
-        if link.is_traced() {
-            self.way.trace(tracer);
-        }
-    }
-
-    /// As [`Inner::transmit_untraced`], and writes traces.
+    /// As [`Inner::transmit_untraced`], for what is traced or looked at strictly.
     #[cold]
     #[inline(never)]
-    pub(super) fn transmit_traced(
+    pub(super) fn transmit_watched(
         &mut self,
         qp: &Qp,
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
+        let attributes = self.machine.attributes();
+        if self.way.is_strict()
+            && let Some(step) = order.unforgiven(qp, self.links.first(), attributes)
+        {
+            return Ok(step);
+        }
+        if !self.way.is_traced() {
+            return self.transmit_untraced(qp, order, parts);
+        }
         let time = qp.shared.host.now();
         let step = self.transmit_untraced(qp, order, parts)?;
         if qp.service == Service::Ud {
             if matches!(step, Step::Started(_)) {
-                self.trace_datagram(qp, order, parts, time);
+                self.traces().datagram(qp, order, parts, time);
             }
             return Ok(step);
         }
         match step {
             Step::Started(Finish::Done) => match order.traced.take() {
-                Some(numbers) => self.trace_acknowledged(qp, numbers),
-                None => self.trace_done(qp, order, parts, time),
+                Some(numbers) => self.traces().acknowledged(qp, numbers),
+                None => self.traces().done(qp, order, parts, time),
             },
             Step::Wait(Why::Receive) if !order.has_begun && !order.has_traced_wait => {
                 order.has_traced_wait = true;
-                self.trace_request(qp, order, parts, time, NOT_READY);
+                self.traces().request(qp, order, parts, time, NOT_READY);
             }
             Step::Started(_) if order.traced.is_none() => {
-                order.traced = self.trace_request(qp, order, parts, time, 0);
+                order.traced = self.traces().request(qp, order, parts, time, 0);
             }
             // The rest of it follows; the whole is known now.
             Step::Wait(_) if order.traced.is_none() && order.has_begun => {
-                order.traced = self.trace_request(qp, order, parts, time, 0);
+                order.traced = self.traces().request(qp, order, parts, time, 0);
             }
             _ => {}
         }
         Ok(step)
     }
 
+    #[inline(always)]
+    pub(super) fn traces(&mut self) -> Traces<'_> {
+        let attributes = self.machine.attributes();
+        Traces { links: &self.links, attributes, way: &mut self.way }
+    }
+}
+
+/// What traces of operations are made from.
+pub(super) struct Traces<'q> {
+    pub(super) links: &'q Links,
+    pub(super) attributes: &'q QpAttributes,
+    pub(super) way: &'q mut Way,
+}
+
+impl Traces<'_> {
     /// A request that was done at once.
-    fn trace_done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
         let acknowledged = qp.service == Service::Rc && !order.needs_answer();
         let flags = if acknowledged { ACKNOWLEDGED } else { 0 };
-        let numbers = self.trace_request(qp, order, parts, time, flags);
+        let numbers = self.request(qp, order, parts, time, flags);
         if let Some(numbers) = numbers.filter(|_| order.needs_answer()) {
-            self.trace_answer(qp, order, numbers, parts);
+            self.answer(qp, order, numbers, parts);
         }
     }
 
-    fn trace_request(
+    fn request(
         &mut self,
         qp: &Qp,
         order: &Order,
@@ -121,7 +136,7 @@ impl Inner {
         let link = self.links.first().filter(|link| link.is_traced())?;
         let not_ready = flags & NOT_READY != 0;
         let code = link.endpoint.peer_receiving().map(|peer| peer.min_rnr_timer);
-        let mut trace = begin(qp, link, self.machine.attributes(), time);
+        let mut trace = begin(qp, link, self.attributes, time);
         trace.kind = match order.opcode {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
             opcode::RDMA_READ => Kind::Read,
@@ -135,7 +150,7 @@ impl Inner {
         let attempt = if not_ready { Attempt::WillBeRepeated } else { Attempt::Counts };
         let tracing = self.way.tracing_mut()?;
         let count = packets(length, trace.path_mtu);
-        let numbers = tracing.number(self.machine.attributes().sq_psn, count, attempt);
+        let numbers = tracing.number(self.attributes.sq_psn, count, attempt);
         (trace.psn, trace.messages) = (numbers.psn, numbers.messages);
         trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
         trace.code = code.filter(|_| not_ready).unwrap_or_default();
@@ -155,25 +170,25 @@ impl Inner {
     }
 
     /// The peer has taken a request.
-    pub(super) fn trace_acknowledged(&mut self, qp: &Qp, numbers: Numbers) {
-        self.trace_back(qp, numbers, Kind::Acknowledge, 0);
+    pub(super) fn acknowledged(&mut self, qp: &Qp, numbers: Numbers) {
+        self.from_peer(qp, numbers, Kind::Acknowledge, 0);
     }
 
     /// The peer has refused one.
     #[cold]
-    pub(super) fn trace_refused(&mut self, qp: &Qp, numbers: Numbers, code: Nak) {
+    pub(super) fn refused(&mut self, qp: &Qp, numbers: Numbers, code: Nak) {
         if let Nak::Refused(refusal) = code {
             let before = Numbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
-            self.trace_back(qp, before, Kind::Refusal, refusal.code());
+            self.from_peer(qp, before, Kind::Refusal, refusal.code());
         }
     }
 
-    fn trace_back(&mut self, qp: &Qp, numbers: Numbers, kind: Kind, code: u8) {
+    fn from_peer(&mut self, qp: &Qp, numbers: Numbers, kind: Kind, code: u8) {
         if qp.service != Service::Rc {
             return;
         }
         let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };
-        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
+        let trace = begin(qp, link, self.attributes, qp.shared.host.now());
         let psn = if kind == Kind::Refusal { numbers.psn } else { numbers.last };
         let trace = Trace { kind, code, psn, messages: numbers.messages, ..trace };
         if let Some(tracing) = self.way.tracing() {
@@ -183,7 +198,7 @@ impl Inner {
 
     /// The answer to a READ or an atomic is in `parts`.
     #[cold]
-    pub(super) fn trace_answer(
+    pub(super) fn answer(
         &mut self,
         qp: &Qp,
         order: &Order,
@@ -192,7 +207,7 @@ impl Inner {
     ) {
         let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };
         let Some(tracing) = self.way.tracing() else { return };
-        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
+        let trace = begin(qp, link, self.attributes, qp.shared.host.now());
         let trace = Trace { psn: numbers.psn, messages: numbers.messages, ..trace };
         if order.is_atomic() {
             let mut original = [0; 8];
@@ -207,19 +222,19 @@ impl Inner {
         }
     }
 
-    fn trace_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
         let Some(to) = order.to else { return };
         let index = self.links.to(&to.destination);
         let Some(index) = index else { return }; // it is held back
         let flags = last_flags(order.opcode, order.flags);
-        let qkey = self.qkey_to(&to);
+        let qkey = self.attributes.qkey_to(&to);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        self.trace_datagram_on(qp, index, &request, order.length, parts, time);
+        self.datagram_on(qp, index, &request, order.length, parts, time);
     }
 
     /// A datagram has left for the peer of link `index`.
     #[cold]
-    pub(super) fn trace_datagram_on(
+    pub(super) fn datagram_on(
         &mut self,
         qp: &Qp,
         index: usize,
@@ -231,7 +246,7 @@ impl Inner {
         let Some(link) = self.links.get(index).filter(|link| link.is_traced()) else { return };
         let Request::Datagram { flags, immediate, qkey } = *request else { return };
         let Some(tracing) = self.way.tracing_mut() else { return };
-        let numbers = tracing.number(self.machine.attributes().sq_psn, 1, Attempt::Counts);
+        let numbers = tracing.number(self.attributes.sq_psn, 1, Attempt::Counts);
         let trace = Trace {
             kind: Kind::Datagram,
             flags: flags & SHOWN,
@@ -240,7 +255,7 @@ impl Inner {
             key: Key::Queue(qkey),
             immediate,
             first: length,
-            ..begin(qp, link, self.machine.attributes(), time)
+            ..begin(qp, link, self.attributes, time)
         };
         tracing.write(&trace, length, parts);
     }

@@ -82,7 +82,7 @@ impl Way {
     }
 
     /// Requests are traced from now on, with fresh numbers unless it is there already.
-    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>) {
+    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>) {
         if !self.tracing.as_ref().is_some_and(|tracing| tracing.writes_to(tracer)) {
             self.tracing = Some(Box::new(Tracing::new(tracer.clone())));
             self.choose_anew();

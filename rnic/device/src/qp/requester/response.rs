@@ -56,7 +56,7 @@ impl Inner {
         if !order.brings_back() {
             let Response::AtomicResult { .. } = *response else { return Err(Broken) };
             if let Some(numbers) = order.traced.take() {
-                self.trace_answer(qp, order, numbers, &[]);
+                self.traces().answer(qp, order, numbers, &[]);
             }
             return Ok(Placed::Complete);
         }
@@ -99,7 +99,7 @@ impl Inner {
         if matches!(placed, Placed::Complete)
             && let Some(numbers) = order.traced.take()
         {
-            self.trace_answer(qp, order, numbers, &parts);
+            self.traces().answer(qp, order, numbers, &parts);
         }
         Ok(placed)
     }
@@ -130,7 +130,7 @@ impl Inner {
         self.reap(qp).map_err(|(_, broken)| broken)?;
         match self.sends.oldest().map(|entry| entry.order.traced) {
             None => qp.event(AsyncEvent::QpFatal), // no completion says so
-            Some(Some(numbers)) => self.trace_refused(qp, numbers, code),
+            Some(Some(numbers)) => self.traces().refused(qp, numbers, code),
             Some(None) => {}
         }
         let why = match code {

@@ -8,30 +8,36 @@
 
 use super::{Finish, Order, Step};
 use crate::platform::Forgiven;
-use crate::qp::{Inner, Qp};
+use crate::qp::Qp;
+use crate::qp::link_table::LinkEnd;
+use crate::qp::qp_attributes::QpAttributes;
 use crate::verbs_constants::status;
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_terms::Service;
 
-impl Inner {
+impl Order {
     /// What is to become of a request that a wire would not let pass; `None`: it would.
     #[cold]
-    pub(super) fn unforgiven(&self, qp: &Qp, order: &Order) -> Option<Step> {
+    pub(super) fn unforgiven(
+        &self,
+        qp: &Qp,
+        link: Option<&LinkEnd>,
+        attributes: &QpAttributes,
+    ) -> Option<Step> {
         // The engine speaks for the peer, and forgives nothing.
-        let link = self.links.first().filter(|link| !link.peer.is_beyond_engine())?;
-        if order.has_begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
+        let link = link.filter(|link| !link.peer.is_beyond_engine())?;
+        if self.has_begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
             return None;
         }
-        let attributes = self.machine.attributes();
         let peer = link.endpoint.peer_receiving()?;
-        let what = forgiven(qp.service, order, &attributes.into(), &attributes.into(), &peer)?;
+        let what = forgiven(qp.service, self, &attributes.into(), &attributes.into(), &peer)?;
         qp.shared.host.forgiven(qp.number, what);
         Some(match what {
             // Nobody answers: the message is lost.
             _ if !qp.service.is_reliable() => Step::Started(Finish::Done),
             Forgiven::Psn { .. } => Step::Fail(status::RETRY_EXC_ERR),
             // The answer has other packets than expected.
-            Forgiven::PathMtu { .. } if order.brings_back() => Step::Fail(status::BAD_RESP_ERR),
+            Forgiven::PathMtu { .. } if self.brings_back() => Step::Fail(status::BAD_RESP_ERR),
             Forgiven::PathMtu { .. } | Forgiven::RdAtomic { .. } => {
                 Step::Fail(status::REM_INV_REQ_ERR)
             }

@@ -4,7 +4,9 @@ use super::mapped_operations::eight;
 use super::payload_source::Origin;
 use super::{Finish, Order, Step, Why};
 use crate::limits::{SGE_MAX, SOURCE_MIN};
+use crate::memory_region::RegionCache;
 use crate::qp::link_table::LinkEnd;
+use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
 use crate::scatter_gather::pieces;
 use crate::send_work_request::flushes;
@@ -29,24 +31,6 @@ impl Inner {
         }
     }
 
-    #[cold]
-    fn transmit_watched(
-        &mut self,
-        qp: &Qp,
-        order: &mut Order,
-        parts: &[UserMemory],
-    ) -> Result<Step, Broken> {
-        if self.way.is_strict()
-            && let Some(step) = self.unforgiven(qp, order)
-        {
-            return Ok(step);
-        }
-        match self.way.is_traced() {
-            false => self.transmit_untraced(qp, order, parts),
-            true => self.transmit_traced(qp, order, parts),
-        }
-    }
-
     #[inline(always)]
     pub(super) fn transmit_untraced(
         &mut self,
@@ -55,16 +39,20 @@ impl Inner {
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
         if qp.service == Service::Ud {
-            return Ok(self.transmit_datagram(qp, order, parts));
+            let Inner { links, unresolved, machine, .. } = self;
+            let attributes = machine.attributes();
+            return Ok(links.transmit_datagram(unresolved, attributes, qp, order, parts));
         }
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         if !link.takes_requests(qp.service) {
             return Ok(Step::Wait(Why::Peer));
         }
-        if qp.service.is_extended() && !order.has_begun && !self.name_srq(order.srq)? {
+        if qp.service.is_extended()
+            && !order.has_begun
+            && !self.extended.name_srq(link, order.srq)?
+        {
             return Ok(Step::Wait(Why::Room));
         }
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         // Whose memory a request is for, its SRQ says, which the grants do not know.
         let mappable = !link.peer.is_beyond_engine() && !qp.service.is_extended();
         match order.opcode {
@@ -72,88 +60,97 @@ impl Inner {
                 send(link, order, parts, None, qp.service)
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
-                let origin = self.origin(qp, parts);
-                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                let origin = origin(qp, &self.send_cache, link, parts);
                 send(link, order, parts, origin, qp.service)
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
                 if mappable
                     && !order.has_begun
-                    && let Some(step) = self.write_mapped(qp, order, parts)?
+                    && let Some(step) = self.mapped_pages().write(qp, order, parts)?
                 {
                     return Ok(step);
                 }
-                self.write(qp, order, parts)
+                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                let to_engine = link.peer.is_beyond_engine();
+                let origin =
+                    if to_engine { origin(qp, &self.send_cache, link, parts) } else { None };
+                write(link, &mut self.meter, order, parts, origin, qp.service)
             }
             // What was mapped is visible already; whether a peer may ask is the owner's to say.
-            opcode::FLUSH => self.request(order, parts),
+            opcode::FLUSH => request(link, &mut self.meter, order, parts),
             _ => {
-                if mappable && let Some(step) = self.fetch_mapped(qp, order, parts)? {
+                let outstanding = self.sends.outstanding();
+                if mappable
+                    && let Some(step) = self.mapped_pages().fetch(qp, order, parts, outstanding)?
+                {
                     return Ok(step);
                 }
-                self.request(order, parts)
+                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                request(link, &mut self.meter, order, parts)
             }
         }
     }
+}
 
-    /// Where the payload of a request is, if it may stay there, now or later.
-    #[inline]
-    fn origin(&self, qp: &Qp, parts: &[UserMemory]) -> Option<Origin> {
-        let [part] = parts else { return None };
-        // Inline data is shorter: what is long is in the region that was looked up for it.
-        if part.len() < SOURCE_MIN || qp.service != Service::Rc {
-            return None;
-        }
-        let region = self.send_cache.latest()?;
-        let link = self.links.first();
-        Origin::of(region, part, |key| link.is_some_and(|link| link.endpoint.peer_reaches(key)))
+/// Where the payload of a request is, if it may stay there, now or later.
+#[inline]
+fn origin(qp: &Qp, cache: &RegionCache, link: &LinkEnd, parts: &[UserMemory]) -> Option<Origin> {
+    let [part] = parts else { return None };
+    // Inline data is shorter: what is long is in the region that was looked up for it.
+    if part.len() < SOURCE_MIN || qp.service != Service::Rc {
+        return None;
     }
+    Origin::of(cache.latest()?, part, |key| link.endpoint.peer_reaches(key))
+}
 
-    /// WRITE through the ring. One with immediate data needs a receive at the other end.
-    fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
-        let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
-        let reliable = qp.service.is_reliable();
-        let to_engine = self.links.first().is_some_and(|link| link.peer.is_beyond_engine());
-        let origin = if to_engine { self.origin(qp, parts) } else { None };
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-        if with_immediate && reliable && !order.has_begun && link.endpoint.credit() == Credit::None
-        {
-            return Ok(Step::Wait(Why::Receive));
-        }
-        loop {
-            let chunk = (order.length - order.done).min(chunk_max(link));
-            let last = order.done + chunk == order.length;
-            let flags = ending(order, last);
-            let immediate = order.immediate;
-            let request = if order.has_begun {
-                Request::WriteMore { flags, immediate }
-            } else {
-                let (address, rkey, total) = (order.address, order.rkey, order.length);
-                Request::WriteFirst { flags, address, rkey, immediate, total }
-            };
-            if !send_chunk(link, &request, order, chunk, parts, origin)? {
-                return Ok(Step::Wait(Why::Room));
-            }
-            // Once, however often there was no room for it.
-            if matches!(request, Request::WriteFirst { .. }) {
-                self.meter.mediated();
-            }
-            if last {
-                break;
-            }
-        }
-        if with_immediate && link.endpoint.credit() != Credit::Unpromised {
-            link.endpoint.use_credit();
-        }
-        Ok(Step::Started(match reliable || link.peer.is_beyond_engine() {
-            true => Finish::Consumed(0, link.endpoint.request_position()),
-            false => Finish::Done,
-        }))
+/// WRITE through the ring. One with immediate data needs a receive at the other end.
+fn write(
+    link: &mut LinkEnd,
+    meter: &mut Meter,
+    order: &mut Order,
+    parts: &[UserMemory],
+    origin: Option<Origin>,
+    service: Service,
+) -> Result<Step, Broken> {
+    let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
+    let reliable = service.is_reliable();
+    if with_immediate && reliable && !order.has_begun && link.endpoint.credit() == Credit::None {
+        return Ok(Step::Wait(Why::Receive));
     }
+    loop {
+        let chunk = (order.length - order.done).min(chunk_max(link));
+        let last = order.done + chunk == order.length;
+        let flags = ending(order, last);
+        let immediate = order.immediate;
+        let request = if order.has_begun {
+            Request::WriteMore { flags, immediate }
+        } else {
+            let (address, rkey, total) = (order.address, order.rkey, order.length);
+            Request::WriteFirst { flags, address, rkey, immediate, total }
+        };
+        if !send_chunk(link, &request, order, chunk, parts, origin)? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        // Once, however often there was no room for it.
+        if matches!(request, Request::WriteFirst { .. }) {
+            meter.mediated();
+        }
+        if last {
+            break;
+        }
+    }
+    if with_immediate && link.endpoint.credit() != Credit::Unpromised {
+        link.endpoint.use_credit();
+    }
+    Ok(Step::Started(match reliable || link.peer.is_beyond_engine() {
+        true => Finish::Consumed(0, link.endpoint.request_position()),
+        false => Finish::Done,
+    }))
+}
 
+impl LinkEnd {
     /// Tells the peer that a WRITE with immediate data, already placed, is complete.
-    pub(super) fn write_placed(&mut self, order: &mut Order) -> Result<Step, Broken> {
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+    pub(super) fn write_placed(&mut self, order: &Order) -> Result<Step, Broken> {
         let request = Request::WriteFirst {
             flags: last_flags(order.opcode, order.flags) | PLACED,
             address: order.address,
@@ -161,40 +158,44 @@ impl Inner {
             immediate: order.immediate,
             total: order.length,
         };
-        if !link.endpoint.send_request(&request, 0, [])? {
+        if !self.endpoint.send_request(&request, 0, [])? {
             return Ok(Step::Wait(Why::Room));
         }
-        if link.endpoint.credit() != Credit::Unpromised {
-            link.endpoint.use_credit();
+        if self.endpoint.credit() != Credit::Unpromised {
+            self.endpoint.use_credit();
         }
-        Ok(Step::Started(Finish::Consumed(0, link.endpoint.request_position())))
+        Ok(Step::Started(Finish::Consumed(0, self.endpoint.request_position())))
     }
+}
 
-    /// READ, atomic or FLUSH through the ring.
-    fn request(&mut self, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-        let Order { address, rkey, compare_add, swap, length, .. } = *order;
-        let request = match order.opcode {
-            opcode::RDMA_READ => Request::Read { address, rkey, length },
-            opcode::ATOMIC_CMP_AND_SWP => {
-                Request::CompareSwap { address, rkey, compare: compare_add, swap }
-            }
-            opcode::ATOMIC_WRITE => Request::AtomicWrite { address, rkey, value: eight(parts) },
-            opcode::FLUSH => {
-                // It was checked when it was posted.
-                let Some((placement, selectivity)) = flushes(swap) else { return Err(Broken) };
-                let length = compare_add;
-                Request::Flush { address, rkey, length, placement, selectivity }
-            }
-            _ => Request::FetchAdd { address, rkey, add: compare_add },
-        };
-        if !link.endpoint.send_request(&request, 0, [])? {
-            return Ok(Step::Wait(Why::Room));
+/// READ, atomic or FLUSH through the ring.
+fn request(
+    link: &mut LinkEnd,
+    meter: &mut Meter,
+    order: &mut Order,
+    parts: &[UserMemory],
+) -> Result<Step, Broken> {
+    let Order { address, rkey, compare_add, swap, length, .. } = *order;
+    let request = match order.opcode {
+        opcode::RDMA_READ => Request::Read { address, rkey, length },
+        opcode::ATOMIC_CMP_AND_SWP => {
+            Request::CompareSwap { address, rkey, compare: compare_add, swap }
         }
-        order.has_begun = true;
-        self.meter.mediated();
-        Ok(Step::Started(Finish::Response))
+        opcode::ATOMIC_WRITE => Request::AtomicWrite { address, rkey, value: eight(parts) },
+        opcode::FLUSH => {
+            // It was checked when it was posted.
+            let Some((placement, selectivity)) = flushes(swap) else { return Err(Broken) };
+            let length = compare_add;
+            Request::Flush { address, rkey, length, placement, selectivity }
+        }
+        _ => Request::FetchAdd { address, rkey, add: compare_add },
+    };
+    if !link.endpoint.send_request(&request, 0, [])? {
+        return Ok(Step::Wait(Why::Room));
     }
+    order.has_begun = true;
+    meter.mediated();
+    Ok(Step::Started(Finish::Response))
 }
 
 /// SEND through the ring.

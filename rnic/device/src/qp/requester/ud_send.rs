@@ -4,8 +4,10 @@
 
 use super::request_state::{Finish, Order, Step, Why};
 use super::transmit::last_flags;
-use super::unresolved_datagrams::Resolution;
+use super::unresolved_datagrams::{Resolution, Unresolved};
 use crate::limits::DATAGRAM_MAX;
+use crate::qp::link_table::Links;
+use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
 use crate::send_work_request::{Addressee, Destination};
 use crate::verbs_constants::status;
@@ -13,9 +15,20 @@ use omniverb_link::{Broken, Request};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Qkey;
 
-impl Inner {
+impl QpAttributes {
+    /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
+    #[inline(always)]
+    pub(super) fn qkey_to(&self, to: &Addressee) -> Qkey {
+        if to.qkey.is_controlled() { self.qkey } else { to.qkey }
+    }
+}
+
+impl Links {
+    /// Puts a datagram into the ring of its link, or holds it back until there is one.
     pub(super) fn transmit_datagram(
         &mut self,
+        unresolved: &mut Unresolved,
+        attributes: &QpAttributes,
         qp: &Qp,
         order: &mut Order,
         parts: &[UserMemory],
@@ -26,13 +39,13 @@ impl Inner {
         if order.length > DATAGRAM_MAX {
             return Step::Fail(status::LOC_LEN_ERR);
         }
-        let qkey = self.qkey_to(&to);
+        let qkey = attributes.qkey_to(&to);
         let flags = last_flags(order.opcode, order.flags);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        let Some(index) = self.links.to(&to.destination) else {
-            return self.hold_back(qp, &to, request, order.length, parts);
+        let Some(index) = self.to(&to.destination) else {
+            return unresolved.hold_back(qp, &to, request, order.length, parts);
         };
-        let link = &mut self.links[index];
+        let link = &mut self[index];
         if link.endpoint.peer_has_closed() {
             return Step::Started(Finish::Done); // lost, as on any network
         }
@@ -54,18 +67,14 @@ impl Inner {
             Ok(false) => Step::Wait(Why::Room),
             Err(Broken) => {
                 let broken = link.peer;
-                self.forget_links(|peer| *peer == broken);
+                self.forget(|peer| *peer == broken);
                 Step::Started(Finish::Done)
             }
         }
     }
+}
 
-    /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
-    #[inline(always)]
-    pub(super) fn qkey_to(&self, to: &Addressee) -> Qkey {
-        if to.qkey.is_controlled() { self.machine.attributes().qkey } else { to.qkey }
-    }
-
+impl Unresolved {
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
     #[cold]
     fn hold_back(
@@ -77,18 +86,20 @@ impl Inner {
         parts: &[UserMemory],
     ) -> Step {
         let now = qp.shared.host.now();
-        match self.unresolved.resolve(&to.destination, now) {
+        match self.resolve(&to.destination, now) {
             Resolution::Unreachable => return Step::Started(Finish::Done),
             Resolution::Ask => qp.shared.host.request_datagram_link(qp.number, to.destination),
             Resolution::Asked => {}
         }
-        if self.unresolved.keep(to, request, length as usize, parts, now) {
+        if self.keep(to, request, length as usize, parts, now) {
             Step::Started(Finish::Done)
         } else {
             Step::Wait(Why::Link)
         }
     }
+}
 
+impl Inner {
     /// The link is there: sends what was held back, oldest first; what does not fit is lost.
     pub(crate) fn send_held_back(&mut self, qp: &Qp, destination: &Destination, index: usize) {
         let (route, list) = self.unresolved.take(destination);
@@ -101,7 +112,7 @@ impl Inner {
                 let sent = endpoint.send_request(&request, bytes.len(), [&memory]);
                 if sent == Ok(true) && self.way.is_traced() {
                     let (length, now) = (bytes.len() as u64, qp.shared.host.now());
-                    self.trace_datagram_on(qp, index, &request, length, &[memory], now);
+                    self.traces().datagram_on(qp, index, &request, length, &[memory], now);
                 }
                 sent
             });

@@ -2,6 +2,7 @@
 //! with the CPU's own atomic instructions, so that they are atomic with mapped ones of other
 //! initiators and with the program's own.
 
+use super::remote_access::RemoteAccess;
 use super::{Incoming, Outcome};
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
@@ -20,7 +21,7 @@ impl Inner {
         let original = match self.links[index].incoming {
             // Executed on an earlier turn, exactly once; only the answer is missing.
             Incoming::Answer { original } => original,
-            Incoming::Idle => match self.execute(qp, request) {
+            Incoming::Idle => match self.remote_access(qp).execute(request) {
                 Ok(original) => original,
                 Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
             },
@@ -31,31 +32,33 @@ impl Inner {
         if !link.endpoint.send_response(&answer, UserMemory::EMPTY)? {
             link.incoming = Incoming::Answer { original };
             if link.endpoint.set_blocked(true) || begins {
-                self.come_back_later(qp); // as for READ
+                qp.come_back_later(); // as for READ
             }
             return Ok(Outcome::Later);
         }
         link.incoming = Incoming::Idle;
         Ok(Outcome::Passed)
     }
+}
 
+impl RemoteAccess<'_> {
     /// Does it; what it found, or 0.
-    fn execute(&self, qp: &Qp, request: &Request) -> Result<u64, Refusal> {
+    fn execute(&self, request: &Request) -> Result<u64, Refusal> {
         const ATOMIC: u32 = access::REMOTE_ATOMIC;
         match *request {
             Request::CompareSwap { address, rkey, compare, swap } => {
-                self.atomic(qp, (address, rkey, ATOMIC), |cell| cell.compare_swap(compare, swap))
+                self.atomic((address, rkey, ATOMIC), |cell| cell.compare_swap(compare, swap))
             }
             Request::FetchAdd { address, rkey, add } => {
-                self.atomic(qp, (address, rkey, ATOMIC), |cell| cell.fetch_add(add))
+                self.atomic((address, rkey, ATOMIC), |cell| cell.fetch_add(add))
             }
             Request::AtomicWrite { address, rkey, value } => {
                 let access = access::REMOTE_WRITE;
-                self.atomic(qp, (address, rkey, access), |cell| cell.store(value).map(|()| 0))
+                self.atomic((address, rkey, access), |cell| cell.store(value).map(|()| 0))
             }
             Request::Flush { address, rkey, length, placement, selectivity } => {
                 let range = (selectivity == Selectivity::Range).then_some((address, length));
-                self.flush(qp, rkey, range, placement)
+                self.flush(rkey, range, placement)
             }
             _ => Err(Refusal::InvalidRequest),
         }
@@ -63,26 +66,25 @@ impl Inner {
 
     /// Whether peers may do this on this queue pair.
     fn allows(&self, access: u32) -> bool {
-        let attributes = self.machine.attributes();
+        let attributes = self.attributes;
         attributes.access_flags & access == access && attributes.max_dest_rd_atomic != 0
     }
 
     fn atomic(
         &self,
-        qp: &Qp,
         (address, rkey, access): (u64, Rkey, u32),
         execute: impl FnOnce(&UserMemory) -> Option<u64>,
     ) -> Result<u64, Refusal> {
         if !self.allows(access) || !address.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
-        let (region, cell) = self.target(qp, rkey, access, address, 8)?;
+        let (region, cell) = self.target(rkey, access, address, 8)?;
         region.moved.note(8);
         // The IOVA is aligned; the memory behind it may not be.
         if !cell.address().is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
-        if !qp.shared.host.bears_atomics(cell) {
+        if !self.qp.shared.host.bears_atomics(cell) {
             return Err(Refusal::RemoteAccess);
         }
         execute(&cell).ok_or(Refusal::InvalidRequest)
@@ -92,7 +94,6 @@ impl Inner {
     /// is to survive a loss of power no region of ours takes: none was registered for it.
     fn flush(
         &self,
-        qp: &Qp,
         rkey: Rkey,
         range: Option<(u64, u64)>,
         placement: Placement,
@@ -104,8 +105,8 @@ impl Inner {
             return Err(Refusal::InvalidRequest);
         }
         match range {
-            Some((address, length)) => self.target(qp, rkey, access, address, length).map(|_| 0),
-            None => self.opened(qp, rkey, access).map(|_| 0),
+            Some((address, length)) => self.target(rkey, access, address, length).map(|_| 0),
+            None => self.opened(rkey, access).map(|_| 0),
         }
     }
 }

@@ -6,9 +6,12 @@
 //! first record of a message have been made.
 
 mod atomic;
+mod deliveries;
 mod inbound_state;
+mod outcome;
 mod read;
 mod receive_queue;
+mod remote_access;
 mod send;
 mod small_writes;
 mod ud_receive;
@@ -17,10 +20,10 @@ mod write_train;
 mod xrc_forward;
 
 pub(super) use inbound_state::Incoming;
+pub(super) use outcome::Outcome;
 pub(super) use receive_queue::{PlainMessages, Receives};
 
 use crate::cq::Entry;
-use crate::memory_region::Region;
 use crate::platform::AsyncEvent;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
@@ -28,24 +31,10 @@ use crate::receive_ring::Receive;
 use crate::verbs_constants::{counted, status};
 use omniverb_link::{Broken, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_terms::{Refusal, Rkey, Service};
-use std::sync::Arc;
+use omniverb_terms::{Refusal, Service};
 
 /// Requests served in one go, so that one busy peer does not keep a poll from returning.
 const BATCH: usize = 256;
-
-/// What became of the request at the head.
-pub(crate) enum Outcome {
-    /// Done, take it off.
-    Passed,
-    /// So many are done, and off.
-    Several(u8),
-    /// It stays until something else happens.
-    Later,
-    /// Refused: the QP fails. The receive it took, if any, completes with the given status. Boxed,
-    /// so that the usual outcomes are one byte.
-    Refused(Refusal, Option<Box<(Receive, u32)>>),
-}
 
 impl Inner {
     /// Serves one link: answers first, they never wait; then requests.
@@ -79,7 +68,7 @@ impl Inner {
                 more = false;
                 break;
             };
-            self.note_traffic(qp);
+            self.machine.note_traffic(qp);
             match self.serve_request(qp, index, &request, &record)? {
                 Outcome::Passed => self.links[index].endpoint.pass_request(&record),
                 Outcome::Several(count) => served += usize::from(count) - 1,
@@ -88,7 +77,7 @@ impl Inner {
                     break;
                 }
                 Outcome::Refused(refusal, receive) => {
-                    self.count_refused(&request);
+                    self.counting.refused(&request);
                     self.refuse(qp, index, refusal, receive);
                     return Ok(());
                 }
@@ -97,23 +86,9 @@ impl Inner {
         self.links[index].endpoint.publish_requests();
         // The ready bit is taken; what is left must be found by somebody.
         if (more || more_responses) && !self.links[index].looks.are_made() {
-            self.come_back(qp);
+            qp.come_back();
         }
         Ok(())
-    }
-
-    /// Has the progress thread look at this QP once more, on its next turn.
-    #[cold]
-    pub(crate) fn come_back(&self, qp: &Qp) {
-        qp.shared.look_again(&qp.me);
-        qp.shared.host.attend();
-    }
-
-    /// Has it do that a moment later: what the peer did until now may not be visible yet.
-    #[cold]
-    pub(crate) fn come_back_later(&self, qp: &Qp) {
-        qp.shared.look_later(&qp.me);
-        qp.shared.host.attend();
     }
 
     #[inline(always)]
@@ -130,7 +105,7 @@ impl Inner {
         }
         if qp.service.is_extended() {
             if let (Request::ForSrq { number }, Service::XrcRecv) = (request, qp.service) {
-                self.target_srq(qp, *number);
+                self.extended.target_srq(qp, *number);
                 return Ok(Outcome::Passed);
             }
             // The other end has nobody to serve.
@@ -139,10 +114,10 @@ impl Inner {
             }
             // What annex A19 adds is of RC only.
             let added = matches!(request, Request::AtomicWrite { .. } | Request::Flush { .. });
-            if let Some(number) = self.target_elsewhere().filter(|_| !added) {
+            if let Some(number) = self.extended.target_elsewhere().filter(|_| !added) {
                 return self.hand_over_request(qp, index, request, record, number);
             }
-            if added || !self.has_target() {
+            if added || !self.extended.has_target() {
                 return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
             }
         }
@@ -172,7 +147,7 @@ impl Inner {
             Request::Read { address, rkey, length } => {
                 let outcome = self.serve_read(qp, index, address, rkey, length)?;
                 if matches!(outcome, Outcome::Passed) {
-                    self.count_served(counted::REMOTE_RDMA_READ, length);
+                    self.counting.served(counted::REMOTE_RDMA_READ, length);
                 }
                 Ok(outcome)
             }
@@ -188,7 +163,7 @@ impl Inner {
     #[inline(always)]
     fn take_receive(&mut self, qp: &Qp, index: usize, flags: u32) -> Result<Receive, Outcome> {
         let receive = match &qp.srq {
-            None if qp.service == Service::XrcRecv => self.take_of_target(qp),
+            None if qp.service == Service::XrcRecv => self.extended.take_of_target(qp),
             None => self.receives.take(),
             Some(srq) => srq.take(&qp.me),
         };
@@ -219,7 +194,7 @@ impl Inner {
         if now.saturating_sub(since) >= self.links[index].patience() {
             return match qp.service {
                 Service::Ud => Outcome::Passed,
-                _ => self.skip_uc(index, Incoming::Skip, flags),
+                _ => self.links[index].skip(flags),
             };
         }
         let _ = self.settle(qp);
@@ -255,7 +230,7 @@ impl Inner {
         };
         if let Some(taken) = receive {
             let (receive, why) = *taken;
-            self.complete_receive(qp, &receive, why);
+            self.deliveries().fail(qp, &receive, why);
         }
         // Of one that is connected with itself nobody is left to take the refusal.
         let why = if itself { self.refused_itself(qp, refusal) } else { status::WR_FLUSH_ERR };
@@ -263,29 +238,5 @@ impl Inner {
         if let Some(event) = event {
             qp.event(event);
         }
-    }
-
-    /// The region of a remote key, if it may be used so.
-    fn opened(&self, qp: &Qp, rkey: Rkey, access: u32) -> Result<Arc<Region>, Refusal> {
-        let region = qp.shared.regions.by_rkey(&self.reader, rkey).ok_or(Refusal::RemoteAccess)?;
-        let opens = region.pd == self.key_pd(qp) && region.opens_by(qp.number);
-        if !opens || region.access & access != access {
-            return Err(Refusal::RemoteAccess);
-        }
-        Ok(region)
-    }
-
-    /// Looks a remote key up for an access; the order of checks is that of the specification.
-    fn target(
-        &self,
-        qp: &Qp,
-        rkey: Rkey,
-        access: u32,
-        address: u64,
-        length: u64,
-    ) -> Result<(Arc<Region>, UserMemory), Refusal> {
-        let region = self.opened(qp, rkey, access)?;
-        let part = region.part(address, length).ok_or(Refusal::RemoteAccess)?;
-        Ok((region, part))
     }
 }

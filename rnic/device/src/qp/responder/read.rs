@@ -32,7 +32,7 @@ impl Inner {
             // As for READ data: the peer says when there is room.
             link.suspend_read(sent.unwrap_or(0));
             if link.endpoint.set_blocked(true) || sent.is_none() {
-                self.come_back_later(qp);
+                qp.come_back_later();
             }
             return Ok(Outcome::Later);
         }
@@ -67,7 +67,7 @@ impl Inner {
         let memory = if length == 0 {
             UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
         } else {
-            match self.target(qp, rkey, access::REMOTE_READ, address, length) {
+            match self.remote_access(qp).target(rkey, access::REMOTE_READ, address, length) {
                 Ok((region, memory)) => {
                     if begins {
                         region.moved.note(length);
@@ -102,7 +102,7 @@ impl Inner {
                     continue;
                 }
                 if later {
-                    self.come_back_later(qp);
+                    qp.come_back_later();
                 }
                 return Ok(Outcome::Later);
             }

@@ -1,15 +1,15 @@
 //! SEND: into the oldest receive.
 
+use super::deliveries::Delivered;
 use super::{Incoming, Outcome};
 use crate::cq::Solicits;
 use crate::memory_region::RegionCache;
 use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
-use crate::receive_ring::Receive;
 use crate::scatter_gather::{Sge, resolve, total};
-use crate::verbs_constants::{Wc, access, status, wc_flags, wc_opcode};
+use crate::verbs_constants::{Wc, access, status, wc_opcode};
 use omniverb_link::Broken;
-use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST};
+use omniverb_link::record::{FIRST, INVALIDATE, LAST};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
 
@@ -76,7 +76,9 @@ impl Inner {
                 let capacity = total(receive.sges.as_slice());
                 (receive, 0, capacity)
             }
-            Incoming::Send { receive, placed, capacity } if !first && self.stays_on_target(qp) => {
+            Incoming::Send { receive, placed, capacity }
+                if !first && self.extended.stays_on_target(qp) =>
+            {
                 (receive, placed, capacity)
             }
             // It begins inside another one, or goes on for another SRQ. The receive was taken from
@@ -89,13 +91,19 @@ impl Inner {
             Incoming::Send { receive, capacity, .. } if qp.service == Service::Uc => {
                 (receive, 0, capacity)
             }
-            other if qp.service == Service::Uc => return self.skip_uc(index, other, flags),
+            _ if qp.service == Service::Uc => return self.links[index].skip(flags),
             _ => return Outcome::Refused(Refusal::InvalidRequest, None),
         };
         if placed + record.length as u64 > capacity {
-            return self.send_too_long(qp, index, flags, receive);
+            if qp.service.is_reliable() {
+                let failed = Box::new((receive, status::LOC_LEN_ERR));
+                return Outcome::Refused(Refusal::InvalidRequest, Some(failed));
+            }
+            // UC drops the message.
+            self.deliveries().put_back(qp, &receive, status::LOC_LEN_ERR);
+            return self.links[index].skip(flags);
         }
-        let pd = self.receive_pd(qp);
+        let pd = self.extended.receive_pd(qp);
         let link = &mut self.links[index];
         let list = receive.sges.as_slice();
         if !scatter(qp, &mut self.recv_cache, pd, link, record, list, placed) {
@@ -105,8 +113,8 @@ impl Inner {
                     Some(Box::new((receive, status::LOC_PROT_ERR))),
                 ),
                 _ => {
-                    self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
-                    self.skip_uc(index, Incoming::Skip, flags)
+                    self.deliveries().fail(qp, &receive, status::LOC_PROT_ERR);
+                    self.links[index].skip(flags)
                 }
             };
         }
@@ -123,7 +131,10 @@ impl Inner {
                 Some(Box::new((receive, status::REM_INV_REQ_ERR))),
             );
         }
-        self.deliver(qp, index, receive.wr_id, wc_opcode::RECV, placed, flags, immediate);
+        let from = link.peer.qpn;
+        let (wr_id, opcode, length) = (receive.wr_id, wc_opcode::RECV, placed);
+        let message = Delivered { wr_id, opcode, length, flags, immediate, from };
+        self.deliveries().deliver(qp, message);
         Outcome::Passed
     }
 
@@ -152,7 +163,7 @@ impl Inner {
         link.endpoint.pass_request(&record);
         let src_qp = link.peer.qpn.0;
         self.receives.pass();
-        self.note_traffic(qp);
+        self.machine.note_traffic(qp);
         self.meter.received(length);
         let (opcode, qp_num) = (wc_opcode::RECV, qp.number.0);
         let byte_len = length as u32;
@@ -182,65 +193,9 @@ impl Inner {
             count += 1;
         }
         if count > 0 {
-            self.receives_taken(qp, count as u64);
+            qp.receives_taken(&mut self.receives, count as u64);
             self.links[index].endpoint.publish_requests();
         }
         count
-    }
-
-    /// A receive got its message.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments)] // the fields of one completion
-    pub(super) fn deliver(
-        &mut self,
-        qp: &Qp,
-        index: usize,
-        wr_id: u64,
-        opcode: u32,
-        length: u64,
-        flags: u32,
-        immediate: u32,
-    ) {
-        let with_immediate = if flags & IMMEDIATE != 0 { wc_flags::WITH_IMM } else { 0 };
-        let with_invalidate = if flags & INVALIDATE != 0 { wc_flags::WITH_INV } else { 0 };
-        let wc = Wc {
-            wr_id,
-            status: status::SUCCESS,
-            opcode,
-            byte_len: length as u32,
-            immediate,
-            qp_num: qp.number.0,
-            src_qp: self.links[index].peer.qpn.0,
-            flags: with_immediate | with_invalidate,
-            ..Wc::default()
-        };
-        self.meter.received(length);
-        self.complete_one(qp, wc, Solicits::of(flags));
-    }
-
-    #[cold]
-    fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
-        if qp.service.is_reliable() {
-            return Outcome::Refused(
-                Refusal::InvalidRequest,
-                Some(Box::new((receive, status::LOC_LEN_ERR))),
-            );
-        }
-        // UC drops the message; the receive stays, unless an SRQ handed it out.
-        if qp.srq.is_some() {
-            self.complete_receive(qp, &receive, status::LOC_LEN_ERR);
-        } else {
-            self.receives.put_back();
-        }
-        self.skip_uc(index, Incoming::Skip, flags)
-    }
-
-    /// Drops this record of a UC message, and the rest of it.
-    #[cold]
-    pub(super) fn skip_uc(&mut self, index: usize, before: Incoming, flags: u32) -> Outcome {
-        drop(before);
-        let ended = flags & LAST != 0;
-        self.links[index].incoming = if ended { Incoming::Idle } else { Incoming::Skip };
-        Outcome::Passed
     }
 }

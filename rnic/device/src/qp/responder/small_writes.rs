@@ -68,7 +68,7 @@ impl Inner {
         {
             // Who takes a key away waits until this link is served: once looked up is enough.
             if last.as_ref().is_none_or(|region| region.rkey != rkey) {
-                last = self.opened(qp, rkey, access::REMOTE_WRITE).ok();
+                last = self.remote_access(qp).opened(rkey, access::REMOTE_WRITE).ok();
             }
             let Some(region) = &last else { break };
             let Some(memory) = region.part(address, payload.len() as u64) else { break };
@@ -81,7 +81,7 @@ impl Inner {
         let placed = qp.shared.host.place_all(&pieces[..count]);
         for (_, memory) in &pieces[..placed] {
             let length = memory.len() as u64;
-            self.count_served(counted::REMOTE_RDMA_WRITE, length);
+            self.counting.served(counted::REMOTE_RDMA_WRITE, length);
             self.meter.written(length);
         }
         if placed > 0 {

@@ -4,6 +4,7 @@ use super::Outcome;
 use super::send::scatter;
 use crate::cq::Solicits;
 use crate::link_peer::Peer;
+use crate::memory_region::RegionCache;
 use crate::qp::{Inner, Qp};
 use crate::receive_ring::Receive;
 use crate::scatter_gather::{resolve, total};
@@ -50,7 +51,7 @@ impl Inner {
             if qp.srq.is_none() {
                 self.receives.put_back();
             } else {
-                self.complete_receive(qp, &receive, status::LOC_LEN_ERR);
+                self.deliveries().fail(qp, &receive, status::LOC_LEN_ERR);
             }
             return Ok(Outcome::Passed);
         }
@@ -62,12 +63,12 @@ impl Inner {
         let sound = match before {
             0 => {
                 let header = network_header(&peer, record.length);
-                self.place_header(qp, &receive, &header) && place(self, GRH_BYTES)
+                place_header(&mut self.recv_cache, qp, &receive, &header) && place(self, GRH_BYTES)
             }
             _ => place(self, 0),
         };
         if !sound {
-            self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
+            self.deliveries().fail(qp, &receive, status::LOC_PROT_ERR);
             return Ok(Outcome::Passed);
         }
         let with_immediate = if flags & IMMEDIATE != 0 { wc_flags::WITH_IMM } else { 0 };
@@ -83,28 +84,27 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        self.complete_one(qp, wc, Solicits::of(flags));
+        self.deliveries().complete(qp, wc, Solicits::of(flags));
         Ok(Outcome::Passed)
     }
+}
 
-    fn place_header(&mut self, qp: &Qp, receive: &Receive, header: &[u8; 40]) -> bool {
-        let mut done = 0;
-        for sge in receive.sges.as_slice() {
-            if done == header.len() {
-                break;
-            }
-            let regions = &qp.shared.regions;
-            let cache = &mut self.recv_cache;
-            let (pd, needed) = (qp.receive_pd, access::LOCAL_WRITE);
-            let sge = sge.touched(0, header.len() - done);
-            let Some(memory) = resolve(regions, cache, pd, &sge, needed) else {
-                return false;
-            };
-            memory.write(&header[done..]);
-            done += memory.len();
+fn place_header(cache: &mut RegionCache, qp: &Qp, receive: &Receive, header: &[u8; 40]) -> bool {
+    let mut done = 0;
+    for sge in receive.sges.as_slice() {
+        if done == header.len() {
+            break;
         }
-        true
+        let regions = &qp.shared.regions;
+        let (pd, needed) = (qp.receive_pd, access::LOCAL_WRITE);
+        let sge = sge.touched(0, header.len() - done);
+        let Some(memory) = resolve(regions, cache, pd, &sge, needed) else {
+            return false;
+        };
+        memory.write(&header[done..]);
+        done += memory.len();
     }
+    true
 }
 
 /// What the low bits of a service level tell of a datagram's header on RoCE, as some hardware has

@@ -1,10 +1,11 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
+use super::deliveries::Deliveries;
 use super::{Incoming, Outcome};
 use crate::limits::MESSAGE_MAX;
+use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
-use crate::receive_ring::Receive;
-use crate::verbs_constants::{access, counted, status, wc_opcode};
+use crate::verbs_constants::{access, counted, status};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
@@ -21,19 +22,29 @@ impl Inner {
     ) -> Outcome {
         match self.links[index].incoming {
             Incoming::Idle => {}
-            _ if qp.service == Service::Uc => self.abandon_uc(qp, index),
+            _ if qp.service == Service::Uc => {
+                let lost = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+                self.deliveries().abandon_uc(qp, lost);
+            }
             _ => return Outcome::Refused(Refusal::InvalidRequest, None),
         }
         if self.machine.attributes().access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX
         {
-            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
+            return refuse_write(
+                &mut self.links[index],
+                qp.service,
+                flags,
+                Refusal::InvalidRequest,
+            );
         }
         let region = if total == 0 {
             None // a zero-length WRITE checks no key (C9-88)
         } else {
-            match self.target(qp, rkey, access::REMOTE_WRITE, address, total) {
+            match self.remote_access(qp).target(rkey, access::REMOTE_WRITE, address, total) {
                 Ok((region, _)) => Some(region),
-                Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
+                Err(refusal) => {
+                    return refuse_write(&mut self.links[index], qp.service, flags, refusal);
+                }
             }
         };
         if flags & PLACED != 0 {
@@ -62,24 +73,32 @@ impl Inner {
         let link = &mut self.links[index];
         let Incoming::Write { region, address, left, total } = &mut link.incoming else {
             if qp.service == Service::Uc {
-                self.abandon_uc(qp, index);
-                return self.skip_uc(index, Incoming::Skip, flags);
+                let lost = std::mem::replace(&mut link.incoming, Incoming::Idle);
+                self.deliveries().abandon_uc(qp, lost);
+                return self.links[index].skip(flags);
             }
             return Outcome::Refused(Refusal::InvalidRequest, None);
         };
         let total = *total;
         let ends = flags & LAST != 0;
         if length > *left || (ends && length != *left) {
-            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
+            return refuse_write(
+                &mut self.links[index],
+                qp.service,
+                flags,
+                Refusal::InvalidRequest,
+            );
         }
         // The key is looked at again for every record: it may have been deregistered meanwhile.
         let memory = match region {
             None => omniverb_ring::UserMemory::EMPTY,
             Some(region) => {
                 let (rkey, address) = (region.rkey, *address);
-                match self.target(qp, rkey, access::REMOTE_WRITE, address, length) {
+                match self.remote_access(qp).target(rkey, access::REMOTE_WRITE, address, length) {
                     Ok((_, memory)) => memory,
-                    Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
+                    Err(refusal) => {
+                        return refuse_write(&mut self.links[index], qp.service, flags, refusal);
+                    }
                 }
             }
         };
@@ -95,7 +114,12 @@ impl Inner {
         let link = &mut self.links[index];
         let payload = link.endpoint.request_memory(record);
         if length > 0 && !qp.shared.host.place(payload, memory) {
-            return self.unplaced(qp, index, flags, receive);
+            // What is to be written may not be, or is gone.
+            if let Some(receive) = receive {
+                self.deliveries().put_back(qp, &receive, status::WR_FLUSH_ERR);
+            }
+            let link = &mut self.links[index];
+            return refuse_write(link, qp.service, flags, Refusal::RemoteAccess);
         }
         if let Incoming::Write { region, address, left, .. } = &mut link.incoming {
             if let Some(region) = region {
@@ -106,11 +130,12 @@ impl Inner {
         }
         if ends {
             link.incoming = Incoming::Idle;
-            self.count_served(counted::REMOTE_RDMA_WRITE, total);
+            self.counting.served(counted::REMOTE_RDMA_WRITE, total);
             match receive {
                 Some(receive) => {
-                    let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
-                    self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
+                    let from = self.links[index].peer.qpn;
+                    let written = (total, flags, immediate);
+                    self.deliveries().deliver_immediate(qp, from, receive.wr_id, written);
                 }
                 None => self.meter.written(total),
             }
@@ -130,45 +155,29 @@ impl Inner {
             Ok(receive) => receive,
             Err(outcome) => return outcome,
         };
-        let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
-        self.count_served(counted::REMOTE_RDMA_WRITE, total);
-        self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
+        self.counting.served(counted::REMOTE_RDMA_WRITE, total);
+        let from = self.links[index].peer.qpn;
+        let written = (total, flags, immediate);
+        self.deliveries().deliver_immediate(qp, from, receive.wr_id, written);
         Outcome::Passed
     }
+}
 
-    /// What is to be written may not be, or is gone. The receive that was taken for the end of the
-    /// message waits for the next one, or is flushed with the rest.
+impl Deliveries<'_> {
+    /// A new UC message begins before the last one ended, which is lost.
     #[cold]
-    fn unplaced(&mut self, qp: &Qp, index: usize, flags: u32, receive: Option<Receive>) -> Outcome {
-        match receive {
-            Some(receive) if qp.shares_receives() => {
-                self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
-            }
-            Some(_) => self.receives.put_back(),
-            None => {}
-        }
-        self.refuse_write(qp, index, flags, Refusal::RemoteAccess)
-    }
-
-    /// RC refuses; UC drops the message without a word.
-    #[cold]
-    fn refuse_write(&mut self, qp: &Qp, index: usize, flags: u32, refusal: Refusal) -> Outcome {
-        match qp.service {
-            Service::Uc => self.skip_uc(index, Incoming::Skip, flags),
-            _ => Outcome::Refused(refusal, None),
+    fn abandon_uc(&mut self, qp: &Qp, lost: Incoming) {
+        if let Incoming::Send { receive, .. } = lost {
+            self.put_back(qp, &receive, status::WR_FLUSH_ERR);
         }
     }
+}
 
-    /// A new UC message begins before the last one ended: that one is lost.
-    #[cold]
-    fn abandon_uc(&mut self, qp: &Qp, index: usize) {
-        let before = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
-        match before {
-            Incoming::Send { receive, .. } if qp.srq.is_some() => {
-                self.complete_receive(qp, &receive, crate::verbs_constants::status::WR_FLUSH_ERR);
-            }
-            Incoming::Send { .. } => self.receives.put_back(),
-            _ => {}
-        }
+/// RC refuses; UC drops the message without a word.
+#[cold]
+fn refuse_write(link: &mut LinkEnd, service: Service, flags: u32, refusal: Refusal) -> Outcome {
+    match service {
+        Service::Uc => link.skip(flags),
+        _ => Outcome::Refused(refusal, None),
     }
 }

@@ -47,7 +47,8 @@ impl Inner {
             return 0;
         }
         // The key is looked at again: it may have been deregistered meanwhile.
-        let target = self.target(qp, region.rkey, access::REMOTE_WRITE, address, bytes as u64);
+        let target =
+            self.remote_access(qp).target(region.rkey, access::REMOTE_WRITE, address, bytes as u64);
         let Ok((region, memory)) = target else { return 0 };
         let mut pieces = [(UserMemory::EMPTY, UserMemory::EMPTY); TOGETHER];
         let mut begin = 0;
@@ -65,7 +66,7 @@ impl Inner {
         }
         if done == left {
             link.incoming = Incoming::Idle;
-            self.count_served(counted::REMOTE_RDMA_WRITE, total);
+            self.counting.served(counted::REMOTE_RDMA_WRITE, total);
             self.meter.written(total);
         }
         if placed > 0 {

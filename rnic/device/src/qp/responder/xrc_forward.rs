@@ -2,6 +2,7 @@
 //! until it is through with them.
 
 use super::Outcome;
+use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::xrc_relay::{Fault, Step, may_go_on};
 use crate::qp::xrc_relay_table::Known;
 use crate::qp::{Inner, Qp};
@@ -24,7 +25,7 @@ impl Inner {
     ) -> Result<Outcome, Broken> {
         const REFUSED: Outcome = Outcome::Refused(Refusal::InvalidRequest, None);
         // Who receives for another process's queue pair is asked for what is here only.
-        if qp.is_hidden() || !self.may_hand_over(request) {
+        if qp.is_hidden() || !may_hand_over(self.machine.attributes(), request) {
             return Ok(REFUSED);
         }
         let part = Domain::part_of(number);
@@ -51,21 +52,18 @@ impl Inner {
             Err(Fault::Ours) => Err(Broken),
         }
     }
+}
 
-    /// What peers may do is said of the queue pair that they are connected with.
-    fn may_hand_over(&self, request: &Request) -> bool {
-        let attributes = self.machine.attributes();
-        let may = |right: u32| attributes.access_flags & right != 0;
-        may_go_on(request)
-            && match request {
-                Request::WriteFirst { .. } => may(access::REMOTE_WRITE),
-                Request::Read { .. } => {
-                    may(access::REMOTE_READ) && attributes.max_dest_rd_atomic > 0
-                }
-                Request::CompareSwap { .. } | Request::FetchAdd { .. } => {
-                    may(access::REMOTE_ATOMIC) && attributes.max_dest_rd_atomic > 0
-                }
-                _ => true,
+/// What peers may do is said of the queue pair that they are connected with.
+fn may_hand_over(attributes: &QpAttributes, request: &Request) -> bool {
+    let may = |right: u32| attributes.access_flags & right != 0;
+    may_go_on(request)
+        && match request {
+            Request::WriteFirst { .. } => may(access::REMOTE_WRITE),
+            Request::Read { .. } => may(access::REMOTE_READ) && attributes.max_dest_rd_atomic > 0,
+            Request::CompareSwap { .. } | Request::FetchAdd { .. } => {
+                may(access::REMOTE_ATOMIC) && attributes.max_dest_rd_atomic > 0
             }
-    }
+            _ => true,
+        }
 }
