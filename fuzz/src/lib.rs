@@ -232,7 +232,7 @@ fn carried(bytes: &[u8]) {
 
 /// The daemon's tables under clients that say anything.
 pub fn broker(bytes: &[u8]) {
-    omniverb_tenancy::testing::exercise::exercise(bytes);
+    omniverb_tenancy::testing::random_driver::exercise(bytes);
 }
 
 /// A datagram from the network, and the identification it may have had.

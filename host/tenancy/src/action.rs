@@ -2,7 +2,7 @@
 
 use crate::ids::{ProbeId, SessionId};
 use crate::links::relation_refusal::Unrelated;
-use crate::memory::layout::{FileId, FileRange, Home};
+use crate::memory::file_layout::{FileId, FileRange, Home};
 use crate::path::Path;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};

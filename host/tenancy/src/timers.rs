@@ -2,7 +2,7 @@
 //! who takes back its cause takes it out, so nothing is due that nobody waits for.
 
 use crate::ids::SessionId;
-use crate::network::neighbours::Question;
+use crate::network::neighbour_cache::Question;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 

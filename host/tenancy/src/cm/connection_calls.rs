@@ -1,6 +1,6 @@
 //! Serves calls that connect, accept, reject, establish, disconnect and query ids.
 
-use super::id::{Exchange, Id, private};
+use super::cm_id::{Exchange, Id, private};
 use crate::cm::ConnectionManager;
 use crate::ids::SessionId;
 use omniverb_cm::sidr::status;
@@ -93,7 +93,7 @@ impl ConnectionManager<'_> {
     }
 
     /// The REQ of an id, but for names and private data.
-    fn request(&self, id: &Id, path: &super::id::Path, m: &ConnectCmId) -> Request {
+    fn request(&self, id: &Id, path: &super::cm_id::Path, m: &ConnectCmId) -> Request {
         let parameters = &m.parameters;
         let ack_timeout = match parameters.ack_timeout {
             0 => ACK_TIMEOUT,
@@ -256,7 +256,7 @@ impl ConnectionManager<'_> {
 
     fn with_connection(
         &mut self,
-        key: super::id::Key,
+        key: super::cm_id::Key,
         now: u64,
         what: impl FnOnce(&mut Connection, &mut Vec<Step>) -> Result<(), WrongState>,
     ) -> Result<Done, Errno> {

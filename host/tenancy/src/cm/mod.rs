@@ -1,34 +1,34 @@
 //! The connection manager: ids of processes, the ports of each vNIC, and what is said at queue
 //! pair 1.
 //!
-//! How a connection goes is `rnic/cm`'s to know; here is whose it is. `id.rs`, `ports.rs` and
-//! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connection_calls.rs` does what
+//! How a connection goes is `rnic/cm`'s to know; here is whose it is. `cm_id.rs`, `ports.rs` and
+//! `id_table.rs` have the rows; `address_resolution.rs` gives ids addresses, `connection_calls.rs` does what
 //! their users want, `received_messages.rs` takes messages in, `early_requests.rs` has those that
-//! are early and `early_request_timer.rs` says what becomes of them, `steps.rs` carries out what
+//! are early and `early_request_timer.rs` says what becomes of them, `step_execution.rs` carries out what
 //! follows: messages to the peer and events to the user, `dreq_retransmission.rs` has what ids that
 //! are gone said last, and `dreq_timer.rs` says it again; `message_ends.rs`: from whom a message
 //! is, and to whom. What goes from one id of a vNIC to another never leaves the tables; everything
 //! else travels through the vNIC's own network, which decides so who may talk to whom, to another
 //! vNIC of this host as well.
 
-mod addresses;
+mod address_resolution;
+mod cm_id;
 mod connection_calls;
 mod dreq_retransmission;
 mod dreq_timer;
 mod early_request_timer;
 mod early_requests;
-mod id;
+pub(crate) mod id_table;
 mod message_ends;
 mod ports;
 mod received_messages;
-mod steps;
-pub(crate) mod table;
+mod step_execution;
 
 use crate::context::Context;
 use crate::network::Network;
-use crate::queue_pairs::table::QueuePairs;
+use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
-use table::Connections;
+use id_table::Connections;
 
 /// Serves ids of processes, and what comes to queue pair 1: with the tables that this needs.
 pub(crate) struct ConnectionManager<'a> {

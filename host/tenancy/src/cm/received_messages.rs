@@ -5,9 +5,9 @@
 //! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
 //! busy line, and come again.
 
-use super::id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
+use super::cm_id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
+use super::id_table::Carried;
 use super::message_ends::{Ends, Origin};
-use super::table::Carried;
 use crate::accounts::Receipt;
 use crate::cm::ConnectionManager;
 use omniverb_cm::sidr::status;

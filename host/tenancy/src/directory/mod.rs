@@ -5,18 +5,18 @@
 //! the end of a route, a vNIC of this host, another Omniverb or neither, `network/` finds out by
 //! asking along it; so whoever brings another directory has nothing to say about that.
 //!
-//! `gids.rs`: tables of names; `names.rs`: what is known of one vNIC's.
+//! `gid_table.rs`: tables of names; `vnic_names.rs`: what is known of one vNIC's.
 //!
 //! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
 //! routes, names. No state of the tables.
 
-mod family;
-mod gids;
-pub(crate) mod names;
+mod address_family;
+mod gid_table;
+pub(crate) mod vnic_names;
 
-pub(crate) use family::Family;
-pub(crate) use gids::{LOOPBACK_INTERFACE, loopbacks};
-pub use gids::{Reach, VnicAddress};
+pub(crate) use address_family::Family;
+pub(crate) use gid_table::{LOOPBACK_INTERFACE, loopbacks};
+pub use gid_table::{Reach, VnicAddress};
 
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Underlay, VnicId};
@@ -84,7 +84,7 @@ pub struct Flat;
 
 impl Directory for Flat {
     fn table(&self, _vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry> {
-        gids::table(addresses, guid)
+        gid_table::table(addresses, guid)
     }
 
     fn route(&self, name: &Name) -> Option<Underlay> {

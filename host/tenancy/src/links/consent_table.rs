@@ -2,7 +2,7 @@
 //! `consent_checks.rs` asks.
 
 use crate::ids::{LinkKey, RemotePeer};
-use crate::network::neighbours::Question;
+use crate::network::neighbour_cache::Question;
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::BTreeMap;
 

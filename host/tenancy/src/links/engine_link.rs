@@ -1,9 +1,9 @@
 //! Describes a link to the engine.
 
-use super::bells::BellSlot;
+use super::doorbells::BellSlot;
 use crate::accounts::Kind;
 use crate::ids::{RemotePeer, SessionId};
-use crate::network::neighbours::Question;
+use crate::network::neighbour_cache::Question;
 use crate::path::{Path, Why};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 

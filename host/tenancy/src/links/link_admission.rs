@@ -1,8 +1,8 @@
 //! Makes room for one more link: where a quota is used up, a direct datagram link that its end did
-//! not ask for makes way (`uninvited.rs` says which).
+//! not ask for makes way (`uninvited_quota.rs` says which).
 
-use super::link::{Invitation, Link};
-use super::uninvited::{ENDED_MAX, Lack};
+use super::direct_link::{Invitation, Link};
+use super::uninvited_quota::{ENDED_MAX, Lack};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::{LinkKey, SessionId};
 use crate::links::Linker;

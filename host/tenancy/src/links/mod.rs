@@ -1,54 +1,54 @@
 //! Links queue pairs by one of four paths, and ends these links.
 //!
-//! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
-//! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
-//! engine (`engine_link.rs`, `engine_links.rs`); `groups.rs`: those that come from multicast
-//! groups. `bells.rs`: places of links in what processes wake each other with. `consent_table.rs`,
-//! `consent_checks.rs`: the network is asked as long as a link lives; `disconnection.rs`: links
+//! `pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD): whom a queue pair is to be linked with.
+//! `direct_link_setup.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`). `engine_link_setup.rs`: links to the
+//! engine (`engine_link.rs`, `engine_link_table.rs`); `multicast_groups.rs`: those that come from multicast
+//! groups. `doorbells.rs`: places of links in what processes wake each other with. `consent_table.rs`,
+//! `consent_checks.rs`: the network is asked as long as a link lives; `forced_disconnect.rs`: links
 //! that somebody else ends. `relation_rules.rs`: sockets that may share memory (`relations.rs`),
 //! and why not (`relation_refusal.rs`). `link_admission.rs`: which link makes way for another, of
-//! those in `uninvited.rs` (direct ones) or `link_ages.rs` (to the engine). `endpoints.rs`: queue
-//! pairs come and go; `resume.rs`: those come back that outlived a daemon. `audit.rs`, `trace.rs`:
+//! those in `uninvited_quota.rs` (direct ones) or `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue
+//! pairs come and go; `resume.rs`: those come back that outlived a daemon. `link_audit.rs`, `link_tracing.rs`:
 //! what is told of links that are watched.
 
-mod audit;
-mod bells;
 mod consent_checks;
 mod consent_table;
-mod datagrams;
-pub(crate) mod direct;
-mod direct_links;
-mod disconnection;
-mod endpoints;
-mod engine;
+mod datagram_pairing;
+pub(crate) mod direct_link;
+pub(crate) mod direct_link_setup;
+mod direct_link_table;
+mod doorbells;
 pub(crate) mod engine_link;
-mod engine_links;
-mod groups;
-pub(crate) mod link;
+mod engine_link_ages;
+mod engine_link_setup;
+mod engine_link_table;
+mod forced_disconnect;
 pub(crate) mod link_admission;
-mod link_ages;
+mod link_audit;
+mod link_operations;
+mod link_tracing;
+mod multicast_groups;
 mod network_answers;
-mod operations;
 mod pairing;
+mod qp_lifecycle;
 pub(crate) mod relation_refusal;
 mod relation_rules;
 pub(crate) mod relations;
 mod resume;
-mod trace;
-mod uninvited;
-mod unsolicited;
+mod uninvited_quota;
+mod unsolicited_links;
 
-pub(crate) use operations::{Linker, Observer, Pairing, Relater, Unlinker};
+pub(crate) use link_operations::{Linker, Observer, Pairing, Relater, Unlinker};
 
 use crate::accounts::Paid;
 use crate::ids::{LinkKey, RemotePeer, SessionId};
 use crate::memory::LinkTable;
-use bells::Bells;
 use consent_table::Consents;
-use direct_links::DirectLinks;
+use direct_link::Link;
+use direct_link_table::DirectLinks;
+use doorbells::Bells;
 use engine_link::EngineLink;
-use engine_links::EngineLinks;
-use link::Link;
+use engine_link_table::EngineLinks;
 use omniverb_terms::{Gid, Qpn};
 use relations::Relations;
 

@@ -4,7 +4,7 @@ use super::Pairing;
 use super::relation_refusal::Unrelated;
 use crate::action::Action;
 use crate::ids::ProbeId;
-use crate::network::neighbours::{Answer, Question, Waiter};
+use crate::network::neighbour_cache::{Answer, Question, Waiter};
 use omniverb_terms::VnicId;
 use std::net::IpAddr;
 

@@ -3,18 +3,18 @@
 //! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
 //! other and each GID turned out (see `directory/`) to be an address of the other's vNIC, the
 //! direct link is made. Where the peer is not of this host, or one of the two vNICs is forwarded or
-//! limited, one wish is enough for a link to the engine (see `engine.rs`). A wish that is neither
+//! limited, one wish is enough for a link to the engine (see `engine_link_setup.rs`). A wish that is neither
 //! stays; the queue pair behaves as on a dead network.
 //!
-//! UD is in `datagrams.rs`.
+//! UD is in `datagram_pairing.rs`.
 
 use super::engine_link::{Flow, Route};
 use crate::ids::SessionId;
 use crate::links::Pairing;
-use crate::network::neighbours::Answer;
-use crate::network::neighbours::Waiter;
-use crate::network::resolve::Resolved;
-use crate::pair_windows::sharing::Asked;
+use crate::network::neighbour_cache::Answer;
+use crate::network::neighbour_cache::Waiter;
+use crate::network::neighbour_resolution::Resolved;
+use crate::pair_windows::window_assignment::Asked;
 use crate::path::Why;
 use crate::sessions::session::Session;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};

@@ -12,8 +12,8 @@ use super::relations::Relation;
 use crate::action::Action;
 use crate::links::Relater;
 use crate::network::Common;
-use crate::network::neighbours::{Answer, Question, Waiter};
-use crate::network::resolve::Resolved;
+use crate::network::neighbour_cache::{Answer, Question, Waiter};
+use crate::network::neighbour_resolution::Resolved;
 use omniverb_terms::{Gid, VnicId};
 
 enum Judgement {

@@ -2,7 +2,7 @@
 //! them.
 
 use super::relation_refusal::RelationEnd;
-use crate::network::neighbours::Question;
+use crate::network::neighbour_cache::Question;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,8 +12,8 @@ use crate::ids::LinkKey;
 use crate::links::Linker;
 use crate::links::Pairing;
 use crate::links::Unlinker;
-use crate::links::direct::End;
-use crate::links::link::Link;
+use crate::links::direct_link::Link;
+use crate::links::direct_link_setup::End;
 use crate::links::link_admission::Places;
 use crate::path::Why;
 use omniverb_session::body::{

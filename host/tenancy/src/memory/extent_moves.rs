@@ -8,10 +8,10 @@ use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::Memory;
-use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::layout::{FileId, FileRange, Freed, Home, Layout};
+use crate::memory::extent_table::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
+use crate::memory::file_layout::{FileId, FileRange, Freed, Home, Layout};
 use crate::memory::pending_grants::Token;
-use crate::sessions::mr::{Mr, PAGE_BYTES};
+use crate::sessions::memory_region::{Mr, PAGE_BYTES};
 use omniverb_session::pinned_pages::RUNS_MAX;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 

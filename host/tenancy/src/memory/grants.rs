@@ -4,7 +4,7 @@
 //! protection domain, and the region's flags are such that pages can express them, the owner is
 //! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
 //! checked before the initiator gets it. An answer that nobody waits for any more counts where
-//! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the
+//! pages would stay that others can reach (`page_placement.rs`). Where the far end of the owner's link is the
 //! engine, the engine is the initiator, for whoever is beyond it.
 
 use super::pending_grants::{Grantee, PendingGrant, Token};
@@ -12,10 +12,10 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
-use crate::memory::extents::{ExtentId, Part};
-use crate::memory::layout::{FileId, FileRange, Home};
+use crate::memory::extent_table::{ExtentId, Part};
+use crate::memory::file_layout::{FileId, FileRange, Home};
 use crate::policy::adoption::Adoption;
-use crate::sessions::mr::Mr;
+use crate::sessions::memory_region::Mr;
 use crate::timers::Timer;
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,

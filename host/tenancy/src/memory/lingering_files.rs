@@ -7,8 +7,8 @@
 //! several vNICs were granted counts for each in equal parts; nobody knows who has it.
 
 use crate::ids::SessionId;
-use crate::memory::extents::ExtentId;
-use crate::memory::layout::FileId;
+use crate::memory::extent_table::ExtentId;
+use crate::memory::file_layout::FileId;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,20 +1,20 @@
 //! Memory that peers may map: the extents that hold parts of regions, who was granted which.
 //!
-//! `registration.rs`: how keys come and go. `extents.rs`: parts of regions on memory files;
-//! `home.rs`: on which kind of memory; `layout.rs`: where in which file; `extent_moves.rs`: owners
+//! `registration.rs`: how keys come and go. `extent_table.rs`: parts of regions on memory files;
+//! `page_placement.rs`: on which kind of memory; `file_layout.rs`: where in which file; `extent_moves.rs`: owners
 //! put pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
-//! `pending_grants.rs`: what it waits for. `grantees.rs`: who was granted what, by which link;
-//! `link_grants.rs`: what follows when a link ends; `lingering_files.rs`: what somebody may have
+//! `pending_grants.rs`: what it waits for. `grants_by_link.rs`: who was granted what, by which link;
+//! `grant_revocation.rs`: what follows when a link ends; `lingering_files.rs`: what somebody may have
 //! yet of what is over.
 
 mod extent_moves;
-pub(crate) mod extents;
-pub(crate) mod grantees;
+pub(crate) mod extent_table;
+pub(crate) mod file_layout;
+mod grant_revocation;
 mod grants;
-mod home;
-pub(crate) mod layout;
+pub(crate) mod grants_by_link;
 mod lingering_files;
-mod link_grants;
+mod page_placement;
 pub(crate) mod pending_grants;
 mod registration;
 
@@ -22,12 +22,12 @@ use crate::accounts::{Paid, Receipt};
 use crate::context::Context;
 use crate::ids::{LinkKey, SessionId};
 use crate::network::Network;
-use crate::pair_windows::table::MachineWindows;
-use crate::queue_pairs::table::QueuePairs;
+use crate::pair_windows::window_table::MachineWindows;
+use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
-use extents::{Extent, ExtentId, Extents, RegionKey};
-use grantees::Grantees;
-use layout::Home;
+use extent_table::{Extent, ExtentId, Extents, RegionKey};
+use file_layout::Home;
+use grants_by_link::Grantees;
 use lingering_files::LingeringFiles;
 use omniverb_terms::{Qpn, VnicId};
 use pending_grants::{PendingGrant, PendingGrants};

@@ -1,9 +1,9 @@
 //! Keeps grants that wait for their owner's pages.
 
-use super::extents::{ExtentId, Part};
+use super::extent_table::{ExtentId, Part};
 use crate::accounts::Receipt;
 use crate::ids::SessionId;
-use crate::sessions::taken_back::PeerKey;
+use crate::sessions::revocation_debt::PeerKey;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,7 +166,7 @@ fn tokens<K: Copy + Ord>(found: &BTreeSet<(K, Token)>, key: K) -> impl Iterator<
 mod tests {
     use super::*;
     use crate::accounts::{Account, Kind, Quotas};
-    use crate::memory::extents::Standing;
+    use crate::memory::extent_table::Standing;
 
     fn grant(initiator: Grantee, owner: u64) -> PendingGrant {
         let account = Account::new(Quotas::only(&[]));

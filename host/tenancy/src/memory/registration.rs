@@ -4,8 +4,8 @@ use crate::accounts::Kind;
 use crate::context::Context;
 use crate::ids::SessionId;
 use crate::memory::Grants;
-use crate::queue_pairs::numbers;
-use crate::sessions::mr::Mr;
+use crate::queue_pairs::qp_numbers;
+use crate::sessions::memory_region::Mr;
 use crate::tenants::Tenants;
 use omniverb_session::body::{DeregMr, Done, MrRegistered, RegMr};
 use omniverb_terms::{Errno, Rkey};
@@ -34,7 +34,8 @@ impl Tenants {
         let receipt = session.account().charge(&[Kind::Mr])?;
         let rkey = if m.rkey == Rkey(0) {
             let regions = &session.regions;
-            numbers::key(context.entropy.as_mut(), |key| regions.has(key)).ok_or(Errno::ENOMEM)?
+            qp_numbers::key(context.entropy.as_mut(), |key| regions.has(key))
+                .ok_or(Errno::ENOMEM)?
         } else if !session.resumes() {
             // Needs no ticket: keys are the session's own, and nobody else's are touched.
             return Err(Errno::EINVAL);

@@ -1,12 +1,12 @@
 //! The network as the tables know it: names and routes, how vNICs are attached, and what is at the
-//! end of which route (`neighbours.rs`), which is found out by asking (`resolve.rs`).
+//! end of which route (`neighbour_cache.rs`), which is found out by asking (`neighbour_resolution.rs`).
 
-pub(crate) mod neighbours;
-pub(crate) mod resolve;
+pub(crate) mod neighbour_cache;
+pub(crate) mod neighbour_resolution;
 
 use crate::accounts::Receipt;
 use crate::directory::{Access, Directory, VnicAddress};
-use neighbours::Neighbours;
+use neighbour_cache::Neighbours;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Underlay, VnicId};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! Keeps what watches links: the audit, and captures of vNICs (`captures.rs`).
+//! Keeps what watches links: the audit, and captures of vNICs (`captured_vnics.rs`).
 
-mod captures;
+mod captured_vnics;
 
-pub(crate) use captures::Captures;
+pub(crate) use captured_vnics::Captures;
 
 /// Who looks at links as they come and go, and at what travels on them.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! States wishes of queue pairs, times them, and drops them.
 
 use super::queue_pair::Wish;
-use super::table::QueuePairs;
+use super::queue_pair_table::QueuePairs;
 use crate::context::Context;
 use crate::timers::Timer;
 use omniverb_session::body::ConnectQp;

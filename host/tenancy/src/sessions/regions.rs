@@ -1,6 +1,6 @@
 //! Keeps the regions with remote access of one process.
 
-use super::mr::Mr;
+use super::memory_region::Mr;
 use crate::accounts::{Paid, Receipt};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;

@@ -4,7 +4,7 @@ use super::identity::Client;
 use crate::accounts::{Account, Receipt};
 use crate::sessions::pending_questions::Questions;
 use crate::sessions::regions::Regions;
-use crate::sessions::taken_back::TakenBack;
+use crate::sessions::revocation_debt::TakenBack;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;
 use omniverb_session::printable;
@@ -60,7 +60,7 @@ pub(crate) struct Session {
     receipt: Receipt,
     /// What it pays as a process of its vNIC's, once it is that.
     process: Option<Receipt>,
-    /// Whether it takes what it is told; see `pace.rs`.
+    /// Whether it takes what it is told; see `event_backpressure.rs`.
     pace: Pace,
     /// The number that an id of the connection manager was given last.
     last_cm_id: u32,

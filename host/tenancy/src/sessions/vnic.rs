@@ -1,7 +1,7 @@
 //! Describes a vNIC with processes.
 
 use crate::accounts::{Account, Quotas, Receipt};
-use crate::directory::names::Names;
+use crate::directory::vnic_names::Names;
 use crate::ids::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};

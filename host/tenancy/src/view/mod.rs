@@ -1,11 +1,11 @@
-//! Rows of `omniverb status` (`status.rs`), gone through from any place on (`walk.rs`).
+//! Rows of `omniverb status` (`status_rows.rs`), gone through from any place on (`status_cursor.rs`).
 
-pub(crate) mod status;
-mod walk;
+mod status_cursor;
+pub(crate) mod status_rows;
 
 use crate::links::Links;
 use crate::network::Network;
-use crate::queue_pairs::table::QueuePairs;
+use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
 
 /// Makes rows of what there is to see, with the tables that it looks at.

@@ -5,7 +5,7 @@ use crate::support::{bench_with, call, errno, hello, qp};
 use omniverb_cm::{Mad, Message as Said, Received, Reject, reject_reason};
 use omniverb_session::Message;
 use omniverb_session::cm::*;
-use omniverb_tenancy::testing::exercise::{Bench, ip, underlay};
+use omniverb_tenancy::testing::random_driver::{Bench, ip, underlay};
 use omniverb_tenancy::{Limits, Pace, SessionId};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::net::Ipv4Addr;

@@ -3,7 +3,7 @@
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::{Bench, vnic};
+use omniverb_tenancy::testing::random_driver::{Bench, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 

@@ -3,7 +3,7 @@
 use crate::support::{self, *};
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
+use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
 use omniverb_tenancy::{
     Action, Arrived, Channel, Datapath, Limits, Path, Policy, RateLimit, SessionId, Why,
 };
@@ -38,10 +38,10 @@ fn two() -> Bench {
     bench
 }
 
-/// The same where one vNIC is treated in this way; in `second_access.rs` a forwarded one is
+/// The same where one vNIC is treated in this way; in `restricted_access.rs` a forwarded one is
 /// forwarded because there is no other way to it.
 fn two_of_which(whose: u64, policy: Policy) -> Bench {
-    let closed = SECOND_ACCESS && policy == forwarded();
+    let closed = RESTRICTED_ACCESS && policy == forwarded();
     let mut bench = if closed { bench_closed(Limits::default(), &[whose]) } else { bench() };
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);

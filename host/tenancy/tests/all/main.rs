@@ -1,28 +1,28 @@
 //! What the daemon decides, asked from outside. One program, since each takes as long to link as
-//! to run; `second_directory.rs`, `second_access.rs` and `packed.rs` run parts of it again.
+//! to run; `opaque_names.rs`, `restricted_access.rs` and `packed_extents.rs` run parts of it again.
 
 mod adoption;
-mod again;
-mod bound;
 mod captures;
+mod cm_bound_ids;
+mod cm_duplicates;
 mod connections;
-mod consent;
-mod disconnect;
 mod engine_grants;
 mod engine_links;
-mod extended;
+mod event_backpressure;
+mod forced_disconnect;
+mod forged_tickets;
 mod grantees;
-mod groups;
-mod liars;
-mod machines;
-mod objects;
-mod pace;
+mod host_quota_yield;
+mod link_consent;
+mod multicast_groups;
+mod object_limits;
 mod pair_pages;
+mod pair_windows;
 mod pairing;
-mod pairs;
-mod relations;
-mod strangers;
+mod socket_relations;
+mod status_cursor;
 mod support;
-mod uninvited;
-mod walk;
-mod yielding;
+mod uninvited_links;
+mod unsolicited_datagrams;
+mod virtual_machines;
+mod xrc;

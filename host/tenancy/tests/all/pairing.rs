@@ -3,7 +3,7 @@
 use crate::support::{self, *};
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::{Bench, ip};
+use omniverb_tenancy::testing::random_driver::{Bench, ip};
 use omniverb_tenancy::{Action, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
@@ -272,7 +272,7 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
         panic!("{actions:?}")
     };
     // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
-    let at = omniverb_tenancy::testing::exercise::vnic(3);
+    let at = omniverb_tenancy::testing::random_driver::vnic(3);
     let actions = bench.tenancy.probe_arrived(*id, (ip(1), at), bench.now);
     assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
     assert!(bench.tenancy.probe_arrived(id ^ 1, (ip(1), at), bench.now).is_empty(), "a guess");

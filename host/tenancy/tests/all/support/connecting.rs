@@ -5,7 +5,7 @@ use omniverb_cm::Mad;
 use omniverb_session::Message;
 use omniverb_session::body::Done;
 use omniverb_session::cm::*;
-use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
+use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Recipient, Underlay};
 use omniverb_terms::{Qpn, Service};
 use std::net::SocketAddr;

@@ -3,8 +3,8 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::{self, Bench, vnic};
-use omniverb_tenancy::testing::packed::Packed;
+use omniverb_tenancy::testing::packed_layout::Packed;
+use omniverb_tenancy::testing::random_driver::{self, Bench, vnic};
 use omniverb_tenancy::{
     Access, Action, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd, MemoryFacts,
     Path, SessionId, Why,
@@ -12,25 +12,25 @@ use omniverb_tenancy::{
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
 pub mod connecting;
-pub mod second;
+pub mod opaque_directory;
 
-/// Whether these are the tests of `second_directory.rs`.
-pub const SECOND_DIRECTORY: bool =
-    matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"second_directory");
-/// Whether these are the tests of `second_access.rs`.
-pub const SECOND_ACCESS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"second_access");
-/// Whether these are the tests of `packed.rs`.
-pub const PACKED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"packed");
+/// Whether these are the tests of `opaque_names.rs`.
+pub const OPAQUE_NAMES: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"opaque_names");
+/// Whether these are the tests of `restricted_access.rs`.
+pub const RESTRICTED_ACCESS: bool =
+    matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"restricted_access");
+/// Whether these are the tests of `packed_extents.rs`.
+pub const PACKED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"packed_extents");
 
 pub fn bench() -> Bench {
     bench_with(Limits::default())
 }
 
-/// A bench whose names are addresses or, in `second_directory.rs`, those of a virtual network, and
-/// whose extents are in files of their own or, in `packed.rs`, side by side in large ones.
+/// A bench whose names are addresses or, in `opaque_names.rs`, those of a virtual network, and
+/// whose extents are in files of their own or, in `packed_extents.rs`, side by side in large ones.
 pub fn bench_with(limits: Limits) -> Bench {
-    let mut bench = match SECOND_DIRECTORY {
-        true => Bench::with_directory(limits, Box::new(second::Virtual)),
+    let mut bench = match OPAQUE_NAMES {
+        true => Bench::with_directory(limits, Box::new(opaque_directory::Virtual)),
         false => Bench::new(limits),
     };
     if PACKED {
@@ -41,14 +41,17 @@ pub fn bench_with(limits: Limits) -> Bench {
 
 /// A bench some of whose vNICs are reached by the engine alone.
 pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
-    Bench::with_directory(limits, Box::new(second::Guests(Access::Forwarded, numbers.to_vec())))
+    Bench::with_directory(
+        limits,
+        Box::new(opaque_directory::Guests(Access::Forwarded, numbers.to_vec())),
+    )
 }
 
-/// A bench some of whose vNICs are virtual machines: so introduced or, in `second_access.rs`, as
+/// A bench some of whose vNICs are virtual machines: so introduced or, in `restricted_access.rs`, as
 /// the directory says.
 pub fn bench_of_machines(numbers: &[u64]) -> Bench {
-    if SECOND_ACCESS {
-        let guests = second::Guests(Access::Window, numbers.to_vec());
+    if RESTRICTED_ACCESS {
+        let guests = opaque_directory::Guests(Access::Window, numbers.to_vec());
         return Bench::with_directory(Limits::default(), Box::new(guests));
     }
     let mut bench = bench();
@@ -58,13 +61,13 @@ pub fn bench_of_machines(numbers: &[u64]) -> Bench {
 
 /// What the vNIC of this number is called.
 pub fn gid(number: u64) -> Gid {
-    if SECOND_DIRECTORY { second::virtual_gid(number) } else { exercise::gid(number) }
+    if OPAQUE_NAMES { opaque_directory::virtual_gid(number) } else { random_driver::gid(number) }
 }
 
 /// The route from one vNIC to another.
 pub fn underlay(from: u64, to: u64) -> Underlay {
-    let key = if SECOND_DIRECTORY { second::key() } else { None };
-    Underlay { key, ..exercise::underlay(from, to) }
+    let key = if OPAQUE_NAMES { opaque_directory::key() } else { None };
+    Underlay { key, ..random_driver::underlay(from, to) }
 }
 
 /// What a grant says holds it: which file, and where in it.

@@ -1,0 +1,156 @@
+//! How datagrams find their way: a call names a destination, and is made again until the network
+//! has answered, for a neighbour in both directions, because a direct link, once there, carries
+//! both. It does not wait: that may be long, and a process has one call at a time.
+
+use super::direct_link::Invitation;
+use super::engine_link::{Cause, Flow, Route};
+use crate::ids::{LinkKey, SessionId};
+use crate::links::Links;
+use crate::links::Pairing;
+use crate::links::Unlinker;
+use crate::network::neighbour_cache::Answer;
+use crate::network::neighbour_resolution::Resolved;
+use crate::pair_windows::window_assignment::Asked;
+use crate::path::Why;
+use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
+use omniverb_terms::{Errno, Qpn};
+
+/// What comes of a datagram call.
+enum Found {
+    /// There is a link now.
+    Linked,
+    /// The network is being asked, or the peer has no time: whoever called asks again.
+    NotYet,
+}
+
+impl Pairing<'_> {
+    /// Takes a session's datagram call as far as it gets.
+    pub(crate) fn connect_datagrams(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
+        match self.connect_datagram(id, m, now) {
+            Ok(Found::Linked) => self.context.reply(id, tag, Connected { qpn: m.qpn, ready: 1 }),
+            Ok(Found::NotYet) => {
+                self.context.reply(id, tag, Connected { qpn: m.qpn, ready: CONNECT_AGAIN })
+            }
+            Err(errno) => self.context.fail(id, tag, errno),
+        }
+    }
+
+    fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<Found, Errno> {
+        let ours = self.queue_pairs.own(id, m.qpn)?.vnic();
+        if self.links.leads_to(m) {
+            return Ok(Found::Linked);
+        }
+        if m.dgid.is_multicast() {
+            // Nobody in particular is at its end, so nobody is asked.
+            return self.datagrams_by_engine(m, Route::group(), now);
+        }
+        let theirs = match self.network.resolve(
+            self.context,
+            self.tenants,
+            (ours, m.sgid, m.dgid),
+            ours,
+            None,
+            now,
+        ) {
+            Resolved::To(Answer::Is(vnic)) => vnic,
+            Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
+            Resolved::To(Answer::Omniverb(features)) => {
+                return self.datagrams_by_engine(m, Route::omniverb(Why::Omniverb, features), now);
+            }
+            Resolved::To(Answer::Silence | Answer::Unheard) => {
+                return self.datagrams_by_engine(m, Route::roce(), now);
+            }
+            Resolved::Busy => return Err(Errno::ENOMEM),
+            Resolved::Asking => return Ok(Found::NotYet),
+        };
+        let peer = self.queue_pairs.get(m.dest_qpn).filter(|qp| qp.vnic() == theirs);
+        let peer = peer.filter(|qp| !qp.service().is_connected()).ok_or(Errno::ENOENT)?;
+        let invited = peer.session();
+        let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
+        if let Some(why) = self.pair_windows.kept_apart(
+            self.tenants,
+            self.network,
+            self.queue_pairs,
+            ends.0,
+            ends.1,
+            Asked::ByFirst,
+        ) {
+            self.pair_windows.note_apart(self.network, why, ours, theirs);
+            return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
+        }
+        if theirs != ours {
+            match self.network.resolve(
+                self.context,
+                self.tenants,
+                (theirs, m.dgid, m.sgid),
+                ours,
+                None,
+                now,
+            ) {
+                Resolved::To(Answer::Is(back)) if back == ours => {}
+                Resolved::Busy => return Err(Errno::ENOMEM),
+                Resolved::Asking => return Ok(Found::NotYet),
+                // Datagrams need one direction only.
+                Resolved::To(_) => {
+                    return self.datagrams_by_engine(m, Route::omniverb(Why::OneWay, 0), now);
+                }
+            }
+        }
+        if invited != id && !self.tenants.has_time(self.context, invited) {
+            return Ok(Found::NotYet);
+        }
+        self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
+        let invitation = (theirs != ours).then_some(Invitation { from: ours, to: theirs });
+        let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
+        self.linker().make_link(ends.0, ends.1, invitation, now)?;
+        Ok(Found::Linked)
+    }
+
+    fn datagrams_by_engine(
+        &mut self,
+        m: &ConnectQp,
+        route: Route,
+        now: u64,
+    ) -> Result<Found, Errno> {
+        let peer = (m.dest_qpn, m.dgid);
+        // Its own address is another one now, or the peer is not here any more.
+        if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, peer).is_some()
+        {
+            self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
+        }
+        let flow = Flow { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
+        self.linker().link_to_engine(flow, route, now)?;
+        Ok(Found::Linked)
+    }
+}
+
+impl Links {
+    /// There is a link to exactly this destination.
+    fn leads_to(&self, m: &ConnectQp) -> bool {
+        let peer = (m.dest_qpn, m.dgid);
+        if let Some(link) = self.engine.get(m.qpn, peer) {
+            return link.flow.sgid == m.sgid;
+        }
+        let key = LinkKey::new(m.qpn, m.dest_qpn);
+        let Some(link) = self.direct(key) else { return false };
+        let wanted = if m.qpn == key.0 { [m.sgid, m.dgid] } else { [m.dgid, m.sgid] };
+        // Of a link that is older than this daemon nobody says where it leads.
+        link.place.is_none() || link.ways.map(|(sgid, _)| sgid) == wanted
+    }
+}
+
+impl Unlinker<'_> {
+    /// Links for the same number make way for one that the client cannot tell from them. Both queue
+    /// pairs of a direct one may use it, so both are told.
+    fn end_datagrams(&mut self, qpn: Qpn, peer: Qpn) {
+        if self.links.has_direct(qpn, peer) {
+            self.close_link(qpn, peer, CLOSED_BY_PEER);
+            self.refuse_wish(qpn, peer);
+        }
+        self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+        // The same numbers the other way round, if a stranger was there before the peer itself.
+        if self.links.engine.all_by(Cause::Stranger, peer, qpn) {
+            self.end_engine_links(peer, qpn, Some(CLOSED_BY_PEER));
+        }
+    }
+}

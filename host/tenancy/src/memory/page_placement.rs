@@ -1,0 +1,144 @@
+//! Chooses the memory that granted pages are moved to: one that their owner and the grantee both
+//! have.
+//!
+//! In: who they are. Out: a file of its own, one of the windows of virtual machines, or, for the
+//! engine, where they are in a virtual machine's memory. An extent
+//! is in one place, which whoever is granted it first decides: those who cannot have that are
+//! mediated as long as it is there.
+
+use super::pending_grants::{Abandoned, Grantee, PendingGrant, Token};
+use crate::ids::SessionId;
+use crate::limits::Limits;
+use crate::memory::Grants;
+use crate::memory::extent_table::{ExtentId, Pages};
+use crate::memory::file_layout::Home;
+use crate::network::Common;
+use crate::sessions::revocation_debt::PeerKey;
+use omniverb_session::page_rights::{self, Trust};
+use omniverb_terms::{Errno, VnicId};
+
+/// Bytes of a part of a region that goes to a pair window at a time: these are small, and for more
+/// regions than one.
+const PAIR_EXTENT_BYTES: u64 = 512 << 10;
+
+impl Home {
+    /// In a window of a machine and somebody else.
+    pub(super) fn is_pair(&self) -> bool {
+        matches!(self, Home::Pair { .. })
+    }
+
+    /// What holds for parts of regions there.
+    pub(super) fn limits(&self, limits: &Limits) -> Limits {
+        let extent_bytes = match self {
+            Home::File | Home::Window | Home::InPlace => limits.extent_bytes,
+            Home::Pair { .. } => limits.extent_bytes.min(PAIR_EXTENT_BYTES),
+        };
+        Limits { extent_bytes, ..limits.clone() }
+    }
+
+    /// What pages of a region with this access may be used for there.
+    pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
+        match self {
+            // In place nobody has them but the engine, which keeps to the flags.
+            Home::File | Home::InPlace => page_rights::mappable(access, trust),
+            Home::Window | Home::Pair { .. } => page_rights::mappable_in_window(access, trust),
+        }
+    }
+}
+
+impl Grants<'_> {
+    /// Where pages of an owner's are lent to somebody.
+    pub(super) fn home(&self, initiator: Grantee, owner: SessionId) -> Result<Home, Errno> {
+        let vnic_of =
+            |id| Ok::<_, Errno>(self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic);
+        let home = vnic_of(owner)?;
+        let in_machine = self.network.is_machine(home);
+        let peer = match initiator {
+            Grantee::Session(peer) => peer,
+            Grantee::Engine if self.memory.stay_in_place(home) => return Ok(Home::InPlace),
+            Grantee::Engine if in_machine => return Err(Errno::EOPNOTSUPP),
+            Grantee::Engine => return Ok(Home::File),
+        };
+        let (vnics, sessions) = ([home, vnic_of(peer)?], [owner, peer]);
+        match self.pair_windows.common(self.network, vnics) {
+            Common::Any if in_machine => Ok(Home::Window),
+            Common::Any => Ok(Home::File),
+            Common::Nothing => Err(Errno::EOPNOTSUPP),
+            Common::Window(end) => {
+                let neighbour = self
+                    .pair_windows
+                    .neighbour(self.tenants, self.network, sessions[1 - end])
+                    .ok_or(Errno::EOPNOTSUPP)?;
+                Ok(Home::Pair { machine: vnics[end], neighbour })
+            }
+        }
+    }
+
+    /// Nothing came of a grant to this initiator. In a pair window nothing stays that nobody has:
+    /// there is little room, and whoever else wants the pages cannot have them there.
+    pub(super) fn drop_unused(&mut self, initiator: Grantee, id: ExtentId) {
+        let in_pair = self.memory.extents.get(id).is_some_and(|extent| extent.home.is_pair());
+        let granted = self.memory.grantees.links_of(id).next().is_some();
+        if in_pair && !granted && !self.memory.pending().any(|grant| grant.extent == id) {
+            self.take_extent_back(self.peer_of(initiator), id);
+        }
+    }
+
+    /// Whom it is laid to what an initiator causes.
+    fn peer_of(&self, initiator: Grantee) -> Option<PeerKey> {
+        match initiator {
+            Grantee::Session(id) => self.tenants.peer_key(id),
+            Grantee::Engine => None,
+        }
+    }
+
+    /// Nobody waits for the owner's answer any more, who may be moving pages to an extent. In a
+    /// pair window they must not stay: others have it as well, and no link would end that. It is
+    /// known until there is an answer, and then it is taken back; so are pages that stay where they
+    /// are, for which their owner pays. From a file of its own and from
+    /// its machine's window the owner takes them back when it is asked for them on another.
+    pub(super) fn give_up_extent(&mut self, token: Token, grant: &PendingGrant) {
+        let PendingGrant { owner, extent, initiator, .. } = *grant;
+        if !grant.part.is_fresh() {
+            return;
+        }
+        match self.memory.extents.get(extent).map(|extent| extent.home) {
+            Some(Home::Pair { .. } | Home::InPlace) => {
+                let peer = self.peer_of(initiator);
+                self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
+            }
+            Some(Home::File | Home::Window) => self.remove_extent(extent),
+            None => {}
+        }
+    }
+
+    /// An owner answers what nobody waits for any more, or what nobody asked.
+    pub(super) fn answered_late(&mut self, owner: SessionId, token: Token, errno: Errno) {
+        if self.memory.pending.owner_of_abandoned(token) != Some(owner) {
+            return;
+        }
+        let Some(Abandoned { extent, peer, .. }) = self.memory.pending.take_abandoned(token) else {
+            return;
+        };
+        match errno {
+            Errno::NONE => self.take_extent_back(peer, extent),
+            _ => self.remove_extent(extent),
+        }
+    }
+
+    /// The windows of a machine are over: what lies in them is nobody's to be granted. Who is asked
+    /// to move pages there may do so after it was told to take them back: it is told when it has
+    /// answered.
+    pub(crate) fn take_back_of(&mut self, machine: VnicId) {
+        let those = self.memory.in_pairs_of(machine);
+        for token in self.memory.pending.fresh_of(&those) {
+            self.give_up(token, Errno::EAGAIN);
+        }
+        for id in those {
+            let extent = self.memory.extents.get(id);
+            if extent.is_some_and(|extent| extent.pages == Pages::There) {
+                self.take_extent_back(None, id);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What operators ask for: policies, captures, the audit, the end of links, rows of the status.
+//!
+//! A switch that was turned off concerns what was granted before as well: a peer cannot be made to
+//! give a mapping back, so owners are told to take the pages.
+
+use crate::action::Action;
+use crate::ids::SessionId;
+use crate::links::relation_refusal::Unrelated;
+use crate::policy::policies::{Policies, Policy};
+use crate::tenancy::Tenancy;
+use crate::view::status_rows::{Row, VnicStatus};
+use omniverb_session::body::Cursor;
+use omniverb_terms::{Qpn, VnicId};
+
+impl Tenancy {
+    /// Takes over what the configuration says.
+    pub fn configure(&mut self, policies: Policies) {
+        self.tenants.policies = policies;
+    }
+
+    /// Changes what holds for a vNIC from now on. Links that exist stay as they are: says how many
+    /// direct ones. What was granted and must not be any more is taken back: by the actions.
+    pub fn set_policy(&mut self, key: VnicId, policy: Policy) -> (usize, Vec<Action>) {
+        let before = self.tenants.policy(key);
+        self.tenants.policies.set(key, policy);
+        self.unlinker().adoption_changed(key, before);
+        self.relater().review_relations(key);
+        (self.tenants.direct_links(key), self.context.decided())
+    }
+
+    /// The namespace that this was set for is no more. If one with processes has its place, what
+    /// these granted and must not any more is taken back.
+    #[must_use]
+    pub fn forget_policy(&mut self, key: VnicId) -> Vec<Action> {
+        let before = self.tenants.policy(key);
+        self.tenants.policies.unset(key);
+        self.unlinker().adoption_changed(key, before);
+        self.relater().review_relations(key);
+        self.context.decided()
+    }
+
+    /// What holds for a vNIC, whether or not it has processes.
+    #[must_use]
+    pub fn policy(&self, key: VnicId) -> Policy {
+        self.tenants.policy(key)
+    }
+
+    /// Tells the audit of links from now on.
+    pub fn begin_audit(&mut self) {
+        self.observers.begin_audit();
+    }
+
+    /// Packets of this vNIC are captured from now on.
+    #[must_use]
+    pub fn begin_capture(&mut self, vnic: VnicId) -> Vec<Action> {
+        self.observer().change_captures(|captures| captures.add(vnic));
+        self.context.decided()
+    }
+
+    /// Packets of a vNIC are not captured any more.
+    #[must_use]
+    pub fn end_capture(&mut self, vnic: VnicId) -> Vec<Action> {
+        self.observer().change_captures(|captures| captures.remove(vnic));
+        self.context.decided()
+    }
+
+    /// Ends all links of a vNIC, direct ones and those to the engine, and those to the engine that
+    /// lead to it. What is known of the network from it and to it is forgotten: whoever connects
+    /// again has the network asked first.
+    #[must_use]
+    pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
+        self.unlinker().part_vnic(key);
+        self.relater().end_relations(key, Unrelated::Gone);
+        self.network.forget_answers(key);
+        self.queue_pairs.forget_targets(key);
+        self.context.decided()
+    }
+
+    /// Links of a vNIC's queue pairs with others that do not pass through the engine.
+    #[must_use]
+    pub fn direct_links(&self, key: VnicId) -> usize {
+        self.tenants.direct_links(key)
+    }
+
+    /// Link ends of a vNIC, those to the engine included.
+    #[must_use]
+    pub fn links_of(&self, key: VnicId) -> usize {
+        self.tenants.links_of(key)
+    }
+
+    /// Direct links between the machine that has a vNIC and others.
+    #[must_use]
+    pub fn pair_links(&self, machine: VnicId) -> usize {
+        self.tenants.pair_links(machine)
+    }
+
+    /// Processes of a vNIC with an open device.
+    #[must_use]
+    pub fn processes(&self, key: VnicId) -> usize {
+        self.tenants.processes(key)
+    }
+
+    /// The first vNIC with processes from this one on.
+    #[must_use]
+    pub fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
+        self.tenants.vnic_from(key)
+    }
+
+    /// Shows the rows of the vNIC `scope`, or of all, from a place on. Ends after so many steps, or
+    /// when `show` has no room for a row; says where to go on, if that was not all.
+    pub fn walk(
+        &self,
+        scope: Option<VnicId>,
+        from: Cursor,
+        steps: usize,
+        show: &mut dyn FnMut(Row) -> bool,
+    ) -> Option<Cursor> {
+        self.rows().rows(scope, from, steps, show)
+    }
+
+    /// The vNIC `scope`, or all of them, at once: for tests.
+    #[must_use]
+    pub fn status(&self, scope: Option<VnicId>) -> Vec<VnicStatus> {
+        let mut vnics: Vec<VnicStatus> = Vec::new();
+        let _ = self.walk(scope, Cursor::START, usize::MAX, &mut |row| {
+            if let Row::Vnic(vnic) = row {
+                vnics.push(vnic);
+                return true;
+            }
+            let Some(vnic) = vnics.last_mut() else { return true };
+            let Some(process) =
+                vnic.processes.last_mut().filter(|_| !matches!(row, Row::Process(_)))
+            else {
+                if let Row::Process(process) = row {
+                    vnic.processes.push(process);
+                }
+                return true;
+            };
+            match (row, process.qps.last_mut()) {
+                (Row::Qp(qp), _) => process.qps.push(qp),
+                (Row::Peer(_, peer), Some(qp)) => qp.peers.push(peer),
+                (Row::WaitsFor(peer), Some(qp)) => qp.waiting_for.push(peer),
+                _ => {}
+            }
+            true
+        });
+        vnics
+    }
+
+    /// The slot that a queue pair of this session counts in.
+    #[must_use]
+    pub fn slot_of(&self, id: SessionId, qpn: Qpn) -> Option<u32> {
+        self.queue_pairs.own(id, qpn).ok().map(|qp| qp.slot())
+    }
+
+    /// The slots that a session's queue pairs count in.
+    #[must_use]
+    pub fn slots_of(&self, id: SessionId) -> Vec<u32> {
+        let qpns = self.queue_pairs.of(id).into_iter();
+        qpns.filter_map(|qpn| self.slot_of(id, qpn)).collect()
+    }
+
+    /// Whose queue pair this is.
+    #[must_use]
+    pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {
+        self.queue_pairs.session_of(qpn)
+    }
+}

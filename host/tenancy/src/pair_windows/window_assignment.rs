@@ -1,0 +1,157 @@
+//! Windows that a virtual machine shares with one neighbour each: pair windows (decision 0039). A
+//! neighbour may be another machine, where the daemon has had the window plugged in (0042).
+//!
+//! Who has one has it for as long as the machine is there, since nothing can be taken out of a
+//! guest again: so there are few of them, and one is given only where both ends want a link, or the
+//! machine's own process does. A neighbour is a user in a vNIC: who has a descriptor of the window
+//! can see all of it. In: what windows a machine has. Out: whether a link can be in one, and which
+//! machines want one in common.
+
+use super::window_table::{Between, Neighbour, Room, Windows};
+use crate::accounts::Receipt;
+use crate::ids::SessionId;
+use crate::network::Common;
+use crate::network::Network;
+use crate::pair_windows::window_table::MachineWindows;
+use crate::path::Why;
+use crate::queue_pairs::queue_pair_table::QueuePairs;
+use crate::tenants::Tenants;
+use omniverb_terms::{Errno, Qpn, VnicId};
+
+/// Whose wish a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Each end has named the other: RC, UC and XRC.
+    ByBoth,
+    /// Of the one that is named first.
+    ByFirst,
+}
+
+impl MachineWindows {
+    /// What memory processes of these two can share: of two machines that of a window which is in
+    /// both.
+    pub(crate) fn common(&self, network: &Network, vnics: [VnicId; 2]) -> Common {
+        match network.common(vnics) {
+            Common::Nothing => self.end_of_shared(vnics).map_or(Common::Nothing, Common::Window),
+            common => common,
+        }
+    }
+
+    /// A process of the first wants a link with one of the second, which is kept apart from it.
+    /// If that is for the want of a window which is in both machines, it is remembered.
+    pub(crate) fn note_apart(&mut self, network: &Network, why: Why, from: VnicId, to: VnicId) {
+        let machines = [from, to].iter().all(|vnic| network.is_machine(*vnic));
+        if machines && matches!(why, Why::PairLater | Why::PairsTaken) {
+            self.ask(from, to);
+        }
+    }
+
+    /// Why traffic from a queue pair of one vNIC to one of another, of this host, must pass through
+    /// the engine, if it must.
+    pub(crate) fn kept_apart(
+        &self,
+        tenants: &Tenants,
+        network: &Network,
+        queue_pairs: &QueuePairs,
+        from: (VnicId, Qpn),
+        to: (VnicId, Qpn),
+        asked: Asked,
+    ) -> Option<Why> {
+        network
+            .through_engine(tenants, from.0, to.0)
+            .or_else(|| self.without_window(tenants, network, queue_pairs, from, to, asked))
+    }
+
+    /// Why they share no memory, if a machine is in the way.
+    fn without_window(
+        &self,
+        tenants: &Tenants,
+        network: &Network,
+        queue_pairs: &QueuePairs,
+        from: (VnicId, Qpn),
+        to: (VnicId, Qpn),
+        asked: Asked,
+    ) -> Option<Why> {
+        let own = network.is_machine(from.0);
+        let why = if own { Why::Machine } else { Why::PeerMachine };
+        let (machine, other) = match self.common(network, [from.0, to.0]) {
+            Common::Any => return None,
+            Common::Nothing => {
+                return Some(match self.between([from.0, to.0]) {
+                    Between::Nothing => why,
+                    Between::Later => Why::PairLater,
+                    Between::Taken => Why::PairsTaken,
+                });
+            }
+            Common::Window(0) => (from.0, to),
+            Common::Window(_) => (to.0, from),
+        };
+        if network.is_machine(other.0) {
+            return match self.room_with(machine, other.0) {
+                Room::InHis => None,
+                Room::Full => Some(Why::PairFull),
+                Room::InFree | Room::Taken => Some(Why::PairsTaken),
+            };
+        }
+        let proof = tenants.proof(other.0);
+        let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
+        let session = queue_pairs.session_of(other.1);
+        let user =
+            session.and_then(|id| tenants.sessions.get(&id)).map(|session| session.client().uid);
+        match windows.room(proof, user) {
+            Room::InHis => None,
+            Room::InFree if asked == Asked::ByFirst && !own => Some(why),
+            Room::InFree => None,
+            Room::Full => Some(Why::PairFull),
+            Room::Taken => Some(Why::PairsTaken),
+        }
+    }
+
+    /// A machine's windows, if a vNIC of this proof can have one: of one that cannot be told from
+    /// another that comes later nothing may be left behind.
+    fn windows_for(&self, machine: VnicId, proof: [u64; 4]) -> Option<&Windows> {
+        self.of(machine).filter(|_| proof[3] != 0)
+    }
+
+    /// In the window of a machine that is another one's, too.
+    fn room_with(&self, machine: VnicId, other: VnicId) -> Room {
+        let windows = [machine, other].map(|machine| self.of(machine));
+        let [Some(ours), Some(theirs)] = windows else { return Room::Taken };
+        theirs.this().map_or(Room::Taken, |theirs| ours.room_with(theirs))
+    }
+
+    /// The neighbour at the other end of a link with a machine's process.
+    pub(crate) fn neighbour(
+        &self,
+        tenants: &Tenants,
+        network: &Network,
+        session: SessionId,
+    ) -> Option<Neighbour> {
+        let client = tenants.sessions.get(&session)?.client();
+        match network.is_machine(client.vnic) {
+            true => self.of(client.vnic)?.this(),
+            false => Some(Neighbour { proof: tenants.proof(client.vnic), uid: client.uid }),
+        }
+    }
+
+    /// A place in a window for a link between these two, if it needs one.
+    pub(crate) fn take_place(
+        &mut self,
+        tenants: &Tenants,
+        network: &Network,
+        vnics: [VnicId; 2],
+        sessions: [SessionId; 2],
+    ) -> Result<Option<Receipt>, Errno> {
+        let end = match self.common(network, vnics) {
+            Common::Any => return Ok(None),
+            Common::Nothing => return Err(Errno::EOPNOTSUPP),
+            Common::Window(end) => end,
+        };
+        let neighbour = self.neighbour(tenants, network, sessions[1 - end]).ok_or(Errno::ENOENT)?;
+        if neighbour.proof[3] == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let windows = self.of_mut(vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
+        windows.take(neighbour).map(Some)
+    }
+}

@@ -1,0 +1,112 @@
+//! Extents side by side in large files, at offsets that are never 0, as a virtual machine's window
+//! holds them: a second layout, for tests.
+
+use crate::ids::SessionId;
+use crate::memory::file_layout::{FileId, FileRange, Freed, Home, Layout, Placement};
+use std::collections::BTreeMap;
+
+/// The first page of a file stays free.
+const FIRST: u64 = 0x1000;
+
+/// Files of so many bytes, or more if one extent needs more.
+#[derive(Debug)]
+pub struct Packed {
+    bytes: u64,
+    last: FileId,
+    files: BTreeMap<FileId, File>,
+}
+
+#[derive(Debug)]
+struct File {
+    bytes: u64,
+    /// From here on nobody ever had anything.
+    unused: u64,
+    /// What kind of memory it is.
+    home: Home,
+    /// The lengths of what is in it, by offset.
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Packed {
+    /// Files of this size.
+    #[must_use]
+    pub fn new(bytes: u64) -> Packed {
+        Packed { bytes, last: 0, files: BTreeMap::new() }
+    }
+}
+
+impl File {
+    /// Bytes that nobody ever had, if there are so many, else the first gap.
+    fn take(&mut self, length: u64) -> Option<u64> {
+        let ends = self.taken.iter().map(|(offset, length)| offset + length);
+        let starts = std::iter::once(FIRST).chain(ends);
+        let mut gaps = starts.zip(self.taken.keys().copied().chain([self.bytes]));
+        let at = match self.bytes - self.unused >= length {
+            true => self.unused,
+            false => gaps.find(|(start, end)| end - start >= length)?.0,
+        };
+        self.taken.insert(at, length);
+        self.unused = self.unused.max(at + length);
+        Some(at)
+    }
+}
+
+impl Layout for Packed {
+    fn place(&mut self, _owner: SessionId, home: Home, length: u64) -> Option<Placement> {
+        for (file, state) in self.files.iter_mut().filter(|(_, state)| state.home == home) {
+            if let Some(offset) = state.take(length) {
+                let place = FileRange { file: *file, offset, length };
+                return Some(Placement { place, new_file: None });
+            }
+        }
+        self.last += 1;
+        let bytes = self.bytes.max(FIRST.checked_add(length)?);
+        let mut state = File { bytes, unused: FIRST, home, taken: BTreeMap::new() };
+        let place = FileRange { file: self.last, offset: state.take(length)?, length };
+        self.files.insert(self.last, state);
+        Some(Placement { place, new_file: Some(bytes) })
+    }
+
+    fn free(&mut self, place: &FileRange) -> Freed {
+        let Some(state) = self.files.get_mut(&place.file) else { return Freed::File };
+        state.taken.remove(&place.offset);
+        if !state.taken.is_empty() {
+            return Freed::Place;
+        }
+        self.files.remove(&place.file);
+        Freed::File
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_lie_side_by_side_and_are_used_again() {
+        let mut layout = Packed::new(0x6000);
+        let mut place = |length| layout.place(SessionId(1), Home::File, length).unwrap();
+        let all = [place(0x2000), place(0x1000), place(0x2000), place(0x9000)];
+        let found = all.map(|placed| (placed.place.file, placed.place.offset, placed.new_file));
+        let expected = [
+            (1, 0x1000, Some(0x6000)),
+            (1, 0x3000, None),
+            (1, 0x4000, None),
+            (2, 0x1000, Some(0xa000)),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(layout.free(&all[1].place), Freed::Place);
+        let again = layout.place(SessionId(1), Home::File, 0x1000).unwrap();
+        assert_eq!(again.place, all[1].place);
+        for (placed, freed) in
+            all.iter().zip([Freed::Place, Freed::Place, Freed::File, Freed::File])
+        {
+            assert_eq!(layout.free(&placed.place), freed);
+        }
+        assert_eq!(
+            layout.place(SessionId(1), Home::File, 0x1000).unwrap().place.file,
+            3,
+            "never the same name"
+        );
+    }
+}

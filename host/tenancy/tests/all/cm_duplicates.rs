@@ -1,0 +1,36 @@
+//! Tests messages that reach the connection manager again when it has answered them.
+
+use crate::support::connecting::*;
+use crate::support::qp;
+use omniverb_session::cm::event;
+use omniverb_tenancy::testing::random_driver::underlay;
+use omniverb_terms::Service;
+
+/// It may have been said again before the asker heard that it is refused; his queue pair asks anew
+/// then, and must not be taken for one that has a connection.
+#[test]
+fn a_request_that_was_refused_is_nobodys_when_it_comes_again() {
+    for space in [TCP, UDP] {
+        let mut bench = two(1, 2);
+        connect(&mut bench, 1, at(2), space);
+        let (_, mad) = last_sent(&bench);
+        bench.wait(SECOND / 16);
+        assert_eq!(events(&mut bench, 1).len(), 1, "it is refused");
+        listen(&mut bench, 2, space, 0);
+        for _ in 0..2 {
+            bench.told.clear();
+            arrive(&mut bench, 2, underlay(2, 1), &mad);
+            assert_eq!(events(&mut bench, 2), []);
+            assert!(matches!(sent(&bench)[..], [(_, true)]), "it is refused again");
+        }
+        assert_eq!(events(&mut bench, 1), []);
+        let qpn = qp(&mut bench, 1, if space == TCP { Service::Rc } else { Service::Ud });
+        connect_with(&mut bench, 1, at(2), space, qpn);
+        assert_eq!(kinds(&mut bench, 2), [(event::CONNECT_REQUEST, 0)]);
+        // Not for ever: whoever draws the same names later is somebody else.
+        bench.wait(6 * SECOND);
+        events(&mut bench, 2);
+        arrive(&mut bench, 2, underlay(2, 1), &mad);
+        assert_eq!(kinds(&mut bench, 2), [(event::CONNECT_REQUEST, 0)]);
+    }
+}
