@@ -11,7 +11,7 @@ use omniverb_session::faults::Faults;
 use omniverb_session::operator::{
     Capture, DATAPATH_FORWARDED, EndCapture, Message as Said, SET_DATAPATH, SET_RATE, SetVnic,
 };
-use omniverb_tenancy::{Datapath, Policies, Why};
+use omniverb_tenancy::{Datapath, PathReason, Policies};
 use omniverb_terms::{Errno, Qpn, Service};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -203,7 +203,7 @@ fn a_forwarded_host_joins_nobody_directly() {
     assert_eq!(link_ready(&mut a).engine, 1);
     let status = daemon.status();
     for vnic in 0..2 {
-        let forwarded = ("forwarded".to_owned(), Why::Forwarded.phrase().to_owned());
+        let forwarded = ("forwarded".to_owned(), PathReason::Forwarded.phrase().to_owned());
         assert!(paths(&status, vnic).contains(&forwarded), "{status}");
     }
     // The death of a forwarded peer is told like that of any other.

@@ -4,17 +4,17 @@ use crate::accounts::{Account, Kind, Receipt};
 use crate::links::direct_link::Link;
 use crate::memory::grants_by_link::other_end;
 use crate::memory::pending_grants::Grantee;
-use crate::network::Common;
+use crate::network::SharedMemory;
 use crate::tenancy::Tenancy;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
 /// What an account should say: of each kind, and receipts.
-type Counts = ([usize; Kind::ALL.len()], usize);
+type ExpectedCounts = ([usize; Kind::ALL.len()], usize);
 
 /// What the accounts should say that were charged, those above them left out.
 #[derive(Default)]
-struct Tally(HashMap<usize, (Account, Counts)>);
+struct Tally(HashMap<usize, (Account, ExpectedCounts)>);
 
 impl Tally {
     /// A row that pays these kinds, from this account.
@@ -26,7 +26,8 @@ impl Tally {
     fn count(&mut self, receipt: &Receipt) {
         let account = receipt.account();
         let known = self.0.entry(account.id());
-        let (_, (counts, receipts)) = known.or_insert_with(|| (account.clone(), Counts::default()));
+        let (_, (counts, receipts)) =
+            known.or_insert_with(|| (account.clone(), ExpectedCounts::default()));
         *receipts += 1;
         for kind in receipt.kinds() {
             counts[kind as usize] += 1;
@@ -34,8 +35,8 @@ impl Tally {
     }
 
     /// What all accounts should say: those that were charged, and those above them.
-    fn upwards(&self) -> HashMap<usize, Counts> {
-        let mut all = HashMap::<usize, Counts>::new();
+    fn upwards(&self) -> HashMap<usize, ExpectedCounts> {
+        let mut all = HashMap::<usize, ExpectedCounts>::new();
         for (account, (counts, receipts)) in self.0.values() {
             for account in account.upwards() {
                 let above = all.entry(account.id()).or_default();
@@ -50,7 +51,7 @@ impl Tally {
 }
 
 /// Compares what an account says with what it should say.
-fn check(tally: &HashMap<usize, Counts>, account: &Account, whose: &dyn Debug) {
+fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn Debug) {
     let (counts, receipts) = tally.get(&account.id()).copied().unwrap_or_default();
     for kind in Kind::ALL {
         let rows = counts[kind as usize];
@@ -182,10 +183,10 @@ impl Tenancy {
     /// A link that is in a pair window pays for it, and no other.
     fn check_pair(&self, link: &Link, tally: &mut Tally) {
         let pair = match (self.network.common(link.vnics), &link.receipts.pair) {
-            (Common::Window(end), Some(pair)) if end == pair.end => Some(pair),
+            (SharedMemory::Window(end), Some(pair)) if end == pair.end => Some(pair),
             // In a window of the one or the other.
-            (Common::Nothing, Some(pair)) => Some(pair),
-            (Common::Any | Common::Nothing, None) => None,
+            (SharedMemory::Nothing, Some(pair)) => Some(pair),
+            (SharedMemory::Any | SharedMemory::Nothing, None) => None,
             (common, pair) => panic!("in a pair window? {common:?}, {pair:?}"),
         };
         let Some(pair) = pair else { return };

@@ -1,8 +1,8 @@
 //! Lists what the tables tell the daemon to do, and what the daemon tells them beside messages.
 
 use crate::ids::{ProbeId, SessionId};
-use crate::links::relation_refusal::Unrelated;
-use crate::memory::file_layout::{FileId, FileRange, Home};
+use crate::links::relation_refusal::RelationRefusal;
+use crate::memory::file_layout::{FileId, FileRange, PageHome};
 use crate::path::Path;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
@@ -127,7 +127,7 @@ pub enum Recipient {
 
 /// Whether a process was granted anything in the same extent by the same link before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub enum GrantOccasion {
     /// Nothing: if it does not hear of this it has nothing there.
     First,
     /// Something, which it keeps.
@@ -218,7 +218,7 @@ pub enum Action {
         /// The event for it; its token names the question.
         adopt: Adopt,
         /// What kind of memory the pages go to.
-        home: Home,
+        home: PageHome,
         /// The file that the pages go to: of its kind.
         file: FileId,
         /// `Some`: make the file first, of so many bytes. `None`: it is there.
@@ -264,7 +264,7 @@ pub enum Action {
         /// The event for it, with the place in the file.
         granted: Granted,
         /// If it cannot be told, call `Tenancy::grant_failed` with all of this.
-        occasion: Occasion,
+        occasion: GrantOccasion,
     },
     /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
     /// queue pair, `peer_qpn` the one beyond the engine.
@@ -291,7 +291,7 @@ pub enum Action {
         /// As the tables were asked.
         number: u64,
         /// Whether they may; what stands in the way.
-        verdict: Result<(), Unrelated>,
+        verdict: Result<(), RelationRefusal>,
     },
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.

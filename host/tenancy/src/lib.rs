@@ -1,4 +1,4 @@
-//! Who may talk to whom: vNICs, sessions, queue pairs, keys, links and quotas.
+//! Decides which processes may communicate: vNICs, sessions, queue pairs, keys, links and quotas.
 //!
 //! In: decoded messages of clients, probe results, address tables, the time. Out: [`Action`]s for
 //! the daemon to carry out. Nothing here does I/O, knows a clock or holds a descriptor, so every
@@ -39,17 +39,19 @@ mod timers;
 mod view;
 
 pub use action::{
-    Action, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, Occasion,
+    Action, Arrived, Audited, Channel, EngineEnd, GrantOccasion, LinkEnd, LinkEvent, MemoryFacts,
     Recipient, TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
 pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
-pub use links::relation_refusal::{RelationEnd, Unrelated};
-pub use memory::file_layout::{FileId, FilePerExtent, FileRange, Freed, Home, Layout, Placement};
+pub use links::relation_refusal::{RelationEnd, RelationRefusal};
+pub use memory::file_layout::{
+    FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
+};
 pub use omniverb_terms::{Underlay, VnicId};
 pub use pair_windows::window_table::{Neighbour, PairWindows};
-pub use path::{Path, Why};
+pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
 pub use policy::policies::{Datapath, Policies, Policy, RateLimit};
 pub use queue_pairs::qp_numbers::Entropy;

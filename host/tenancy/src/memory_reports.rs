@@ -1,6 +1,6 @@
 //! Takes what the daemon says of memory and windows.
 
-use crate::action::{Action, Occasion};
+use crate::action::{Action, GrantOccasion};
 use crate::ids::SessionId;
 use crate::memory::file_layout::{FileId, Layout};
 use crate::pair_windows::window_table::PairWindows;
@@ -23,7 +23,7 @@ impl Tenancy {
         session: SessionId,
         file: FileId,
         granted: &Granted,
-        occasion: Occasion,
+        occasion: GrantOccasion,
     ) -> Vec<Action> {
         self.grants().not_granted(session, file, granted, occasion);
         self.context.decided()

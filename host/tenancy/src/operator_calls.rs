@@ -5,7 +5,7 @@
 
 use crate::action::Action;
 use crate::ids::SessionId;
-use crate::links::relation_refusal::Unrelated;
+use crate::links::relation_refusal::RelationRefusal;
 use crate::policy::policies::{Policies, Policy};
 use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
@@ -70,7 +70,7 @@ impl Tenancy {
     #[must_use]
     pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
         self.unlinker().part_vnic(key);
-        self.relater().end_relations(key, Unrelated::Gone);
+        self.relater().end_relations(key, RelationRefusal::Gone);
         self.network.forget_answers(key);
         self.queue_pairs.forget_targets(key);
         self.context.decided()
@@ -160,7 +160,7 @@ impl Tenancy {
         qpns.filter_map(|qpn| self.slot_of(id, qpn)).collect()
     }
 
-    /// Whose queue pair this is.
+    /// The session that owns a queue pair.
     #[must_use]
     pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {
         self.queue_pairs.session_of(qpn)

@@ -28,7 +28,7 @@ impl Path {
 
 /// Why the data of a queue pair travels the way it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum PathReason {
     /// Both queue pairs are of one vNIC.
     SameVnic,
     /// The handshake came out at the peer's vNIC.
@@ -75,35 +75,35 @@ pub enum Why {
     Group,
 }
 
-impl Why {
+impl PathReason {
     /// What `omniverb status` says for it.
     #[must_use]
     pub fn phrase(self) -> &'static str {
         match self {
-            Why::SameVnic => "same network namespace",
-            Why::Neighbour => "the handshake came out at a vNIC of this host",
-            Why::Survivor => "made before the daemon was restarted",
-            Why::Forwarded => "this vNIC's datapath is forwarded",
-            Why::PeerForwarded => "the peer's vNIC has datapath forwarded",
-            Why::Limited => "this vNIC has a rate limit",
-            Why::PeerLimited => "the peer's vNIC has a rate limit",
-            Why::Faulty => "faults are set for this vNIC",
-            Why::PeerFaulty => "faults are set for the peer's vNIC",
-            Why::SameMachine => "same virtual machine, in its window",
-            Why::Pair => "in a pair window of the virtual machine",
-            Why::Machine => "this vNIC's virtual machine shares no memory with the peer",
-            Why::PeerMachine => "the peer's virtual machine shares no memory with it",
-            Why::PairsTaken => "all pair windows of the virtual machine are others'",
-            Why::PairFull => "the pair window of the virtual machine is full",
-            Why::PairLater => {
+            PathReason::SameVnic => "same network namespace",
+            PathReason::Neighbour => "the handshake came out at a vNIC of this host",
+            PathReason::Survivor => "made before the daemon was restarted",
+            PathReason::Forwarded => "this vNIC's datapath is forwarded",
+            PathReason::PeerForwarded => "the peer's vNIC has datapath forwarded",
+            PathReason::Limited => "this vNIC has a rate limit",
+            PathReason::PeerLimited => "the peer's vNIC has a rate limit",
+            PathReason::Faulty => "faults are set for this vNIC",
+            PathReason::PeerFaulty => "faults are set for the peer's vNIC",
+            PathReason::SameMachine => "same virtual machine, in its window",
+            PathReason::Pair => "in a pair window of the virtual machine",
+            PathReason::Machine => "this vNIC's virtual machine shares no memory with the peer",
+            PathReason::PeerMachine => "the peer's virtual machine shares no memory with it",
+            PathReason::PairsTaken => "all pair windows of the virtual machine are others'",
+            PathReason::PairFull => "the pair window of the virtual machine is full",
+            PathReason::PairLater => {
                 "no pair window is in both virtual machines yet; later links have one"
             }
-            Why::PeerThroughEngine => "the peer's side is forwarded",
-            Why::Omniverb => "another Omniverb answered the handshake",
-            Why::OneWay => "on this host, but the handshake passes in one direction only",
-            Why::Unanswered => "nobody answered the handshake",
-            Why::Stranger => "datagrams came from there",
-            Why::Group => "a multicast group",
+            PathReason::PeerThroughEngine => "the peer's side is forwarded",
+            PathReason::Omniverb => "another Omniverb answered the handshake",
+            PathReason::OneWay => "on this host, but the handshake passes in one direction only",
+            PathReason::Unanswered => "nobody answered the handshake",
+            PathReason::Stranger => "datagrams came from there",
+            PathReason::Group => "a multicast group",
         }
     }
 }

@@ -151,7 +151,7 @@ impl Tenancy {
         self.queue_pairs.secret()
     }
 
-    /// Says who a vNIC is, and how it is attached, before anything else is said of it.
+    /// Introduces a vNIC: its identity and how it is attached.
     pub fn introduce(&mut self, vnic: VnicId, identity: Identity, access: Access) {
         self.tenants.identities.insert(vnic, identity);
         self.network.attach(vnic, access);
@@ -295,7 +295,7 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// Nobody needs this one any more.
+    /// Ends a relation that is not needed any more.
     pub fn relate_no_more(&mut self, number: u64) {
         self.relater().relate_no_more(number);
     }

@@ -21,11 +21,11 @@ use std::net::IpAddr;
 /// vNICs, sessions, and policies.
 #[derive(Default)]
 pub(crate) struct Tenants {
-    /// Who the vNICs are that there are, or that something was set for.
+    /// Identities of vNICs that exist, or that something was set for.
     pub(crate) identities: BTreeMap<VnicId, Identity>,
-    /// Counted for who brought them.
+    /// Counted for the holder that brought them.
     pub(crate) vnics: FairTable<VnicId, Vnic>,
-    /// Counted for whose they are once they are processes, command lines included.
+    /// Counted for their holders once they are processes, command lines included.
     pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) policies: Policies,
 }
@@ -72,7 +72,7 @@ impl Tenants {
         if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
-    /// Whom it is laid to what a process causes.
+    /// The account that a process's revocations are charged to.
     pub(crate) fn peer_key(&self, id: SessionId) -> Option<PeerKey> {
         let client = self.sessions.get(&id)?.client();
         Some((client.uid, client.vnic))
@@ -135,7 +135,7 @@ impl Tenants {
         self.identity(key).map_or([0; 8], |identity| identity.guid)
     }
 
-    /// Who a vNIC is, if that was said.
+    /// The identity of a vNIC, if it was introduced.
     pub(crate) fn identity(&self, vnic: VnicId) -> Option<&Identity> {
         self.identities.get(&vnic)
     }

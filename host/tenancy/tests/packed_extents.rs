@@ -23,7 +23,7 @@ use support::*;
 const FINAL: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: false };
 const READ_WRITE: u32 = 6;
 
-/// Whoever was asked last has moved pages; what comes of it.
+/// The process that was asked last has moved pages; what comes of it.
 fn moved(bench: &mut Bench, owner: u64) -> Vec<Action> {
     let asked = bench.told.iter().rev().find_map(|action| match action {
         Action::Adopt { adopt, .. } => Some(adopt.token),

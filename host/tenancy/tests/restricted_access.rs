@@ -19,7 +19,7 @@ mod virtual_machines;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Access, Action, Identity, Limits, PairWindows, Path, Why};
+use omniverb_tenancy::{Access, Action, Identity, Limits, PairWindows, Path, PathReason};
 use omniverb_terms::{Errno, Service};
 use support::*;
 
@@ -39,8 +39,8 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
             made.len() == 2 && made.iter().all(|link| link.within.is_some()),
             "{service}: {made:?}"
         );
-        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerForwarded)]);
-        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Forwarded)]);
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerForwarded)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, PathReason::Forwarded)]);
         // Nobody is granted its pages, but the engine.
         let rkey = mr(&mut bench, 2, 1, 6);
         let (address, length) = (0x11000, 8);
@@ -120,8 +120,8 @@ fn that_a_machine_is_closed_does_not_make_it_anything_else() {
         let expected = [(vnic(1), None), (vnic(2), Some(ip(2)))];
         assert_eq!(asked.collect::<Vec<_>>(), expected, "its own word");
         assert!(links(&bench).is_empty());
-        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerForwarded)]);
-        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Forwarded)]);
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerForwarded)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, PathReason::Forwarded)]);
         assert_eq!(bench.tenancy.pair_links(vnic(2)), 0);
         bench.tenancy.check_accounts();
         for session in [1, 2] {

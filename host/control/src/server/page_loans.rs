@@ -1,7 +1,7 @@
 //! Hands out memory for granted pages.
 //!
-//! What of it is in which window the tables decide (`Home`). Whoever is told of a piece of one has
-//! it until he says that he has let go of it, or has ended (`loans.rs`).
+//! What of it is in which window the tables decide (`PageHome`). Whoever is told of a piece of one
+//! has it until he says that he has let go of it, or has ended (`loans.rs`).
 
 use crate::client::Origin;
 use crate::extents::{Lending, SharedBy};
@@ -13,7 +13,7 @@ use crate::server::parts::PageLender;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair_window;
-use omniverb_tenancy::{FileId, Home, Neighbour, Occasion, SessionId};
+use omniverb_tenancy::{FileId, GrantOccasion, Neighbour, PageHome, SessionId};
 use std::io;
 
 /// What somebody is told of memory: where it is, what goes along, and whose window it is in.
@@ -25,7 +25,7 @@ impl PageLender<'_> {
         &mut self,
         owner: SessionId,
         adopt: &Adopt,
-        (home, file): (Home, FileId),
+        (home, file): (PageHome, FileId),
         new: Option<u64>,
     ) {
         let made = match new {
@@ -47,7 +47,7 @@ impl PageLender<'_> {
         to: SessionId,
         file: FileId,
         granted: &Granted,
-        occasion: Occasion,
+        occasion: GrantOccasion,
     ) {
         let told = self.extents.get(file).is_some_and(|lending| {
             self.lend(to, &lending, |memory| Granted { memory, ..*granted }.into(), granted.memory)
@@ -60,10 +60,10 @@ impl PageLender<'_> {
     pub(super) fn make_for_pages(
         &mut self,
         owner: SessionId,
-        home: Home,
+        home: PageHome,
         bytes: u64,
     ) -> io::Result<Lending> {
-        let Home::Pair { machine, neighbour } = home else {
+        let PageHome::Pair { machine, neighbour } = home else {
             let memory = self.clients.source(owner).make_for_pages(bytes)?;
             return Ok(Lending { memory, shared_by: None });
         };

@@ -13,7 +13,7 @@ use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
 use omniverb_sys::{clock, seqpacket};
-use omniverb_tenancy::{Arrived, Channel, Client, SessionId, Unrelated};
+use omniverb_tenancy::{Arrived, Channel, Client, RelationRefusal, SessionId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,7 +147,7 @@ impl SocketPairs<'_> {
     }
 
     /// What the tables say.
-    pub(super) fn related(&mut self, number: u64, verdict: Result<(), Unrelated>) {
+    pub(super) fn related(&mut self, number: u64, verdict: Result<(), RelationRefusal>) {
         match verdict {
             Ok(()) => self.tell_broker(FromDaemon::Allowed { number }),
             Err(why) => {
@@ -155,11 +155,11 @@ impl SocketPairs<'_> {
                 self.tell_denied(
                     number,
                     match why {
-                        Unrelated::Gone | Unrelated::NoMemory => Denial::NotServed,
-                        Unrelated::NotItsAddress => Denial::NotItsAddress,
-                        Unrelated::NotThere => Denial::NotThere,
-                        Unrelated::Busy => Denial::Busy,
-                        Unrelated::Policy(_) => Denial::Policy,
+                        RelationRefusal::Gone | RelationRefusal::NoMemory => Denial::NotServed,
+                        RelationRefusal::NotItsAddress => Denial::NotItsAddress,
+                        RelationRefusal::NotThere => Denial::NotThere,
+                        RelationRefusal::Busy => Denial::Busy,
+                        RelationRefusal::Policy(_) => Denial::Policy,
                     },
                 );
             }

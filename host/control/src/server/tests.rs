@@ -12,7 +12,7 @@ use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, 
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};
 use omniverb_session::{Message, decode, encode, limits::MESSAGE_BYTES_MAX};
 use omniverb_sys::{eventfd::readable, seqpacket};
-use omniverb_tenancy::{Action, Client, Reach, Unrelated, VnicAddress, VnicId};
+use omniverb_tenancy::{Action, Client, Reach, RelationRefusal, VnicAddress, VnicId};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -202,7 +202,7 @@ fn many_pairs_of_sockets_end_at_once() {
             }
         }
     }
-    let gone = |number| Action::Related { number, verdict: Err(Unrelated::NotItsAddress) };
+    let gone = |number| Action::Related { number, verdict: Err(RelationRefusal::NotItsAddress) };
     bench.server.tables.decide(|_| (1..=PAIRS).map(gone).collect());
     bench.server.settle();
     assert!(bench.server.related.numbers().is_empty() && bench.server.tables.is_empty());

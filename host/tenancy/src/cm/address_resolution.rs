@@ -4,7 +4,7 @@
 //! kernel knows; who leaves it to us gets the first that may do.
 
 use super::cm_id::{Id, Key, Listening, Path};
-use super::ports::{Hold, Wildcard};
+use super::ports::{PortSharing, Wildcard};
 use crate::accounts::Kind;
 use crate::cm::ConnectionManager;
 use crate::directory::Family;
@@ -93,7 +93,7 @@ impl ConnectionManager<'_> {
         if !ip.is_unspecified() {
             self.entry_of(vnic, ip)?;
         }
-        let hold = if flags & CM_REUSE != 0 { Hold::Shared } else { Hold::Alone };
+        let hold = if flags & CM_REUSE != 0 { PortSharing::Shared } else { PortSharing::Alone };
         let wildcard = match flags & CM_FAMILY_ONLY {
             0 => Wildcard::Both,
             _ => Wildcard::OwnFamily,

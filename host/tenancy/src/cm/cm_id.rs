@@ -75,7 +75,7 @@ pub(super) struct Listening {
 
 /// A connection waits for a listener's user to accept or reject it.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct PendingAccept {
     pub(super) listener: Key,
     /// The how manieth it is there, from 1.
     pub(super) number: u32,
@@ -98,9 +98,9 @@ impl Listening {
     }
 
     /// One more waits, of which the user is told now.
-    fn announce(&mut self, listener: Key, receipt: Receipt) -> Waits {
+    fn announce(&mut self, listener: Key, receipt: Receipt) -> PendingAccept {
         self.announced += 1;
-        Waits { listener, number: self.announced, receipt }
+        PendingAccept { listener, number: self.announced, receipt }
     }
 
     /// No request to connect waits for its user's answer.
@@ -114,7 +114,7 @@ impl Listening {
     }
 }
 
-impl Waits {
+impl PendingAccept {
     /// What its place in the backlog pays.
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
@@ -132,7 +132,7 @@ pub(super) enum Exchange {
 
 /// Who asks: who sends a request again sends it from there, with these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Asker {
+pub(super) struct RequestSource {
     pub(super) at: VnicId,
     pub(super) gid: Gid,
     /// Of a REQ, the asker's device; of a SIDR_REQ `None`.
@@ -151,11 +151,11 @@ pub(super) struct Peer {
 
 /// What a connection is found by, besides its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FoundBy {
+pub(super) struct LookupKeys {
     /// The name by which the peer answers.
     pub(super) name: Option<u32>,
     /// Who asked for it, if that was somebody else.
-    pub(super) asker: Option<Asker>,
+    pub(super) asker: Option<RequestSource>,
     /// The queue pair at its other end, if that is known.
     pub(super) peer: Option<Peer>,
 }
@@ -171,8 +171,8 @@ pub(crate) struct Id {
     psn: Psn,
     bound: Option<(SocketAddr, Port)>,
     listening: Option<Listening>,
-    found_by: FoundBy,
-    waits: Option<Waits>,
+    found_by: LookupKeys,
+    waits: Option<PendingAccept>,
     pub(super) path: Option<Path>,
     pub(super) exchange: Exchange,
     /// Datagrams: the queue pair that serves it, and its Q_Key.
@@ -195,7 +195,7 @@ impl Id {
             psn,
             bound: None,
             listening: None,
-            found_by: FoundBy::default(),
+            found_by: LookupKeys::default(),
             waits: None,
             path: None,
             exchange: Exchange::None,
@@ -204,7 +204,7 @@ impl Id {
     }
 
     /// The same of somebody who is asked, and what is said with who asks.
-    pub(super) fn asked(self, path: Path, exchange: Exchange, found_by: FoundBy) -> Id {
+    pub(super) fn asked(self, path: Path, exchange: Exchange, found_by: LookupKeys) -> Id {
         Id { path: Some(path), exchange, found_by, ..self }
     }
 
@@ -259,12 +259,12 @@ impl Id {
     }
 
     /// A connection came for it, of which its user is told now.
-    pub(super) fn announce(&mut self, own: Key, room: Receipt) -> Option<Waits> {
+    pub(super) fn announce(&mut self, own: Key, room: Receipt) -> Option<PendingAccept> {
         self.listening.as_mut().map(|listening| listening.announce(own, room))
     }
 
     /// What it is found by.
-    pub(super) fn found_by(&self) -> &FoundBy {
+    pub(super) fn found_by(&self) -> &LookupKeys {
         &self.found_by
     }
 
@@ -274,17 +274,17 @@ impl Id {
     }
 
     /// It waits for the user of whom it came for.
-    pub(super) fn waits(&self) -> Option<&Waits> {
+    pub(super) fn waits(&self) -> Option<&PendingAccept> {
         self.waits.as_ref()
     }
 
     /// It waits for a listener's user from now on.
-    pub(super) fn wait(&mut self, waits: Waits) {
+    pub(super) fn wait(&mut self, waits: PendingAccept) {
         self.waits = Some(waits);
     }
 
     /// That is over, if it waited.
-    pub(super) fn take_waits(&mut self) -> Option<Waits> {
+    pub(super) fn take_waits(&mut self) -> Option<PendingAccept> {
         self.waits.take()
     }
 

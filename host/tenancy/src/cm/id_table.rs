@@ -1,9 +1,9 @@
 //! Keeps all ids, and what they are found by. Who takes one out takes it out everywhere.
 
-use super::cm_id::{Asker, Exchange, FoundBy, Id, Key, Listening, Peer, Waits};
+use super::cm_id::{Exchange, Id, Key, Listening, LookupKeys, Peer, PendingAccept, RequestSource};
 use super::dreq_retransmission::DreqRetransmissions;
 use super::early_requests::EarlyRequests;
-use super::ports::{Binding, Hold, Port, Ports, Wildcard};
+use super::ports::{Binding, Port, PortSharing, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::Mad;
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// A message from one id of a vNIC to another.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(super) struct LocalMessage {
     pub(super) at: VnicId,
     pub(super) from: Gid,
     pub(super) to: Gid,
@@ -26,11 +26,11 @@ pub(crate) struct Connections {
     ids: BTreeMap<Key, Id>,
     /// By the name that peers answer to.
     names: HashMap<(VnicId, u32), Key>,
-    askers: HashMap<Asker, Key>,
+    askers: HashMap<RequestSource, Key>,
     peers: HashMap<Peer, Key>,
     ports: Ports,
     /// On its way; nothing is between two calls of the tables.
-    carried: VecDeque<Carried>,
+    carried: VecDeque<LocalMessage>,
     pub(super) early: EarlyRequests,
     pub(super) farewells: DreqRetransmissions,
 }
@@ -70,13 +70,13 @@ impl Connections {
             return Vec::new();
         }
         let all = (listener.0, u32::MIN)..=(listener.0, u32::MAX);
-        let meant = |waits: &Waits| waits.listener == listener && waits.number > after;
+        let meant = |waits: &PendingAccept| waits.listener == listener && waits.number > after;
         let waits = |id: &Id| id.waits().is_some_and(meant);
         self.ids.range(all).filter(|(_, id)| waits(id)).map(|(key, _)| *key).collect()
     }
 
     pub(super) fn insert(&mut self, key: Key, id: Id) {
-        let FoundBy { name, asker, peer } = *id.found_by();
+        let LookupKeys { name, asker, peer } = *id.found_by();
         self.names.extend(name.map(|name| ((id.vnic(), name), key)));
         self.askers.extend(asker.map(|asker| (asker, key)));
         self.peers.extend(peer.map(|peer| (peer, key)));
@@ -100,7 +100,7 @@ impl Connections {
         &mut self,
         key: Key,
         address: SocketAddr,
-        (hold, wildcard): (Hold, Wildcard),
+        (hold, wildcard): (PortSharing, Wildcard),
         random: impl FnOnce() -> u64,
     ) -> Result<(), Errno> {
         let id = self.ids.get_mut(&key).ok_or(Errno::ENOENT)?;
@@ -140,19 +140,19 @@ impl Connections {
     }
 
     /// Something is on its way from one id to another.
-    pub(super) fn carry(&mut self, carried: Carried) {
+    pub(super) fn carry(&mut self, carried: LocalMessage) {
         self.carried.push_back(carried);
     }
 
     /// What is to arrive next.
-    pub(super) fn next_carried(&mut self) -> Option<Carried> {
+    pub(super) fn next_carried(&mut self) -> Option<LocalMessage> {
         self.carried.pop_front()
     }
 
     /// Takes one out, and all that it is found by.
     pub(super) fn remove(&mut self, key: Key) -> Option<Id> {
         let id = self.ids.remove(&key)?;
-        let FoundBy { name, asker, peer } = id.found_by();
+        let LookupKeys { name, asker, peer } = id.found_by();
         if let Some(name) = name {
             self.names.remove(&(id.vnic(), *name));
         }
@@ -195,7 +195,7 @@ impl Connections {
     }
 
     /// The id that this request was for already.
-    pub(super) fn asked_by(&self, asker: &Asker) -> Option<Key> {
+    pub(super) fn asked_by(&self, asker: &RequestSource) -> Option<Key> {
         self.askers.get(asker).copied()
     }
 

@@ -12,7 +12,7 @@ const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
 
 /// How somebody has a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum PortSharing {
     /// Alone, among addresses that overlap.
     Alone,
     /// With all others who say so as well.
@@ -36,7 +36,7 @@ pub(super) struct Binding {
     pub(super) owner: (SessionId, u32),
     /// Unspecified: any address.
     pub(super) ip: IpAddr,
-    pub(super) hold: Hold,
+    pub(super) hold: PortSharing,
     pub(super) wildcard: Wildcard,
 }
 
@@ -89,7 +89,7 @@ impl Ports {
     /// `EADDRNOTAVAIL`, `EADDRINUSE`: others have it ([`Binding::conflict`]).
     pub(super) fn bind(&mut self, port: Port, binding: Binding) -> Result<(), Errno> {
         let there = self.0.get(&port).into_iter().flatten();
-        let shared = |other: &&Binding| [binding.hold, other.hold] == [Hold::Shared; 2];
+        let shared = |other: &&Binding| [binding.hold, other.hold] == [PortSharing::Shared; 2];
         let mut alone = there.filter(|other| !shared(other));
         if let Some(errno) = alone.find_map(|other| other.conflict(&binding)) {
             return Err(errno);
@@ -126,13 +126,13 @@ impl Ports {
         if let Some(errno) = others.find_map(|other| other.conflict(&there[own])) {
             return Err(errno);
         }
-        there[own].hold = Hold::Listening;
+        there[own].hold = PortSharing::Listening;
         Ok(())
     }
 
     /// Who waits for connections to this address.
     pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<(SessionId, u32)> {
-        let listens = |binding: &&Binding| binding.hold == Hold::Listening;
+        let listens = |binding: &&Binding| binding.hold == PortSharing::Listening;
         let waiting = || self.0.get(&port).into_iter().flatten().filter(listens);
         let exact = waiting().find(|binding| binding.ip == ip);
         exact.or_else(|| waiting().find(|binding| binding.covers(ip))).map(|b| b.owner)
@@ -159,7 +159,7 @@ mod tests {
         Binding {
             owner: (SessionId(1), id),
             ip: ip.parse().unwrap(),
-            hold: Hold::Alone,
+            hold: PortSharing::Alone,
             wildcard: Wildcard::Both,
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_port_is_shared_by_who_does_not_listen() {
         for (ip, errno) in [("0.0.0.0", Errno::EADDRNOTAVAIL), ("10.0.0.1", Errno::EADDRINUSE)] {
-            let shared = |id| Binding { hold: Hold::Shared, ..binding(id, ip) };
+            let shared = |id| Binding { hold: PortSharing::Shared, ..binding(id, ip) };
             let mut ports = Ports::default();
             ports.bind(PORT, shared(1)).unwrap();
             ports.bind(PORT, shared(2)).unwrap();

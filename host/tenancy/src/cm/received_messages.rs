@@ -5,8 +5,8 @@
 //! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
 //! busy line, and come again.
 
-use super::cm_id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
-use super::id_table::Carried;
+use super::cm_id::{Exchange, Id, Key, LookupKeys, Path, Peer, RequestSource, set_private};
+use super::id_table::LocalMessage;
 use super::message_ends::{Ends, Origin};
 use crate::accounts::Receipt;
 use crate::cm::ConnectionManager;
@@ -36,8 +36,8 @@ impl ConnectionManager<'_> {
     /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
     /// message is answered by more than one that is answered.
     pub(super) fn carry_cm(&mut self, now: u64) {
-        while let Some(Carried { at, from, to, mad }) = self.connections.next_carried() {
-            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::Home }, &mad, now);
+        while let Some(LocalMessage { at, from, to, mad }) = self.connections.next_carried() {
+            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::PageHome }, &mad, now);
         }
     }
 
@@ -68,7 +68,8 @@ impl ConnectionManager<'_> {
     fn cm_given_up(&mut self, ends: Ends, mad: &Mad, reject: &Reject, now: u64) {
         let [a, b, c, d, e, f, g, h, ..] = reject.information;
         let device = Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
-        let asker = Asker { at: ends.at, gid: ends.sender, device, name: reject.communication };
+        let asker =
+            RequestSource { at: ends.at, gid: ends.sender, device, name: reject.communication };
         match self.connections.asked_by(&asker) {
             Some(key) => self.cm_heard(key, mad, now),
             None => self.is_given_up(ends, reject.communication),
@@ -140,7 +141,7 @@ impl ConnectionManager<'_> {
     fn cm_asked(&mut self, ends: Ends, mad: &Mad, request: &Request, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
         let (device, name) = (request.device, request.communication);
-        let asker = Asker { at, gid, device: Some(device), name };
+        let asker = RequestSource { at, gid, device: Some(device), name };
         if let Some(key) = self.connections.asked_by(&asker) {
             return self.cm_heard(key, mad, now);
         }
@@ -188,7 +189,7 @@ impl ConnectionManager<'_> {
         ends: Ends,
         mad: &Mad,
         request: &Request,
-        (asker, peer): (Asker, Peer),
+        (asker, peer): (RequestSource, Peer),
         now: u64,
     ) -> Result<(), Refused> {
         let Transport::Of(service) = request.transport else {
@@ -199,7 +200,7 @@ impl ConnectionManager<'_> {
             return Err(reject_reason::INVALID_MTU.into());
         }
         let called = self.cm_called(ends, request.service, &request.private, service)?;
-        let Some(Called { listener, room, mut path }) = called else { return Ok(()) };
+        let Some(RequestTarget { listener, room, mut path }) = called else { return Ok(()) };
         if let Some(stale) = self.connections.with(&peer).filter(|key| self.is_cm_live(*key)) {
             // It has forgotten that connection, or it could not have another.
             self.cm_is_stale(stale, now);
@@ -212,7 +213,7 @@ impl ConnectionManager<'_> {
         let name = self.draw_cm_name(ends.at);
         let mut connection = Connection::asked(request, mad.transaction, name);
         let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return Ok(()) };
-        let found_by = FoundBy { name: Some(name), asker: Some(asker), peer: Some(peer) };
+        let found_by = LookupKeys { name: Some(name), asker: Some(asker), peer: Some(peer) };
         let added = self.add_cm_id(listener.0, (space, service), |id| {
             connection.set_remote_psn(id.psn());
             id.asked(path, Exchange::Connection(Box::new(connection)), found_by)
@@ -238,7 +239,7 @@ impl ConnectionManager<'_> {
     /// A SIDR_REQ: somebody wants to know a queue pair for datagrams.
     fn cm_searched(&mut self, ends: Ends, mad: &Mad, resolve: &Resolve, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
-        let asker = Asker { at, gid, device: None, name: resolve.request };
+        let asker = RequestSource { at, gid, device: None, name: resolve.request };
         let known = self.connections.asked_by(&asker);
         let mut steps = Vec::new();
         if let Some(key) = known {
@@ -254,14 +255,14 @@ impl ConnectionManager<'_> {
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
         let resolution = Resolution::asked(resolve, mad.transaction);
-        let Called { listener, room, path } = match called {
+        let RequestTarget { listener, room, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
             Err(Refused::Nobody) => return self.keep_early(ends, mad, now),
             Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
         };
         let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return };
-        let found_by = FoundBy { asker: Some(asker), ..FoundBy::default() };
+        let found_by = LookupKeys { asker: Some(asker), ..LookupKeys::default() };
         let added = self.add_cm_id(listener.0, (space, Service::Ud), |id| {
             id.asked(path, Exchange::Resolution(Box::new(resolution)), found_by)
         });
@@ -278,16 +279,16 @@ impl ConnectionManager<'_> {
         called: u64,
         private: &[u8],
         service: Service,
-    ) -> Result<Option<Called>, Refused> {
+    ) -> Result<Option<RequestTarget>, Refused> {
         let nobody = reject_reason::INVALID_SERVICE;
         let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
         let header = match ends.from {
-            Origin::Home => IpHeader::read_at_home(private),
+            Origin::PageHome => IpHeader::read_at_home(private),
             Origin::Network => IpHeader::read(private),
         };
         let header = header.ok_or(nobody)?;
         let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
-        let home = ends.from == Origin::Home;
+        let home = ends.from == Origin::PageHome;
         let is_right = |said: Gid, is: Gid| said == is || home && said.is_loopback();
         if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
             return Err(reject_reason::INVALID_GID.into());
@@ -307,7 +308,7 @@ impl ConnectionManager<'_> {
         let local = SocketAddr::new(header.destination, port);
         let remote = SocketAddr::new(header.source, header.port);
         let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
-        Ok(Some(Called { listener, room, path }))
+        Ok(Some(RequestTarget { listener, room, path }))
     }
 
     /// Tells a listener's user that somebody wants to connect.
@@ -344,8 +345,8 @@ impl ConnectionManager<'_> {
     }
 }
 
-/// Whom a request is for.
-struct Called {
+/// The listener that a request is for.
+struct RequestTarget {
     listener: Key,
     /// What it will pay as one that waits.
     room: Receipt,

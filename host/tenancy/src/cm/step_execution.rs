@@ -1,7 +1,7 @@
 //! Carries out steps of a connection: messages to its peer, events for its user, its timer.
 
 use super::cm_id::{Exchange, Id, Key, Path, set_private};
-use super::id_table::Carried;
+use super::id_table::LocalMessage;
 use super::message_ends::Ends;
 use crate::action::{Action, Recipient};
 use crate::cm::ConnectionManager;
@@ -62,7 +62,7 @@ impl ConnectionManager<'_> {
     ) {
         if to.is_loopback() || self.tenants.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);
-            return self.connections.carry(Carried { at, from, to, mad });
+            return self.connections.carry(LocalMessage { at, from, to, mad });
         }
         if let Some(underlay) = self.network.route_to(self.tenants, vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());

@@ -14,14 +14,14 @@ pub(crate) struct Names {
     addresses: Vec<IpAddr>,
     /// When they were read last, in nanoseconds; `None`: never.
     read_at: Option<u64>,
-    /// Who waits; `Some` while they are being read.
+    /// Sessions that wait; `Some` while they are being read.
     reading: Option<Vec<SessionId>>,
 }
 
 /// What follows from their having been read.
 #[derive(Debug)]
 pub(crate) struct Read {
-    /// Who waited for that.
+    /// Sessions that waited for that.
     pub(crate) waiting: Vec<SessionId>,
     /// The table before, if there was one, and it was another.
     pub(crate) before: Option<Vec<GidEntry>>,
@@ -54,7 +54,7 @@ impl Names {
     }
 
     /// `session`, if there is one, waits for their being read anew. True: they are not being read
-    /// yet, and whoever calls has that done.
+    /// yet, and the caller has that done.
     pub(crate) fn wait(&mut self, session: Option<SessionId>) -> bool {
         let begins = self.reading.is_none();
         self.reading.get_or_insert_default().extend(session);

@@ -13,8 +13,8 @@
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
-use super::consent_table::{Heard, Rest};
-use super::relation_refusal::Unrelated;
+use super::consent_table::{ConsentAnswer, ConsentUser};
+use super::relation_refusal::RelationRefusal;
 use crate::accounts::Kind;
 use crate::context::Context;
 use crate::links::Links;
@@ -47,11 +47,11 @@ impl Network {
 impl Links {
     /// Something new that lives by an answer which has just been given. `payer`: the vNIC that
     /// wants it to live.
-    pub(crate) fn rest_on(
+    pub(crate) fn rely_on(
         &mut self,
         context: &mut Context,
         question: Question,
-        rest: Rest,
+        rest: ConsentUser,
         payer: VnicId,
         now: u64,
     ) {
@@ -65,7 +65,12 @@ impl Links {
         self.consents.join(question, rest, payer);
     }
 
-    pub(crate) fn rest_no_more(&mut self, context: &mut Context, question: Question, rest: Rest) {
+    pub(crate) fn stop_relying(
+        &mut self,
+        context: &mut Context,
+        question: Question,
+        rest: ConsentUser,
+    ) {
         self.consents.leave(&question, rest);
         if !self.consents.is_asked(&question) {
             context.timers.clear(Timer::Consent(question));
@@ -89,14 +94,14 @@ impl Links {
     }
 
     /// The vNIC that something leads to.
-    fn far_end(&self, from: VnicId, rest: Rest) -> Option<VnicId> {
+    fn far_end(&self, from: VnicId, rest: ConsentUser) -> Option<VnicId> {
         match rest {
-            Rest::Link(key) => {
+            ConsentUser::Link(key) => {
                 let [first, second] = self.direct(key)?.vnics;
                 Some(if first == from { second } else { first })
             }
-            Rest::Engine(qpn, peer) => self.engine.get(qpn, peer)?.within,
-            Rest::Relation(number) => {
+            ConsentUser::Engine(qpn, peer) => self.engine.get(qpn, peer)?.within,
+            ConsentUser::Relation(number) => {
                 let [first, second] = self.relations.vnics(number)?;
                 Some(if first == from { second } else { first })
             }
@@ -105,7 +110,7 @@ impl Links {
 
     /// The other end of a relation.
     pub(crate) fn related_with(&self, from: VnicId, number: u64) -> Option<VnicId> {
-        self.far_end(from, Rest::Relation(number))
+        self.far_end(from, ConsentUser::Relation(number))
     }
 }
 
@@ -125,8 +130,8 @@ impl Pairing<'_> {
                 let due = self.links.next_consent(self.context, &question, now);
                 self.context.timers.set(Timer::Consent(question), due);
             }
-            Resolved::Busy => self.consent_heard(question, Heard::Unknown, now),
-            Resolved::To(_) => self.consent_heard(question, Heard::Nothing, now),
+            Resolved::Busy => self.consent_heard(question, ConsentAnswer::Unknown, now),
+            Resolved::To(_) => self.consent_heard(question, ConsentAnswer::Nothing, now),
         }
     }
 
@@ -138,18 +143,18 @@ impl Pairing<'_> {
         now: u64,
     ) {
         let heard = match answer {
-            Some(Answer::Is(vnic)) => Heard::At(vnic),
-            Some(Answer::Unheard) => Heard::Unknown,
-            _ => Heard::Nothing,
+            Some(Answer::Is(vnic)) => ConsentAnswer::At(vnic),
+            Some(Answer::Unheard) => ConsentAnswer::Unknown,
+            _ => ConsentAnswer::Nothing,
         };
         self.consent_heard(question, heard, now);
     }
 
     /// What became of it; without an answer it is asked again sooner.
-    fn consent_heard(&mut self, question: Question, heard: Heard, now: u64) {
+    fn consent_heard(&mut self, question: Question, heard: ConsentAnswer, now: u64) {
         let at = match heard {
-            Heard::At(vnic) => Some(vnic),
-            Heard::Nothing | Heard::Unknown => None,
+            ConsentAnswer::At(vnic) => Some(vnic),
+            ConsentAnswer::Nothing | ConsentAnswer::Unknown => None,
         };
         if at.is_none() && self.links.consents.is_asked(&question) {
             let due = now.saturating_add((self.context.limits().consent_time_ns / SOONER).max(1));
@@ -163,11 +168,13 @@ impl Pairing<'_> {
         }
     }
 
-    fn withdraw(&mut self, rest: Rest) {
+    fn withdraw(&mut self, rest: ConsentUser) {
         match rest {
-            Rest::Link(key) => self.unlinker().part_link(key),
-            Rest::Relation(number) => self.relater().end_relation(number, Unrelated::NotThere),
-            Rest::Engine(qpn, (peer, _)) => {
+            ConsentUser::Link(key) => self.unlinker().part_link(key),
+            ConsentUser::Relation(number) => {
+                self.relater().end_relation(number, RelationRefusal::NotThere)
+            }
+            ConsentUser::Engine(qpn, (peer, _)) => {
                 self.unlinker().end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
             }
         }

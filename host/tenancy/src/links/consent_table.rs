@@ -20,7 +20,7 @@ const SILENT_PERIODS_MAX: u64 = 8;
 
 /// Something that lives by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rest {
+pub(crate) enum ConsentUser {
     /// A direct link.
     Link(LinkKey),
     /// A queue pair's link to the engine.
@@ -32,7 +32,7 @@ pub(crate) enum Rest {
 #[derive(Debug, Default)]
 struct Consent {
     /// What lives by it, never empty in the table, and who pays for the question on its behalf.
-    rests: BTreeMap<Rest, VnicId>,
+    rests: BTreeMap<ConsentUser, VnicId>,
     /// Of these, those for which the vNIC that asks pays itself.
     own: usize,
     /// Questions since the last answer that were not answered, although they were asked and an
@@ -44,7 +44,7 @@ struct Consent {
 
 /// What became of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ConsentAnswer {
     /// It leads to this vNIC.
     At(VnicId),
     /// Nothing came, although something would have been heard; or somebody else's answer.
@@ -70,7 +70,7 @@ impl Consents {
     }
 
     /// A link rests on this answer from now on, and this vNIC pays for asking.
-    pub(crate) fn join(&mut self, question: Question, rest: Rest, payer: VnicId) {
+    pub(crate) fn join(&mut self, question: Question, rest: ConsentUser, payer: VnicId) {
         let consent = self.by_question.entry(question).or_default();
         let before = consent.rests.insert(rest, payer);
         consent.own += usize::from(payer == question.from);
@@ -85,12 +85,12 @@ impl Consents {
     }
 
     /// Something that rests on the answer.
-    pub(crate) fn some_rest(&self, question: &Question) -> Option<Rest> {
+    pub(crate) fn some_rest(&self, question: &Question) -> Option<ConsentUser> {
         self.by_question.get(question)?.rests.keys().next().copied()
     }
 
     /// A link rests on this answer no longer.
-    pub(crate) fn leave(&mut self, question: &Question, rest: Rest) {
+    pub(crate) fn leave(&mut self, question: &Question, rest: ConsentUser) {
         let Some(consent) = self.by_question.get_mut(question) else { return };
         let payer = consent.rests.remove(&rest);
         consent.own -= usize::from(payer == Some(question.from));
@@ -104,15 +104,15 @@ impl Consents {
     pub(crate) fn answered(
         &mut self,
         question: &Question,
-        heard: Heard,
+        heard: ConsentAnswer,
         (now, period): (u64, u64),
-    ) -> Vec<Rest> {
+    ) -> Vec<ConsentUser> {
         let Some(consent) = self.by_question.get_mut(question) else { return Vec::new() };
-        if let Heard::At(_) = heard {
+        if let ConsentAnswer::At(_) = heard {
             (consent.misses, consent.silent_since) = (0, None);
             return consent.rests.keys().copied().collect();
         }
-        consent.misses += u32::from(heard == Heard::Nothing);
+        consent.misses += u32::from(heard == ConsentAnswer::Nothing);
         let silent = now.saturating_sub(*consent.silent_since.get_or_insert(now));
         let longest = period.saturating_mul(SILENT_PERIODS_MAX);
         if consent.misses < MISSES_MAX && silent < longest {

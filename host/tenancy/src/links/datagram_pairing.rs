@@ -10,8 +10,8 @@ use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_resolution::Resolved;
-use crate::pair_windows::window_assignment::Asked;
-use crate::path::Why;
+use crate::pair_windows::window_assignment::LinkOrigin;
+use crate::path::PathReason;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 
@@ -55,7 +55,11 @@ impl Pairing<'_> {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
             Resolved::To(Answer::Omniverb(features)) => {
-                return self.datagrams_by_engine(m, Route::omniverb(Why::Omniverb, features), now);
+                return self.datagrams_by_engine(
+                    m,
+                    Route::omniverb(PathReason::Omniverb, features),
+                    now,
+                );
             }
             Resolved::To(Answer::Silence | Answer::Unheard) => {
                 return self.datagrams_by_engine(m, Route::roce(), now);
@@ -73,7 +77,7 @@ impl Pairing<'_> {
             self.queue_pairs,
             ends.0,
             ends.1,
-            Asked::ByFirst,
+            LinkOrigin::ByFirst,
         ) {
             self.pair_windows.note_apart(self.network, why, ours, theirs);
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
@@ -92,7 +96,11 @@ impl Pairing<'_> {
                 Resolved::Asking => return Ok(Found::NotYet),
                 // Datagrams need one direction only.
                 Resolved::To(_) => {
-                    return self.datagrams_by_engine(m, Route::omniverb(Why::OneWay, 0), now);
+                    return self.datagrams_by_engine(
+                        m,
+                        Route::omniverb(PathReason::OneWay, 0),
+                        now,
+                    );
                 }
             }
         }

@@ -5,7 +5,7 @@ use crate::accounts::Receipt;
 use crate::ids::SessionId;
 use crate::network::neighbour_cache::Question;
 use crate::pair_windows::window_table::PairReceipts;
-use crate::path::Why;
+use crate::path::PathReason;
 use omniverb_terms::{Gid, VnicId};
 
 /// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for
@@ -43,24 +43,24 @@ pub(crate) struct Link {
     pub(crate) ways: [GidPair; 2],
     /// What the network must go on saying to each end.
     pub(crate) questions: [Option<Question>; 2],
-    pub(crate) why: Why,
+    pub(crate) why: PathReason,
     /// `None`: both ends asked for it, or are of one vNIC.
     pub(crate) uninvited: Option<Invitation>,
 }
 
 impl Link {
     /// The end that did not ask for it, if there is one, and who opened it.
-    pub(super) fn uninvited_end(&self) -> Option<Uninvitee> {
+    pub(super) fn uninvited_end(&self) -> Option<UninvitedEnd> {
         let to = self.uninvited?.to;
         let end = usize::from(self.vnics[1] == to);
         let (session, inviter) = (self.sessions[end], self.sessions[1 - end]);
-        Some(Uninvitee { session, vnic: to, inviter })
+        Some(UninvitedEnd { session, vnic: to, inviter })
     }
 }
 
 /// The end of a link that did not ask for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Uninvitee {
+pub(super) struct UninvitedEnd {
     pub(super) session: SessionId,
     pub(super) vnic: VnicId,
     /// The process at the other end.

@@ -1,6 +1,6 @@
 //! Makes and ends direct links: their quotas, their place in a bell.
 
-use super::consent_table::Rest;
+use super::consent_table::ConsentUser;
 use super::direct_link::{Invitation, Link, LinkReceipts};
 use super::link_admission::Places;
 use crate::accounts::Kind;
@@ -8,11 +8,11 @@ use crate::action::{Action, LinkEnd, LinkEvent};
 use crate::ids::{LinkKey, SessionId};
 use crate::links::Linker;
 use crate::links::Unlinker;
-use crate::network::Common;
 use crate::network::Network;
+use crate::network::SharedMemory;
 use crate::pair_windows::window_table::MachineWindows;
 use crate::pair_windows::window_table::PairReceipts;
-use crate::path::Why;
+use crate::path::PathReason;
 use crate::queue_pairs::queue_pair::QueuePair;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
 use omniverb_terms::{Errno, Gid, Qpn, VnicId};
@@ -44,8 +44,8 @@ impl Linker<'_> {
         let why = self.pair_windows.why_direct(self.network, vnics);
         // Of a bell in a window the second page is that of who has the window, whoever is older.
         let turned = match self.pair_windows.common(self.network, vnics) {
-            Common::Window(end) => place.sides[end] ^ 1,
-            Common::Any | Common::Nothing => 0,
+            SharedMemory::Window(end) => place.sides[end] ^ 1,
+            SharedMemory::Any | SharedMemory::Nothing => 0,
         };
         let (questions, place_of) = ([None; 2], Some(place));
         let link =
@@ -111,7 +111,7 @@ impl Linker<'_> {
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
         let vnics = [first.vnic(), second.vnic()];
         let pair = match self.pair_windows.common(self.network, vnics) {
-            Common::Window(end) => {
+            SharedMemory::Window(end) => {
                 let note = |vnic| {
                     let machine = self.tenants.vnics.get(vnic).ok_or(Errno::ENOENT)?;
                     Ok::<_, Errno>(machine.account().note(&[Kind::PairLink]))
@@ -120,7 +120,7 @@ impl Linker<'_> {
                 let other = self.network.is_machine(*other).then(|| note(other)).transpose()?;
                 Some(PairReceipts { end, link: note(&vnics[end])?, other, place: None })
             }
-            Common::Any | Common::Nothing => None,
+            SharedMemory::Any | SharedMemory::Nothing => None,
         };
         let receipts = LinkReceipts { ends, direct, uninvited, pair };
         Ok(([first.session(), second.session()], vnics, receipts))
@@ -137,7 +137,7 @@ impl Linker<'_> {
         });
         for question in link.questions.into_iter().flatten() {
             let payer = link.uninvited.map_or(question.from, |invitation| invitation.from);
-            self.links.rest_on(self.context, question, Rest::Link(key), payer, now);
+            self.links.rely_on(self.context, question, ConsentUser::Link(key), payer, now);
         }
         self.observer().audit_link(key, &link, LinkEvent::Made);
         let holder = self.inviter_of(&link);
@@ -146,12 +146,12 @@ impl Linker<'_> {
 }
 
 impl MachineWindows {
-    fn why_direct(&self, network: &Network, vnics: [VnicId; 2]) -> Why {
+    fn why_direct(&self, network: &Network, vnics: [VnicId; 2]) -> PathReason {
         match self.common(network, vnics) {
-            Common::Window(_) => Why::Pair,
-            _ if vnics[0] != vnics[1] => Why::Neighbour,
-            _ if network.is_machine(vnics[0]) => Why::SameMachine,
-            _ => Why::SameVnic,
+            SharedMemory::Window(_) => PathReason::Pair,
+            _ if vnics[0] != vnics[1] => PathReason::Neighbour,
+            _ if network.is_machine(vnics[0]) => PathReason::SameMachine,
+            _ => PathReason::SameVnic,
         }
     }
 }
@@ -268,7 +268,7 @@ impl Unlinker<'_> {
             }
         }
         for question in link.questions.into_iter().flatten() {
-            self.links.rest_no_more(self.context, question, Rest::Link(key));
+            self.links.stop_relying(self.context, question, ConsentUser::Link(key));
         }
         self.grants().end_granted(key, link.sessions);
         self.observer().untrace_removed(key, &link);

@@ -4,7 +4,7 @@ use super::doorbells::BellSlot;
 use crate::accounts::Kind;
 use crate::ids::{RemotePeer, SessionId};
 use crate::network::neighbour_cache::Question;
-use crate::path::{Path, Why};
+use crate::path::{Path, PathReason};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.
@@ -38,7 +38,7 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The queue pair's process asked for it.
-    Asked,
+    LinkOrigin,
     /// Datagrams that somebody sent whom it has not named.
     Stranger,
     /// The queue pair is attached to a group. Such a link makes way for no other.
@@ -49,10 +49,10 @@ impl Cause {
     /// What such a link of a queue pair of this service counts as.
     pub(crate) fn kinds(self, service: Service) -> &'static [Kind] {
         match self {
-            Cause::Asked if service != Service::Ud => {
+            Cause::LinkOrigin if service != Service::Ud => {
                 &[Kind::Link, Kind::EngineLink, Kind::EngineConnection]
             }
-            Cause::Asked => &[Kind::Link, Kind::EngineLink],
+            Cause::LinkOrigin => &[Kind::Link, Kind::EngineLink],
             Cause::Stranger => &[Kind::Link, Kind::EngineLink, Kind::Stranger],
             Cause::Group => &[Kind::Link, Kind::EngineLink, Kind::Group],
         }
@@ -63,7 +63,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) path: Path,
-    pub(crate) why: Why,
+    pub(crate) why: PathReason,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub(crate) within: Option<VnicId>,
     /// What the other Omniverb said about itself; 0: it is none, as far as we know.
@@ -73,25 +73,25 @@ pub(crate) struct Route {
 
 impl Route {
     /// To a vNIC of this host.
-    pub(crate) fn forwarded(why: Why, to: VnicId) -> Route {
+    pub(crate) fn forwarded(why: PathReason, to: VnicId) -> Route {
         let path = Path::Forwarded;
-        Route { path, why, within: Some(to), features: 0, cause: Cause::Asked }
+        Route { path, why, within: Some(to), features: 0, cause: Cause::LinkOrigin }
     }
 
     /// To another Omniverb.
-    pub(crate) fn omniverb(why: Why, features: u32) -> Route {
-        Route { path: Path::Omniverb, why, within: None, features, cause: Cause::Asked }
+    pub(crate) fn omniverb(why: PathReason, features: u32) -> Route {
+        Route { path: Path::Omniverb, why, within: None, features, cause: Cause::LinkOrigin }
     }
 
     /// To whoever is in a group.
     pub(crate) fn group() -> Route {
-        Route { why: Why::Group, ..Route::roce() }
+        Route { why: PathReason::Group, ..Route::roce() }
     }
 
     /// To whatever else there may be.
     pub(crate) fn roce() -> Route {
-        let (path, why) = (Path::Roce, Why::Unanswered);
-        Route { path, why, within: None, features: 0, cause: Cause::Asked }
+        let (path, why) = (Path::Roce, PathReason::Unanswered);
+        Route { path, why, within: None, features: 0, cause: Cause::LinkOrigin }
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct EngineLink {
     pub(crate) place: BellSlot,
     pub(crate) flow: Flow,
     pub(crate) path: Path,
-    pub(crate) why: Why,
+    pub(crate) why: PathReason,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub(crate) within: Option<VnicId>,
     /// When it was made, in nanoseconds.

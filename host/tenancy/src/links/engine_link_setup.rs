@@ -4,7 +4,7 @@
 //! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
 //! which goes with the last of them.
 
-use super::consent_table::Rest;
+use super::consent_table::ConsentUser;
 use super::engine_link::{Cause, EngineLink, EngineLinkAge, Flow, Route};
 use super::link_admission::Pending;
 use crate::accounts::{Kind, Receipt};
@@ -15,8 +15,8 @@ use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
-use crate::pair_windows::window_assignment::Asked;
-use crate::path::Why;
+use crate::pair_windows::window_assignment::LinkOrigin;
+use crate::path::PathReason;
 use crate::queue_pairs::qp_numbers;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
@@ -57,10 +57,10 @@ impl Linker<'_> {
             within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
         if let Some(question) = question {
             let payer = if cause == Cause::Stranger { within.unwrap_or(vnic) } else { vnic };
-            self.links.rest_on(
+            self.links.rely_on(
                 self.context,
                 question,
-                Rest::Engine(qpn, flow.remote_peer()),
+                ConsentUser::Engine(qpn, flow.remote_peer()),
                 payer,
                 now,
             );
@@ -145,7 +145,7 @@ impl Linker<'_> {
             Cause::Stranger => {}
             // Nobody's link would make room for it.
             Cause::Group if self.tenants.is_full_of_groups(id) => return Err(Errno::ENOMEM),
-            Cause::Asked | Cause::Group => {
+            Cause::LinkOrigin | Cause::Group => {
                 uninvited = self.in_the_way(id, key, Pending::default(), None).unwrap_or_default();
             }
         }
@@ -241,10 +241,10 @@ impl Unlinker<'_> {
         }
         for link in &links {
             if let Some(question) = link.question {
-                self.links.rest_no_more(
+                self.links.stop_relying(
                     self.context,
                     question,
-                    Rest::Engine(qpn, link.flow.remote_peer()),
+                    ConsentUser::Engine(qpn, link.flow.remote_peer()),
                 );
             }
             self.observer().audit_engine_link(link, LinkEvent::Ended);
@@ -304,15 +304,15 @@ impl Pairing<'_> {
             // Nobody else has addresses of ours.
             None if flow.dgid.is_loopback() || self.tenants.owns(key, flow.dgid) => return,
             None => match self.network.known_answer(self.tenants, key, flow.sgid, flow.dgid, now) {
-                Some(Answer::Omniverb(features)) => Route::omniverb(Why::Stranger, features),
-                _ => Route { why: Why::Stranger, ..Route::roce() },
+                Some(Answer::Omniverb(features)) => Route::omniverb(PathReason::Stranger, features),
+                _ => Route { why: PathReason::Stranger, ..Route::roce() },
             },
         };
         let _ = self.linker().link_to_engine(flow, Route { cause: Cause::Stranger, ..route }, now);
     }
 
     /// The vNIC of a sender that the engine forwards to us.
-    fn local_source(&self, key: VnicId, flow: Flow) -> Option<(VnicId, Why)> {
+    fn local_source(&self, key: VnicId, flow: Flow) -> Option<(VnicId, PathReason)> {
         let source = self.links.engine.get(flow.peer, (flow.qpn, flow.sgid))?;
         let ours = source.within == Some(key) && source.flow.sgid == flow.dgid;
         let ends = ((key, flow.qpn), (source.vnic, flow.peer));
@@ -324,9 +324,9 @@ impl Pairing<'_> {
                 self.queue_pairs,
                 ends.0,
                 ends.1,
-                Asked::ByFirst,
+                LinkOrigin::ByFirst,
             )
-            .unwrap_or(Why::PeerThroughEngine);
+            .unwrap_or(PathReason::PeerThroughEngine);
         ours.then_some((source.vnic, why))
     }
 }

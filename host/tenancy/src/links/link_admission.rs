@@ -2,7 +2,7 @@
 //! not ask for makes way (`uninvited_quota.rs` says which).
 
 use super::direct_link::{Invitation, Link};
-use super::uninvited_quota::{ENDED_MAX, Lack};
+use super::uninvited_quota::{ENDED_MAX, QuotaShortage};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::{LinkKey, SessionId};
 use crate::links::Linker;
@@ -126,7 +126,7 @@ impl Linker<'_> {
 }
 
 /// What a session or vNIC lacks for one more end of a link, where `more` take its places already.
-fn lack(of: &Account, more: usize, Pending { taken, returned, .. }: Pending) -> Lack {
+fn lack(of: &Account, more: usize, Pending { taken, returned, .. }: Pending) -> QuotaShortage {
     let (then, quota) = (of.count(Kind::Link) + more + 1, of.quota(Kind::Link));
     let left = of.left(Kind::Link);
     // Of each that ends both ends are left for others; what only replaces others needs nothing.
@@ -137,5 +137,5 @@ fn lack(of: &Account, more: usize, Pending { taken, returned, .. }: Pending) -> 
     while ends + returned <= more && !fits(ends) {
         ends += 1;
     }
-    Lack { ends, quota }
+    QuotaShortage { ends, quota }
 }

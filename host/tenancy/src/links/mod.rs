@@ -1,15 +1,16 @@
 //! Links queue pairs by one of four paths, and ends these links.
 //!
 //! `pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD): whom a queue pair is to be linked with.
-//! `direct_link_setup.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`). `engine_link_setup.rs`: links to the
-//! engine (`engine_link.rs`, `engine_link_table.rs`); `multicast_groups.rs`: those that come from multicast
-//! groups. `doorbells.rs`: places of links in what processes wake each other with. `consent_table.rs`,
-//! `consent_checks.rs`: the network is asked as long as a link lives; `forced_disconnect.rs`: links
-//! that somebody else ends. `relation_rules.rs`: sockets that may share memory (`relations.rs`),
-//! and why not (`relation_refusal.rs`). `link_admission.rs`: which link makes way for another, of
-//! those in `uninvited_quota.rs` (direct ones) or `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue
-//! pairs come and go; `resume.rs`: those come back that outlived a daemon. `link_audit.rs`, `link_tracing.rs`:
-//! what is told of links that are watched.
+//! `direct_link_setup.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`).
+//! `engine_link_setup.rs`: links to the engine (`engine_link.rs`, `engine_link_table.rs`);
+//! `multicast_groups.rs`: those that come from multicast groups. `doorbells.rs`: places of links in
+//! what processes wake each other with. `consent_table.rs`, `consent_checks.rs`: the network is
+//! asked as long as a link lives; `forced_disconnect.rs`: links that somebody else ends.
+//! `relation_rules.rs`: sockets that may share memory (`relations.rs`), and why not
+//! (`relation_refusal.rs`). `link_admission.rs`: which link makes way for another, of those in
+//! `uninvited_quota.rs` (direct ones) or `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`:
+//! queue pairs come and go; `resume.rs`: those come back that outlived a daemon. `link_audit.rs`,
+//! `link_tracing.rs`: what is told of links that are watched.
 
 mod consent_checks;
 mod consent_table;

@@ -1,7 +1,7 @@
 //! Continues wishes, relations and links that wait for an answer of the network.
 
 use super::Pairing;
-use super::relation_refusal::Unrelated;
+use super::relation_refusal::RelationRefusal;
 use crate::action::Action;
 use crate::ids::ProbeId;
 use crate::network::neighbour_cache::{Answer, Question, Waiter};
@@ -83,7 +83,7 @@ impl Pairing<'_> {
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
     pub(crate) fn forget_vnic(&mut self, key: VnicId, now: u64) {
         self.network.forget_answers(key);
-        self.relater().end_relations(key, Unrelated::Gone);
+        self.relater().end_relations(key, RelationRefusal::Gone);
         for question in self.network.neighbours.of(key) {
             self.settle(question, now);
         }

@@ -3,8 +3,8 @@
 //! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
 //! other and each GID turned out (see `directory/`) to be an address of the other's vNIC, the
 //! direct link is made. Where the peer is not of this host, or one of the two vNICs is forwarded or
-//! limited, one wish is enough for a link to the engine (see `engine_link_setup.rs`). A wish that is neither
-//! stays; the queue pair behaves as on a dead network.
+//! limited, one wish is enough for a link to the engine (see `engine_link_setup.rs`). A wish that
+//! is neither stays; the queue pair behaves as on a dead network.
 //!
 //! UD is in `datagram_pairing.rs`.
 
@@ -14,8 +14,8 @@ use crate::links::Pairing;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_cache::Waiter;
 use crate::network::neighbour_resolution::Resolved;
-use crate::pair_windows::window_assignment::Asked;
-use crate::path::Why;
+use crate::pair_windows::window_assignment::LinkOrigin;
+use crate::path::PathReason;
 use crate::sessions::session::Session;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
@@ -124,7 +124,7 @@ impl Pairing<'_> {
                 self.queue_pairs,
                 ends.0,
                 ends.1,
-                Asked::ByBoth,
+                LinkOrigin::ByBoth,
             )
         {
             self.pair_windows.note_apart(self.network, why, vnic, target);
@@ -137,8 +137,8 @@ impl Pairing<'_> {
         if let Some(within) = back {
             // The peer could not wait for us, or had to go another way; so we go it, too.
             let route = match within {
-                Some(_) => Route::forwarded(Why::PeerThroughEngine, target),
-                None => Route::omniverb(Why::OneWay, 0),
+                Some(_) => Route::forwarded(PathReason::PeerThroughEngine, target),
+                None => Route::omniverb(PathReason::OneWay, 0),
             };
             return self.wish_by_engine(qpn, peer, route, now);
         }
@@ -180,7 +180,12 @@ impl Pairing<'_> {
         }
         match answer {
             Some(Answer::Omniverb(features)) => {
-                self.wish_by_engine(qpn, peer, Route::omniverb(Why::Omniverb, features), now);
+                self.wish_by_engine(
+                    qpn,
+                    peer,
+                    Route::omniverb(PathReason::Omniverb, features),
+                    now,
+                );
             }
             Some(Answer::Silence | Answer::Unheard) => {
                 self.wish_by_engine(qpn, peer, Route::roce(), now)

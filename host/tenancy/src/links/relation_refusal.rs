@@ -1,6 +1,6 @@
 //! Lists why two sockets may not share memory.
 
-use crate::path::Why;
+use crate::path::PathReason;
 use omniverb_terms::VnicId;
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ pub type RelationEnd = (VnicId, IpAddr);
 
 /// Why there is none between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unrelated {
+pub enum RelationRefusal {
     /// One of the vNICs is no more, or the relation was ended by an operator.
     Gone,
     /// An address is not one of its vNIC's.
@@ -19,7 +19,7 @@ pub enum Unrelated {
     /// Too much was asked of the network at a time.
     Busy,
     /// The administrator wants what goes between the two seen by the engine.
-    Policy(Why),
+    Policy(PathReason),
     /// They have no memory in common: one is a virtual machine.
     NoMemory,
 }

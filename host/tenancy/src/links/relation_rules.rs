@@ -6,19 +6,19 @@
 //! by the engine. It is asked for by whoever brings sockets together, which is the daemon's own,
 //! and ends as links do: with a vNIC, an address, a policy, or the network's consent.
 
-use super::consent_table::Rest;
-use super::relation_refusal::{RelationEnd, Unrelated};
+use super::consent_table::ConsentUser;
+use super::relation_refusal::{RelationEnd, RelationRefusal};
 use super::relations::Relation;
 use crate::action::Action;
 use crate::links::Relater;
-use crate::network::Common;
+use crate::network::SharedMemory;
 use crate::network::neighbour_cache::{Answer, Question, Waiter};
 use crate::network::neighbour_resolution::Resolved;
 use omniverb_terms::{Gid, VnicId};
 
-enum Judgement {
+enum RelationVerdict {
     Asking,
-    Unrelated(Unrelated),
+    RelationRefusal(RelationRefusal),
     Together([Question; 2]),
 }
 
@@ -32,12 +32,12 @@ impl Relater<'_> {
         self.advance_relation(number, now);
     }
 
-    /// Nobody needs this one any more.
+    /// Ends a relation that is not needed any more.
     pub(crate) fn relate_no_more(&mut self, number: u64) {
         let relation = self.links.relations.remove(number);
         let questions = relation.and_then(|relation| relation.rests_on);
         for question in questions.into_iter().flatten() {
-            self.links.rest_no_more(self.context, question, Rest::Relation(number));
+            self.links.stop_relying(self.context, question, ConsentUser::Relation(number));
         }
     }
 
@@ -48,17 +48,17 @@ impl Relater<'_> {
             return;
         }
         match self.judge(number, relation.ends, now) {
-            Judgement::Asking => {}
-            Judgement::Unrelated(why) => self.end_relation(number, why),
-            Judgement::Together(questions) => {
+            RelationVerdict::Asking => {}
+            RelationVerdict::RelationRefusal(why) => self.end_relation(number, why),
+            RelationVerdict::Together(questions) => {
                 if let Some(relation) = self.links.relations.get_mut(number) {
                     relation.rests_on = Some(questions);
                 }
                 for question in questions {
-                    self.links.rest_on(
+                    self.links.rely_on(
                         self.context,
                         question,
-                        Rest::Relation(number),
+                        ConsentUser::Relation(number),
                         question.from,
                         now,
                     );
@@ -69,30 +69,30 @@ impl Relater<'_> {
     }
 
     /// What the rules say that need no asking.
-    fn forbids(&self, ends: [RelationEnd; 2]) -> Option<Unrelated> {
+    fn forbids(&self, ends: [RelationEnd; 2]) -> Option<RelationRefusal> {
         let [one, other] = ends.map(|(vnic, _)| vnic);
         if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
-            return Some(Unrelated::Gone);
+            return Some(RelationRefusal::Gone);
         }
-        if self.network.common([one, other]) != Common::Any {
-            return Some(Unrelated::NoMemory);
+        if self.network.common([one, other]) != SharedMemory::Any {
+            return Some(RelationRefusal::NoMemory);
         }
         if let Some(why) = self.network.through_engine(self.tenants, one, other) {
-            return Some(Unrelated::Policy(why));
+            return Some(RelationRefusal::Policy(why));
         }
         let has =
             |(vnic, address): RelationEnd| self.tenants.owns(vnic, self.network.name_of(address));
-        (!ends.into_iter().all(has)).then_some(Unrelated::NotItsAddress)
+        (!ends.into_iter().all(has)).then_some(RelationRefusal::NotItsAddress)
     }
 
-    fn judge(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Judgement {
+    fn judge(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> RelationVerdict {
         if let Some(why) = self.forbids(ends) {
-            if why == Unrelated::NotItsAddress {
+            if why == RelationRefusal::NotItsAddress {
                 // It may have one since a moment.
                 ends.into_iter()
                     .for_each(|(vnic, _)| self.tenants.read_addresses(self.context, vnic, None));
             }
-            return Judgement::Unrelated(why);
+            return RelationVerdict::RelationRefusal(why);
         }
         let [one, other] = ends;
         let mut questions = Vec::new();
@@ -101,7 +101,7 @@ impl Relater<'_> {
             let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
             let Some(question) = self.network.question_of(self.tenants, from.0, names[0], names[1])
             else {
-                return Judgement::Unrelated(Unrelated::NotThere);
+                return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
             };
             questions.push(question);
             let waiter = Some(Waiter::Relation(number));
@@ -114,19 +114,21 @@ impl Relater<'_> {
                 now,
             ) {
                 Resolved::To(Answer::Is(vnic)) if vnic == to.0 => {}
-                Resolved::To(_) => return Judgement::Unrelated(Unrelated::NotThere),
-                Resolved::Busy => return Judgement::Unrelated(Unrelated::Busy),
+                Resolved::To(_) => {
+                    return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
+                }
+                Resolved::Busy => return RelationVerdict::RelationRefusal(RelationRefusal::Busy),
                 Resolved::Asking => is_asking = true,
             }
         }
         match <[Question; 2]>::try_from(questions) {
-            Ok(questions) if !is_asking => Judgement::Together(questions),
-            _ => Judgement::Asking,
+            Ok(questions) if !is_asking => RelationVerdict::Together(questions),
+            _ => RelationVerdict::Asking,
         }
     }
 
     /// It ends, or never begins.
-    pub(crate) fn end_relation(&mut self, number: u64, why: Unrelated) {
+    pub(crate) fn end_relation(&mut self, number: u64, why: RelationRefusal) {
         if self.links.relations.get(number).is_some() {
             self.relate_no_more(number);
             self.context.act(Action::Related { number, verdict: Err(why) });
@@ -134,7 +136,7 @@ impl Relater<'_> {
     }
 
     /// All of a vNIC's end.
-    pub(crate) fn end_relations(&mut self, key: VnicId, why: Unrelated) {
+    pub(crate) fn end_relations(&mut self, key: VnicId, why: RelationRefusal) {
         for number in self.links.relations.of(key) {
             self.end_relation(number, why);
         }

@@ -15,7 +15,7 @@ use crate::links::Unlinker;
 use crate::links::direct_link::Link;
 use crate::links::direct_link_setup::End;
 use crate::links::link_admission::Places;
-use crate::path::Why;
+use crate::path::PathReason;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,
 };
@@ -93,7 +93,7 @@ impl Linker<'_> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let ways = [(first.1, first.2), (second.1, second.2)];
         let (sessions, vnics, receipts) = self.charge_link(key, None, Places::Free)?;
-        let (questions, why) = ([None; 2], Why::Survivor);
+        let (questions, why) = ([None; 2], PathReason::Survivor);
         let (place, uninvited) = (None, None);
         let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };
         self.insert_link(key, link, now);

@@ -38,7 +38,7 @@ impl Uninvited {
     pub(crate) fn in_session(
         &self,
         session: SessionId,
-        lack: Lack,
+        lack: QuotaShortage,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
         makes_way(self.sessions.get(&session), lack, newcomer)
@@ -48,7 +48,7 @@ impl Uninvited {
     pub(crate) fn in_vnic(
         &self,
         vnic: VnicId,
-        lack: Lack,
+        lack: QuotaShortage,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
         makes_way(self.vnics.get(&vnic), lack, newcomer)
@@ -71,7 +71,7 @@ impl Uninvited {
 
 /// What a party lacks for one more link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lack {
+pub(crate) struct QuotaShortage {
     /// Links of its own that must end first.
     pub(crate) ends: usize,
     /// How many it may have.
@@ -90,7 +90,7 @@ fn share(quota: usize) -> usize {
 /// The link that makes way in one table, if one must; none where more must than may.
 fn makes_way(
     links: Option<&Holders<LinkKey>>,
-    Lack { ends, quota }: Lack,
+    QuotaShortage { ends, quota }: QuotaShortage,
     newcomer: Option<&Holder>,
 ) -> Result<Option<LinkKey>, Errno> {
     let count = links.map_or(0, Holders::len);

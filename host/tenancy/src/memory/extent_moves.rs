@@ -9,7 +9,7 @@ use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::Memory;
 use crate::memory::extent_table::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::file_layout::{FileId, FileRange, Freed, Home, Layout};
+use crate::memory::file_layout::{FileId, FileRange, FreedPlace, Layout, PageHome};
 use crate::memory::pending_grants::Token;
 use crate::sessions::memory_region::{Mr, PAGE_BYTES};
 use omniverb_session::pinned_pages::RUNS_MAX;
@@ -51,12 +51,12 @@ impl Memory {
     pub(crate) fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
         let grant = self.pending.get(token).filter(|grant| grant.owner == session)?;
         let extent = self.extents.get(grant.extent)?;
-        let waits = extent.home == Home::InPlace && extent.pages == Pages::OnTheirWay;
+        let waits = extent.home == PageHome::InPlace && extent.pages == Pages::OnTheirWay;
         waits.then_some((extent.place.file, extent.place.length))
     }
 
     /// The pages of a part are more places than one message has room for. From now on parts of this
-    /// region are small enough for any; whoever asks is to ask again.
+    /// region are small enough for any; the caller is to ask again.
     fn is_scattered(&mut self, region: RegionKey, part: &Part) -> Errno {
         // Others as large may be under way.
         if part.length <= SCATTERED_BYTES {
@@ -67,9 +67,9 @@ impl Memory {
     }
 
     /// What holds for parts of a region there.
-    fn limits_at(&self, context: &Context, home: Home, region: RegionKey) -> Limits {
+    fn limits_at(&self, context: &Context, home: PageHome, region: RegionKey) -> Limits {
         let limits = home.limits(context.limits());
-        let scattered = home == Home::InPlace && self.scattered.contains(&region);
+        let scattered = home == PageHome::InPlace && self.scattered.contains(&region);
         let most = if scattered { SCATTERED_BYTES } else { u64::MAX };
         Limits { extent_bytes: limits.extent_bytes.min(most), ..limits }
     }
@@ -123,7 +123,7 @@ impl Grants<'_> {
             && let Ok((owner, _)) = self.grantable(qpn, rkey)
             && let Some(id) = self.memory.extents.at((owner, rkey), start)
             && let Some(extent) = self.memory.extents.get(id)
-            && (extent.home, extent.pages) == (Home::InPlace, Pages::There)
+            && (extent.home, extent.pages) == (PageHome::InPlace, Pages::There)
         {
             self.take_extent_back(None, id);
         }
@@ -136,7 +136,7 @@ impl Grants<'_> {
         owner: SessionId,
         (rkey, mr): (Rkey, &Mr),
         (address, length): (u64, u64),
-        home: Home,
+        home: PageHome,
     ) -> Result<(Part, Option<Receipt>), Errno> {
         let session = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
@@ -171,12 +171,12 @@ impl Grants<'_> {
         self.memory.pending.forget_abandoned(id);
         let FileRange { file, length, .. } = place;
         let action = match (freed, owner) {
-            (Freed::File, Some(owner)) => {
+            (FreedPlace::File, Some(owner)) => {
                 let watch = self.memory.remains.ended(id, owner, (file, length));
                 Action::ForgetFile { file, watch }
             }
-            (Freed::File, None) => Action::ForgetFile { file, watch: false },
-            (Freed::Place, _) => {
+            (FreedPlace::File, None) => Action::ForgetFile { file, watch: false },
+            (FreedPlace::Place, _) => {
                 self.memory.remains.forget(id);
                 Action::EmptyPlace { place }
             }

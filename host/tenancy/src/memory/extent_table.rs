@@ -2,16 +2,16 @@
 //! granted.
 //!
 //! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
-//! range of a region; an extent is the bytes that hold it, wherever these are (`file_layout.rs`): a row
-//! of its own, that rights refer to and that goes when nobody may have it any more. Only what peers
-//! come near is moved, since a fork of the owner copies it all: the first extent is small, and
-//! every further one doubles what there is or closes a gap, so a region has few.
+//! range of a region; an extent is the bytes that hold it, wherever these are (`file_layout.rs`): a
+//! row of its own, that rights refer to and that goes when nobody may have it any more. Only what
+//! peers come near is moved, since a fork of the owner copies it all: the first extent is small,
+//! and every further one doubles what there is or closes a gap, so a region has few.
 
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::file_layout::{
-    FileId, FilePerExtent, FileRange, Freed, Home, Layout, Placement,
+    FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 use crate::sessions::memory_region::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
@@ -47,7 +47,7 @@ pub(crate) struct Extent {
     /// Its first page, as the owner has it.
     pub(crate) start: u64,
     pub(crate) place: FileRange,
-    pub(crate) home: Home,
+    pub(crate) home: PageHome,
     pub(crate) pages: Pages,
 }
 
@@ -101,7 +101,10 @@ impl Extents {
     }
 
     /// Those that lie in such a place.
-    pub(crate) fn at_home(&self, which: impl Fn(&Home) -> bool) -> impl Iterator<Item = ExtentId> {
+    pub(crate) fn at_home(
+        &self,
+        which: impl Fn(&PageHome) -> bool,
+    ) -> impl Iterator<Item = ExtentId> {
         let those = self.rows.iter().filter(move |(_, row)| which(&row.home));
         those.map(|(id, _)| *id)
     }
@@ -116,11 +119,11 @@ impl Extents {
         &mut self,
         region: RegionKey,
         part: &Part,
-        home: Home,
+        home: PageHome,
         receipt: Receipt,
     ) -> Result<(ExtentId, Option<u64>), Errno> {
         let placed = match home {
-            Home::InPlace => {
+            PageHome::InPlace => {
                 let file = IN_PLACE | (self.last + 1);
                 let place = FileRange { file, offset: 0, length: part.length };
                 Placement { place, new_file: None }
@@ -144,12 +147,12 @@ impl Extents {
     }
 
     /// It is no more: where it was, and what that makes free.
-    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<(FileRange, Freed)> {
+    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<(FileRange, FreedPlace)> {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));
         let freed = match row.home {
-            Home::InPlace => Freed::File,
+            PageHome::InPlace => FreedPlace::File,
             _ => self.layout.free(&place),
         };
         Some((place, freed))
@@ -178,12 +181,12 @@ pub(crate) struct Part {
     pub(crate) start: u64,
     /// Bytes, whole pages.
     pub(crate) length: u64,
-    pub(crate) standing: Standing,
+    pub(crate) standing: PartState,
 }
 
 /// What the owner has to do for a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PartState {
     /// Move pages: there is no extent for it yet.
     Fresh,
     /// Nothing: it has moved them.
@@ -193,7 +196,7 @@ pub(crate) enum Standing {
 impl Part {
     /// There is no extent for it yet.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.standing == Standing::Fresh
+        self.standing == PartState::Fresh
     }
 }
 
@@ -213,7 +216,7 @@ pub(crate) fn choose(
         let end = start + length;
         if (start..end).contains(&address) {
             return match pages {
-                Pages::There => Ok(Part { start, length, standing: Standing::Known }),
+                Pages::There => Ok(Part { start, length, standing: PartState::Known }),
                 Pages::OnTheirWay => Err(Errno::EAGAIN),
             };
         }
@@ -243,7 +246,7 @@ pub(crate) fn choose(
     // A bound on its length must not cut off what is asked for.
     let start = start.max((address + 1).next_multiple_of(PAGE_BYTES).saturating_sub(length));
     let length = length.min(gap.end - start);
-    Ok(Part { start, length, standing: Standing::Fresh })
+    Ok(Part { start, length, standing: PartState::Fresh })
 }
 
 #[cfg(test)]
@@ -329,16 +332,16 @@ mod tests {
         };
         assert_eq!(
             first(5 * MIB, 8),
-            Part { start: 4 * MIB, length: 2 * MIB, standing: Standing::Fresh }
+            Part { start: 4 * MIB, length: 2 * MIB, standing: PartState::Fresh }
         );
         assert_eq!(
             first(0x1000, 8),
-            Part { start: 0x1000, length: 2 * MIB, standing: Standing::Fresh }
+            Part { start: 0x1000, length: 2 * MIB, standing: PartState::Fresh }
         );
         let end = 0x1000 + 300 * MIB;
         assert_eq!(
             first(end - 8, 8),
-            Part { start: end - 2 * MIB, length: 2 * MIB, standing: Standing::Fresh }
+            Part { start: end - 2 * MIB, length: 2 * MIB, standing: PartState::Fresh }
         );
         let large = first(6 * MIB, 9 * MIB);
         assert_eq!((large.start, large.length), (6 * MIB, 9 * MIB));

@@ -12,7 +12,7 @@ pub type FileId = u64;
 
 /// What kind of memory pages are on that are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Home {
+pub enum PageHome {
     /// In a file that is made for them.
     File,
     /// In a piece of the window of their owner's machine.
@@ -51,7 +51,7 @@ pub struct Placement {
 
 /// What becomes of a place that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freed {
+pub enum FreedPlace {
     /// Nothing else is in its file: close that.
     File,
     /// The file goes on: empty the place, before anybody else has it.
@@ -62,10 +62,10 @@ pub enum Freed {
 pub trait Layout: Send {
     /// A place of so many bytes, whole pages, for an owner, in a file that is there. `None`: there
     /// is no room.
-    fn place(&mut self, owner: SessionId, home: Home, length: u64) -> Option<Placement>;
+    fn place(&mut self, owner: SessionId, home: PageHome, length: u64) -> Option<Placement>;
 
     /// Nobody has this place any more.
-    fn free(&mut self, place: &FileRange) -> Freed;
+    fn free(&mut self, place: &FileRange) -> FreedPlace;
 }
 
 /// Each extent in a file of its own, from its beginning: who has the file can map all of it, and
@@ -76,13 +76,13 @@ pub struct FilePerExtent {
 }
 
 impl Layout for FilePerExtent {
-    fn place(&mut self, _owner: SessionId, _home: Home, length: u64) -> Option<Placement> {
+    fn place(&mut self, _owner: SessionId, _home: PageHome, length: u64) -> Option<Placement> {
         self.last += 1;
         let place = FileRange { file: self.last, offset: 0, length };
         Some(Placement { place, new_file: Some(length) })
     }
 
-    fn free(&mut self, _place: &FileRange) -> Freed {
-        Freed::File
+    fn free(&mut self, _place: &FileRange) -> FreedPlace {
+        FreedPlace::File
     }
 }

@@ -1,11 +1,11 @@
 //! Takes grants back when the link ends that justifies them (`grants_by_link.rs` has the books).
 
 use crate::accounts::Kind;
-use crate::action::Occasion;
+use crate::action::GrantOccasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
 use crate::memory::extent_table::{Extent, ExtentId};
-use crate::memory::file_layout::Home;
+use crate::memory::file_layout::PageHome;
 use crate::memory::grants_by_link::other_end;
 use crate::sessions::memory_region::Mr;
 use crate::sessions::revocation_debt::PeerKey;
@@ -24,10 +24,10 @@ impl Grants<'_> {
         peer: SessionId,
         owner: SessionId,
         mr: &Mr,
-        home: Home,
+        home: PageHome,
     ) -> Result<(), Errno> {
         let Some(session) = self.tenants.sessions.get(&peer) else { return Ok(()) };
-        let sealed = home == Home::File && !page_rights::is_writable(mr.access);
+        let sealed = home == PageHome::File && !page_rights::is_writable(mr.access);
         let full =
             sealed && peer != owner && self.memory.remains.is_full(owner, session.client().vnic);
         if full { Err(Errno::EAGAIN) } else { Ok(()) }
@@ -39,15 +39,15 @@ impl Grants<'_> {
         extent: ExtentId,
         owner: SessionId,
         link: LinkKey,
-    ) -> Occasion {
+    ) -> GrantOccasion {
         let Some(sessions) = self.links.ends(link) else {
-            return Occasion::Again;
+            return GrantOccasion::Again;
         };
         // Within a process there is nothing to take back.
         let grantee =
             other_end(sessions, owner).and_then(|grantee| self.tenants.sessions.get(&grantee));
-        let Some(grantee) = grantee else { return Occasion::Again };
-        if let Some(Extent { home: Home::File, region: (_, rkey), .. }) =
+        let Some(grantee) = grantee else { return GrantOccasion::Again };
+        if let Some(Extent { home: PageHome::File, region: (_, rkey), .. }) =
             self.memory.extents.get(extent)
             && let Some(mr) =
                 self.tenants.sessions.get(&owner).and_then(|owner| owner.regions.get(*rkey))

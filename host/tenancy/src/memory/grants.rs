@@ -4,16 +4,16 @@
 //! protection domain, and the region's flags are such that pages can express them, the owner is
 //! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
 //! checked before the initiator gets it. An answer that nobody waits for any more counts where
-//! pages would stay that others can reach (`page_placement.rs`). Where the far end of the owner's link is the
-//! engine, the engine is the initiator, for whoever is beyond it.
+//! pages would stay that others can reach (`page_placement.rs`). Where the far end of the owner's
+//! link is the engine, the engine is the initiator, for whoever is beyond it.
 
 use super::pending_grants::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
-use crate::action::{Action, MemoryFacts, Occasion};
+use crate::action::{Action, GrantOccasion, MemoryFacts};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
 use crate::memory::extent_table::{ExtentId, Part};
-use crate::memory::file_layout::{FileId, FileRange, Home};
+use crate::memory::file_layout::{FileId, FileRange, PageHome};
 use crate::policy::adoption::Adoption;
 use crate::sessions::memory_region::Mr;
 use crate::timers::Timer;
@@ -24,7 +24,7 @@ use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// What is asked for, of whom, by whom.
-struct Asking {
+struct GrantRequest {
     initiator: Grantee,
     owner: SessionId,
     qpn: Qpn,
@@ -32,7 +32,7 @@ struct Asking {
     rkey: Rkey,
     part: Part,
     /// Where it is to be, or is.
-    home: Home,
+    home: PageHome,
     /// What it pays: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
 }
@@ -71,7 +71,10 @@ impl Grants<'_> {
         let session = self.tenants.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid }, now)?;
+        self.ask_owner(
+            GrantRequest { initiator, owner, qpn, peer_qpn, rkey, part, home, paid },
+            now,
+        )?;
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
@@ -114,12 +117,15 @@ impl Grants<'_> {
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid }, now)
+        self.ask_owner(
+            GrantRequest { initiator, owner, qpn, peer_qpn, rkey, part, home, paid },
+            now,
+        )
     }
 
     /// Asks the owner for pages.
-    fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), Errno> {
-        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid } = asking;
+    fn ask_owner(&mut self, asking: GrantRequest, now: u64) -> Result<(), Errno> {
+        let GrantRequest { initiator, owner, qpn, peer_qpn, rkey, part, home, paid } = asking;
         let (receipt, question, new) = paid;
         let region = (owner, rkey);
         let (extent, new_file) = match new {
@@ -136,7 +142,7 @@ impl Grants<'_> {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
-        if part.is_fresh() && home == Home::InPlace {
+        if part.is_fresh() && home == PageHome::InPlace {
             let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
             self.context.act(Action::Pin { session: owner, file, pin });
             return Ok(());
@@ -176,7 +182,12 @@ impl Grants<'_> {
     }
 
     /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
-    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<(Home, u32), Errno> {
+    fn uses(
+        &self,
+        initiator: Grantee,
+        owner: SessionId,
+        mr: &Mr,
+    ) -> Result<(PageHome, u32), Errno> {
         let theirs = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
@@ -251,7 +262,7 @@ impl Grants<'_> {
         to: SessionId,
         file: FileId,
         granted: &Granted,
-        occasion: Occasion,
+        occasion: GrantOccasion,
     ) {
         let Granted { qpn, peer_qpn, rkey, page_start, .. } = *granted;
         let owner = self.queue_pairs.session_of(peer_qpn);
@@ -260,7 +271,7 @@ impl Grants<'_> {
             self.memory.extents.get(*id).is_some_and(|extent| extent.place.file == file)
         };
         if let Some(extent) = extent.filter(is_it) {
-            if occasion == Occasion::First {
+            if occasion == GrantOccasion::First {
                 self.memory.grantees.remove(extent, LinkKey::new(qpn, peer_qpn));
             }
             self.drop_unused(Grantee::Session(to), extent);

@@ -8,7 +8,7 @@
 //! another.
 
 use crate::accounts::Receipt;
-use crate::action::Occasion;
+use crate::action::GrantOccasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extent_table::{ExtentId, Extents};
 use omniverb_terms::Qpn;
@@ -46,9 +46,13 @@ impl Grantees {
         extent: ExtentId,
         link: LinkKey,
         pay: impl FnOnce() -> Receipt,
-    ) -> Occasion {
+    ) -> GrantOccasion {
         self.by_extent.entry((extent, link)).or_insert_with(pay);
-        if self.by_link.insert((link, extent)) { Occasion::First } else { Occasion::Again }
+        if self.by_link.insert((link, extent)) {
+            GrantOccasion::First
+        } else {
+            GrantOccasion::Again
+        }
     }
 
     /// An extent is granted by this link no longer; what was paid is returned.

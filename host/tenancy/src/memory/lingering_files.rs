@@ -23,7 +23,7 @@ const FILE_BYTES_MIN: u64 = 256 << 10;
 
 /// A file of a grant that is over.
 #[derive(Debug)]
-struct Over {
+struct EndedGrantFile {
     owner: SessionId,
     /// Bytes that count for each of these.
     each: u64,
@@ -34,7 +34,7 @@ struct Over {
 #[derive(Debug, Default)]
 pub(crate) struct LingeringFiles {
     granted: BTreeMap<ExtentId, BTreeSet<VnicId>>,
-    over: BTreeMap<FileId, Over>,
+    over: BTreeMap<FileId, EndedGrantFile>,
     /// Bytes of each owner's and each vNIC's.
     counts: BTreeMap<(SessionId, VnicId), u64>,
 }
@@ -73,13 +73,13 @@ impl LingeringFiles {
         for vnic in &vnics {
             *self.counts.entry((owner, *vnic)).or_default() += each;
         }
-        self.over.insert(file, Over { owner, each, vnics });
+        self.over.insert(file, EndedGrantFile { owner, each, vnics });
         true
     }
 
     /// Nobody has this file any more.
     pub(crate) fn gone(&mut self, file: FileId) {
-        let Some(Over { owner, each, vnics }) = self.over.remove(&file) else { return };
+        let Some(EndedGrantFile { owner, each, vnics }) = self.over.remove(&file) else { return };
         for vnic in vnics {
             if let Some(bytes) = self.counts.get_mut(&(owner, vnic)) {
                 *bytes = bytes.saturating_sub(each);

@@ -1,11 +1,11 @@
 //! Memory that peers may map: the extents that hold parts of regions, who was granted which.
 //!
 //! `registration.rs`: how keys come and go. `extent_table.rs`: parts of regions on memory files;
-//! `page_placement.rs`: on which kind of memory; `file_layout.rs`: where in which file; `extent_moves.rs`: owners
-//! put pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
-//! `pending_grants.rs`: what it waits for. `grants_by_link.rs`: who was granted what, by which link;
-//! `grant_revocation.rs`: what follows when a link ends; `lingering_files.rs`: what somebody may have
-//! yet of what is over.
+//! `page_placement.rs`: on which kind of memory; `file_layout.rs`: where in which file;
+//! `extent_moves.rs`: owners put pages there and take them back. `grants.rs`: how a peer comes to
+//! be granted an extent; `pending_grants.rs`: what it waits for. `grants_by_link.rs`: who was
+//! granted what, by which link; `grant_revocation.rs`: what follows when a link ends;
+//! `lingering_files.rs`: what somebody may have yet of what is over.
 
 mod extent_moves;
 pub(crate) mod extent_table;
@@ -26,7 +26,7 @@ use crate::pair_windows::window_table::MachineWindows;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
 use extent_table::{Extent, ExtentId, Extents, RegionKey};
-use file_layout::Home;
+use file_layout::PageHome;
 use grants_by_link::Grantees;
 use lingering_files::LingeringFiles;
 use omniverb_terms::{Qpn, VnicId};
@@ -87,7 +87,8 @@ impl Memory {
 
     /// Extents in pair windows of a machine's.
     fn in_pairs_of(&self, vnic: VnicId) -> BTreeSet<ExtentId> {
-        let is_in = |home: &Home| matches!(home, Home::Pair { machine, .. } if *machine == vnic);
+        let is_in =
+            |home: &PageHome| matches!(home, PageHome::Pair { machine, .. } if *machine == vnic);
         self.extents.at_home(is_in).collect()
     }
 

@@ -11,8 +11,8 @@ use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::extent_table::{ExtentId, Pages};
-use crate::memory::file_layout::Home;
-use crate::network::Common;
+use crate::memory::file_layout::PageHome;
+use crate::network::SharedMemory;
 use crate::sessions::revocation_debt::PeerKey;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};
@@ -21,17 +21,17 @@ use omniverb_terms::{Errno, VnicId};
 /// regions than one.
 const PAIR_EXTENT_BYTES: u64 = 512 << 10;
 
-impl Home {
+impl PageHome {
     /// In a window of a machine and somebody else.
     pub(super) fn is_pair(&self) -> bool {
-        matches!(self, Home::Pair { .. })
+        matches!(self, PageHome::Pair { .. })
     }
 
     /// What holds for parts of regions there.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         let extent_bytes = match self {
-            Home::File | Home::Window | Home::InPlace => limits.extent_bytes,
-            Home::Pair { .. } => limits.extent_bytes.min(PAIR_EXTENT_BYTES),
+            PageHome::File | PageHome::Window | PageHome::InPlace => limits.extent_bytes,
+            PageHome::Pair { .. } => limits.extent_bytes.min(PAIR_EXTENT_BYTES),
         };
         Limits { extent_bytes, ..limits.clone() }
     }
@@ -40,36 +40,38 @@ impl Home {
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {
             // In place nobody has them but the engine, which keeps to the flags.
-            Home::File | Home::InPlace => page_rights::mappable(access, trust),
-            Home::Window | Home::Pair { .. } => page_rights::mappable_in_window(access, trust),
+            PageHome::File | PageHome::InPlace => page_rights::mappable(access, trust),
+            PageHome::Window | PageHome::Pair { .. } => {
+                page_rights::mappable_in_window(access, trust)
+            }
         }
     }
 }
 
 impl Grants<'_> {
     /// Where pages of an owner's are lent to somebody.
-    pub(super) fn home(&self, initiator: Grantee, owner: SessionId) -> Result<Home, Errno> {
+    pub(super) fn home(&self, initiator: Grantee, owner: SessionId) -> Result<PageHome, Errno> {
         let vnic_of =
             |id| Ok::<_, Errno>(self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic);
         let home = vnic_of(owner)?;
         let in_machine = self.network.is_machine(home);
         let peer = match initiator {
             Grantee::Session(peer) => peer,
-            Grantee::Engine if self.memory.stay_in_place(home) => return Ok(Home::InPlace),
+            Grantee::Engine if self.memory.stay_in_place(home) => return Ok(PageHome::InPlace),
             Grantee::Engine if in_machine => return Err(Errno::EOPNOTSUPP),
-            Grantee::Engine => return Ok(Home::File),
+            Grantee::Engine => return Ok(PageHome::File),
         };
         let (vnics, sessions) = ([home, vnic_of(peer)?], [owner, peer]);
         match self.pair_windows.common(self.network, vnics) {
-            Common::Any if in_machine => Ok(Home::Window),
-            Common::Any => Ok(Home::File),
-            Common::Nothing => Err(Errno::EOPNOTSUPP),
-            Common::Window(end) => {
+            SharedMemory::Any if in_machine => Ok(PageHome::Window),
+            SharedMemory::Any => Ok(PageHome::File),
+            SharedMemory::Nothing => Err(Errno::EOPNOTSUPP),
+            SharedMemory::Window(end) => {
                 let neighbour = self
                     .pair_windows
                     .neighbour(self.tenants, self.network, sessions[1 - end])
                     .ok_or(Errno::EOPNOTSUPP)?;
-                Ok(Home::Pair { machine: vnics[end], neighbour })
+                Ok(PageHome::Pair { machine: vnics[end], neighbour })
             }
         }
     }
@@ -103,11 +105,11 @@ impl Grants<'_> {
             return;
         }
         match self.memory.extents.get(extent).map(|extent| extent.home) {
-            Some(Home::Pair { .. } | Home::InPlace) => {
+            Some(PageHome::Pair { .. } | PageHome::InPlace) => {
                 let peer = self.peer_of(initiator);
                 self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
             }
-            Some(Home::File | Home::Window) => self.remove_extent(extent),
+            Some(PageHome::File | PageHome::Window) => self.remove_extent(extent),
             None => {}
         }
     }

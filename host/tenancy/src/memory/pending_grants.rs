@@ -166,7 +166,7 @@ fn tokens<K: Copy + Ord>(found: &BTreeSet<(K, Token)>, key: K) -> impl Iterator<
 mod tests {
     use super::*;
     use crate::accounts::{Account, Kind, Quotas};
-    use crate::memory::extent_table::Standing;
+    use crate::memory::extent_table::PartState;
 
     fn grant(initiator: Grantee, owner: u64) -> PendingGrant {
         let account = Account::new(Quotas::only(&[]));
@@ -177,7 +177,7 @@ mod tests {
             qpn: Qpn(2),
             peer_qpn: Qpn(3),
             rkey: Rkey(1),
-            part: Part { start: 0, length: 4096, standing: Standing::Fresh },
+            part: Part { start: 0, length: 4096, standing: PartState::Fresh },
             extent: 1,
         }
     }

@@ -1,5 +1,6 @@
 //! The network as the tables know it: names and routes, how vNICs are attached, and what is at the
-//! end of which route (`neighbour_cache.rs`), which is found out by asking (`neighbour_resolution.rs`).
+//! end of which route (`neighbour_cache.rs`), which is found out by asking
+//! (`neighbour_resolution.rs`).
 
 pub(crate) mod neighbour_cache;
 pub(crate) mod neighbour_resolution;
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 
 /// What memory processes of two vNICs can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Common {
+pub(crate) enum SharedMemory {
     /// Any memory: a file for each thing.
     Any,
     /// That of a window: of the first or the second of the two.
@@ -89,14 +90,14 @@ impl Network {
     }
 
     /// What memory processes of these two can share, if the engine is not the only way to one.
-    pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
+    pub(crate) fn common(&self, vnics: [VnicId; 2]) -> SharedMemory {
         let windows = vnics.map(|vnic| self.is_machine(vnic));
         match windows {
-            _ if vnics[0] == vnics[1] => Common::Any,
-            [false, false] => Common::Any,
-            [true, false] => Common::Window(0),
-            [false, true] => Common::Window(1),
-            [true, true] => Common::Nothing,
+            _ if vnics[0] == vnics[1] => SharedMemory::Any,
+            [false, false] => SharedMemory::Any,
+            [true, false] => SharedMemory::Window(0),
+            [false, true] => SharedMemory::Window(1),
+            [true, true] => SharedMemory::Nothing,
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) enum Answer {
 
 /// A question under way.
 #[derive(Debug)]
-struct Asked {
+struct OpenQuestion {
     id: ProbeId,
     /// From whichever vNIC had it asked first.
     receipt: Receipt,
@@ -70,7 +70,7 @@ pub(crate) struct Neighbours {
     known: BTreeMap<Question, (Answer, u64)>,
     /// What leads to a vNIC of ours.
     leads_to: BTreeSet<(VnicId, Question)>,
-    asked: BTreeMap<Question, Asked>,
+    asked: BTreeMap<Question, OpenQuestion>,
     ids: HashMap<ProbeId, Question>,
     sweep_at: usize,
 }
@@ -144,7 +144,7 @@ impl Neighbours {
     ) {
         let waiters = waiter.into_iter().collect();
         self.ids.insert(id, question);
-        self.asked.insert(question, Asked { id, receipt, waiters });
+        self.asked.insert(question, OpenQuestion { id, receipt, waiters });
     }
 
     /// The question that this is the number of.
@@ -161,7 +161,7 @@ impl Neighbours {
 
     /// A question is under way no more, and what it paid is returned: its number, and who waits.
     pub(crate) fn end(&mut self, question: &Question) -> Option<(ProbeId, BTreeSet<Waiter>)> {
-        let Asked { id, waiters, receipt: _ } = self.asked.remove(question)?;
+        let OpenQuestion { id, waiters, receipt: _ } = self.asked.remove(question)?;
         self.ids.remove(&id);
         Some((id, waiters))
     }

@@ -18,7 +18,7 @@ use crate::action::Action;
 use crate::context::Context;
 use crate::directory::Name;
 use crate::network::Network;
-use crate::path::Why;
+use crate::path::PathReason;
 use crate::policy::policies::Datapath;
 use crate::tenants::Tenants;
 use omniverb_terms::{Gid, Underlay, VnicId};
@@ -149,21 +149,21 @@ impl Network {
         tenants: &Tenants,
         from: VnicId,
         to: VnicId,
-    ) -> Option<Why> {
+    ) -> Option<PathReason> {
         let (own, peer) = (tenants.policy(from), tenants.policy(to));
         let closed = |vnic| self.is_closed(vnic);
         if own.limit.is_some() {
-            Some(Why::Limited)
+            Some(PathReason::Limited)
         } else if own.faults.is_some() {
-            Some(Why::Faulty)
+            Some(PathReason::Faulty)
         } else if own.datapath == Datapath::Forwarded || closed(from) {
-            Some(Why::Forwarded)
+            Some(PathReason::Forwarded)
         } else if peer.limit.is_some() {
-            Some(Why::PeerLimited)
+            Some(PathReason::PeerLimited)
         } else if peer.faults.is_some() {
-            Some(Why::PeerFaulty)
+            Some(PathReason::PeerFaulty)
         } else if peer.datapath == Datapath::Forwarded || closed(to) {
-            Some(Why::PeerForwarded)
+            Some(PathReason::PeerForwarded)
         } else {
             None
         }

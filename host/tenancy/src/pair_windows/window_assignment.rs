@@ -7,20 +7,20 @@
 //! can see all of it. In: what windows a machine has. Out: whether a link can be in one, and which
 //! machines want one in common.
 
-use super::window_table::{Between, Neighbour, Room, Windows};
+use super::window_table::{Neighbour, SharedWindow, WindowRoom, Windows};
 use crate::accounts::Receipt;
 use crate::ids::SessionId;
-use crate::network::Common;
 use crate::network::Network;
+use crate::network::SharedMemory;
 use crate::pair_windows::window_table::MachineWindows;
-use crate::path::Why;
+use crate::path::PathReason;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
 use omniverb_terms::{Errno, Qpn, VnicId};
 
-/// Whose wish a link is.
+/// Which ends asked for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum LinkOrigin {
     /// Each end has named the other: RC, UC and XRC.
     ByBoth,
     /// Of the one that is named first.
@@ -30,18 +30,26 @@ pub(crate) enum Asked {
 impl MachineWindows {
     /// What memory processes of these two can share: of two machines that of a window which is in
     /// both.
-    pub(crate) fn common(&self, network: &Network, vnics: [VnicId; 2]) -> Common {
+    pub(crate) fn common(&self, network: &Network, vnics: [VnicId; 2]) -> SharedMemory {
         match network.common(vnics) {
-            Common::Nothing => self.end_of_shared(vnics).map_or(Common::Nothing, Common::Window),
+            SharedMemory::Nothing => {
+                self.end_of_shared(vnics).map_or(SharedMemory::Nothing, SharedMemory::Window)
+            }
             common => common,
         }
     }
 
     /// A process of the first wants a link with one of the second, which is kept apart from it.
     /// If that is for the want of a window which is in both machines, it is remembered.
-    pub(crate) fn note_apart(&mut self, network: &Network, why: Why, from: VnicId, to: VnicId) {
+    pub(crate) fn note_apart(
+        &mut self,
+        network: &Network,
+        why: PathReason,
+        from: VnicId,
+        to: VnicId,
+    ) {
         let machines = [from, to].iter().all(|vnic| network.is_machine(*vnic));
-        if machines && matches!(why, Why::PairLater | Why::PairsTaken) {
+        if machines && matches!(why, PathReason::PairLater | PathReason::PairsTaken) {
             self.ask(from, to);
         }
     }
@@ -55,8 +63,8 @@ impl MachineWindows {
         queue_pairs: &QueuePairs,
         from: (VnicId, Qpn),
         to: (VnicId, Qpn),
-        asked: Asked,
-    ) -> Option<Why> {
+        asked: LinkOrigin,
+    ) -> Option<PathReason> {
         network
             .through_engine(tenants, from.0, to.0)
             .or_else(|| self.without_window(tenants, network, queue_pairs, from, to, asked))
@@ -70,27 +78,27 @@ impl MachineWindows {
         queue_pairs: &QueuePairs,
         from: (VnicId, Qpn),
         to: (VnicId, Qpn),
-        asked: Asked,
-    ) -> Option<Why> {
+        asked: LinkOrigin,
+    ) -> Option<PathReason> {
         let own = network.is_machine(from.0);
-        let why = if own { Why::Machine } else { Why::PeerMachine };
+        let why = if own { PathReason::Machine } else { PathReason::PeerMachine };
         let (machine, other) = match self.common(network, [from.0, to.0]) {
-            Common::Any => return None,
-            Common::Nothing => {
+            SharedMemory::Any => return None,
+            SharedMemory::Nothing => {
                 return Some(match self.between([from.0, to.0]) {
-                    Between::Nothing => why,
-                    Between::Later => Why::PairLater,
-                    Between::Taken => Why::PairsTaken,
+                    SharedWindow::Nothing => why,
+                    SharedWindow::Later => PathReason::PairLater,
+                    SharedWindow::Taken => PathReason::PairsTaken,
                 });
             }
-            Common::Window(0) => (from.0, to),
-            Common::Window(_) => (to.0, from),
+            SharedMemory::Window(0) => (from.0, to),
+            SharedMemory::Window(_) => (to.0, from),
         };
         if network.is_machine(other.0) {
             return match self.room_with(machine, other.0) {
-                Room::InHis => None,
-                Room::Full => Some(Why::PairFull),
-                Room::InFree | Room::Taken => Some(Why::PairsTaken),
+                WindowRoom::InHis => None,
+                WindowRoom::Full => Some(PathReason::PairFull),
+                WindowRoom::InFree | WindowRoom::Taken => Some(PathReason::PairsTaken),
             };
         }
         let proof = tenants.proof(other.0);
@@ -99,11 +107,11 @@ impl MachineWindows {
         let user =
             session.and_then(|id| tenants.sessions.get(&id)).map(|session| session.client().uid);
         match windows.room(proof, user) {
-            Room::InHis => None,
-            Room::InFree if asked == Asked::ByFirst && !own => Some(why),
-            Room::InFree => None,
-            Room::Full => Some(Why::PairFull),
-            Room::Taken => Some(Why::PairsTaken),
+            WindowRoom::InHis => None,
+            WindowRoom::InFree if asked == LinkOrigin::ByFirst && !own => Some(why),
+            WindowRoom::InFree => None,
+            WindowRoom::Full => Some(PathReason::PairFull),
+            WindowRoom::Taken => Some(PathReason::PairsTaken),
         }
     }
 
@@ -114,10 +122,10 @@ impl MachineWindows {
     }
 
     /// In the window of a machine that is another one's, too.
-    fn room_with(&self, machine: VnicId, other: VnicId) -> Room {
+    fn room_with(&self, machine: VnicId, other: VnicId) -> WindowRoom {
         let windows = [machine, other].map(|machine| self.of(machine));
-        let [Some(ours), Some(theirs)] = windows else { return Room::Taken };
-        theirs.this().map_or(Room::Taken, |theirs| ours.room_with(theirs))
+        let [Some(ours), Some(theirs)] = windows else { return WindowRoom::Taken };
+        theirs.this().map_or(WindowRoom::Taken, |theirs| ours.room_with(theirs))
     }
 
     /// The neighbour at the other end of a link with a machine's process.
@@ -143,9 +151,9 @@ impl MachineWindows {
         sessions: [SessionId; 2],
     ) -> Result<Option<Receipt>, Errno> {
         let end = match self.common(network, vnics) {
-            Common::Any => return Ok(None),
-            Common::Nothing => return Err(Errno::EOPNOTSUPP),
-            Common::Window(end) => end,
+            SharedMemory::Any => return Ok(None),
+            SharedMemory::Nothing => return Err(Errno::EOPNOTSUPP),
+            SharedMemory::Window(end) => end,
         };
         let neighbour = self.neighbour(tenants, network, sessions[1 - end]).ok_or(Errno::ENOENT)?;
         if neighbour.proof[3] == 0 {

@@ -1,4 +1,5 @@
-//! The pair windows of all machines, as the tables know them (`window_assignment.rs` gives them away).
+//! The pair windows of all machines, as the tables know them (`window_assignment.rs` gives them
+//! away).
 //!
 //! What the daemon says is what is left, all that was decided before counted. What is decided after
 //! that is charged to accounts which have that as their quota, until the daemon counts anew: so a
@@ -63,7 +64,7 @@ pub(crate) struct PairReceipts {
 
 /// Where there is room for a link with a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum WindowRoom {
     /// In the window that is his.
     InHis,
     /// In one that is nobody's, and that he can be given.
@@ -120,11 +121,11 @@ impl Windows {
     }
 
     /// Where there is room for a link with another machine, in the window that is in both.
-    pub(crate) fn room_with(&self, machine: Neighbour) -> Room {
+    pub(crate) fn room_with(&self, machine: Neighbour) -> WindowRoom {
         match self.of.get(&machine).map(|window| window.places.full(&[Kind::PairPlace])) {
-            Some(None) => Room::InHis,
-            Some(Some(_)) => Room::Full,
-            None => Room::Taken,
+            Some(None) => WindowRoom::InHis,
+            Some(Some(_)) => WindowRoom::Full,
+            None => WindowRoom::Taken,
         }
     }
 
@@ -135,7 +136,7 @@ impl Windows {
     }
 
     /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
-    pub(crate) fn room(&self, proof: [u64; 4], uid: Option<u32>) -> Room {
+    pub(crate) fn room(&self, proof: [u64; 4], uid: Option<u32>) -> WindowRoom {
         let has_room = |window: &Window| window.places.full(&[Kind::PairPlace]).is_none();
         let his = match uid {
             Some(uid) => self.of.get(&Neighbour { proof, uid }).map(has_room),
@@ -143,10 +144,10 @@ impl Windows {
             None => self.of_vnic(proof).any(has_room).then_some(true),
         };
         match his {
-            Some(true) => Room::InHis,
-            Some(false) => Room::Full,
-            None if self.has_one_for(proof) => Room::InFree,
-            None => Room::Taken,
+            Some(true) => WindowRoom::InHis,
+            Some(false) => WindowRoom::Full,
+            None if self.has_one_for(proof) => WindowRoom::InFree,
+            None => WindowRoom::Taken,
         }
     }
 
@@ -203,7 +204,7 @@ impl Windows {
 
 /// What two machines have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
+pub(crate) enum SharedWindow {
     /// Nothing, and one of them can share nothing with another.
     Nothing,
     /// Nothing now; a window may be in both later.
@@ -247,16 +248,16 @@ impl MachineWindows {
     }
 
     /// What there can be between two machines that have no window in common.
-    pub(crate) fn between(&self, machines: [VnicId; 2]) -> Between {
+    pub(crate) fn between(&self, machines: [VnicId; 2]) -> SharedWindow {
         let windows = machines.map(|machine| self.all.get(&machine));
-        let [Some(one), Some(other)] = windows else { return Between::Nothing };
+        let [Some(one), Some(other)] = windows else { return SharedWindow::Nothing };
         if one.this.is_none() || other.this.is_none() {
-            return Between::Nothing;
+            return SharedWindow::Nothing;
         }
         match one.can_be_in(other) || other.can_be_in(one) {
-            true => Between::Later,
-            false if one.may_join || other.may_join => Between::Taken,
-            false => Between::Nothing,
+            true => SharedWindow::Later,
+            false if one.may_join || other.may_join => SharedWindow::Taken,
+            false => SharedWindow::Nothing,
         }
     }
 
@@ -322,22 +323,22 @@ mod tests {
         let windows = pairs.of_mut(machine).unwrap();
         let place = windows.take(his).unwrap();
         assert_eq!(windows.take(his).unwrap_err(), Errno::ENOMEM);
-        assert_eq!(windows.room(his.proof, Some(0)), Room::Full);
-        assert_eq!(windows.room(neighbour(3, 0).proof, Some(0)), Room::Taken);
+        assert_eq!(windows.room(his.proof, Some(0)), WindowRoom::Full);
+        assert_eq!(windows.room(neighbour(3, 0).proof, Some(0)), WindowRoom::Taken);
         drop(place);
-        assert_eq!(windows.room(his.proof, Some(0)), Room::InHis);
-        assert_eq!(windows.room(neighbour(3, 0).proof, Some(0)), Room::Taken);
+        assert_eq!(windows.room(his.proof, Some(0)), WindowRoom::InHis);
+        assert_eq!(windows.room(neighbour(3, 0).proof, Some(0)), WindowRoom::Taken);
         let place = windows.take(his).unwrap();
         pairs.set(machine, PairWindows { given: [(his, 0)].into(), ..PairWindows::default() });
         drop(place);
-        assert_eq!(pairs.of(machine).unwrap().room(his.proof, Some(0)), Room::Full);
+        assert_eq!(pairs.of(machine).unwrap().room(his.proof, Some(0)), WindowRoom::Full);
     }
 
     #[test]
     fn what_cannot_be_had_changes_nothing() {
         let mut windows = windows(1, 0);
         assert_eq!(windows.take(neighbour(1, 0)).unwrap_err(), Errno::ENOMEM);
-        assert_eq!(windows.room(neighbour(3, 0).proof, None), Room::InFree);
+        assert_eq!(windows.room(neighbour(3, 0).proof, None), WindowRoom::InFree);
         assert_eq!(windows.given().0.receipts(), 0);
     }
 
@@ -345,9 +346,9 @@ mod tests {
     fn the_last_one_is_nobodys_second() {
         let mut windows = windows(2, 4);
         let _first = windows.take(neighbour(1, 0)).unwrap();
-        assert_eq!(windows.room(neighbour(1, 7).proof, Some(7)), Room::Taken);
+        assert_eq!(windows.room(neighbour(1, 7).proof, Some(7)), WindowRoom::Taken);
         assert!(windows.take(neighbour(1, 7)).is_err());
-        assert_eq!(windows.room(neighbour(1, 7).proof, None), Room::InHis);
+        assert_eq!(windows.room(neighbour(1, 7).proof, None), WindowRoom::InHis);
         let _other = windows.take(neighbour(3, 7)).unwrap();
         assert_eq!(windows.given().1.count(), 2);
     }

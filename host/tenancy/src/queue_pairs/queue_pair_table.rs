@@ -1,5 +1,5 @@
-//! All queue pairs: by number, by process, and by whom they wish for; which numbers were ever given
-//! and what proves it. These are kept in step here and nowhere else.
+//! All queue pairs: by number, by process, and by the peer they wish for; which numbers were ever
+//! given and what proves it. These are kept in step here and nowhere else.
 
 use super::qp_numbers::{self, Entropy, QPN_ORDINARY, QpNumbers};
 use super::queue_pair::{QueuePair, Wish};
@@ -214,7 +214,7 @@ impl QueuePairs {
         }
     }
 
-    /// Who wishes for a peer, in order.
+    /// Queue pairs that wish for a peer, in order.
     pub(crate) fn wishers_of(&self, peer: Qpn) -> Vec<Qpn> {
         self.wishers.of(peer)
     }

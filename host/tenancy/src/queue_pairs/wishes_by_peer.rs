@@ -19,7 +19,7 @@ impl Wishers {
         self.by_peer.values().map(BTreeSet::len).sum()
     }
 
-    /// Somebody wishes for `peer`.
+    /// A queue pair wishes for `peer`.
     pub(crate) fn add(&mut self, peer: Qpn, wisher: Qpn) {
         self.by_peer.entry(peer).or_default().insert(wisher);
     }
@@ -34,7 +34,7 @@ impl Wishers {
         }
     }
 
-    /// Who wishes for `peer`, in order.
+    /// Queue pairs that wish for `peer`, in order.
     pub(crate) fn of(&self, peer: Qpn) -> Vec<Qpn> {
         self.by_peer.get(&peer).into_iter().flatten().copied().collect()
     }

@@ -3,7 +3,7 @@
 use omniverb_fairness::Holder;
 use omniverb_terms::VnicId;
 
-/// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.
+/// Identity of a vNIC, the same for the next daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its name for people. No other vNIC has it, now or later.
@@ -35,8 +35,8 @@ pub struct Client {
     pub pid: i32,
     /// Its user, as the daemon sees it.
     pub uid: u32,
-    /// Who may look into it; `None`: nobody, as far as we can tell.
+    /// The processes that may trace it; `None`: none, as far as is known.
     pub circle: Option<PtraceDomain>,
-    /// Whom what it takes of the host's is counted for.
+    /// The holder that its share of the host's quotas is counted for.
     pub holder: Holder,
 }

@@ -1,8 +1,8 @@
 //! Processes and the vNICs that they are in: who they are (`identity.rs`), the rows of the tables
 //! (`session.rs`, `vnic.rs`), how a session begins (`hello.rs`), how fast it may be told what it
-//! did not ask for (`event_backpressure.rs`). Of a session: its regions (`memory_region.rs`, `regions.rs`), questions for
-//! pages that it has not answered (`pending_questions.rs`), what it was told to take back
-//! (`revocation_debt.rs`).
+//! did not ask for (`event_backpressure.rs`). Of a session: its regions (`memory_region.rs`,
+//! `regions.rs`), questions for pages that it has not answered (`pending_questions.rs`), what it
+//! was told to take back (`revocation_debt.rs`).
 
 mod event_backpressure;
 mod hello;

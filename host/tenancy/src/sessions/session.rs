@@ -89,7 +89,7 @@ impl Session {
         }
     }
 
-    /// Who it is, as the kernel says.
+    /// The client as the kernel describes it.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
@@ -184,7 +184,7 @@ impl Session {
     /// A number for an id of the connection manager, which none of its others had.
     ///
     /// # Errors
-    /// `ENOMEM`: all were given. Nobody makes 2^32 of them.
+    /// `ENOMEM`: all were given. No process makes 2^32 of them.
     pub(crate) fn next_cm_id(&mut self) -> Result<u32, Errno> {
         self.last_cm_id = self.last_cm_id.checked_add(1).ok_or(Errno::ENOMEM)?;
         Ok(self.last_cm_id)

@@ -4,9 +4,9 @@ use crate::Entropy;
 
 /// Counts instead of drawing, so that a run can be repeated.
 #[derive(Debug, Default)]
-pub struct Counting(u64);
+pub struct CountingEntropy(u64);
 
-impl Entropy for Counting {
+impl Entropy for CountingEntropy {
     fn next(&mut self) -> u64 {
         // The lower half counts, too: queue pair numbers stay small, where a guess finds them.
         let number = self.0;

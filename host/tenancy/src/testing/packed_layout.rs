@@ -2,7 +2,7 @@
 //! holds them: a second layout, for tests.
 
 use crate::ids::SessionId;
-use crate::memory::file_layout::{FileId, FileRange, Freed, Home, Layout, Placement};
+use crate::memory::file_layout::{FileId, FileRange, FreedPlace, Layout, PageHome, Placement};
 use std::collections::BTreeMap;
 
 /// The first page of a file stays free.
@@ -22,7 +22,7 @@ struct File {
     /// From here on nobody ever had anything.
     unused: u64,
     /// What kind of memory it is.
-    home: Home,
+    home: PageHome,
     /// The lengths of what is in it, by offset.
     taken: BTreeMap<u64, u64>,
 }
@@ -52,7 +52,7 @@ impl File {
 }
 
 impl Layout for Packed {
-    fn place(&mut self, _owner: SessionId, home: Home, length: u64) -> Option<Placement> {
+    fn place(&mut self, _owner: SessionId, home: PageHome, length: u64) -> Option<Placement> {
         for (file, state) in self.files.iter_mut().filter(|(_, state)| state.home == home) {
             if let Some(offset) = state.take(length) {
                 let place = FileRange { file: *file, offset, length };
@@ -67,14 +67,14 @@ impl Layout for Packed {
         Some(Placement { place, new_file: Some(bytes) })
     }
 
-    fn free(&mut self, place: &FileRange) -> Freed {
-        let Some(state) = self.files.get_mut(&place.file) else { return Freed::File };
+    fn free(&mut self, place: &FileRange) -> FreedPlace {
+        let Some(state) = self.files.get_mut(&place.file) else { return FreedPlace::File };
         state.taken.remove(&place.offset);
         if !state.taken.is_empty() {
-            return Freed::Place;
+            return FreedPlace::Place;
         }
         self.files.remove(&place.file);
-        Freed::File
+        FreedPlace::File
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn places_lie_side_by_side_and_are_used_again() {
         let mut layout = Packed::new(0x6000);
-        let mut place = |length| layout.place(SessionId(1), Home::File, length).unwrap();
+        let mut place = |length| layout.place(SessionId(1), PageHome::File, length).unwrap();
         let all = [place(0x2000), place(0x1000), place(0x2000), place(0x9000)];
         let found = all.map(|placed| (placed.place.file, placed.place.offset, placed.new_file));
         let expected = [
@@ -95,16 +95,19 @@ mod tests {
             (2, 0x1000, Some(0xa000)),
         ];
         assert_eq!(found, expected);
-        assert_eq!(layout.free(&all[1].place), Freed::Place);
-        let again = layout.place(SessionId(1), Home::File, 0x1000).unwrap();
+        assert_eq!(layout.free(&all[1].place), FreedPlace::Place);
+        let again = layout.place(SessionId(1), PageHome::File, 0x1000).unwrap();
         assert_eq!(again.place, all[1].place);
-        for (placed, freed) in
-            all.iter().zip([Freed::Place, Freed::Place, Freed::File, Freed::File])
-        {
+        for (placed, freed) in all.iter().zip([
+            FreedPlace::Place,
+            FreedPlace::Place,
+            FreedPlace::File,
+            FreedPlace::File,
+        ]) {
             assert_eq!(layout.free(&placed.place), freed);
         }
         assert_eq!(
-            layout.place(SessionId(1), Home::File, 0x1000).unwrap().place.file,
+            layout.place(SessionId(1), PageHome::File, 0x1000).unwrap().place.file,
             3,
             "never the same name"
         );

@@ -2,7 +2,7 @@
 //! they can know them from what they were told. It must agree with the tables at all times.
 
 use crate::ids::LinkKey;
-use crate::path::Why;
+use crate::path::PathReason;
 use crate::{Action, Arrived, FileId, FileRange, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};
@@ -206,7 +206,7 @@ impl Mirror {
         let qps = vnics.iter().flat_map(|v| &v.processes).flat_map(|process| &process.qps);
         let mut tables: Vec<(Qpn, Qpn)> = qps
             .flat_map(|qp| qp.peers.iter().map(move |peer| (qp.qpn, peer)))
-            .filter(|(_, peer)| peer.why != Why::Survivor)
+            .filter(|(_, peer)| peer.why != PathReason::Survivor)
             .map(|(qpn, peer)| (qpn, peer.qpn))
             .collect();
         let mut clients: Vec<(Qpn, Qpn)> =

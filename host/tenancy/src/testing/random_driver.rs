@@ -3,7 +3,7 @@
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
 use crate::testing::cm_calls;
-use crate::testing::counting_entropy::Counting;
+use crate::testing::counting_entropy::CountingEntropy;
 use crate::testing::packed_layout::Packed;
 use crate::testing::peer_model::Mirror;
 use crate::{
@@ -29,7 +29,7 @@ pub struct Bench {
     pub now: u64,
     /// Pairs of vNICs (from, to) that the network keeps apart.
     pub walls: BTreeSet<(u64, u64)>,
-    /// Between which of these probes stay under way.
+    /// SharedWindow which of these probes stay under way.
     pub silent: BTreeSet<(u64, u64)>,
     /// What is not answered may have been lost in front of us.
     pub flooded: bool,
@@ -94,7 +94,7 @@ impl Bench {
     #[must_use]
     pub fn with_directory(limits: Limits, directory: Box<dyn Directory>) -> Bench {
         let until = 1 + limits.resume_window_ns;
-        let entropy = Box::<Counting>::default();
+        let entropy = Box::<CountingEntropy>::default();
         let mut tenancy = Tenancy::with_directory(limits, entropy, 7, directory);
         // As if there had been one before, which had given out what somebody claims.
         tenancy.inherit(Secret([8, 9]), until);

@@ -1,4 +1,5 @@
-//! Rows of `omniverb status` (`status_rows.rs`), gone through from any place on (`status_cursor.rs`).
+//! Rows of `omniverb status` (`status_rows.rs`), gone through from any place on
+//! (`status_cursor.rs`).
 
 mod status_cursor;
 pub(crate) mod status_rows;

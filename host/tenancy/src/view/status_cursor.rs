@@ -1,6 +1,6 @@
 //! Walks through the rows of the status, from any place on.
 //!
-//! In: a place, as whoever asks had it from the last walk, or made it up; a number of steps. Out:
+//! In: a place, as the caller had it from the last walk, or made it up; a number of steps. Out:
 //! rows, and the place to go on from. Every step is one look-up in an ordered table, so a walk
 //! costs what its steps cost, however much there is; and since nothing is kept between two walks,
 //! nobody can make us keep anything.

@@ -1,10 +1,10 @@
-//! What `omniverb status` shows of the tables: rows, which `status_cursor.rs` goes through from any place
-//! on, so that nobody is shown more at a time than takes a moment.
+//! What `omniverb status` shows of the tables: rows, which `status_cursor.rs` goes through from any
+//! place on, so that nobody is shown more at a time than takes a moment.
 
 use crate::accounts::Kind;
 use crate::ids::{LinkKey, SessionId};
 use crate::links::engine_link::EngineLink;
-use crate::path::{Path, Why};
+use crate::path::{Path, PathReason};
 use crate::policy::policies::Policy;
 use crate::view::StatusRows;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
@@ -77,7 +77,7 @@ pub struct PeerStatus {
     /// How data travels to it.
     pub path: Path,
     /// Why it travels so.
-    pub why: Why,
+    pub why: PathReason,
 }
 
 /// What there is to see, in this order: a vNIC, its processes, of each its queue pairs, of each its

@@ -5,7 +5,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
 use omniverb_tenancy::{
-    Action, Arrived, Channel, Datapath, Limits, Path, Policy, RateLimit, SessionId, Why,
+    Action, Arrived, Channel, Datapath, Limits, Path, PathReason, Policy, RateLimit, SessionId,
 };
 use omniverb_terms::{Errno, Qpn, Service};
 
@@ -53,9 +53,10 @@ fn two_of_which(whose: u64, policy: Policy) -> Bench {
 
 #[test]
 fn one_wish_is_enough_for_the_wire() {
-    for (to_whom, path, why, features) in
-        [(OTHER, Path::Omniverb, Why::Omniverb, 1), (NOBODY, Path::Roce, Why::Unanswered, 0)]
-    {
+    for (to_whom, path, why, features) in [
+        (OTHER, Path::Omniverb, PathReason::Omniverb, 1),
+        (NOBODY, Path::Roce, PathReason::Unanswered, 0),
+    ] {
         for service in [Service::Rc, Service::Uc, Service::Ud] {
             let mut bench = two();
             let a = qp(&mut bench, 1, service);
@@ -123,7 +124,7 @@ fn both_ends_of_a_connection_to_loopback_have_one_address() {
     }
 }
 
-/// The loopback is every vNIC's own: whoever calls itself that has no other's address by it.
+/// The loopback is every vNIC's own: the caller itself that has no other's address by it.
 #[test]
 fn from_loopback_to_another_nobody_has_that_ones_address() {
     let loopback = std::net::Ipv4Addr::LOCALHOST.into();
@@ -151,12 +152,12 @@ fn without_sockets_there_is_no_way() {
 #[test]
 fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
     let reasons = [
-        (1, forwarded(), [Why::Forwarded, Why::PeerForwarded]),
-        (2, forwarded(), [Why::PeerForwarded, Why::Forwarded]),
-        (1, limited(), [Why::Limited, Why::PeerLimited]),
-        (2, limited(), [Why::PeerLimited, Why::Limited]),
-        (1, faulty(), [Why::Faulty, Why::PeerFaulty]),
-        (2, faulty(), [Why::PeerFaulty, Why::Faulty]),
+        (1, forwarded(), [PathReason::Forwarded, PathReason::PeerForwarded]),
+        (2, forwarded(), [PathReason::PeerForwarded, PathReason::Forwarded]),
+        (1, limited(), [PathReason::Limited, PathReason::PeerLimited]),
+        (2, limited(), [PathReason::PeerLimited, PathReason::Limited]),
+        (1, faulty(), [PathReason::Faulty, PathReason::PeerFaulty]),
+        (2, faulty(), [PathReason::PeerFaulty, PathReason::Faulty]),
     ];
     for (whose, policy, [ours, theirs]) in reasons {
         let mut bench = two_of_which(whose, policy);
@@ -193,21 +194,21 @@ fn a_change_of_policy_concerns_new_links_only_and_both_sides_agree() {
     let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
-    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Neighbour)]);
     // One side had made its wish already.
     let (c, d) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(c, 1, d, 2));
     assert_eq!(bench.tenancy.set_policy(vnic(2), limited()).0, 1);
     call(&mut bench, 2, to(d, 2, c, 1));
-    let forwarded = (Path::Forwarded, Why::PeerLimited);
-    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour), forwarded]);
+    let forwarded = (Path::Forwarded, PathReason::PeerLimited);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Neighbour), forwarded]);
     // One side went through the engine before that was no longer necessary.
     let (e, f) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(e, 1, f, 2));
     drop(bench.tenancy.forget_policy(vnic(2)));
     call(&mut bench, 2, to(f, 2, e, 1));
     assert_eq!(engine_links(&bench).len(), 4);
-    assert_eq!(paths(&bench, 2)[2], (Path::Forwarded, Why::PeerThroughEngine));
+    assert_eq!(paths(&bench, 2)[2], (Path::Forwarded, PathReason::PeerThroughEngine));
     bench.end(1);
     bench.end(2);
     assert!(bench.tenancy.is_empty());
@@ -225,8 +226,8 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
         call(&mut bench, wishes[one].0, wishes[one].1);
         call(&mut bench, wishes[other].0, wishes[other].1);
         bench.wait(1_100_000_000);
-        assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
-        assert_eq!(paths(&bench, 2), [(Path::Omniverb, Why::OneWay)]);
+        assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Unanswered)]);
+        assert_eq!(paths(&bench, 2), [(Path::Omniverb, PathReason::OneWay)]);
         assert!(engine_links(&bench).iter().all(|link| link.within.is_none()));
     }
     // Datagrams need one direction.
@@ -234,7 +235,7 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
     bench.walls.insert((2, 1));
     let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 1, to(a, 1, b, 2));
-    assert_eq!(paths(&bench, 1), [(Path::Omniverb, Why::OneWay)]);
+    assert_eq!(paths(&bench, 1), [(Path::Omniverb, PathReason::OneWay)]);
 }
 
 #[test]
@@ -338,14 +339,14 @@ fn forged_and_replayed_replies_gain_nothing() {
         assert!(tenancy.probe_replied(id, (right, at), 1, now).is_empty());
         assert!(tenancy.probe_arrived(id, (ip(1), at), now).is_empty());
     }
-    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+    assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Unanswered)]);
     // What was answered once is not answered again by who comes later.
     let b = qp(&mut bench, 2, Service::Rc);
     let id = probe_of(&mut bench, 2, to(b, 2, Qpn(77), NOBODY));
     let actions = bench.tenancy.probe_replied(id, (right, vnic(2)), 1, now);
     bench.carry_out(actions);
     assert!(bench.tenancy.probe_unanswered(id, now).is_empty());
-    assert_eq!(paths(&bench, 2), [(Path::Omniverb, Why::Omniverb)]);
+    assert_eq!(paths(&bench, 2), [(Path::Omniverb, PathReason::Omniverb)]);
 }
 
 #[test]
@@ -358,7 +359,7 @@ fn nobody_waits_for_the_way_of_datagrams() {
     assert!(engine_links(&bench).is_empty());
     let there = Connected { qpn: a, ready: 1 };
     assert_eq!(call_once(&mut bench, 1, to(a, 1, Qpn(77), NOBODY)), Some(there.into()));
-    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+    assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Unanswered)]);
     bench.end(1);
     bench.end(2);
     assert!(bench.tenancy.is_empty());

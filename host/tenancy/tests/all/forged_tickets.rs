@@ -3,7 +3,7 @@
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::Why;
+use omniverb_tenancy::PathReason;
 use omniverb_tenancy::testing::random_driver::Bench;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
@@ -53,8 +53,8 @@ fn is_recorded(bench: &Bench) -> bool {
     let status = bench.tenancy.status(None);
     let qps = status.iter().flat_map(|v| &v.processes).flat_map(|p| &p.qps);
     let peers = qps.flat_map(|qp| qp.peers.iter().map(|peer| (qp.qpn, peer.qpn, peer.why)));
-    let found: Vec<_> = peers.filter(|(.., why)| *why == Why::Survivor).collect();
-    found.contains(&(A, B, Why::Survivor)) && found.contains(&(B, A, Why::Survivor))
+    let found: Vec<_> = peers.filter(|(.., why)| *why == PathReason::Survivor).collect();
+    found.contains(&(A, B, PathReason::Survivor)) && found.contains(&(B, A, PathReason::Survivor))
 }
 
 #[test]

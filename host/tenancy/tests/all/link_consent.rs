@@ -4,7 +4,7 @@ use crate::support::{self, *};
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Limits, Path, Why};
+use omniverb_tenancy::{Action, Limits, Path, PathReason};
 use omniverb_terms::{Qpn, Service};
 use std::net::IpAddr;
 
@@ -125,7 +125,7 @@ fn a_moment_of_silence_is_forgiven() {
         bench.walls.clear();
         pass(&mut bench, PERIOD + 200_000_000);
     }
-    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Neighbour)]);
 }
 
 /// A machine that is busy answers late, and now and then not at all.
@@ -145,7 +145,7 @@ fn who_answers_the_second_time_is_forgiven_each_time() {
         bench.walls.clear();
         pass(&mut bench, 3_000_000_000);
     }
-    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Neighbour)]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn forwarded_and_surviving_links_need_consent_as_well() {
         let survived = ConnectQp { resume: RESUME_LINK, ..to(Qpn(own), session, Qpn(peer), other) };
         call(&mut bench, session, survived);
     }
-    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Survivor)]);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Survivor)]);
     let policy = omniverb_tenancy::Policy {
         datapath: omniverb_tenancy::Datapath::Forwarded,
         ..Default::default()
@@ -243,7 +243,7 @@ fn a_flood_hides_a_wall_for_a_while_and_not_for_ever() {
     for _ in 0..3 {
         bench.walls.insert((1, 2));
         pass(&mut bench, 6 * PERIOD);
-        assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+        assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Neighbour)]);
         bench.walls.clear();
         pass(&mut bench, PERIOD);
     }
@@ -268,7 +268,7 @@ fn uninvited_links_spend_no_questions_of_who_did_not_ask_for_them() {
     pass(&mut bench, 12 * PERIOD);
     assert!(!told(&mut bench, 1).contains(&parted(a, b)));
     assert!(!told(&mut bench, 2).contains(&parted(b, a)));
-    assert_eq!(paths(&bench, 2), [(Path::Direct, Why::Neighbour)]);
+    assert_eq!(paths(&bench, 2), [(Path::Direct, PathReason::Neighbour)]);
 }
 
 /// Nobody was asked: that says nothing of the network, for a while.
@@ -282,6 +282,6 @@ fn what_could_not_be_asked_is_no_miss() {
     bench.silent.insert((1, 3));
     bench.walls.insert((1, 3));
     pass(&mut bench, 5 * PERIOD);
-    assert_eq!(paths(&bench, 2), [(Path::Direct, Why::Neighbour)]);
+    assert_eq!(paths(&bench, 2), [(Path::Direct, PathReason::Neighbour)]);
     bench.silent.clear();
 }

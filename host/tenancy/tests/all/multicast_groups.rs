@@ -5,7 +5,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_tenancy::testing::random_driver::{Bench, vnic};
-use omniverb_tenancy::{Action, Limits, Path, Reach, VnicAddress, Why};
+use omniverb_tenancy::{Action, Limits, Path, PathReason, Reach, VnicAddress};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -43,7 +43,7 @@ fn a_link_of_its_own_brings_what_is_sent_to_a_group() {
     let remote: IpAddr = Ipv4Addr::new(239, 1, 2, 1).into();
     assert_eq!((link.underlay.remote, link.underlay.local), (remote, gid(1).address()));
     assert_eq!((link.ready.peer_qpn, link.ready.engine), (peer, 1));
-    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Group)]);
+    assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Group)]);
     assert_ne!(attached(&mut bench, 1, a, group(2)), peer);
     // A process that has lost the link asks for it anew; one is what it counts as.
     bench.told.clear();
@@ -88,7 +88,7 @@ fn who_sends_to_a_group_asks_nobody() {
     bench.told.clear();
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn::MULTICAST, 2) };
     assert!(matches!(call_once(&mut bench, 1, named), Some(Message::Connected(_))));
-    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Group)]);
+    assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Group)]);
     assert_eq!(engine_links(&bench).len(), 1);
 }
 

@@ -8,7 +8,7 @@ use omniverb_session::page_rights::{self, Trust};
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::random_driver::{Bench, exercise, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Path, Policy, PtraceDomain, Why,
+    Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Path, PathReason, Policy, PtraceDomain,
 };
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
@@ -367,7 +367,7 @@ fn links_survive_a_restart_if_both_ends_do() {
     let status = bench.tenancy.status(Some(vnic(2)));
     let peer = &status[0].processes[0].qps[0].peers[0];
     assert_eq!((peer.qpn, peer.vnic.as_deref()), (Qpn(a), Some("net-1")));
-    assert_eq!((peer.path, peer.why), (Path::Direct, Why::Survivor));
+    assert_eq!((peer.path, peer.why), (Path::Direct, PathReason::Survivor));
     let message = RegMr { pd: 1, access: READ, addr: 0, length: 1, rkey: Rkey(42), reserved: 0 };
     let answer = call(&mut bench, 2, message);
     assert_eq!(answer, Some(MrRegistered { rkey: Rkey(42), reserved: 0 }.into()));

@@ -7,7 +7,8 @@ use omniverb_session::body::*;
 use omniverb_session::page_rights::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use omniverb_tenancy::testing::random_driver::{Bench, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Home, MemoryFacts, Neighbour, Occasion, PairWindows, Policy,
+    Action, Adoption, Arrived, Channel, GrantOccasion, MemoryFacts, Neighbour, PageHome,
+    PairWindows, Policy,
 };
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
@@ -37,7 +38,12 @@ fn way(bench: &mut Bench, one: (u64, u64), other: (u64, u64)) -> Way {
 }
 
 /// Where the owner is asked to have pages, if they are not there, or why it is not asked.
-fn ask(bench: &mut Bench, from: u64, way: Way, rkey: Rkey) -> Result<(u64, Option<Home>), Errno> {
+fn ask(
+    bench: &mut Bench,
+    from: u64,
+    way: Way,
+    rkey: Rkey,
+) -> Result<(u64, Option<PageHome>), Errno> {
     bench.told.clear();
     let (qpn, peer_qpn) = way;
     let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 };
@@ -68,7 +74,7 @@ fn granted(
     (from, owner): (u64, u64),
     way: Way,
     rkey: Rkey,
-) -> Result<(Option<Home>, u32), Errno> {
+) -> Result<(Option<PageHome>, u32), Errno> {
     let (token, home) = ask(bench, from, way, rkey)?;
     adopted(bench, owner, token);
     let uses = bench.told.iter().find_map(|action| match action {
@@ -88,9 +94,9 @@ fn close(bench: &mut Bench, session: u64, (qpn, peer_qpn): Way) {
     call(bench, session, DisconnectQp { qpn, peer_qpn });
 }
 
-fn his(number: u64) -> Home {
+fn his(number: u64) -> PageHome {
     let neighbour = Neighbour { proof: [1, 4, number, 9], uid: 0 };
-    Home::Pair { machine: vnic(2), neighbour }
+    PageHome::Pair { machine: vnic(2), neighbour }
 }
 
 fn ends(mut bench: Bench, sessions: std::ops::RangeInclusive<u64>) {
@@ -118,7 +124,7 @@ fn who_is_granted_pages_first_decides_where_they_are() {
     assert_eq!(ask(&mut bench, 5, here, rkey), Err(Errno::EAGAIN));
     close(&mut bench, 3, other);
     assert_eq!(taken(&mut bench, 1), 1, "the last one of the machine's has gone");
-    assert_eq!(granted(&mut bench, (5, 1), here, rkey), Ok((Some(Home::File), uses)));
+    assert_eq!(granted(&mut bench, (5, 1), here, rkey), Ok((Some(PageHome::File), uses)));
     let again = way(&mut bench, (2, 2), (1, 1));
     assert_eq!(ask(&mut bench, 2, again, rkey), Err(Errno::EAGAIN));
     let next = mr(&mut bench, 1, 1, BOTH);
@@ -132,7 +138,7 @@ fn pages_of_a_machine_s_process_are_lent_to_each_neighbour_in_his_own_window() {
     let (one, other) = (way(&mut bench, (1, 1), (2, 2)), way(&mut bench, (4, 3), (2, 2)));
     let inside = way(&mut bench, (3, 2), (2, 2));
     let rkeys = [(); 3].map(|()| mr(&mut bench, 2, 1, BOTH));
-    let ways = [(1, one, his(1)), (4, other, his(3)), (3, inside, Home::Window)];
+    let ways = [(1, one, his(1)), (4, other, his(3)), (3, inside, PageHome::Window)];
     for ((session, way, home), rkey) in ways.into_iter().zip(rkeys) {
         assert_eq!(granted(&mut bench, (session, 2), way, rkey), Ok((Some(home), BOTH)));
         for (session, way, other) in ways {
@@ -256,13 +262,13 @@ fn who_cannot_be_told_of_pages_has_not_got_them_unless_he_had_them_before() {
         occasion
     };
     assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
-    assert_eq!(fails(&mut bench), Occasion::First);
+    assert_eq!(fails(&mut bench), GrantOccasion::First);
     assert!(bench.told.iter().any(is_freed));
     assert_eq!(taken(&mut bench, 1), 1);
     // It had them by the same link.
     assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
     assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((None, BOTH)));
-    assert_eq!(fails(&mut bench), Occasion::Again);
+    assert_eq!(fails(&mut bench), GrantOccasion::Again);
     assert_eq!(taken(&mut bench, 1), 0);
     close(&mut bench, 2, way);
     assert_eq!(taken(&mut bench, 1), 1);
@@ -469,7 +475,7 @@ fn two_machines_lend_each_other_pages_in_the_window_that_is_in_both() {
             let windows = PairWindows { given, this, ..PairWindows::default() };
             bench.tenancy.set_pair_windows(vnic(number), windows);
         }
-        let home = Home::Pair { machine: vnic(whose), neighbour: machine(3 - whose) };
+        let home = PageHome::Pair { machine: vnic(whose), neighbour: machine(3 - whose) };
         for (from, owner) in [(1, 2), (2, 1)] {
             let way = way(&mut bench, (from, from), (owner, owner));
             let rkey = mr(&mut bench, owner, 1, BOTH);

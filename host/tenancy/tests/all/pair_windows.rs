@@ -3,7 +3,7 @@
 use crate::support::*;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, vnic};
-use omniverb_tenancy::{Neighbour, PairWindows, Path, Policy, Why};
+use omniverb_tenancy::{Neighbour, PairWindows, Path, PathReason, Policy};
 use omniverb_terms::{Qpn, Service};
 
 /// vNIC 2 is a machine's, sessions 2 and 3 are its processes; 1 and 4, 5 are others.
@@ -47,11 +47,11 @@ fn who_comes_first_has_the_window_and_nobody_else_does() {
             // Of two pages of a bell the second is the machine's.
             assert_eq!(end.ready.bell_side, u32::from(end.session.0 == 2), "{end:?}");
         }
-        assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Pair)]);
+        assert_eq!(paths(&bench, 1), [(Path::Direct, PathReason::Pair)]);
         assert_eq!(bench.tenancy.pair_links(vnic(2)), 1);
         let (a, b) = pair(&mut bench, (4, 3), (2, 2), service);
         assert_eq!(links(&bench).len(), 1, "another one");
-        assert_eq!(paths(&bench, 3), [(Path::Forwarded, Why::PairsTaken)]);
+        assert_eq!(paths(&bench, 3), [(Path::Forwarded, PathReason::PairsTaken)]);
         assert_eq!(engine_links(&bench).len(), 2, "{a:?} {b:?}");
         // Also another process of the same, with another of the machine's.
         pair(&mut bench, (3, 2), (5, 1), service);
@@ -94,7 +94,7 @@ fn a_full_window_is_gone_around() {
         pair(&mut bench, (1, 1), (2, 2), Service::Rc);
     }
     assert_eq!((links(&bench).len(), engine_links(&bench).len()), (2, 4));
-    assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+    assert!(paths(&bench, 1).contains(&(Path::Forwarded, PathReason::PairFull)));
     let given = [(neighbour(1, 0), 1)].into();
     bench.tenancy.set_pair_windows(vnic(2), PairWindows { given, ..PairWindows::default() });
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
@@ -111,7 +111,7 @@ fn a_place_is_free_when_the_daemon_has_counted_and_not_before() {
     call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: b });
     pair(&mut bench, (5, 1), (3, 2), Service::Rc);
     assert_eq!(links(&bench).len(), before, "of a room for one");
-    assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+    assert!(paths(&bench, 1).contains(&(Path::Forwarded, PathReason::PairFull)));
     bench.tenancy.check_accounts();
     for (room, expected) in [(0, before), (1, before + 1)] {
         let given = [(neighbour(1, 0), room)].into();
@@ -129,8 +129,8 @@ fn a_place_is_free_when_the_daemon_has_counted_and_not_before() {
 /// A vNIC has as many users as it likes, and a window does not come back.
 #[test]
 fn the_last_window_is_not_for_who_has_one() {
-    let direct = (Path::Direct, Why::Pair);
-    for (free, expected) in [(2, direct), (1, (Path::Forwarded, Why::PairsTaken))] {
+    let direct = (Path::Direct, PathReason::Pair);
+    for (free, expected) in [(2, direct), (1, (Path::Forwarded, PathReason::PairsTaken))] {
         let given = [(neighbour(1, 1000), 4)].into();
         let mut bench =
             bench_of_machine(PairWindows { free, room: 4, given, ..Default::default() });
@@ -149,13 +149,13 @@ fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {
         let mut bench = bench_of_machine(PairWindows { given, ..PairWindows::default() });
         pair(&mut bench, (1, 1), (2, 2), Service::Rc);
         assert!(links(&bench).is_empty());
-        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PairsTaken)]);
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PairsTaken)]);
     }
     // Of whom nobody can tell whether it is he.
     let mut bench = bench_of_machine(fresh(2, 4));
     bench.introduce(1, 0);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
-    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerMachine)]);
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn datagrams_that_a_machine_did_not_ask_for_take_no_window_of_it() {
     let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 1, to(a, 1, b, 2));
     assert!(links(&bench).is_empty());
-    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerMachine)]);
     // Its own process asks.
     let (c, d) = (qp(&mut bench, 4, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 2, to(d, 2, c, 3));
     assert_eq!(links(&bench).len(), 1);
-    assert_eq!(paths(&bench, 3), [(Path::Direct, Why::Pair)]);
+    assert_eq!(paths(&bench, 3), [(Path::Direct, PathReason::Pair)]);
     // From now on both may.
     let (e, f) = (qp(&mut bench, 4, Service::Ud), qp(&mut bench, 3, Service::Ud));
     call(&mut bench, 4, to(e, 3, f, 2));
@@ -183,11 +183,11 @@ fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
     let policy = Policy { datapath: forwarded, ..bench.tenancy.policy(vnic(1)) };
     let _ = bench.tenancy.set_policy(vnic(1), policy);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
-    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::Forwarded)]);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::Forwarded)]);
     let actions = bench.tenancy.forget_pair_windows(vnic(2));
     bench.carry_out(actions);
     pair(&mut bench, (4, 3), (2, 2), Service::Rc);
-    assert_eq!(paths(&bench, 3), [(Path::Forwarded, Why::PeerMachine)]);
+    assert_eq!(paths(&bench, 3), [(Path::Forwarded, PathReason::PeerMachine)]);
     assert!(links(&bench).is_empty());
 }
 
@@ -220,16 +220,16 @@ fn wanted(bench: &mut Bench) -> Vec<[omniverb_terms::VnicId; 2]> {
 fn machines_go_by_the_engine_where_no_window_can_be_in_both() {
     let cases = [
         // Of whom nobody can tell which machine they are; where nothing can be plugged in.
-        ([fresh(2, 4), fresh(2, 4)], Why::Machine),
-        ([known(1, 1), PairWindows { this: None, ..known(2, 1) }], Why::Machine),
+        ([fresh(2, 4), fresh(2, 4)], PathReason::Machine),
+        ([known(1, 1), PairWindows { this: None, ..known(2, 1) }], PathReason::Machine),
         (
             [known(1, 1), known(2, 1)].map(|windows| PairWindows { may_join: false, ..windows }),
-            Why::Machine,
+            PathReason::Machine,
         ),
         // Only one has a window for it, and the other has no place for that.
-        ([known(1, 1), PairWindows { may_join: false, ..known(2, 0) }], Why::PairsTaken),
-        ([known(1, 0), known(2, 0)], Why::PairsTaken),
-        ([known(1, 1), known(2, 0)], Why::PairLater),
+        ([known(1, 1), PairWindows { may_join: false, ..known(2, 0) }], PathReason::PairsTaken),
+        ([known(1, 0), known(2, 0)], PathReason::PairsTaken),
+        ([known(1, 1), known(2, 0)], PathReason::PairLater),
     ];
     for (windows, why) in cases {
         let mut bench = bench_of_two(windows);
@@ -281,7 +281,11 @@ fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
         both[owner as usize - 1] = coming;
         let mut bench = bench_of_two(both);
         pair(&mut bench, (1, 1), (2, 2), service);
-        assert_eq!(paths(&bench, 1)[0], (Path::Forwarded, Why::PairLater), "not yet in both");
+        assert_eq!(
+            paths(&bench, 1)[0],
+            (Path::Forwarded, PathReason::PairLater),
+            "not yet in both"
+        );
         let here = PairWindows { given: given(2), ..known(owner, 0) };
         bench.tenancy.set_pair_windows(vnic(owner), here);
         for count in 1..=2 {
@@ -293,12 +297,12 @@ fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
                 assert_eq!(end.ready.bell_side, u32::from(end.session.0 == owner), "{end:?}");
             }
         }
-        assert!(paths(&bench, other).contains(&(Path::Direct, Why::Pair)));
+        assert!(paths(&bench, other).contains(&(Path::Direct, PathReason::Pair)));
         assert_eq!([1, 2].map(|number| bench.tenancy.pair_links(vnic(number))), [2, 2]);
         bench.tenancy.check_accounts();
         pair(&mut bench, (1, 1), (2, 2), service);
         assert_eq!(links(&bench).len(), 2);
-        assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+        assert!(paths(&bench, 1).contains(&(Path::Forwarded, PathReason::PairFull)));
         // One of them is parted with, its links are there for another moment.
         let actions = bench.tenancy.forget_pair_windows(vnic(other));
         bench.carry_out(actions);
@@ -320,5 +324,5 @@ fn what_is_one_machine_s_is_not_given_to_another() {
     let mut bench = bench_of_two([PairWindows { given, ..known(1, 0) }, known(2, 0)]);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
     assert!(links(&bench).is_empty());
-    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PairsTaken)]);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PairsTaken)]);
 }

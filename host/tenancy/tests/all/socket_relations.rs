@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Datapath, Policy, Unrelated, Why};
+use omniverb_tenancy::{Action, Datapath, PathReason, Policy, RelationRefusal};
 
 const PERIOD: u64 = 10_000_000_000;
 
@@ -17,7 +17,11 @@ fn bench_of(sessions: &[u64]) -> Bench {
 }
 
 /// Asks for a relation between the addresses of two numbers in two vNICs.
-fn relate(bench: &mut Bench, number: u64, ends: [(u64, u64); 2]) -> Vec<Result<(), Unrelated>> {
+fn relate(
+    bench: &mut Bench,
+    number: u64,
+    ends: [(u64, u64); 2],
+) -> Vec<Result<(), RelationRefusal>> {
     let ends = ends.map(|(at, address)| (vnic(at), ip(address)));
     let actions = bench.tenancy.relate(number, ends, bench.now);
     bench.carry_out(actions);
@@ -25,7 +29,7 @@ fn relate(bench: &mut Bench, number: u64, ends: [(u64, u64); 2]) -> Vec<Result<(
 }
 
 /// What was said of one since this was asked last.
-fn verdicts(bench: &mut Bench, number: u64) -> Vec<Result<(), Unrelated>> {
+fn verdicts(bench: &mut Bench, number: u64) -> Vec<Result<(), RelationRefusal>> {
     let verdict = |action: &Action| match action {
         Action::Related { number: of, verdict } if *of == number => Some(*verdict),
         _ => None,
@@ -46,12 +50,12 @@ fn two_who_have_their_addresses_may_and_nobody_who_says_so() {
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     assert_eq!(relate(&mut bench, 2, [(2, 2), (1, 1)]), [Ok(())], "either way");
     // Whose address it is not.
-    let not_its = [Err(Unrelated::NotItsAddress)];
+    let not_its = [Err(RelationRefusal::NotItsAddress)];
     assert_eq!(relate(&mut bench, 3, [(1, 1), (3, 2)]), not_its);
     assert_eq!(relate(&mut bench, 4, [(1, 3), (2, 2)]), not_its);
     // A vNIC that nobody has, and one alone.
-    assert_eq!(relate(&mut bench, 5, [(1, 1), (5, 5)]), [Err(Unrelated::Gone)]);
-    assert_eq!(relate(&mut bench, 6, [(1, 1), (1, 1)]), [Err(Unrelated::Gone)]);
+    assert_eq!(relate(&mut bench, 5, [(1, 1), (5, 5)]), [Err(RelationRefusal::Gone)]);
+    assert_eq!(relate(&mut bench, 6, [(1, 1), (1, 1)]), [Err(RelationRefusal::Gone)]);
 }
 
 /// Two have the same address: the network says whose it is.
@@ -71,7 +75,7 @@ fn an_address_that_two_have_is_whose_the_network_says() {
         bench.carry_out(actions);
     }
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
-    assert_eq!(relate(&mut bench, 2, [(1, 1), (3, 2)]), [Err(Unrelated::NotThere)]);
+    assert_eq!(relate(&mut bench, 2, [(1, 1), (3, 2)]), [Err(RelationRefusal::NotThere)]);
 }
 
 #[test]
@@ -79,7 +83,7 @@ fn what_an_administrator_wants_seen_is_not_and_what_is_ends() {
     let mut bench = bench_of(&[1, 2]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     set(&mut bench, 2, Policy { datapath: Datapath::Forwarded, ..Policy::default() });
-    let forwarded = Err(Unrelated::Policy(Why::PeerForwarded));
+    let forwarded = Err(RelationRefusal::Policy(PathReason::PeerForwarded));
     assert_eq!(verdicts(&mut bench, 1), [forwarded]);
     assert_eq!(relate(&mut bench, 2, [(1, 1), (2, 2)]), [forwarded]);
     set(&mut bench, 2, Policy::default());
@@ -87,7 +91,7 @@ fn what_an_administrator_wants_seen_is_not_and_what_is_ends() {
     // An operator ends all of a vNIC's links.
     let actions = bench.tenancy.disconnect_vnic(vnic(1));
     bench.carry_out(actions);
-    assert_eq!(verdicts(&mut bench, 3), [Err(Unrelated::Gone)]);
+    assert_eq!(verdicts(&mut bench, 3), [Err(RelationRefusal::Gone)]);
 }
 
 #[test]
@@ -96,7 +100,7 @@ fn it_ends_with_a_vnic_and_with_the_consent_of_the_network() {
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     assert_eq!(relate(&mut bench, 2, [(1, 1), (3, 3)]), [Ok(())]);
     bench.end(3);
-    assert_eq!(verdicts(&mut bench, 2), [Err(Unrelated::Gone)]);
+    assert_eq!(verdicts(&mut bench, 2), [Err(RelationRefusal::Gone)]);
     for _ in 0..30 {
         bench.wait(PERIOD / 10);
     }
@@ -105,7 +109,7 @@ fn it_ends_with_a_vnic_and_with_the_consent_of_the_network() {
     for _ in 0..100 {
         bench.wait(PERIOD / 10);
     }
-    assert_eq!(verdicts(&mut bench, 1), [Err(Unrelated::NotThere)]);
+    assert_eq!(verdicts(&mut bench, 1), [Err(RelationRefusal::NotThere)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::support::{self, *};
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, vnic};
-use omniverb_tenancy::{Limits, Path, Policy, RateLimit, Why};
+use omniverb_tenancy::{Limits, Path, PathReason, Policy, RateLimit};
 use omniverb_terms::{Qpn, Service};
 
 /// vNIC number 4 of the bench is another Omniverb's; 9 is nobody's.
@@ -37,7 +37,7 @@ fn strangers_reach_datagram_queue_pairs_within_a_quota() {
     }
     let made: Vec<_> = engine_links(&bench).iter().map(|link| link.ready.peer_qpn).collect();
     assert_eq!(made, [50, 51, 52].map(Qpn), "each once, and not too many at once");
-    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Stranger); 3]);
+    assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Stranger); 3]);
     // Later the oldest makes room.
     bench.told.clear();
     bench.wait(2_000_000_000);
@@ -74,9 +74,9 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     stranger(&mut bench, a, Qpn(77), NOBODY);
     assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (1, 0));
     let to_a = [
-        (Path::Direct, Why::Neighbour),
-        (Path::Omniverb, Why::Omniverb),
-        (Path::Roce, Why::Stranger),
+        (Path::Direct, PathReason::Neighbour),
+        (Path::Omniverb, PathReason::Omniverb),
+        (Path::Roce, PathReason::Stranger),
     ];
     let mut found = paths(&bench, 1);
     found.sort_by_key(|(path, _)| path.name());
@@ -88,8 +88,8 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     call(&mut bench, 2, to(d, 2, c, 1));
     call(&mut bench, 1, to(c, 1, Qpn(78), OTHER));
     assert_eq!(detached(&bench), [(c, d)]);
-    assert!(paths(&bench, 1)[3..].contains(&(Path::Direct, Why::Neighbour)));
-    assert!(paths(&bench, 1)[3..].contains(&(Path::Omniverb, Why::Omniverb)));
+    assert!(paths(&bench, 1)[3..].contains(&(Path::Direct, PathReason::Neighbour)));
+    assert!(paths(&bench, 1)[3..].contains(&(Path::Omniverb, PathReason::Omniverb)));
     // In the end a stranger's link goes, but not one of somebody who is known.
     call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: Qpn(77) });
     assert_eq!(detached(&bench), [(c, d), (a, Qpn(77))], "both of that number");
@@ -109,7 +109,7 @@ fn forwarded_datagrams_come_back_through_the_engine() {
     call(&mut bench, 2, to(b, 2, a, 1));
     stranger(&mut bench, a, b, 2);
     assert!(engine_links(&bench).len() == 2 && engine_links(&bench)[1].within.is_some());
-    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerLimited)]);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerLimited)]);
     // The same numbers from another address: through the network, if at all.
     let c = qp(&mut bench, 1, Service::Ud);
     call(&mut bench, 2, to(b, 2, c, 1));

@@ -5,7 +5,7 @@ use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};
+use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, PathReason, SessionId};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// vNIC 2 is a machine's, which says that it has address 5 as well.
@@ -27,14 +27,14 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
         call(&mut bench, 2, to(b, 2, a, 1));
         let made = engine_links(&bench);
         assert!(made.len() == 2 && made.iter().all(|link| link.within.is_some()), "{made:?}");
-        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
-        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Machine)]);
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerMachine)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, PathReason::Machine)]);
         assert!(links(&bench).is_empty());
         let (c, d) = (qp(&mut bench, 2, service), qp(&mut bench, 3, service));
         call(&mut bench, 2, to(c, 2, d, 2));
         call(&mut bench, 3, to(d, 2, c, 2));
         assert_eq!(links(&bench).len(), 1);
-        assert!(paths(&bench, 2).contains(&(Path::Direct, Why::SameMachine)));
+        assert!(paths(&bench, 2).contains(&(Path::Direct, PathReason::SameMachine)));
         // Nobody else is granted its pages.
         let rkey = mr(&mut bench, 2, 1, 6);
         let ask =

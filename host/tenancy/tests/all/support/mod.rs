@@ -7,7 +7,7 @@ use omniverb_tenancy::testing::packed_layout::Packed;
 use omniverb_tenancy::testing::random_driver::{self, Bench, vnic};
 use omniverb_tenancy::{
     Access, Action, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd, MemoryFacts,
-    Path, SessionId, Why,
+    Path, PathReason, SessionId,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
@@ -47,8 +47,8 @@ pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
     )
 }
 
-/// A bench some of whose vNICs are virtual machines: so introduced or, in `restricted_access.rs`, as
-/// the directory says.
+/// A bench some of whose vNICs are virtual machines: so introduced or, in `restricted_access.rs`,
+/// as the directory says.
 pub fn bench_of_machines(numbers: &[u64]) -> Bench {
     if RESTRICTED_ACCESS {
         let guests = opaque_directory::Guests(Access::Window, numbers.to_vec());
@@ -201,7 +201,7 @@ pub fn detached(bench: &Bench) -> Vec<(Qpn, Qpn)> {
 }
 
 /// The paths of a vNIC's queue pairs, in the order of their numbers.
-pub fn paths(bench: &Bench, number: u64) -> Vec<(Path, Why)> {
+pub fn paths(bench: &Bench, number: u64) -> Vec<(Path, PathReason)> {
     let status = bench.tenancy.status(Some(vnic(number)));
     let processes = status.iter().flat_map(|vnic| &vnic.processes);
     let peers = processes.flat_map(|process| &process.qps).flat_map(|qp| &qp.peers);
