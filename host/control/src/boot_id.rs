@@ -5,7 +5,7 @@
 //! in the ledger, for the next daemon: what its processes had when there was another one before
 //! comes back then.
 
-use crate::ledger::Ledger;
+use crate::window_ledger::Ledger;
 
 /// What is known of one machine.
 #[derive(Debug)]

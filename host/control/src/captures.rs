@@ -2,8 +2,8 @@
 //! writes them down.
 
 use crate::engine::{PacketQueue, Recorder, Summary};
-use crate::memory::{Memory, Source};
-use crate::vnic_holds::Hold;
+use crate::shared_memory::{Memory, Source};
+use crate::vnic_references::Hold;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_sys::Access;
 use omniverb_tenancy::{SessionId, TracedEnd, VnicId};

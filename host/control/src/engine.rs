@@ -3,7 +3,7 @@
 //! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
 //! names the engine's own types.
 
-use crate::memory::{Memory, Shared};
+use crate::shared_memory::{Memory, Shared};
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
     Memory as Kept, Recipient as Addressed, Settings, recorder,

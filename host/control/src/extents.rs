@@ -5,9 +5,9 @@
 //! up from a client. What is checked of one is checked on our own descriptor. Which extent is where
 //! the tables decide, but for the place that a piece has in its window. A piece that nobody is
 //! granted any more is not forgotten with that: whoever was told of it has it until he lets go of
-//! it (`loans.rs`).
+//! it (`piece_loans.rs`).
 
-use crate::memory::Memory;
+use crate::shared_memory::Memory;
 use omniverb_sys::Extent;
 use omniverb_tenancy::{FileId, FileRange, MemoryFacts, Neighbour, SessionId};
 use std::collections::HashMap;

@@ -1,15 +1,15 @@
 //! The virtual machines that are attached: their doors, by which sessions of their processes are
 //! made, and their windows. A machine is attached as long as its door is open.
 
-mod shared;
+mod shared_pair_windows;
 
-pub(crate) use shared::{InBoth, Offer};
+pub(crate) use shared_pair_windows::{InBoth, Offer};
 
 use crate::boot_id::BootId;
-use crate::pairs::Pairs;
-use crate::pieces::Pieces;
-use crate::ram::Ram;
-use crate::vnic_holds::Hold;
+use crate::pair_windows::Pairs;
+use crate::window_pieces::Pieces;
+use crate::guest_memory::Ram;
+use crate::vnic_references::Hold;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::udp_socket::Port;

@@ -3,7 +3,7 @@
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.
 
-use crate::tally::{Bytes, Taken, Tally, Token};
+use crate::live_count::{Bytes, Taken, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_sys::deferred_close::Bin;

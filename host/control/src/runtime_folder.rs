@@ -5,7 +5,7 @@
 //! serving this socket" has one answer, and two daemons started at once cannot both win.
 
 use crate::errors::{PATH_BYTES_MAX, StartError};
-use crate::lock::{self, LastHolder};
+use crate::instance_lock::{self, LastHolder};
 use omniverb_sys::seqpacket::{self, Listener};
 use rustix::fs::{FileType, lstat};
 use rustix::process::geteuid;
@@ -66,7 +66,7 @@ impl RuntimeFolder {
         if folder_of(files) != folder_of(path) {
             make_folder(folder_of(files), Audience::Owner)?;
         }
-        let (lock, last) = lock::take(path, files)?;
+        let (lock, last) = instance_lock::take(path, files)?;
         remove_stale(path, last)?;
         let mode = match audience {
             Audience::Everybody => 0o666,

@@ -1,7 +1,7 @@
 //! Holds the settings of a daemon.
 
-use crate::allow::Allow;
-use crate::totals::Totals;
+use crate::allowed_processes::Allow;
+use crate::memory_limits::Totals;
 use crate::watchdog::SignOfLife;
 use omniverb_sys::helper_process::Helpers;
 use omniverb_sys::thread_watchdog::Pulses;

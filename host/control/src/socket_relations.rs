@@ -5,7 +5,7 @@
 //! an RDMA device there: its addresses are read, and the network is asked who has whose. So it is
 //! found by a process in it, opened, and has a session of its own in the tables.
 
-use crate::vnic_holds::Hold;
+use crate::vnic_references::Hold;
 use omniverb_broker::daemon_messages::Place;
 use omniverb_tenancy::{RelationEnd, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -248,7 +248,7 @@ impl SocketRelations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vnic_holds;
+    use crate::vnic_references;
     use omniverb_tenancy::VnicId;
 
     fn places(one: u64, other: u64) -> [Place; 2] {
@@ -262,7 +262,7 @@ mod tests {
     /// The first has ended when it is looked for, the second has too many vNICs.
     #[test]
     fn a_namespace_is_sought_by_the_next_process() {
-        let (mut related, left) = (SocketRelations::default(), vnic_holds::Left::default());
+        let (mut related, left) = (SocketRelations::default(), vnic_references::Left::default());
         for number in 1..=4 {
             assert!(related.add(number, places(7, 7 + number)));
         }
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_namespace_is_sought_once_and_let_go_of_with_its_last_pair() {
-        let (mut related, left) = (SocketRelations::default(), vnic_holds::Left::default());
+        let (mut related, left) = (SocketRelations::default(), vnic_references::Left::default());
         assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));
         assert!(!related.add(2, places(7, 7)), "within one nobody asks");
         let first = related.join(1, 7, 5, process()).unwrap().number;

@@ -2,15 +2,15 @@
 //! namespaces), and how far their sockets of UDP port 4791 are.
 //!
 //! The registry, and what is kept of the attachment, go by who has a vNIC open at once
-//! (`vnic_holds.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
+//! (`vnic_references.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
 
-use crate::attached::Attached;
-use crate::evidence::Evidence;
+use crate::attachment::Attached;
+use crate::attachment_identity::Evidence;
 use crate::helper_queue::Subject;
 use crate::helper_requests::HelperRequests;
-use crate::port::{Closed, VnicPort, Wanted};
-use crate::registry::{News, Registry};
-use crate::vnic_holds::{Hold, Left, WeakHold};
+use crate::roce_port::{Closed, VnicPort, Wanted};
+use crate::vnic_registry::{News, Registry};
+use crate::vnic_references::{Hold, Left, WeakHold};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};

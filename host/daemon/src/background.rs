@@ -3,7 +3,7 @@
 //! The caller does not become its parent: a program that `omniverb run` turns into must not find a
 //! child it never started.
 
-use crate::places::{files, socket};
+use crate::paths::{files, socket};
 use anyhow::{Context, bail};
 use omniverb_sys::{fd_inheritance, seqpacket as unix};
 use omniverbd_arguments::Arguments;

@@ -1,8 +1,8 @@
 //! The configuration file. Every key is optional; an unknown one is an error, so that a misspelt
 //! quota is not silently no quota.
 
-use crate::allow::AllowTable;
-use crate::vnics::{self, VnicTable};
+use crate::allow_table::AllowTable;
+use crate::vnic_tables::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::{Allow, Level, Totals};
 use omniverb_formats::address_range::{MOST, Range};
@@ -42,9 +42,9 @@ pub(crate) struct Configuration {
     allow: Option<AllowTable>,
     watchdog_seconds: Option<u32>,
     memory_max_mib: Option<u64>,
-    #[serde(deserialize_with = "vnics::optional_datapath")]
+    #[serde(deserialize_with = "vnic_tables::optional_datapath")]
     datapath: Option<Datapath>,
-    #[serde(deserialize_with = "vnics::optional_adoption")]
+    #[serde(deserialize_with = "vnic_tables::optional_adoption")]
     adoption: Option<Adoption>,
     vnic: VnicTable,
     process: Process,

@@ -2,12 +2,12 @@
 //! hands over to `omniverb_control`.
 #![forbid(unsafe_code)]
 
-mod allow;
+mod allow_table;
 mod background;
 mod configuration;
-mod notify;
-mod places;
-mod vnics;
+mod service_manager;
+mod paths;
+mod vnic_tables;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -22,7 +22,7 @@ use omniverb_sys::deferred_close::{DISPOSER, dispose};
 use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::{sd_notify, signalfd};
 use omniverbd_arguments::{Arguments, LogLevel};
-use places::{files, operator_socket, socket};
+use paths::{files, operator_socket, socket};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -122,7 +122,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         helpers: Helpers::Program(OWN_PROGRAM.into()),
         unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },
         watchdog: configuration.watchdog(),
-        sign_of_life: notify::sign_of_life(),
+        sign_of_life: service_manager::sign_of_life(),
         ..Settings::default()
     };
     let level =

@@ -2,7 +2,7 @@
 
 use crate::outbox::Letter;
 use crate::server::Server;
-use crate::server::parts::Delivery;
+use crate::server::subsystems::Delivery;
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Arrived, Channel, SessionId};

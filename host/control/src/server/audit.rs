@@ -1,7 +1,7 @@
 //! Writes lines of the audit.
 
 use crate::reactor::Timer;
-use crate::server::parts::AuditLines;
+use crate::server::subsystems::AuditLines;
 use omniverb_sys::clock;
 use omniverb_tenancy::{Audited, LinkEvent};
 use std::fmt::{Display, Write};

@@ -7,7 +7,7 @@ use crate::journal::Level;
 use crate::operators::Call;
 use crate::outbox::Letter;
 use crate::server::Server;
-use crate::server::parts::EnginePorts;
+use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Captured, Message};

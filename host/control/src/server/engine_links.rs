@@ -2,10 +2,10 @@
 
 use crate::client::Origin;
 use crate::journal::Level;
-use crate::memory::Shared;
-use crate::port::PAUSE;
+use crate::shared_memory::Shared;
+use crate::roce_port::PAUSE;
 use crate::reactor::Timer;
-use crate::server::parts::EnginePorts;
+use crate::server::subsystems::EnginePorts;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::Carried;
 use omniverb_sys::udp_socket::Port;

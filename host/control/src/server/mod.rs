@@ -2,47 +2,47 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
-//! [`identify`], [`operators`], [`machines`], [`pairs`], [`packets`], [`engine_links`] and
-//! [`helper`] take what comes in, the tables decide, [`execute`] does what they decided,
+//! [`identify`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`], [`engine_links`] and
+//! [`helper_answers`] take what comes in, the tables decide, [`execute_actions`] does what they decided,
 //! [`disconnection`] ends what is to end. What several parts do together has those of them that it
-//! needs ([`parts`]).
+//! needs ([`subsystems`]).
 
 mod accept;
 mod audit;
 mod captures;
 mod disconnection;
 mod engine_links;
-mod execute;
-mod helper;
+mod execute_actions;
+mod helper_answers;
 mod identify;
 mod machines;
 mod operators;
-mod packets;
+mod control_packets;
 mod page_loans;
-mod pairs;
-mod parts;
-mod ram;
-mod sockets;
+mod pair_windows;
+mod subsystems;
+mod guest_memory;
+mod broker_questions;
 mod start;
 mod status;
 mod vnics;
 
-use crate::arrivals::Arrivals;
+use crate::unidentified_connections::Arrivals;
 use crate::audit::Audit;
-use crate::broker::Broker;
+use crate::socket_broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counters::Counters;
-use crate::departed::Departed;
+use crate::departed_processes::Departed;
 use crate::engine::Packets;
 use crate::extents::Extents;
 use crate::helper_requests::HelperRequests;
-use crate::idle::Idle;
+use crate::idle_exit::Idle;
 use crate::journal::Journal;
 use crate::machines::Machines;
 use crate::operators::Operators;
-use crate::probes::{Due, Probes};
-use crate::ram::Pins;
+use crate::handshake_probes::{Due, Probes};
+use crate::guest_memory::Pins;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
 use crate::socket_relations::SocketRelations;

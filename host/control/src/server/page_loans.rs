@@ -1,7 +1,7 @@
 //! Hands out memory for granted pages.
 //!
 //! What of it is in which window the tables decide (`PageHome`). Whoever is told of a piece of one
-//! has it until he says that he has let go of it, or has ended (`loans.rs`).
+//! has it until he says that he has let go of it, or has ended (`piece_loans.rs`).
 
 use crate::client::Origin;
 use crate::extents::{Lending, SharedBy};

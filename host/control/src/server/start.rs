@@ -1,30 +1,30 @@
 //! Starts a daemon: makes its parts, in the order in which that is safe.
 
-use crate::allow::Admission;
-use crate::arrivals::Arrivals;
-use crate::attached::Attached;
+use crate::allowed_processes::Admission;
+use crate::unidentified_connections::Arrivals;
+use crate::attachment::Attached;
 use crate::audit::Audit;
-use crate::broker::Broker;
+use crate::socket_broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counters::Counters;
-use crate::departed::Departed;
+use crate::departed_processes::Departed;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::extents::Extents;
 use crate::helper_requests::HelperRequests;
-use crate::idle::Idle;
+use crate::idle_exit::Idle;
 use crate::journal::{Journal, Level};
 use crate::listener::Listener;
 use crate::machines::Machines;
-use crate::mappings;
+use crate::mapping_limit;
 use crate::operators::Operators;
-use crate::probes::Probes;
-use crate::ram::Pins;
+use crate::handshake_probes::Probes;
+use crate::guest_memory::Pins;
 use crate::reactor::Reactor;
-use crate::registry::Registry;
+use crate::vnic_registry::Registry;
 use crate::runtime_folder::RuntimeFolder;
-use crate::secret;
+use crate::ticket_secret;
 use crate::server::Server;
 use crate::settings::{Settings, Unwanted};
 use crate::socket_relations::SocketRelations;
@@ -196,7 +196,7 @@ fn fit(limits: &mut Limits, queued_descriptors: usize) {
     // Every extent is a descriptor of ours.
     limits.extents = limits.extents.min(queued_descriptors);
     // Every link to the engine is a mapping of ours, and every process has some.
-    limits.fit_mappings(mappings::allowed());
+    limits.fit_mappings(mapping_limit::allowed());
 }
 
 /// The tables of a daemon, which go on where the last one at this place ended. `files`: what the
@@ -214,17 +214,17 @@ fn tables(
     if settings.has_audit {
         tenancy.begin_audit();
     }
-    let found = secret::take(files);
+    let found = ticket_secret::take(files);
     if let Some(error) = found.problem {
         let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
         journal.log(Level::Warning, text);
     }
     // Where there was no daemon before, nothing can have survived it.
     let window = match found.source {
-        secret::Source::Inherited => settings.limits.resume_window_ns,
-        secret::Source::Drawn => 0,
+        ticket_secret::Source::Inherited => settings.limits.resume_window_ns,
+        ticket_secret::Source::Drawn => 0,
     };
-    tenancy.count(secret::count(files));
+    tenancy.count(ticket_secret::count(files));
     tenancy.inherit(found.secret, now.saturating_add(window));
     Tables::new(tenancy)
 }

@@ -3,8 +3,8 @@
 use crate::counters::{self, Slot};
 use crate::engine::QpCounters;
 use crate::policy::datapath_name;
-use crate::port::VnicPort;
-use crate::server::parts::StatusRows;
+use crate::roce_port::VnicPort;
+use crate::server::subsystems::StatusRows;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};

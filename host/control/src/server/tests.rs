@@ -1,8 +1,8 @@
 //! A vNIC that no network namespace is: who has it, what is set for it, and whom it is linked with.
 
 use super::*;
-use crate::arrivals::Arrival;
-use crate::attached::Attached;
+use crate::unidentified_connections::Arrival;
+use crate::attachment::Attached;
 use crate::journal::{Form, Level};
 use crate::runtime_folder::{Audience, RuntimeFolder};
 use crate::settings::Settings;
@@ -186,7 +186,7 @@ fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
 fn many_pairs_of_sockets_end_at_once() {
     const PAIRS: u64 = 4000;
     let mut bench = Bench::new("double-pairs");
-    let left = crate::vnic_holds::Left::default();
+    let left = crate::vnic_references::Left::default();
     let address = |namespace| Address { namespace, address: [10, 9, 0, 1].into() };
     for number in 1..=PAIRS {
         let server = &mut bench.server;

@@ -1,12 +1,12 @@
 //! Serves what an operator asks about vNICs: their datapaths, limits and faults.
 
-use crate::evidence::Evidence;
+use crate::attachment_identity::Evidence;
 use crate::journal::Level;
 use crate::policy::{changed, datapath_name, shown};
-use crate::port::Wanted;
-use crate::registry::News;
-use crate::server::parts::EnginePorts;
-use crate::server::parts::StatusRows;
+use crate::roce_port::Wanted;
+use crate::vnic_registry::News;
+use crate::server::subsystems::EnginePorts;
+use crate::server::subsystems::StatusRows;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;
 use omniverb_tenancy::VnicId;
@@ -65,7 +65,7 @@ impl EnginePorts<'_> {
     }
 
     /// The tables are told who is new, and who is no more: when somebody came, or has let go of
-    /// what he [had open](crate::vnic_holds::Hold).
+    /// what he [had open](crate::vnic_references::Hold).
     pub(super) fn tell_registered(&mut self) {
         for news in self.vnics.news() {
             match news {

@@ -1,6 +1,6 @@
 //! Real sockets, one network namespace: pairing, death, grants, quotas, garbage.
 
-use crate::support::remote::Remote;
+use crate::support::client_process::Remote;
 use crate::support::*;
 use omniverb_control::{Audience, RuntimeFolder, Settings, StartError};
 use omniverb_session::Message;

@@ -7,10 +7,10 @@
 //! there is no place for another: what is put there then is another file.
 
 use crate::foreign_windows::ForeignWindows;
-use crate::ledger::Ledger;
-use crate::memory::{Memory, Shared};
-use crate::pieces::{PAGE, Pieces, Place};
-use crate::window_keeper::WindowKeeper;
+use crate::window_ledger::Ledger;
+use crate::shared_memory::{Memory, Shared};
+use crate::window_pieces::{PAGE, Pieces, Place};
+use crate::machine_supervisor::WindowKeeper;
 use omniverb_ring::BellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;

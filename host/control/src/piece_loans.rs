@@ -5,7 +5,7 @@
 //! is told meanwhile it cannot have answered. A process that says nothing has it as long as it
 //! lives. What it says is about its own part in a piece: nobody else's ends by that.
 
-use crate::pieces::{Piece, Pieces};
+use crate::window_pieces::{Piece, Pieces};
 use omniverb_session::body;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -96,8 +96,8 @@ impl<T> Loans<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Ledger;
-    use crate::pieces::PAGE;
+    use crate::window_ledger::Ledger;
+    use crate::window_pieces::PAGE;
     use omniverb_session::pair_window;
     use omniverb_sys::deferred_close::Bin;
     use omniverb_sys::memfd;

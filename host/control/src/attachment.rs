@@ -2,10 +2,10 @@
 //! stands here: what tells one from others, and what the helper is given to look into it. A second
 //! kind needs another line in each of these, and somebody who says what its addresses are.
 
-use crate::evidence::{Attachment, Evidence};
+use crate::attachment_identity::{Attachment, Evidence};
 use crate::helper_queue::Enclosed;
 use crate::machines::Machine;
-use crate::memory::Source;
+use crate::shared_memory::Source;
 use omniverb_sys::netns::Namespace;
 use std::io;
 use std::sync::Arc;

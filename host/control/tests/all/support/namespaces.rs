@@ -1,7 +1,7 @@
 //! Network namespaces with wires between them.
 
 use super::*;
-use crate::support::remote::Remote;
+use crate::support::client_process::Remote;
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

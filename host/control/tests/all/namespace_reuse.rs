@@ -1,7 +1,7 @@
 //! The kernel gives inode numbers of network namespaces out again. What was said of one namespace,
 //! by whatever name, is not said of the next.
 
-use crate::support::net::{Net, is_root};
+use crate::support::namespaces::{Net, is_root};
 use crate::support::operator::{Operator, name};
 use crate::support::*;
 use omniverb_control::Settings;

@@ -6,7 +6,7 @@
 //! whenever its keeper waits, by whichever daemon.
 
 use super::{Machines, Record};
-use crate::pieces::Place;
+use crate::window_pieces::Place;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::{Neighbour, SessionId};
 use std::collections::BTreeSet;

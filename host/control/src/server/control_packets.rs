@@ -5,9 +5,9 @@
 
 use crate::engine::{Event, handshake};
 use crate::journal::Level;
-use crate::port::VnicPort;
+use crate::roce_port::VnicPort;
 use crate::server::Server;
-use crate::server::parts::EnginePorts;
+use crate::server::subsystems::EnginePorts;
 use crate::vnics::Vnics;
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::Port;

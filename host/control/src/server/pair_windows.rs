@@ -7,15 +7,15 @@
 
 use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
-use crate::ledger::Ledger;
+use crate::window_ledger::Ledger;
 use crate::machines::{InBoth, Wanted};
-use crate::memory::Shared;
-use crate::pairs::Pair;
-use crate::pieces::{PAGE, Pieces, Place};
+use crate::shared_memory::Shared;
+use crate::pair_windows::Pair;
+use crate::window_pieces::{PAGE, Pieces, Place};
 use crate::reactor::Timer;
 use crate::server::Server;
-use crate::server::parts::PairWindows;
-use crate::window_keeper::WindowKeeper;
+use crate::server::subsystems::PairWindows;
+use crate::machine_supervisor::WindowKeeper;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{

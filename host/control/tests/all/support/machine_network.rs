@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 use super::machine::Machine;
-use super::net::Net;
+use super::namespaces::Net;
 use omniverb_sys::proxied_udp::{Head, MESSAGE_MAX};
 use omniverb_sys::seqpacket;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -40,7 +40,7 @@ impl Remote {
         };
         command.args([
             "--exact",
-            "support::remote::remote_client",
+            "support::client_process::remote_client",
             "--nocapture",
             "--test-threads=1",
         ]);

@@ -2,9 +2,9 @@
 
 use crate::engine::Row;
 use crate::journal::Level;
-use crate::ram::Ram;
+use crate::guest_memory::Ram;
 use crate::server::Server;
-use crate::server::parts::Guests;
+use crate::server::subsystems::Guests;
 use omniverb_session::body::Adopted;
 use omniverb_session::operator::AttachMemory;
 use omniverb_session::pinned_pages::Refused;

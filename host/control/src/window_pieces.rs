@@ -10,7 +10,7 @@
 //! afresh.
 
 use crate::leaked_pieces::{Left, Retired};
-use crate::ledger::{Ledger, State};
+use crate::window_ledger::{Ledger, State};
 use omniverb_session::body;
 use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::{Extent, lock};

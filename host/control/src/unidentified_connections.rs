@@ -1,7 +1,7 @@
 //! The tenants' door, and connections of processes that came through it and are not identified yet.
 //! Bounded; over the bound whoever has the most of them loses the oldest.
 
-use crate::allow::Admission;
+use crate::allowed_processes::Admission;
 use crate::journal::Journal;
 use crate::listener::Listener;
 use omniverb_fairness::{Holder, Holders};

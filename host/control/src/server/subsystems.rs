@@ -1,8 +1,8 @@
 //! Parts of the [`Server`] that work together: each has what it needs, and nothing else.
 
-use crate::arrivals::Arrivals;
+use crate::unidentified_connections::Arrivals;
 use crate::audit::Audit;
-use crate::broker::Broker;
+use crate::socket_broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counters::Counters;
@@ -11,8 +11,8 @@ use crate::extents::Extents;
 use crate::helper_requests::HelperRequests;
 use crate::journal::Journal;
 use crate::machines::Machines;
-use crate::probes::Probes;
-use crate::ram::Pins;
+use crate::handshake_probes::Probes;
+use crate::guest_memory::Pins;
 use crate::reactor::Reactor;
 use crate::server::Server;
 use crate::socket_relations::SocketRelations;

@@ -5,7 +5,7 @@
 //! here and never given again, and what follows from the evidence alone: name, node GUID, proof.
 //! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
 
-use crate::evidence::{Attachment, Evidence};
+use crate::attachment_identity::{Attachment, Evidence};
 use crate::vnic_names::{Marks, guid, inode_in, name};
 use omniverb_tenancy::{Access, Identity, VnicId};
 use omniverb_terms::Errno;

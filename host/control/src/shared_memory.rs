@@ -6,7 +6,7 @@
 //! said (decision 0036).
 
 use crate::outbox::{Letter, Parcel};
-use crate::pieces::{Piece, Pieces, Place};
+use crate::window_pieces::{Piece, Pieces, Place};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
@@ -218,7 +218,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Ledger;
+    use crate::window_ledger::Ledger;
     use omniverb_sys::deferred_close::Bin;
 
     #[test]
