@@ -4,10 +4,10 @@
 //!
 //! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
 
-mod carry;
+mod carried_sockets;
 mod dma;
 mod inputs;
-mod light;
+mod light_connections;
 mod ring;
 mod rsocket;
 
@@ -36,29 +36,29 @@ mod world;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
-#[path = "../../host/daemon/src/allow.rs"]
-mod allow;
+#[path = "../../host/daemon/src/allow_table.rs"]
+mod allow_table;
 #[allow(dead_code)]
 #[path = "../../host/daemon/src/configuration.rs"]
 mod configuration;
 #[allow(dead_code)]
-#[path = "../../host/daemon/src/vnics.rs"]
-mod vnics;
+#[path = "../../host/daemon/src/vnic_tables.rs"]
+mod vnic_tables;
 
 // What is said at QEMU's monitor, which is part of another.
 #[allow(dead_code)]
-#[path = "../../tools/omniverb/src/vm/monitor.rs"]
-mod monitor;
+#[path = "../../tools/omniverb/src/vm/qemu_monitor.rs"]
+mod qemu_monitor;
 
 // What QEMU says to who maps memory into a machine.
 #[allow(dead_code)]
-#[path = "../../tools/omniverb/src/vm/vhost.rs"]
-mod vhost;
+#[path = "../../tools/omniverb/src/vm/vhost_user.rs"]
+mod vhost_user;
 
-pub use carry::{carry, gateway, offers};
+pub use carried_sockets::{carry, gateway, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
-pub use light::light;
+pub use light_connections::light;
 pub use ring::ring_consumer;
 pub use rsocket::rsocket_peer;
 
@@ -104,7 +104,7 @@ pub fn link_records(bytes: &[u8]) {
 /// What QEMU says at its monitor while a window is plugged in, in pieces of any size: it is said so
 /// much only, all of it whole lines, and the window's file goes along once.
 pub fn qemu_monitor(bytes: &[u8]) {
-    use monitor::{Beside, Next, Talk};
+    use qemu_monitor::{Beside, Next, Talk};
     let Some((step, said)) = bytes.split_first() else { return };
     let (mut talk, mut asked, mut files) = (Talk::new(60, 8 << 20), 0, 0);
     for piece in said.chunks(usize::from(*step) + 1) {
@@ -126,7 +126,7 @@ pub fn qemu_monitor(bytes: &[u8]) {
 /// What QEMU says to a device that is played, a message after the other: each is answered once at
 /// most, by a message of the same kind; and what is said to be an answer to the device's requests.
 pub fn qemu_vhost(bytes: &[u8]) {
-    use vhost::{Change, Device, HEAD_BYTES, Head, State};
+    use vhost_user::{Change, Device, HEAD_BYTES, Head, State};
     for change in [Change::Map, Change::Unmap] {
         if let Some(answer) = bytes.first_chunk() {
             let _ = change.is_done(answer);

@@ -1,7 +1,7 @@
 //! Both ends of a ring against an other end that writes anything anywhere.
 
 use crate::script::Script;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{BellPage, Consumer, Producer, UserMemory, Window, WordMemory};
 
 /// The bytes choose a ring's size and then what its hostile end writes and when the honest ends

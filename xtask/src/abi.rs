@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::elf::{self, Export};
-use crate::library::{self, Library};
+use crate::libraries::{self, Library};
+use crate::library_symbols::{self, Export};
 use crate::symbols::Table;
-use crate::{gate, glibc, matrix, probe};
+use crate::{glibc, matrix, socket_functions, symbol_probe};
 
 /// Where programs and libraries are that are loaded with ours.
 const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
@@ -18,8 +18,8 @@ const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"
 /// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
     matrix::check_current()?;
-    library::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
-    gate::run()
+    libraries::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
+    socket_functions::run()
 }
 
 fn check(of: &Library) -> Result<()> {
@@ -29,10 +29,10 @@ fn check(of: &Library) -> Result<()> {
         bail!("{} is missing; run `cargo xtask dist` first", library.display());
     }
     let table = Table::read(of)?;
-    let exported = elf::exports(&library)?;
+    let exported = library_symbols::exports(&library)?;
     let expected = expected(&table);
     same(&exported, &expected)?;
-    let nodes = elf::nodes(&library)?;
+    let nodes = library_symbols::nodes(&library)?;
     for node in table.nodes.keys().chain(table.own.iter().map(|own| &own.node)) {
         if !nodes.contains(node) {
             bail!("the library does not define the node {node}");
@@ -44,12 +44,12 @@ fn check(of: &Library) -> Result<()> {
     } else {
         println!("no installed one to compare with");
     }
-    let (major, minor) = elf::glibc_floor(&library)?.newest;
+    let (major, minor) = library_symbols::glibc_floor(&library)?.newest;
     if (major, minor) > glibc::WANTED {
         bail!("the library needs glibc {major}.{minor}, more than {:?}", glibc::WANTED);
     }
     println!("needs glibc {major}.{minor}");
-    probe::check(&table, &library)?;
+    symbol_probe::check(&table, &library)?;
     println!("what is not offered answers as the table says");
     programs_load(of)
 }
@@ -91,7 +91,7 @@ fn same(exported: &BTreeSet<Export>, expected: &BTreeSet<Export>) -> Result<()> 
 /// Every default symbol of another such library must be there, in the same node.
 fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
     let names: BTreeSet<_> = exported.iter().map(|e| (&e.name, &e.node)).collect();
-    let theirs = elf::exports(other)?;
+    let theirs = library_symbols::exports(other)?;
     let missing: Vec<_> = theirs
         .iter()
         .filter(|e| e.default && !names.contains(&(&e.name, &e.node)))
@@ -110,8 +110,8 @@ fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
 fn programs_load(of: &Library) -> Result<()> {
     let library = of.built();
     let mut checked = 0;
-    for file in elf::users_of(of.soname, &FOLDERS)? {
-        let with_ours = linked(&file, Some(&library::folder()))?;
+    for file in library_symbols::users_of(of.soname, &FOLDERS)? {
+        let with_ours = linked(&file, Some(&libraries::folder()))?;
         if !with_ours.contains(&format!("=> {}", library.display())) {
             continue;
         }

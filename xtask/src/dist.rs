@@ -11,14 +11,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
-use crate::interposed;
-use crate::library::{self, Library};
+use crate::libraries::{self, Library};
+use crate::library_symbols;
+use crate::license_notices;
 use crate::manual;
-use crate::notices;
-use crate::run::{cargo, output, replace, root, run as execute, target_directory};
+use crate::preload_names;
+use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
 /// The library that shows programs the files of their device.
@@ -49,12 +49,12 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     copy_suppressions()?;
     copy_files()?;
     // Only packages need them.
-    if let Err(error) = notices::write() {
+    if let Err(error) = license_notices::write() {
         eprintln!("no dist/NOTICES: {error:#}");
     }
-    library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
+    libraries::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()?;
-    interposed::build()
+    preload_names::build()
 }
 
 /// What is installed as it is: from where, into which folder of dist/.
@@ -130,7 +130,7 @@ fn build_paths() -> Result<()> {
     std::fs::create_dir_all(&work)?;
     let (linked, jumps) = (work.join(PATHS), work.join("paths-glibc.S"));
     glibc::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
-    if elf::glibc_floor(&linked)?.newest > glibc::WANTED {
+    if library_symbols::glibc_floor(&linked)?.newest > glibc::WANTED {
         bail!("{PATHS} needs a newer glibc than {:?}", glibc::WANTED);
     }
     replace(&linked, &root().join("dist/lib").join(PATHS))
@@ -174,13 +174,13 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     let linked = work.join(library.soname);
     glibc::link_with_jumps(&linked, &parts.jumps, || link(library, &linked, &parts, debug))?;
 
-    let folder = library::folder();
+    let folder = libraries::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &library.built())?;
     let plain = folder.join(library.plain);
     std::fs::remove_file(&plain).ok();
     std::os::unix::fs::symlink(library.soname, &plain).context(library.plain)?;
-    library::report(library.soname)
+    libraries::report(library.soname)
 }
 
 /// Every line of the table that needs a function has one, and every function has such a line.
@@ -188,7 +188,7 @@ fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) 
     let wanted = table.wanted_functions();
     let mut defined = BTreeSet::new();
     for part in parts {
-        defined.extend(elf::functions(part)?);
+        defined.extend(library_symbols::functions(part)?);
     }
     if let Some(function) = wanted.iter().find(|function| !defined.contains(*function)) {
         bail!("symbols.toml wants {function}, which nothing defines");
@@ -237,7 +237,7 @@ fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> 
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
     cc.args(&parts.objects).arg(&parts.archive);
-    cc.args(library.beside.iter().map(|beside| library::folder().join(beside)));
+    cc.args(library.beside.iter().map(|beside| libraries::folder().join(beside)));
     cc.arg(format!("-Wl,--version-script={}", parts.script.display()));
     cc.arg(format!("-Wl,-soname,{}", library.soname));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);

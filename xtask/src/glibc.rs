@@ -14,9 +14,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::elf::{Floor, glibc_floor, parse_version};
 use crate::exports::{Machine, jump};
-use crate::run::output;
+use crate::library_symbols::{Floor, glibc_floor, parse_version};
+use crate::run_program::output;
 
 /// RHEL 8 and Debian 10 have it; so does everything newer.
 pub(crate) const WANTED: (u32, u32) = (2, 28);

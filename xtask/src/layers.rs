@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::modules::{File, Modules, Name};
-use crate::run::{metadata, root};
+use crate::module_uses::{File, Modules, Name};
+use crate::run_program::{metadata, root};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -213,7 +213,7 @@ fn folder_of(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::Layers;
-    use crate::modules::parse;
+    use crate::module_uses::parse;
     use std::collections::{BTreeMap, BTreeSet};
 
     fn layers() -> Layers {

@@ -1,33 +1,33 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
 mod abi;
-mod bools;
+mod bool_names;
 mod budgets;
 mod constants;
 mod dist;
+mod document_numbers;
 mod documents;
-mod elf;
+mod empty_doc_comments;
 mod environment;
+mod explained_phrases;
 mod exports;
-mod follow;
-mod gate;
 mod glibc;
-mod interposed;
 mod layers;
-mod library;
+mod libraries;
+mod library_symbols;
+mod license_notices;
 mod links;
 mod manual;
 mod matrix;
-mod modules;
-mod notices;
-mod numbers;
-mod phrases;
-mod probe;
-mod promises;
+mod module_uses;
+mod preload_names;
+mod rdma_core_release;
+mod readme_promises;
 mod readmes;
-mod run;
+mod run_program;
+mod socket_functions;
+mod symbol_probe;
 mod symbols;
-mod thin;
 mod tidy;
 
 use std::process::ExitCode;
@@ -55,12 +55,12 @@ fn main() -> ExitCode {
     let flags: Vec<&str> = words.collect();
     let result = match task {
         "dist" => dist::run(&flags),
-        "abi" => run::no_flags(&flags).and_then(|()| abi::run()),
-        "follow" => follow::run(&flags),
-        "man" => run::no_flags(&flags).and_then(|()| manual::write(&[])),
+        "abi" => run_program::no_flags(&flags).and_then(|()| abi::run()),
+        "follow" => rdma_core_release::run(&flags),
+        "man" => run_program::no_flags(&flags).and_then(|()| manual::write(&[])),
         "matrix" => matrix::run(&flags),
-        "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
-        "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),
+        "layers" => run_program::no_flags(&flags).and_then(|()| layers::run()),
+        "tidy" => run_program::no_flags(&flags).and_then(|()| tidy::run()),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

@@ -1,6 +1,6 @@
 //! Writes the man pages and shell completions of the programs into dist/share, by `deploy/manual`.
 
-use crate::run::{cargo, root, run as execute};
+use crate::run_program::{cargo, root, run as execute};
 use anyhow::Result;
 
 /// `cargo xtask man`; `profile` is what cargo is told of how to build.

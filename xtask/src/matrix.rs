@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 
-use crate::library;
-use crate::run::root;
+use crate::libraries;
+use crate::run_program::root;
 use crate::symbols::{Status, Table};
 
 /// Writes the page, or with `--check` compares it.
@@ -29,7 +29,7 @@ pub(crate) fn check_current() -> Result<()> {
 }
 
 fn whole_page() -> Result<String> {
-    Ok(page(&Table::read(&library::VERBS)?, &Table::read(&library::CONNECTIONS)?))
+    Ok(page(&Table::read(&libraries::VERBS)?, &Table::read(&libraries::CONNECTIONS)?))
 }
 
 fn check(page: &str) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::documents::has_words;
 use crate::layers::Layers;
-use crate::run::root;
+use crate::run_program::root;
 
 const LINES: [&str; 6] =
     ["In:", "Out:", "May use:", "Must not use:", "Where tested:", "Start reading at:"];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::library::Library;
+use crate::libraries::Library;
 
 /// The whole table.
 #[derive(Deserialize)]

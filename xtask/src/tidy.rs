@@ -10,9 +10,12 @@ use anyhow::{Context, Result, bail};
 use crate::constants::Constants;
 use crate::environment::Variables;
 use crate::layers::Layers;
-use crate::run::{output, root};
+use crate::run_program::{output, root};
 use crate::symbols::Table;
-use crate::{bools, budgets, documents, library, links, numbers, phrases, promises, readmes, thin};
+use crate::{
+    bool_names, budgets, document_numbers, documents, empty_doc_comments, explained_phrases,
+    libraries, links, readme_promises, readmes,
+};
 
 const WARN_LINES: usize = 400;
 const FAIL_LINES: usize = 600;
@@ -42,7 +45,7 @@ pub(crate) fn run() -> Result<()> {
         // Neither deleted files nor pictures are text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         check_file(name, &text, &mut faults, &mut warnings);
-        bools::faults(name, &text, &mut faults)?;
+        bool_names::faults(name, &text, &mut faults)?;
     }
     readmes::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;
@@ -87,7 +90,7 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut V
         if RIDDLES.iter().any(|begins| first.starts_with(begins)) {
             faults.push(format!("{name}:1: a module says first what it does, as \"Counts ...\""));
         }
-        let thin = thin::thin(text).into_iter();
+        let thin = empty_doc_comments::thin(text).into_iter();
         let said = |(number, words)| format!("{name}:{number}: {words:?} says nothing");
         faults.extend(thin.map(said));
     }
@@ -124,7 +127,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
             let text = read(name)?;
             faults.extend(documents::faults(name, &text, names, &targets));
             faults.extend(documents::chain_faults(name, &text, names, &|file| read(file).ok()));
-            faults.extend(numbers::faults(name, &text, &constants));
+            faults.extend(document_numbers::faults(name, &text, &constants));
             if *name == "docs/budgets.md" {
                 faults.extend(budgets::faults(name, &text, &constants));
             }
@@ -161,8 +164,8 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let said = documents::first_column(&readme, "| target");
     documents::same("fuzz/README.md", &said, &listed, faults);
     let readme = read("README.md")?;
-    for library in [&library::VERBS, &library::CONNECTIONS] {
-        faults.extend(promises::faults(&readme, &Table::read(library)?));
+    for library in [&libraries::VERBS, &libraries::CONNECTIONS] {
+        faults.extend(readme_promises::faults(&readme, &Table::read(library)?));
     }
     let index = read("docs/decisions/README.md")?;
     let pages = names.iter().filter_map(|name| name.strip_prefix("docs/decisions/0"));
@@ -179,19 +182,28 @@ fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let page = "docs/user/troubleshooting.md";
     let guide = read(page)?;
     for name in names.iter().filter(|name| name.starts_with("tools/omniverb/src/doctor/")) {
-        faults.extend(phrases::faults(page, &guide, &phrases::findings(name, &read(name)?)?));
+        faults.extend(explained_phrases::faults(
+            page,
+            &guide,
+            &explained_phrases::findings(name, &read(name)?)?,
+        ));
     }
     for name in ["host/tenancy/src/path.rs", "sockets/formats/src/listing.rs"] {
-        faults.extend(phrases::faults(page, &guide, &phrases::reasons(&read(name)?, "=>")));
+        faults.extend(explained_phrases::faults(
+            page,
+            &guide,
+            &explained_phrases::reasons(&read(name)?, "=>"),
+        ));
     }
     let page = "docs/reference/configuration.md";
     let example = read("deploy/omniverbd.toml")?;
     let keys: Vec<String> =
-        phrases::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
-    faults.extend(phrases::faults(page, &read(page)?, &keys));
+        explained_phrases::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
+    faults.extend(explained_phrases::faults(page, &read(page)?, &keys));
     let page = "deploy/manual/pages/omniverbd.toml.5";
-    let explained = phrases::bold_words(&read(page)?);
-    let missing = phrases::keys(&example).into_iter().filter(|key| !explained.contains(*key));
+    let explained = explained_phrases::bold_words(&read(page)?);
+    let missing =
+        explained_phrases::keys(&example).into_iter().filter(|key| !explained.contains(*key));
     faults.extend(missing.map(|key| format!("{page} does not explain {key}")));
     Ok(())
 }

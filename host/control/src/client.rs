@@ -1,11 +1,11 @@
 //! One connected process: its sockets, what waits to be sent, its statistics area.
 
+use crate::live_count::{Bytes, Tally};
+use crate::outbox::{Letter, Outbox, Sent};
 use crate::piece_loans::Loans;
 use crate::shared_memory::{Memory, Shared, Source};
-use crate::outbox::{Letter, Outbox, Sent};
-use crate::window_pieces::Piece;
-use crate::live_count::{Bytes, Tally};
 use crate::vnic_references::Hold;
+use crate::window_pieces::Piece;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::deferred_close::Bin;

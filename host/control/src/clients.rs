@@ -6,11 +6,11 @@
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
 use crate::client::{Client, Origin, Queued};
-use crate::shared_memory::{Memory, Shared, Source};
+use crate::live_count::{Bytes, Tally};
 use crate::outbox::{Letter, Parcel, Sent};
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Unwanted;
-use crate::live_count::{Bytes, Tally};
+use crate::shared_memory::{Memory, Shared, Source};
 use crate::wakeup::Wakeup;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_session::body::{Extent, LetGo};

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
-pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row, handshake};
+pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row, handshake_datagram};
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;

@@ -6,10 +6,10 @@ mod shared_pair_windows;
 pub(crate) use shared_pair_windows::{InBoth, Offer};
 
 use crate::boot_id::BootId;
-use crate::pair_windows::Pairs;
-use crate::window_pieces::Pieces;
 use crate::guest_memory::Ram;
+use crate::pair_windows::Pairs;
 use crate::vnic_references::Hold;
+use crate::window_pieces::Pieces;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::udp_socket::Port;

@@ -7,13 +7,13 @@
 //! there is no place for another: what is put there then is another file.
 
 use crate::foreign_windows::ForeignWindows;
-use crate::window_ledger::Ledger;
-use crate::shared_memory::{Memory, Shared};
-use crate::window_pieces::{PAGE, Pieces, Place};
 use crate::machine_supervisor::WindowKeeper;
+use crate::shared_memory::{Memory, Shared};
+use crate::window_ledger::Ledger;
+use crate::window_pieces::{PAGE, Pieces, Place};
 use omniverb_ring::BellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::operator::AttachPair;
 use omniverb_session::pair_window::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};

@@ -9,11 +9,11 @@ use crate::attachment_identity::Evidence;
 use crate::helper_queue::Subject;
 use crate::helper_requests::HelperRequests;
 use crate::roce_port::{Closed, VnicPort, Wanted};
-use crate::vnic_registry::{News, Registry};
 use crate::vnic_references::{Hold, Left, WeakHold};
+use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
-use omniverb_sys::addresses::{self, Scope};
+use omniverb_sys::local_addresses::{self, Scope};
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{Reach, VnicAddress, VnicId};
 use omniverb_terms::Errno;
@@ -211,11 +211,11 @@ impl Vnics {
 }
 
 /// The addresses of a vNIC as the tables want them.
-pub(crate) fn usable(list: &[addresses::Address]) -> Vec<VnicAddress> {
+pub(crate) fn usable(list: &[local_addresses::Address]) -> Vec<VnicAddress> {
     list.iter().filter_map(convert).collect()
 }
 
-fn convert(address: &addresses::Address) -> Option<VnicAddress> {
+fn convert(address: &local_addresses::Address) -> Option<VnicAddress> {
     let reach = match address.scope {
         Scope::Global => Reach::Global,
         Scope::Link => Reach::Link,

@@ -15,9 +15,9 @@ use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use support::machine::{Machine, PAGE, seen, until};
+use support::machine_and_neighbour::*;
 use support::namespaces::{Net, is_root};
 use support::operator::{Operator, name};
-use support::machine_and_neighbour::*;
 use support::*;
 
 #[test]

@@ -17,9 +17,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;
+use support::client_process::Remote;
 use support::namespaces::{Net, is_root};
 use support::operator::{Operator, name};
-use support::client_process::Remote;
 use support::*;
 
 const A: &str = "10.98.0.1";

@@ -5,8 +5,8 @@
 mod allow_table;
 mod background;
 mod configuration;
-mod service_manager;
 mod paths;
+mod service_manager;
 mod vnic_tables;
 
 use clap::Parser;
@@ -20,7 +20,7 @@ use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
 use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
-use omniverb_sys::{sd_notify, signalfd};
+use omniverb_sys::{sd_notify, termination_fd};
 use omniverbd_arguments::{Arguments, LogLevel};
 use paths::{files, operator_socket, socket};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -104,7 +104,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let configuration = Configuration::load(arguments.config.as_deref())?;
     // Before the first thread is started: threads inherit the signal mask.
-    let termination = signalfd::termination()?;
+    let termination = termination_fd::termination()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let descriptors = raise_descriptor_limit();
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);

@@ -1,8 +1,8 @@
 //! Defines commands of the control plane to the engine, and events back.
 
-use crate::memory::HolderPath;
-use crate::pacing::bucket::Limit;
-use crate::recorder::queue::PacketQueue;
+use crate::kept_memory::HolderPath;
+use crate::pacing::token_bucket::Limit;
+use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::grant_pacing::Denied;
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;

@@ -1,13 +1,13 @@
 //! Provides the handle that the control plane holds.
 
 use crate::command::{Command, Event, QpCounters};
-use crate::events::Events;
-use crate::memory::{HOST_BYTES, Store};
-use crate::network::questions::Questions;
-use crate::pages::budget::{Mappings, Remains};
-use crate::worker::counted::Counters;
+use crate::event_queues::Events;
+use crate::kept_memory::{HOST_BYTES, Store};
+use crate::network::own_questions::Questions;
+use crate::pages::mapped_memory_budget::{Mappings, Remains};
 use crate::worker::event_loop::{Inbox, Worker};
-use crate::worker::outbox::Outbox;
+use crate::worker::event_outbox::Outbox;
+use crate::worker::shared_counters::Counters;
 use omniverb_sys::EventFd;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_terms::{Qpn, VnicId};

@@ -5,24 +5,24 @@
 //! The protocol is `omniverb_transport`'s; here are the threads, sockets and queues around it.
 //!
 //! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected`] turns its
-//! records into requests ([`queue_pair::outgoing`]), the transport makes packets of them,
-//! [`network::train`] gathers and seals them, [`network::port`] sends. The way in: `port` receives,
-//! `worker` finds the QP, `connected` hands the packet to the transport, and
-//! [`queue_pair::application`] writes what comes out into the link ([`queue_pair::incoming`]), or
-//! to its place ([`pages`]).
+//! records into requests ([`queue_pair::outgoing_requests`]), the transport makes packets of them,
+//! [`network::packet_train`] gathers and seals them, [`network::roce_port`] sends. The way in:
+//! `port` receives, `worker` finds the QP, `connected` hands the packet to the transport, and
+//! [`queue_pair::application`] writes what comes out into the link
+//! ([`queue_pair::incoming_messages`]), or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
+mod bounded_room;
 mod command;
 mod engine;
-mod events;
-mod memory;
+mod event_queues;
+mod kept_memory;
 mod network;
 mod pacing;
 mod pages;
 mod queue_pair;
 pub mod recorder;
-mod records;
-mod room;
+mod request_records;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod worker;
@@ -31,10 +31,10 @@ pub use command::{
     Attach, Command, Event, Grant, Memory, Pages, QpCounters, Recipient, Row, feature,
 };
 pub use engine::{Engine, Settings};
-pub use memory::HolderPath;
-pub use network::handshake;
+pub use kept_memory::HolderPath;
+pub use network::handshake_datagram;
 pub use omniverb_link::grant_pacing::Denied;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{Done as FaultCounters, Faults};
-pub use pacing::bucket::Limit;
-pub use recorder::queue::PacketQueue;
+pub use pacing::token_bucket::Limit;
+pub use recorder::packet_queue::PacketQueue;

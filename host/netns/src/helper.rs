@@ -1,11 +1,11 @@
 //! The helper's loop: a thread for each request, because the kernel may make whoever looks into a
 //! namespace wait for locks that others hold, and nobody else shall wait for that.
 
-use crate::protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
+use crate::helper_protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::udp_socket::Port;
-use omniverb_sys::{addresses, pidfd, seqpacket};
+use omniverb_sys::{local_addresses, pidfd, seqpacket};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ pub fn serve_alone(socket: OwnedFd) {
 /// Serves until the other end of `socket` is closed, with all the privileges that the caller has.
 pub fn serve(socket: OwnedFd) {
     let enters = if netns::may_enter_others() { Enters::Others } else { Enters::Own };
-    if protocol::send_started(socket.as_fd(), enters).is_err() {
+    if helper_protocol::send_started(socket.as_fd(), enters).is_err() {
         return;
     }
     let socket = Arc::new(socket);
@@ -39,7 +39,7 @@ pub fn serve(socket: OwnedFd) {
         let request =
             match seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking) {
                 Ok((0, _)) => return,
-                Ok((length, files)) => protocol::read_request(&bytes[..length], files),
+                Ok((length, files)) => helper_protocol::read_request(&bytes[..length], files),
                 // Too long, or with too many descriptors: not ours.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
                 Err(_) => return,
@@ -73,7 +73,7 @@ struct Owed {
 impl Owed {
     fn pay(self, found: io::Result<Found>) {
         // If the daemon is gone nobody needs it.
-        let _ = protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &found);
+        let _ = helper_protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &found);
         self.settle();
         std::mem::forget(self);
     }
@@ -88,7 +88,7 @@ impl Owed {
 impl Drop for Owed {
     fn drop(&mut self) {
         let lost = Err(Errno::IO.into());
-        let _ = protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &lost);
+        let _ = helper_protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &lost);
         self.settle();
     }
 }
@@ -98,7 +98,7 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
         Kind::Process => identify(&file).map(Found::Process),
         Kind::Addresses => {
             enter(file)?;
-            Ok(Found::Addresses(addresses::list()?))
+            Ok(Found::Addresses(local_addresses::list()?))
         }
         Kind::Port => {
             enter(file)?;
@@ -120,7 +120,7 @@ fn enter(file: OwnedFd) -> io::Result<()> {
 /// is looked at again after everything that was found by that number.
 fn identify(process: &OwnedFd) -> io::Result<Process> {
     let pid = pidfd::pid_of(process.as_fd())?;
-    let cgroup = pidfd::cgroup_of(pid, protocol::CGROUP_BYTES)?;
+    let cgroup = pidfd::cgroup_of(pid, helper_protocol::CGROUP_BYTES)?;
     let surroundings = pidfd::surroundings_of(pid);
     let namespace = Namespace::of_process(pid, process.as_fd())?;
     // Where we may not enter, the daemon does not serve it.

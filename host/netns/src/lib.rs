@@ -8,13 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod helper;
-mod protocol;
-mod starter;
+mod helper_protocol;
+mod helper_starter;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 
 pub use helper::{WORKERS, serve, serve_alone};
-pub use protocol::{
+pub use helper_protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, Process, receive, request,
 };
-pub use starter::{HELPER, STARTER, start};
+pub use helper_starter::{HELPER, STARTER, start};

@@ -2,7 +2,7 @@
 //! messages of ours took.
 
 use crate::layout::{NO_CREDITS, word};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Window, WordMemory};
 
 /// What is known of the peer's receives.

@@ -3,7 +3,7 @@
 use crate::credits::{Credit, Credits};
 use crate::layout::{self, NO_CREDITS, state, word};
 use crate::record::{Request, Response};
-use omniverb_ring::sync::{Ordering, fence};
+use omniverb_ring::shared_atomics::{Ordering, fence};
 use omniverb_ring::{
     BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory, room_of,
 };

@@ -13,7 +13,7 @@
 //! counted; the process never waits. The reader believes nothing: whose packets these are it
 //! knows from its own tables, everything else is checked by whoever makes packets of it.
 
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey};
 use std::sync::{Mutex, PoisonError};

@@ -12,7 +12,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::layout::{state, word};
-use omniverb_ring::sync::{Ordering, fence};
+use omniverb_ring::shared_atomics::{Ordering, fence};
 use omniverb_ring::{Window, WordMemory};
 use std::sync::atomic::compiler_fence;
 

@@ -14,12 +14,12 @@
 //! takes pages back, EPOCH. The far end loads FILLED with acquire (SYNC: filled): seeing it, it
 //! sees the payload. What it read from a region counts if EPOCH is afterwards what it was before
 //! (SYNC: revoked); if not, it looks at FILLED again, and finds it. The model is
-//! `support/ring/tests/loom/filled.rs`.
+//! `support/ring/tests/loom/payload_fill.rs`.
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;
 use crate::record::{OPERATION, Request, SEND, SOURCE, WRITE_FIRST, WRITE_MORE};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Broken, Consumer, Record, UserMemory, WordMemory};
 use omniverb_terms::Rkey;
 

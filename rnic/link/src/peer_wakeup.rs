@@ -4,7 +4,7 @@
 use crate::endpoint::Endpoint;
 use crate::layout::word;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 
 impl Endpoint {
     /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.

@@ -8,7 +8,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;
-use omniverb_ring::sync::{AtomicU64, Ordering};
+use omniverb_ring::shared_atomics::{AtomicU64, Ordering};
 use omniverb_ring::{Broken, Window, WordMemory};
 
 /// A nap; over when this is dropped.

@@ -14,7 +14,7 @@
 use crate::endpoint::Endpoint;
 use crate::layout::word;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_terms::Psn;
 
 /// Marks a word as set.

@@ -5,7 +5,7 @@ use omniverb_link::layout::{self, word};
 use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request};
 use omniverb_ring::doorbell::PAGE_BYTES;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{BellPage, Window, WordMemory};
 use omniverb_terms::Psn;
 use proptest::prelude::*;

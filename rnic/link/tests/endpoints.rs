@@ -4,7 +4,7 @@ use omniverb_link::Credit;
 use omniverb_link::layout::{self, RNR_VALID, word};
 use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Response};
 use omniverb_ring::doorbell::PAGE_BYTES;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_terms::Refusal;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ mod common;
 use common::ends;
 use omniverb_link::layout::{self, word};
 use omniverb_link::{Endpoint, Request, Response};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
 /// Sends so many requests of 1000 bytes; where each ends.

@@ -8,7 +8,7 @@ use omniverb_link::layout;
 use omniverb_link::payload_source::SOURCES;
 use omniverb_link::record::SOURCE;
 use omniverb_link::{Broken, Request, Source};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_terms::Rkey;
 use proptest::prelude::*;

@@ -4,7 +4,7 @@ use omniverb_link::Broken;
 use omniverb_link::operation_trace::{
     Key, Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
 };
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey};
 use proptest::prelude::*;

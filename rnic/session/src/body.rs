@@ -469,7 +469,7 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/lock_statement.rs`) that goes with it: which
+    /// The number of the statement (`support/sys/src/record_lock.rs`) that goes with it: which
     /// part asks which, for what. The rest is the word of who has the socket of that part. `None`:
     /// it says what cannot be.
     #[must_use]

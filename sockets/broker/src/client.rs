@@ -8,7 +8,7 @@ use omniverb_formats::fallback_ledger::{self, Kept};
 use omniverb_formats::listing::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::seqpacket::Peer;
 use omniverb_sys::tcp_connection::{Connection, Diagnosis, Names, Traffic};
 use omniverb_sys::{Access, Extent, lock, memfd, seqpacket};

@@ -9,7 +9,7 @@ use common::{
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::link_layout;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::users_and_groups::People;
 use omniverb_sys::{Access, Extent, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};

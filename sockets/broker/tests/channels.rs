@@ -7,7 +7,7 @@ use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_formats::channel;
 use omniverb_formats::listing::{self, Row};
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::{Access, Extent, memfd, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

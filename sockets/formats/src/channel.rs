@@ -13,7 +13,7 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 
 /// Bytes of the words of both sides.
 pub const WORDS: usize = 4096;
@@ -236,7 +236,7 @@ impl<M: WordMemory> Shown<M> {
 mod tests {
     use super::*;
     use omniverb_ring::UserMemory;
-    use omniverb_ring::sync::AtomicU64;
+    use omniverb_ring::shared_atomics::AtomicU64;
 
     struct Memory(Vec<AtomicU64>);
 

@@ -58,7 +58,7 @@ pub use detach::Inherits;
 
 use crate::byte_ring;
 use crate::link_layout::{self, FENCE, HEAD, PLACE, POLLING, RING};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
 const OWN: u64 = 1 << 63;
@@ -173,7 +173,7 @@ pub struct Direction<M> {
 #[inline(always)]
 pub(crate) fn fence() {
     #[cfg(any(loom, not(target_arch = "x86_64")))]
-    omniverb_ring::sync::fence(Ordering::SeqCst);
+    omniverb_ring::shared_atomics::fence(Ordering::SeqCst);
 }
 
 impl<M: WordMemory> Direction<M> {

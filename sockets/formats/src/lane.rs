@@ -26,7 +26,7 @@ use crate::channel::{
     LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words,
 };
 use crate::direction::fence;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
 /// One lane, of the side that sends by it.

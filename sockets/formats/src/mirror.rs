@@ -23,7 +23,7 @@ use crate::channel::{
 };
 use core::ops::Range;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::{Ordering, fence};
+use omniverb_ring::shared_atomics::{Ordering, fence};
 
 /// Words that a side writes and the other one reads.
 pub const WORDS: usize = SINGLE + 3 * LANES;

@@ -16,7 +16,7 @@
 //! place whose lock is taken is not used again.
 
 use crate::direction;
-use omniverb_ring::sync::{AtomicU64, Ordering, fence};
+use omniverb_ring::shared_atomics::{AtomicU64, Ordering, fence};
 
 /// Takes the lock, for the thread of this name, which is not 0. `false`: somebody has it, or
 /// `is_there` says that there is nothing any more by the name that it was found by.

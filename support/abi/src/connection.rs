@@ -4,9 +4,9 @@ use core::ffi::{c_char, c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 
+use crate::addressing::{ibv_ah_attr, ibv_gid, ibv_sa_path_rec};
 use crate::context::ibv_context;
 use crate::memory::ibv_pd;
-use crate::path::{ibv_ah_attr, ibv_gid, ibv_sa_path_rec};
 use crate::queue::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_srq};
 
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: u32 = 0;

@@ -9,23 +9,23 @@ use core::ffi::{c_int, c_void};
 
 use libc::pthread_mutex_t;
 
+use crate::after_release_44::{ibv_buf, ibv_dmah, ibv_dmah_init_attr, ibv_mr_init_attr};
 use crate::device::{
     ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input,
 };
 use crate::memory::{ibv_alloc_dm_attr, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd};
-use crate::newer::{ibv_buf, ibv_dmah, ibv_dmah_init_attr, ibv_mr_init_attr};
 use crate::queue::{ibv_cq, ibv_cq_ex, ibv_qp, ibv_srq};
 use crate::queue_attr::{
     ibv_cq_init_attr_ex, ibv_modify_cq_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
     ibv_qp_rate_limit_attr, ibv_srq_init_attr_ex,
 };
-use crate::unsupported::{
+use crate::unsupported_verbs::{
     ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow, ibv_flow_action,
     ibv_flow_action_esp_attr, ibv_flow_attr, ibv_ops_wr, ibv_parent_domain_init_attr,
     ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_td, ibv_td_init_attr, ibv_values_ex,
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use crate::work::{ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
+use crate::work_requests::{ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
 
 /// A slot that only pre-2007 programs used. Stays null.
 pub type Unused = Option<unsafe extern "C" fn() -> *mut c_void>;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use crate::path::ibv_gid;
+use crate::addressing::ibv_gid;
 
 /// What `ibv_get_device_list` hands out. Programs read the fields; provider libraries compare the
 /// pointer that follows this struct with their own table, so allocate it with room behind.

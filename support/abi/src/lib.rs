@@ -11,28 +11,28 @@
 //! Rust enum with an unknown discriminant would be undefined behaviour.
 #![expect(missing_docs, reason = "fields and constants mean what verbs.h says; types have docs")]
 
+pub mod addressing;
+pub mod after_release_44;
 pub mod connection;
 pub mod constants;
 pub mod context;
 pub mod device;
 pub mod device_constants;
 pub mod memory;
-pub mod newer;
-pub mod path;
 pub mod queue;
 pub mod queue_attr;
-pub mod unsupported;
-pub mod work;
+pub mod unsupported_verbs;
+pub mod work_requests;
 
+pub use addressing::*;
+pub use after_release_44::*;
 pub use connection::*;
 pub use constants::*;
 pub use context::*;
 pub use device::*;
 pub use device_constants::*;
 pub use memory::*;
-pub use newer::*;
-pub use path::*;
 pub use queue::*;
 pub use queue_attr::*;
-pub use unsupported::*;
-pub use work::*;
+pub use unsupported_verbs::*;
+pub use work_requests::*;

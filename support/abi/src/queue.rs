@@ -6,8 +6,8 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 use crate::context::ibv_context;
 use crate::memory::{ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_pd};
-use crate::unsupported::ibv_wq;
-use crate::work::{ibv_data_buf, ibv_poll_cq_attr, ibv_sge, ibv_wc_tm_info};
+use crate::unsupported_verbs::ibv_wq;
+use crate::work_requests::{ibv_data_buf, ibv_poll_cq_attr, ibv_sge, ibv_wc_tm_info};
 
 /// A channel on which completion events arrive.
 #[repr(C)]

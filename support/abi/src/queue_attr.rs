@@ -2,10 +2,10 @@
 
 use core::ffi::{c_int, c_void};
 
+use crate::addressing::ibv_ah_attr;
 use crate::memory::ibv_pd;
-use crate::path::ibv_ah_attr;
 use crate::queue::{ibv_comp_channel, ibv_cq, ibv_srq};
-use crate::unsupported::{ibv_rwq_ind_table, ibv_xrcd};
+use crate::unsupported_verbs::{ibv_rwq_ind_table, ibv_xrcd};
 
 /// Depths of a queue pair, asked for and granted.
 #[repr(C)]

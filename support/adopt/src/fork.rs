@@ -16,10 +16,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: handlers called by libc inside fork(), and a list of snapshots in raw pages.
 
-use crate::calm::Calm;
-use crate::lock::MOVES;
-use crate::region::{Part, Region};
-use crate::work::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
+use crate::adopted_regions::{Part, Region};
+use crate::blocked_signals::Calm;
+use crate::move_lock::MOVES;
+use crate::stretch_move::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::ptr;

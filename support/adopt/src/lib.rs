@@ -35,42 +35,42 @@
 //! Buffers that io_uring has registered since then stay where they are
 //! ([`AdoptError::Registered`]), and what it receives by the page tables is not lost.
 
-mod calm;
-mod devices;
+mod adopted_regions;
+mod blocked_signals;
 mod error;
 mod fork;
-mod holders;
-mod lock;
-mod process;
-mod region;
-mod reserve;
-mod ring_buffers;
+mod io_uring_buffers;
+mod memory_sharers;
+mod movable_range;
+mod move_lock;
+mod page_users;
+mod pinning_devices;
+mod proc_task_files;
+mod process_identity;
+mod release_pages;
 mod same_memory;
-mod sharers;
 mod strategy;
-mod survey;
-mod tasks;
-mod work;
+mod stretch_move;
 
 pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;
+pub use movable_range::kernel_may_store;
 pub use omniverb_sys::Access;
 pub use strategy::Strategy;
-pub use survey::kernel_may_store;
 
-use calm::Calm;
+use adopted_regions::{Part, Region, Source};
+use blocked_signals::Calm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
-use lock::MOVES;
+use move_lock::MOVES;
 use omniverb_sys::extent::Kind;
 use omniverb_sys::{Extent, clock, memfd, proc_maps};
-use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
 use strategy::{Mover, Patience};
-use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Stretch, Work};
+use stretch_move::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
@@ -190,9 +190,9 @@ pub fn adopt_onto(
     }
 
     let lock = MOVES.guard();
-    survey::check(start, end)?;
-    process::prepare()?;
-    reserve::prepare()?;
+    movable_range::check(start, end)?;
+    process_identity::prepare()?;
+    release_pages::prepare()?;
     strategy::prepare()?;
     strategy::keep();
     let region = Region::new((start, length), (file, offset), kind)?.link();
@@ -228,7 +228,7 @@ fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
 
 fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
     let region = region_of(region);
-    let pagemap = work::open_pagemap();
+    let pagemap = stretch_move::open_pagemap();
     let mut mover = Mover::optional(strategies);
     let mut done = 0;
     while done < region.length {
@@ -272,7 +272,7 @@ impl Place {
 fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
     let mut found: Option<Place> = None;
     proc_maps::for_each(|mapping| {
-        let (protection, source) = (work::protection_of(mapping), region.source(mapping));
+        let (protection, source) = (stretch_move::protection_of(mapping), region.source(mapping));
         let place = region.part_in(mapping).map(|part| Place { part, protection, source });
         let Some(before) = &mut found else {
             found = place;
@@ -312,13 +312,13 @@ fn move_back(
 /// there, which is no more than a step if what follows has been emptied.
 fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
-    if ring_buffers::within(address, address + length) {
+    if io_uring_buffers::within(address, address + length) {
         return Err(AdoptError::Registered);
     }
-    let pagemap = work::open_pagemap();
+    let pagemap = stretch_move::open_pagemap();
     let mut left = length;
     while left > 0 {
-        let (staging, staged) = reserve::pages(STRETCH_BYTES_MAX.min(left))?;
+        let (staging, staged) = release_pages::pages(STRETCH_BYTES_MAX.min(left))?;
         let begin = left - staged;
         let stretch = Stretch {
             region,
@@ -332,12 +332,12 @@ fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(
             source: place.source,
         };
         match mover.perform(&Work { stretch, direction }) {
-            Ok(()) => reserve::moved(staged),
+            Ok(()) => release_pages::moved(staged),
             Err(error) => {
-                reserve::empty();
+                release_pages::empty();
                 // The process may have as many mappings as it is allowed.
                 if matches!(error, AdoptError::Busy | AdoptError::Changed)
-                    || !reserve::give_up_spare()
+                    || !release_pages::give_up_spare()
                 {
                     return Err(error);
                 }
@@ -393,7 +393,7 @@ impl AdoptedPages {
     #[must_use]
     pub fn have_ring_buffers(&self) -> bool {
         let start = self.page_start();
-        ring_buffers::within(start, start + self.page_length())
+        io_uring_buffers::within(start, start + self.page_length())
     }
 
     /// Moves the contents back to private pages. Afterwards mappings of the memfd, whoever holds

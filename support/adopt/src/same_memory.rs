@@ -7,8 +7,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: asks by `kcmp`; reserves address space, which it gives back.
 
-use crate::tasks::{for_each_number, open_directory, read_start, with_path};
-use crate::work::PAGE_BYTES;
+use crate::proc_task_files::{for_each_number, open_directory, read_start, with_path};
+use crate::stretch_move::PAGE_BYTES;
 use core::ops::ControlFlow;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, statat};
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn sizes_of_other_memories_differ() {
-        let _alone = crate::lock::MOVES.guard();
+        let _alone = crate::move_lock::MOVES.guard();
         let own = getpid().as_raw_nonzero().get();
         let thread = gettid().as_raw_nonzero().get();
         let reservation = Reservation::new().unwrap();

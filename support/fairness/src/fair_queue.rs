@@ -2,7 +2,7 @@
 //! waiting, along the same tree as [`Holders`](crate::Holders). Who has much waiting waits longer;
 //! nobody else does.
 
-use crate::holders::{Holder, Part};
+use crate::largest_holder::{Holder, Part};
 use std::collections::{HashMap, VecDeque};
 
 /// What waits, by holder.

@@ -1,7 +1,7 @@
 //! Rows of a table that all tenants share. Those that count are counted for who holds them, so that
 //! whoever has the most yields when the table is full; a row that goes is counted no more.
 
-use crate::holders::{Holder, Holders};
+use crate::largest_holder::{Holder, Holders};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -8,8 +8,8 @@
 
 mod fair_queue;
 mod fair_table;
-mod holders;
+mod largest_holder;
 
 pub use fair_queue::FairQueue;
 pub use fair_table::FairTable;
-pub use holders::{Holder, Holders};
+pub use largest_holder::{Holder, Holders};

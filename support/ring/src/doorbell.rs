@@ -30,7 +30,7 @@
 //! loads what the kernel stored, or something later; a relaxed load is enough. `life` is in the
 //! line of `kick`, which ringers look at anyway (decision 0040).
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::shared_atomics::{AtomicU64, Ordering};
 use crate::word_memory::WordMemory;
 
 const KICK: usize = 0x00;

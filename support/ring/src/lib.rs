@@ -16,8 +16,8 @@ pub mod doorbell;
 pub mod fixed_array;
 pub mod nontemporal;
 pub mod racy_copy;
+pub mod shared_atomics;
 pub mod spsc;
-pub mod sync;
 pub mod user_memory;
 pub mod word_memory;
 // Real memory; the model checker brings its own.

@@ -3,7 +3,7 @@
 // pointers and atomics.
 #![expect(unsafe_code)]
 
-use crate::sync::AtomicU64;
+use crate::shared_atomics::AtomicU64;
 use crate::user_memory::{UserMemory, copy};
 use crate::word_memory::WordMemory;
 use core::ops::Range;

@@ -20,7 +20,7 @@
 //! its own; the consumer believes a header only if the record ends inside the ring. Everything else
 //! is [`Broken`].
 
-use crate::sync::Ordering;
+use crate::shared_atomics::Ordering;
 use crate::user_memory::UserMemory;
 use crate::word_memory::WordMemory;
 

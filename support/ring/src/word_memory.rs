@@ -2,7 +2,7 @@
 //!
 //! [`crate::Window`] implements it over a shared mapping; the model checker over its own atomics.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::shared_atomics::{AtomicU64, Ordering};
 use crate::user_memory::UserMemory;
 
 /// Shared memory, seen as words and as bytes. Offsets are bytes; out of range panics (a bug of

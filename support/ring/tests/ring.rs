@@ -1,6 +1,6 @@
 //! The ring against a queue, against hostile ends, and across threads.
 
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, UserMemory, Window, WordMemory};
 use proptest::prelude::*;
 use std::collections::VecDeque;

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::memfd;
     use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
+    use omniverb_ring::shared_atomics::Ordering;
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 

@@ -233,7 +233,7 @@ impl<F: AsFd> Extent<F> {
 mod tests {
     use super::*;
     use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
+    use omniverb_ring::shared_atomics::Ordering;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     const PAGE: u64 = 4096;

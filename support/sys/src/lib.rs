@@ -4,7 +4,6 @@
 //! Everything runs on rustix's own system calls, because this crate is also loaded into other
 //! people's processes where libc calls may be hooked. Descriptors are close-on-exec from birth.
 
-pub mod addresses;
 pub mod adjacent_extents;
 pub mod autobind_socket;
 pub mod clock;
@@ -22,8 +21,7 @@ pub mod futex;
 pub mod heap_trim;
 pub mod helper_process;
 pub mod io_uring_pin;
-mod lock;
-pub mod lock_statement;
+pub mod local_addresses;
 pub mod log_rate_limit;
 pub mod mapped_window;
 pub mod mapping;
@@ -46,22 +44,24 @@ pub mod process_state;
 pub mod proxied_udp;
 pub mod random;
 pub mod raw_tcp_socket;
+pub mod record_lock;
 pub mod refusal_log;
 pub mod sd_notify;
 pub mod seqpacket;
-pub mod signalfd;
 pub mod socket_deadline;
 mod socket_drops;
 mod socket_unread;
 pub mod spare_fds;
 pub mod tcp_connection;
 pub mod tcp_listener;
+pub mod termination_fd;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 pub mod thread_watchdog;
 pub mod timer;
 pub mod udp_socket;
 mod udp_zero_checksum;
+mod unpoisoned_lock;
 pub mod unsolicited_fds;
 pub mod user_daemon;
 pub mod users_and_groups;
@@ -73,7 +73,7 @@ pub use epoll::Poller;
 pub use eventfd::EventFd;
 pub use extent::Extent;
 pub use extent_error::VerifyError;
-pub use lock::{lock, try_lock};
 pub use mapping::{Access, Mapping};
 pub use process_liveness::Life;
 pub use timer::Timer;
+pub use unpoisoned_lock::{lock, try_lock};

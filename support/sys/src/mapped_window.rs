@@ -4,7 +4,7 @@
 // kernel about ranges of it.
 
 use crate::mapping::Mapping;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Window, WordMemory};
 use rustix::mm::{Advice, madvise};
 use std::io;

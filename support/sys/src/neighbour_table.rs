@@ -1,9 +1,9 @@
 //! The Ethernet address that packets to an IP address leave to, as the kernel of the calling
 //! thread's network namespace knows it: its route, and the neighbour table (rtnetlink, encoded as
-//! in [`addresses`](crate::addresses)). A neighbour that is not known yet is asked for by the
+//! in [`local_addresses`](crate::addresses)). A neighbour that is not known yet is asked for by the
 //! kernel, which a datagram to it has it do.
 
-use crate::addresses::{attributes, ip, request, u16_at, u32_at};
+use crate::local_addresses::{attributes, ip, request, u16_at, u32_at};
 use crate::outgoing_interface;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 use std::io;

@@ -4,18 +4,18 @@
 //! or JSON with a median per limit. These numbers are the yardstick of `make bench`, so they are
 //! taken by the simplest code that can reach the limit and share nothing with the library.
 
-mod copy;
-mod partner;
+mod copy_bandwidth;
 mod pingpong;
 mod report;
-mod ring;
-mod wake;
-mod window;
+mod ring_rate;
+mod second_process;
+mod shared_window;
+mod wake_latency;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use partner::Pin;
 use report::Report;
+use second_process::Pin;
 use std::time::Duration;
 
 /// Measures what two processes of this machine can reach at best: cache-line round trip,
@@ -48,9 +48,9 @@ fn main() -> Result<()> {
             eprint!("\rround {round} of {} ", arguments.repeats);
         }
         pingpong::measure(pin, time, &mut report).context("cache-line ping-pong")?;
-        ring::measure(pin, time, &mut report).context("message ring")?;
-        copy::measure(pin, time, &mut report).context("memcpy")?;
-        wake::measure(pin, time, &mut report).context("eventfd wake-up")?;
+        ring_rate::measure(pin, time, &mut report).context("message ring")?;
+        copy_bandwidth::measure(pin, time, &mut report).context("memcpy")?;
+        wake_latency::measure(pin, time, &mut report).context("eventfd wake-up")?;
     }
     if arguments.json {
         println!("{}", report.json(pin));

@@ -4,9 +4,9 @@
 //! limit, the 99th percentile shows how noisy the machine was. Two forms: both sides write the
 //! same line, and each side writes a line of its own (which is what a pair of rings does).
 
-use crate::partner::{Pin, spin, with_partner};
 use crate::report::{Report, percentile};
-use crate::window::{LINE, Window};
+use crate::second_process::{Pin, spin, with_partner};
+use crate::shared_window::{LINE, Window};
 use anyhow::Result;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Samples in, medians out: as a table for people and as JSON for `bench/bench.py`.
 
-use crate::partner::Pin;
+use crate::second_process::Pin;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 

@@ -3,11 +3,11 @@
 //! The daemon writes into a regular file that we open (so it needs no rights of its own, and no
 //! slow reader can hold it up). For a pipe that file is a nameless one, and we copy from it.
 
-use crate::operator::Operator;
+use crate::operator_connection::Operator;
 use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
 use omniverb_session::operator::{Capture, Captured};
-use omniverb_sys::{eventfd, signalfd};
+use omniverb_sys::{eventfd, termination_fd};
 use omniverb_terms::Errno;
 use rustix::fs::{FileType, OFlags};
 use std::fs::{File, OpenOptions};
@@ -31,7 +31,7 @@ pub(crate) fn capture(
         bail!("packets are nothing for a terminal: name a file with -w, or use a pipe");
     }
     // Before anything is written: an interruption ends the capture in an orderly way.
-    let termination = signalfd::termination()?;
+    let termination = termination_fd::termination()?;
     let target = match file.filter(|_| !to_stdout) {
         Some(file) => private(file).with_context(|| format!("{}", file.display()))?,
         None => nameless().context("a temporary file")?,

@@ -3,27 +3,27 @@
 #![forbid(unsafe_code)]
 
 mod capture;
-mod client;
-mod daemon;
 mod doctor;
 mod elf;
-mod library;
-mod operator;
+mod find_daemon;
+mod library_path;
+mod operator_connection;
 mod output;
-mod pages;
 mod present;
-mod program;
+mod program_check;
 mod run;
-mod sockets;
+mod socket_status;
 mod status;
+mod status_pages;
 mod table;
+mod tenant_connection;
 mod vm;
 mod vnic;
 
 use clap::Parser;
 use omniverb_arguments::{Arguments, Command, VmCommand, VnicCommand, WindowOptions};
 use omniverb_session::printable;
-use present::{Task, rdma};
+use present::{Task, rdma_command};
 use std::process::ExitCode;
 
 /// Exit code for our own failure in `run`, as `env` and `nice` use it.
@@ -31,8 +31,8 @@ const OWN_FAILURE: u8 = 125;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    let (result, failure) = match rdma::is_meant(words.next().as_ref()) {
-        true => (rdma::answer(&words.collect::<Vec<_>>()), 1),
+    let (result, failure) = match rdma_command::is_meant(words.next().as_ref()) {
+        true => (rdma_command::answer(&words.collect::<Vec<_>>()), 1),
         false => command(Arguments::parse().command),
     };
     result.unwrap_or_else(|error| {

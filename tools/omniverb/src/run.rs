@@ -1,7 +1,7 @@
 //! `omniverb run`: sets the scene and becomes the program.
 
 use crate::present;
-use crate::{daemon, library, program as programs};
+use crate::{find_daemon, library_path, program_check as programs};
 use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::address_range;
 use omniverb_formats::broker_message::{self, Reply, Request, SUFFIX};
@@ -47,18 +47,18 @@ pub(crate) fn run(
         anyhow::bail!("no program to run");
     };
     programs::refuse_musl(program)?;
-    let folder = library::folder()?;
-    let socket = daemon::find_or_start()?;
+    let folder = library_path::folder()?;
+    let socket = find_daemon::find_or_start()?;
     let socket = std::path::absolute(socket)?;
     let mut command = Command::new(program);
     command.args(arguments);
     command.env(SOCKET_VARIABLE, &socket);
     // Held until the program has taken our place.
     let presented = present::to(&mut command, &socket, present);
-    command.env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
+    command.env("LD_LIBRARY_PATH", library_path::before(&folder, "LD_LIBRARY_PATH"));
     let mut first = Vec::new();
     if let Some(mode) = sockets {
-        first.push(library::sockets()?);
+        first.push(library_path::sockets()?);
         command.env(SOCKETS_VARIABLE, word(mode));
         if mode == SocketMode::Carry {
             match std::env::var_os(address_range::VARIABLE) {
@@ -70,8 +70,10 @@ pub(crate) fn run(
         }
     }
     if preload {
-        let companion = folder.join(library::CONNECTION_MANAGER);
-        first.extend([folder.join(library::VERBS), companion].into_iter().filter(|l| l.exists()));
+        let companion = folder.join(library_path::CONNECTION_MANAGER);
+        first.extend(
+            [folder.join(library_path::VERBS), companion].into_iter().filter(|l| l.exists()),
+        );
     }
     if !first.is_empty() {
         command.env("LD_PRELOAD", before_all(&first, &presented.preloaded()));
@@ -94,7 +96,7 @@ pub(crate) fn gateway(
     verbose: bool,
     to: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
-    let mut command = vec![daemon::installed("omniverb-gateway")?.into_os_string()];
+    let mut command = vec![find_daemon::installed("omniverb-gateway")?.into_os_string()];
     command.extend(port.map(|port| format!("--port={port}").into()));
     command.extend(verbose.then(|| "--verbose".into()));
     // A range may begin with anything.

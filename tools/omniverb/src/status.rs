@@ -1,8 +1,8 @@
 //! `omniverb status`: who uses a device, for people or as JSON.
 
-use crate::operator::Operator;
+use crate::operator_connection::Operator;
 use crate::table::{Table, amount};
-use crate::{client, daemon, output, sockets};
+use crate::{find_daemon, output, socket_status, tenant_connection};
 use omniverb_session::tc_units::show_rate;
 use omniverb_terms::Qpn;
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
     let status = match Operator::connect() {
         Ok(operator) => {
             let mut status = operator.status()?;
-            sockets::add(&mut status, || operator.sockets());
+            socket_status::add(&mut status, || operator.sockets());
             status
         }
         // A tenant is shown what is its own.
         Err(error) => {
-            let path = daemon::serving()?;
-            let mut status = client::status(&path)?;
-            sockets::add(&mut status, || sockets::connect(&path));
+            let path = find_daemon::serving()?;
+            let mut status = tenant_connection::status(&path)?;
+            socket_status::add(&mut status, || socket_status::connect(&path));
             status["seen"] = json!({"as": "client", "asked": path.display().to_string(),
                 "not_as_operator": format!("{error:#}")});
             status
@@ -86,7 +86,7 @@ fn people(status: &Value) -> String {
             out += &one_process(process);
         }
     }
-    out + &sockets::people(status)
+    out + &socket_status::people(status)
 }
 
 /// What was set for a vNIC, if that is not what holds for most.

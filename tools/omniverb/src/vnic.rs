@@ -1,9 +1,9 @@
 //! `omniverb vnic`: shows and changes the datapath, rate, adoption and faults of vNICs.
 
-use crate::client::Client;
-use crate::operator::Operator;
+use crate::operator_connection::Operator;
 use crate::table::Table;
-use crate::{daemon, output};
+use crate::tenant_connection::Client;
+use crate::{find_daemon, output};
 use anyhow::bail;
 use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions};
 use omniverb_session::faults::Faults;
@@ -107,7 +107,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
     let found = match Operator::connect() {
         Ok(operator) => operator.vnics()?,
         Err(_) => {
-            let path = daemon::serving()?;
+            let path = find_daemon::serving()?;
             Client::connect(&path)?.vnics(&path)?
         }
     };

@@ -256,7 +256,7 @@ impl Pages {
 mod tests {
     use super::*;
     use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
+    use omniverb_ring::shared_atomics::Ordering;
 
     const PAGE: usize = 4096;
 

@@ -3,10 +3,10 @@
 //! Both namespaces are found by a process in each, whose cookie has to be that of its socket, and
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
-use crate::socket_broker::{FromBroker, PER_TURN};
 use crate::helper_queue::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::subsystems::SocketPairs;
+use crate::socket_broker::{FromBroker, PER_TURN};
 use crate::socket_relations::ToSeek;
 use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;

@@ -3,7 +3,7 @@
 //!
 //! In: the engine's events. Out: what a probe or a reply means, to the tables; probes.
 
-use crate::engine::{Event, handshake};
+use crate::engine::{Event, handshake_datagram};
 use crate::journal::Level;
 use crate::roce_port::VnicPort;
 use crate::server::Server;
@@ -146,7 +146,8 @@ impl EnginePorts<'_> {
     pub(super) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
         if let Some(port) = self.vnics.port(vnic).and_then(VnicPort::open) {
             // No route, or a packet filter: the same as no answer.
-            let _ = port.send(&handshake::probe(id), self.probes.source(id), to, interface);
+            let _ =
+                port.send(&handshake_datagram::probe(id), self.probes.source(id), to, interface);
         }
     }
 }

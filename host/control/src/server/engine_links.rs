@@ -2,10 +2,10 @@
 
 use crate::client::Origin;
 use crate::journal::Level;
-use crate::shared_memory::Shared;
-use crate::roce_port::PAUSE;
 use crate::reactor::Timer;
+use crate::roce_port::PAUSE;
 use crate::server::subsystems::EnginePorts;
+use crate::shared_memory::Shared;
 use omniverb_sys::clock;
 use omniverb_sys::proxied_udp::Carried;
 use omniverb_sys::udp_socket::Port;

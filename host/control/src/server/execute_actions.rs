@@ -3,10 +3,10 @@
 use crate::client::Origin;
 use crate::engine::Pages;
 use crate::journal::Level;
-use crate::shared_memory::Shared;
 use crate::outbox::Letter;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
+use crate::shared_memory::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;

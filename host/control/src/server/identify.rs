@@ -4,12 +4,12 @@
 //! waits for it: what a client says meanwhile stays in its socket. Then it is half open until it
 //! says hello.
 
-use crate::unidentified_connections::Arrival;
 use crate::attachment::Attached;
 use crate::client::Client;
 use crate::helper_queue::{Enclosed, Subject};
 use crate::reactor::Timer;
 use crate::server::Server;
+use crate::unidentified_connections::Arrival;
 use crate::vnic_references::Hold;
 use crate::wakeup::Wakeup;
 use omniverb_fairness::Holder;

@@ -3,21 +3,21 @@
 //! A porter passes on what a guest says, so it is heard as a tenant is: a message at a time, and
 //! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.
 
-use crate::unidentified_connections::Arrival;
 use crate::attachment::Attached;
 use crate::boot_id::BootId;
 use crate::journal::Level;
-use crate::window_ledger::Ledger;
 use crate::machine_identity;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
-use crate::window_pieces::{PAGE, Pieces};
 use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::identify::HELLO_TIME;
 use crate::server::operators::answer_at;
 use crate::server::subsystems::Guests;
 use crate::server::subsystems::StatusRows;
+use crate::unidentified_connections::Arrival;
 use crate::wakeup::Wakeup;
+use crate::window_ledger::Ledger;
+use crate::window_pieces::{PAGE, Pieces};
 use omniverb_fairness::Holder;
 use omniverb_netns::PORT;
 use omniverb_session::body::Done;

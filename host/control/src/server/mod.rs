@@ -2,51 +2,51 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
-//! [`identify`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`], [`engine_links`] and
-//! [`helper_answers`] take what comes in, the tables decide, [`execute_actions`] does what they decided,
-//! [`disconnection`] ends what is to end. What several parts do together has those of them that it
-//! needs ([`subsystems`]).
+//! [`identify`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`],
+//! [`engine_links`] and [`helper_answers`] take what comes in, the tables decide,
+//! [`execute_actions`] does what they decided, [`disconnection`] ends what is to end. What several
+//! parts do together has those of them that it needs ([`subsystems`]).
 
 mod accept;
 mod audit;
+mod broker_questions;
 mod captures;
+mod control_packets;
 mod disconnection;
 mod engine_links;
 mod execute_actions;
+mod guest_memory;
 mod helper_answers;
 mod identify;
 mod machines;
 mod operators;
-mod control_packets;
 mod page_loans;
 mod pair_windows;
-mod subsystems;
-mod guest_memory;
-mod broker_questions;
 mod start;
 mod status;
+mod subsystems;
 mod vnics;
 
-use crate::unidentified_connections::Arrivals;
 use crate::audit::Audit;
-use crate::socket_broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counters::Counters;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
 use crate::extents::Extents;
+use crate::guest_memory::Pins;
+use crate::handshake_probes::{Due, Probes};
 use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
 use crate::journal::Journal;
 use crate::machines::Machines;
 use crate::operators::Operators;
-use crate::handshake_probes::{Due, Probes};
-use crate::guest_memory::Pins;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
+use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
+use crate::unidentified_connections::Arrivals;
 use crate::vnics::Vnics;
 use crate::wakeup::{Entrance, Wakeup};
 use crate::watchdog::Watchdog;

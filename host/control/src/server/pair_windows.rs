@@ -3,19 +3,20 @@
 //! What a machine's agent says of them decides only which may be given away. Who has a window the
 //! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a
 //! neighbour's process that is parted with, the pieces come back when it has ended. Where two
-//! machines want one in common, one's is offered to the other's keeper (`machines/shared.rs`).
+//! machines want one in common, one's is offered to the other's keeper
+//! (`machines/shared_pair_windows.rs`).
 
 use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
-use crate::window_ledger::Ledger;
+use crate::machine_supervisor::WindowKeeper;
 use crate::machines::{InBoth, Wanted};
-use crate::shared_memory::Shared;
 use crate::pair_windows::Pair;
-use crate::window_pieces::{PAGE, Pieces, Place};
 use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
-use crate::machine_supervisor::WindowKeeper;
+use crate::shared_memory::Shared;
+use crate::window_ledger::Ledger;
+use crate::window_pieces::{PAGE, Pieces, Place};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{

@@ -1,22 +1,22 @@
 //! Parts of the [`Server`] that work together: each has what it needs, and nothing else.
 
-use crate::unidentified_connections::Arrivals;
 use crate::audit::Audit;
-use crate::socket_broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counters::Counters;
 use crate::engine::Packets;
 use crate::extents::Extents;
+use crate::guest_memory::Pins;
+use crate::handshake_probes::Probes;
 use crate::helper_requests::HelperRequests;
 use crate::journal::Journal;
 use crate::machines::Machines;
-use crate::handshake_probes::Probes;
-use crate::guest_memory::Pins;
 use crate::reactor::Reactor;
 use crate::server::Server;
+use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
 use crate::tables::Tables;
+use crate::unidentified_connections::Arrivals;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_sys::deferred_close::Disposal;

@@ -1,11 +1,11 @@
 //! A vNIC that no network namespace is: who has it, what is set for it, and whom it is linked with.
 
 use super::*;
-use crate::unidentified_connections::Arrival;
 use crate::attachment::Attached;
 use crate::journal::{Form, Level};
 use crate::runtime_folder::{Audience, RuntimeFolder};
 use crate::settings::Settings;
+use crate::unidentified_connections::Arrival;
 use omniverb_broker::daemon_messages::Place as Address;
 use omniverb_fairness::Holder;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};

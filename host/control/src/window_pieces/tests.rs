@@ -2,7 +2,7 @@
 
 use super::*;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::{Access, memfd};
 
 fn pieces(pages: u64) -> Arc<Pieces> {

@@ -1,8 +1,8 @@
 //! Processes connect by address: two vNICs of one daemon, and those of two, through the network
 //! between them. (Within one vNIC nothing leaves the tables: `connections.rs` of `host/tenancy`.)
 
-use crate::support::namespaces::{Net, is_root};
 use crate::support::client_process::Remote;
+use crate::support::namespaces::{Net, is_root};
 use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::Message;

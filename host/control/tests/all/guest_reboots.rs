@@ -25,12 +25,17 @@ fn sessions(daemon: &Daemon, name: &str) -> u64 {
 fn written(machine: &Machine, area: Extent) -> impl omniverb_ring::WordMemory + use<> {
     let pages = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
     let pages = pages.map(omniverb_sys::Access::ReadWrite).unwrap();
-    omniverb_ring::WordMemory::store(&pages, 64, 77, omniverb_ring::sync::Ordering::Relaxed);
+    omniverb_ring::WordMemory::store(
+        &pages,
+        64,
+        77,
+        omniverb_ring::shared_atomics::Ordering::Relaxed,
+    );
     pages
 }
 
 fn read(pages: &impl omniverb_ring::WordMemory) -> u64 {
-    pages.load(64, omniverb_ring::sync::Ordering::Relaxed)
+    pages.load(64, omniverb_ring::shared_atomics::Ordering::Relaxed)
 }
 
 #[test]

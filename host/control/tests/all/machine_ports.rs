@@ -3,7 +3,7 @@
 use crate::support::machine::*;
 use crate::support::*;
 use omniverb_control::Settings;
-use omniverb_ring::{WordMemory, sync::Ordering as Order};
+use omniverb_ring::{WordMemory, shared_atomics::Ordering as Order};
 use omniverb_session::Message;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::eventfd::readable;

@@ -428,11 +428,11 @@ fn a_session_that_says_nothing_ends() {
 }
 
 fn read(window: &impl omniverb_ring::WordMemory, offset: usize) -> u64 {
-    window.load(offset, omniverb_ring::sync::Ordering::Relaxed)
+    window.load(offset, omniverb_ring::shared_atomics::Ordering::Relaxed)
 }
 
 fn write(window: &impl omniverb_ring::WordMemory, offset: usize, value: u64) {
-    window.store(offset, value, omniverb_ring::sync::Ordering::Relaxed);
+    window.store(offset, value, omniverb_ring::shared_atomics::Ordering::Relaxed);
 }
 
 /// A machine's process and one of the host have no memory that both may see.

@@ -1,7 +1,7 @@
 //! Network namespaces: two containers on a wire, who is kept apart, who is not served.
 
-use crate::support::namespaces::{Net, is_root};
 use crate::support::client_process::Remote;
+use crate::support::namespaces::{Net, is_root};
 use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::Message;

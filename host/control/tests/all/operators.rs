@@ -1,8 +1,8 @@
 //! Who is an operator, who is a tenant, and what each may ask.
 
+use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};
 use crate::support::operator::{Operator, name, own_status};
-use crate::support::client_process::Remote;
 use crate::support::*;
 use omniverb_control::{Allow, Settings};
 use omniverb_session::body::*;

@@ -2,9 +2,9 @@
 //! window that these share (decision 0044).
 
 use crate::support::machine::{PAGE, seen, until};
+use crate::support::machine_and_neighbour::*;
 use crate::support::namespaces::is_root;
 use crate::support::operator::{Operator, name};
-use crate::support::machine_and_neighbour::*;
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};

@@ -1,8 +1,8 @@
 //! Names are proved: who claims a number, whose address a probe came from, and whether the network
 //! still lets a link be.
 
-use crate::support::namespaces::{Net, is_root};
 use crate::support::client_process::Remote;
+use crate::support::namespaces::{Net, is_root};
 use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::Message;

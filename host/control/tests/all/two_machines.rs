@@ -1,7 +1,7 @@
 //! A pair window that is in two machines (decision 0042).
 
-use crate::support::machine_network::Carried;
 use crate::support::machine::{DATA as OWN, Machine, PAGE, WINDOW_BYTES, attach_with, seen, until};
+use crate::support::machine_network::Carried;
 use crate::support::namespaces::{Net, is_root};
 use crate::support::operator::{Operator, name};
 use crate::support::*;

@@ -1,11 +1,11 @@
 //! What stands between queue pairs and the network: sockets, trains of packets, packets that
 //! nobody takes yet, and a bad line for those who want one.
 
-pub(crate) mod faults;
-pub mod handshake;
-pub(crate) mod numbering;
-pub(crate) mod passages;
-pub(crate) mod port;
-pub(crate) mod questions;
-pub(crate) mod train;
-pub(crate) mod unclaimed;
+pub(crate) mod early_packets;
+pub(crate) mod fault_injection;
+pub(crate) mod forwarding;
+pub mod handshake_datagram;
+pub(crate) mod own_questions;
+pub(crate) mod packet_train;
+pub(crate) mod roce_port;
+pub(crate) mod train_numbering;

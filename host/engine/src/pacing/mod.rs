@@ -1,7 +1,7 @@
 //! Who may do how much, and when: limits, turns, windows. Time is an argument.
 
-pub(crate) mod agenda;
-pub(crate) mod bucket;
-pub(crate) mod flow;
-pub(crate) mod shares;
-pub(crate) mod throttle;
+pub(crate) mod fair_schedule;
+pub(crate) mod flow_control;
+pub(crate) mod sender_throttle;
+pub(crate) mod shared_budget;
+pub(crate) mod token_bucket;

@@ -1,10 +1,10 @@
 //! Maps applications' pages, and executes operations on them without the application.
 
-pub(crate) mod budget;
 pub(crate) mod grant;
-pub(crate) mod granted;
-pub(crate) mod reads;
+pub(crate) mod link_grants;
+pub(crate) mod mapped_memory_budget;
+pub(crate) mod read_execution;
 pub(crate) mod scattered_mappings;
+pub(crate) mod send_sources;
 pub(crate) mod shared_mappings;
-pub(crate) mod sources;
-pub(crate) mod write_placement;
+pub(crate) mod write_execution;

@@ -5,7 +5,7 @@
 //! once or when all places are mapped, for all who wait.
 
 use crate::command::Row;
-use crate::pages::budget::{Remains, Share};
+use crate::pages::mapped_memory_budget::{Remains, Share};
 use crate::pages::shared_mappings::{Hold, RowName, SharedMappings};
 use omniverb_sys::{Access, SideBySide};
 use omniverb_terms::VnicId;
@@ -131,9 +131,9 @@ impl<T> Rows<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::budget::{Budget, Mappings};
+    use crate::pages::mapped_memory_budget::{Budget, Mappings};
     use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
+    use omniverb_ring::shared_atomics::Ordering;
     use omniverb_sys::{Extent, memfd};
     use std::os::fd::OwnedFd;
 

@@ -3,7 +3,7 @@
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
 //! right, by way of whoever has the time to take it down.
 
-use crate::pages::budget::{Budget, Mapped, Mappings, Remains, Share};
+use crate::pages::mapped_memory_budget::{Budget, Mapped, Mappings, Remains, Share};
 use omniverb_ring::Window;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent};

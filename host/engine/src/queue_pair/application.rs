@@ -1,22 +1,22 @@
 //! The application as the transport's layer above: an end of a link.
 
-mod upper;
+mod upper_layer;
 
 use crate::command::Row;
-use crate::memory::Allowance;
+use crate::kept_memory::Allowance;
 use crate::pages::grant::Grant;
-use crate::pages::granted::{Grants, Stretch};
-use crate::pages::reads::MappedReads;
-use crate::pages::sources::Sources;
-use crate::pages::write_placement::{WritePlacement, is_drained};
+use crate::pages::link_grants::{Grants, Stretch};
+use crate::pages::read_execution::MappedReads;
+use crate::pages::send_sources::Sources;
+use crate::pages::write_execution::{WritePlacement, is_drained};
 use crate::queue_pair::backlog::Backlog;
-use crate::queue_pair::incoming::Incoming;
-use crate::queue_pair::outgoing::{Fate, Outgoing};
+use crate::queue_pair::incoming_messages::Incoming;
+use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::read_responses::{Answer, Readings};
 use omniverb_link::grant_pacing::Denied;
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::{Broken, Endpoint, Nak};
-use omniverb_ring::sync::AtomicU64;
+use omniverb_ring::shared_atomics::AtomicU64;
 use omniverb_terms::{Refusal, Rkey, Service};
 use omniverb_transport::{Request as Order, Status, SubmitError, Ticket};
 

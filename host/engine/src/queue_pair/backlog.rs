@@ -4,8 +4,8 @@
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),
 //! which says for these services what lost acknowledgements say for RC.
 
-use crate::memory::Allowance;
-use crate::room::{Part, Room};
+use crate::bounded_room::{Part, Room};
+use crate::kept_memory::Allowance;
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_wire::Place;
@@ -146,7 +146,7 @@ fn write(endpoint: &mut Endpoint, request: &Request, data: &[u8]) -> Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Store;
+    use crate::kept_memory::Store;
     use crate::testing::fuzz::end;
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
     use omniverb_ring::Window;

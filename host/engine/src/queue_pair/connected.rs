@@ -1,12 +1,12 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::memory::Allowance;
-use crate::pacing::flow::Way;
+use crate::kept_memory::Allowance;
+use crate::pacing::flow_control::Way;
 use crate::queue_pair::application::{Application, Said};
+use crate::queue_pair::connection_parameters::{self, Terms, Trains};
 use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
-use crate::queue_pair::outgoing::Fate;
-use crate::queue_pair::stage::Stage;
-use crate::queue_pair::terms::{self, Terms, Trains};
+use crate::queue_pair::outgoing_requests::Fate;
+use crate::queue_pair::qp_stage::Stage;
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
@@ -141,7 +141,7 @@ impl Connected {
         {
             match &mut self.transport {
                 Some(Transport::Rc(connection)) => {
-                    connection.ready_to_send(&terms::requesting(&sending));
+                    connection.ready_to_send(&connection_parameters::requesting(&sending));
                 }
                 Some(Transport::Uc(connection, _)) => connection.ready_to_send(sending.sq_psn),
                 None => return,

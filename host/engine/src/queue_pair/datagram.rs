@@ -1,8 +1,8 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
-use crate::memory::Allowance;
-use crate::pacing::flow::Way;
-use crate::pacing::throttle::Throttle;
+use crate::kept_memory::Allowance;
+use crate::pacing::flow_control::Way;
+use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};

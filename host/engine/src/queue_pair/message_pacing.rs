@@ -1,12 +1,12 @@
 //! Paces messages of an unreliable service by the reports of their receiver.
 //!
-//! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow`]); to anybody
-//! else a receiver that falls behind sends congestion notifications, and a sender that gets them
-//! pauses ([`crate::pacing::throttle`]). Nobody is told for a group: what leaves by its link would
-//! go to everybody in it.
+//! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow_control`]); to
+//! anybody else a receiver that falls behind sends congestion notifications, and a sender that gets
+//! them pauses ([`crate::pacing::sender_throttle`]). Nobody is told for a group: what leaves by its
+//! link would go to everybody in it.
 
-use crate::pacing::flow::{Inflow, Left, Outflow, Way};
-use crate::pacing::throttle::Throttle;
+use crate::pacing::flow_control::{Inflow, Left, Outflow, Way};
+use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use omniverb_terms::Qpn;
 use omniverb_wire::{Bth, Packet, write_notification, write_report};

@@ -3,10 +3,10 @@
 pub(crate) mod application;
 pub(crate) mod backlog;
 pub(crate) mod connected;
+pub(crate) mod connection_parameters;
 pub(crate) mod datagram;
-pub(crate) mod incoming;
+pub(crate) mod incoming_messages;
 pub(crate) mod message_pacing;
-pub(crate) mod outgoing;
+pub(crate) mod outgoing_requests;
+mod qp_stage;
 pub(crate) mod read_responses;
-mod stage;
-pub(crate) mod terms;

@@ -7,9 +7,9 @@
 //! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
 //! room, since answers leave in order.
 
-use crate::memory::Allowance;
-use crate::pages::reads::Filling;
-use crate::room::{Part, Room};
+use crate::bounded_room::{Part, Room};
+use crate::kept_memory::Allowance;
+use crate::pages::read_execution::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};

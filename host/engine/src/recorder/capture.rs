@@ -1,7 +1,7 @@
 //! One capture: its file, its counts.
 
 use super::command::Summary;
-use crate::recorder::queue::PacketQueue;
+use crate::recorder::packet_queue::PacketQueue;
 use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::pcap::{self, Envelope};
 use std::fs::File;

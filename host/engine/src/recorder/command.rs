@@ -1,7 +1,7 @@
 //! What the recorder's thread is told, and what it tells of a capture in the end.
 
-use super::queue::PacketQueue;
-use super::rebuild::TracedEnd;
+use super::packet_queue::PacketQueue;
+use super::packets_of_traces::TracedEnd;
 use omniverb_link::TraceReader;
 use omniverb_link::operation_trace::KEEP_MAX;
 use omniverb_ring::Window;

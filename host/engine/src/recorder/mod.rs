@@ -1,22 +1,23 @@
 //! The thread that writes capture files.
 //!
-//! In: copies of packets that the engine sends and receives ([`queue`]); what processes tell of
-//! their direct links (rings of `omniverb_link::operation_trace`), which [`rebuild`] turns into the
-//! packets that it stands for. Out: one file for each captured vNIC, in the order of time, and
-//! counts of what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody
-//! waits for this thread: whoever has something for it and finds no room counts it and goes on.
+//! In: copies of packets that the engine sends and receives ([`packet_queue`]); what processes tell
+//! of their direct links (rings of `omniverb_link::operation_trace`), which [`packets_of_traces`]
+//! turns into the packets that it stands for. Out: one file for each captured vNIC, in the order of
+//! time, and counts of what was lost. There is nothing to do, and nothing done, while nobody
+//! captures. Nobody waits for this thread: whoever has something for it and finds no room counts it
+//! and goes on.
 
 mod capture;
 mod command;
-pub(crate) mod queue;
-pub(crate) mod rebuild;
+pub(crate) mod packet_queue;
+pub(crate) mod packets_of_traces;
+mod recorder_loop;
 #[cfg(test)]
 mod tests;
-mod thread;
 mod traced_process;
 mod traced_processes;
 
-use crate::recorder::queue::{CaptureRoom, PacketQueue};
+use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
@@ -29,7 +30,7 @@ use std::thread::JoinHandle;
 
 use self::command::Task;
 pub use command::Summary;
-pub use rebuild::TracedEnd;
+pub use packets_of_traces::TracedEnd;
 
 /// Budget: the share of what captures may keep for what processes tell; packets of the engine have
 /// the rest.
@@ -57,7 +58,7 @@ impl Recorder {
         let (tell_begun, begun) = mpsc::channel();
         let (tell, ended) = mpsc::channel();
         let ready = Arc::new(EventFd::new()?);
-        let thread = thread::Thread::new(work, tell_begun, tell, ready.clone(), kept_back);
+        let thread = recorder_loop::Thread::new(work, tell_begun, tell, ready.clone(), kept_back);
         let thread = std::thread::Builder::new()
             .name("recorder".into())
             .spawn(move || thread.run(&pulse))?;

@@ -1,6 +1,6 @@
 //! What one process tells: its ring, and the links it may tell of.
 
-use super::rebuild::TracedEnd;
+use super::packets_of_traces::TracedEnd;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, VnicId};

@@ -1,17 +1,17 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
-use crate::memory::Allowance;
-use crate::pages::budget::Mappings;
+use crate::kept_memory::Allowance;
 use crate::pages::grant::Grant;
+use crate::pages::mapped_memory_budget::Mappings;
 use crate::pages::shared_mappings::Hold;
 use crate::queue_pair::connected::Connected;
-use crate::queue_pair::terms::Trains;
+use crate::queue_pair::connection_parameters::Trains;
 use omniverb_link::grant_pacing::Denied;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
@@ -276,7 +276,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
 
 /// The ring of a process that tells what it likes, and the packets that this stands for.
 pub fn trace(bytes: &[u8]) {
-    use crate::recorder::rebuild::{TracedEnd, rebuild};
+    use crate::recorder::packets_of_traces::{TracedEnd, rebuild};
     use omniverb_link::TraceReader;
     use omniverb_link::operation_trace::{PIECE, TRACE_BYTES};
     const PAGE: usize = 4096;

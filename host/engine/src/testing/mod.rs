@@ -2,4 +2,4 @@
 
 pub mod fuzz;
 #[cfg(test)]
-mod trial;
+mod two_queue_pairs;

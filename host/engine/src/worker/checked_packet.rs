@@ -1,6 +1,6 @@
 //! Describes a packet whose ICRC is right, and what came with it.
 
-use crate::network::port::Arrival;
+use crate::network::roce_port::Arrival;
 use omniverb_transport::Ecn;
 use omniverb_wire::Packet;
 use std::net::IpAddr;

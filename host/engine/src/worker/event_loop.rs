@@ -1,16 +1,16 @@
 //! The loop of a packet thread: waits for whatever comes first (links with news, datagrams, timers,
 //! commands) and hands it on.
 
-use super::counted::{Counters, Showing};
-use super::outbox::Outbox;
+use super::event_outbox::Outbox;
+use super::pending_work::WorkLeft;
+use super::shared_counters::{Counters, Showing};
 use super::state::State;
-use super::state::receive::Receiving;
-use super::watcher::{Awake, Watcher};
-use super::work_left::WorkLeft;
+use super::state::receive_datagrams::Receiving;
+use super::thread_sleep::{Awake, Watcher};
 use crate::command::Command;
-use crate::memory::Store;
-use crate::network::questions::Questions;
-use crate::pages::budget::Mappings;
+use crate::kept_memory::Store;
+use crate::network::own_questions::Questions;
+use crate::pages::mapped_memory_budget::Mappings;
 use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_sys::{EventFd, clock};
 use std::io;

@@ -1,9 +1,9 @@
 //! Delays packets of a vNIC with faults, and says when the next one is due.
 
 use super::timers::{Alarm, Due, Timers};
-use crate::memory::Allowance;
-use crate::network::faults::BadLine;
-use crate::network::port::Arrival;
+use crate::kept_memory::Allowance;
+use crate::network::fault_injection::BadLine;
+use crate::network::roce_port::Arrival;
 use omniverb_terms::VnicId;
 use omniverb_transport::fault_injection::{Done, Faults};
 

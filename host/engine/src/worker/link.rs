@@ -1,12 +1,12 @@
 //! Serves one link of a packet thread.
 
 use super::checked_packet::CheckedPacket;
-use super::recheck::Recheck;
+use super::pending_work::WorkLeft;
+use super::recheck_schedule::Recheck;
 use super::timers::{Alarm, Due, Timers};
-use super::work_left::WorkLeft;
 use crate::command::QpCounters;
-use crate::network::train::Train;
-use crate::pacing::flow::Way;
+use crate::network::packet_train::Train;
+use crate::pacing::flow_control::Way;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;

@@ -1,8 +1,8 @@
 //! Finds the links of a packet thread: by place, by receiver, and by what is to be served.
 
 use super::link::{Ends, Link, Reason};
-use crate::pacing::agenda::Agenda;
-use crate::pacing::throttle::Throttle;
+use crate::pacing::fair_schedule::Agenda;
+use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::connected::Connected;
 use omniverb_terms::{Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -2,25 +2,25 @@
 //! parts in the other files, each of which keeps its own order. What happens between these is in
 //! the files below [`state`]: packets arrive, links are served, the control plane wants something.
 
-mod bell;
-mod bells;
 mod checked_packet;
-mod copies;
-pub(crate) mod counted;
+mod doorbell;
+mod doorbells;
 pub(crate) mod event_loop;
+pub(crate) mod event_outbox;
 mod fault_queue;
-mod gate;
 mod link;
 mod link_clock;
 mod links;
-pub(crate) mod outbox;
-mod recheck;
-mod reports;
-mod spoken_ids;
+mod multicast_copies;
+mod pending_work;
+mod processor_yield;
+mod rate_limit;
+mod recent_connection_ids;
+mod recheck_schedule;
+mod report_limits;
+pub(crate) mod shared_counters;
 mod state;
+mod thread_sleep;
 mod timers;
 mod vnic;
 mod vnics;
-mod watcher;
-mod work_left;
-mod yielding;

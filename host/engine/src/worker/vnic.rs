@@ -1,16 +1,16 @@
 //! What belongs to one vNIC; each part keeps its own order.
 
-use super::copies::Copies;
 use super::fault_queue::FaultQueue;
-use super::gate::Gate;
-use super::reports::Reports;
-use super::spoken_ids::SpokenIds;
+use super::multicast_copies::Copies;
+use super::rate_limit::Gate;
+use super::recent_connection_ids::SpokenIds;
+use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
-use crate::memory::Allowance;
-use crate::network::port::Sockets;
-use crate::network::unclaimed::Unclaimed;
-use crate::pages::budget::Budget;
-use crate::recorder::queue::CaptureSender;
+use crate::kept_memory::Allowance;
+use crate::network::early_packets::Unclaimed;
+use crate::network::roce_port::Sockets;
+use crate::pages::mapped_memory_budget::Budget;
+use crate::recorder::packet_queue::CaptureSender;
 use omniverb_terms::VnicId;
 use std::sync::Arc;
 

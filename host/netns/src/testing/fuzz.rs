@@ -1,6 +1,6 @@
 //! Entry point for fuzzers: bytes in, nothing out, never a panic.
 
-use crate::protocol::{
+use crate::helper_protocol::{
     ADDRESSES_BYTES, HEADER_BYTES, MARK, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES, read_answer,
     read_request,
 };

@@ -4,7 +4,7 @@ use crate::limits::STATISTICS_BYTES;
 use crate::link_peer::FarEnd;
 use crate::qp::qp_attributes::State;
 use crate::verbs_constants::{opcode, status};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Window, WordMemory};
 use omniverb_terms::{Qpn, Service};
 

@@ -15,7 +15,7 @@ use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_link::record::FIRST;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::pair::{Options, Pair, poll, post};
 use crate::script::Script;
 use crate::work::{Work, whole};
 use omniverb_link::Response;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;

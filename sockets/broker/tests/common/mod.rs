@@ -4,7 +4,7 @@
 use omniverb_broker::{Range, StartupParameters};
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_sys::helper_process::{Helper, Helpers};
 use omniverb_sys::users_and_groups::People;
 use omniverb_sys::{Access, Extent, seqpacket};

@@ -4,7 +4,7 @@
 //! copied, and whoever reads or sends on does so in the copy.
 
 use super::{Broken, Direction, OWN, POSITION, Place, STOPPED, Stretch, TAKEN};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
 /// Changes of the place by others while all that is unread is copied: more than correct ends make.

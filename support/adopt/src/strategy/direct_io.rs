@@ -20,10 +20,10 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
 
-use super::need::Need;
-use crate::holders::shares_files;
-use crate::sharers::Sharers;
-use crate::tasks::{self, for_each_number, open_directory, read_start};
+use super::move_cost::Need;
+use crate::memory_sharers::Sharers;
+use crate::page_users::shares_files;
+use crate::proc_task_files::{self, for_each_number, open_directory, read_start};
 use core::ops::ControlFlow;
 use core::time::Duration;
 use omniverb_sys::clock;
@@ -200,7 +200,7 @@ fn flags_in(text: &[u8]) -> Option<u32> {
 /// A thread that sleeps where signals do not reach it, in a system call that may be direct I/O, or
 /// may be about to. `ran_before`: what it had run at the first look.
 fn may_be_in_request(task: i32, ran_before: &mut Option<u64>) -> bool {
-    match tasks::state(task) {
+    match proc_task_files::state(task) {
         Some(b'R') if has_read_storage(task) => {
             let now = processor_time(task);
             now.is_none_or(|now| now < *ran_before.get_or_insert(now) + SUBMIT_TIME_NS)
@@ -251,7 +251,8 @@ fn sleeps_in_request(task: i32) -> bool {
         libc::SYS_futex,
     ];
     // None: a page fault, outside of any call.
-    tasks::system_call(task).is_none_or(|call| call.is_some_and(|call| !OTHERS.contains(&call)))
+    proc_task_files::system_call(task)
+        .is_none_or(|call| call.is_some_and(|call| !OTHERS.contains(&call)))
 }
 
 #[cfg(test)]

@@ -2,18 +2,18 @@
 //! replaced, and the order in which they are tried.
 
 mod direct_io;
-mod need;
-mod single;
-mod stop;
-mod userfault;
+mod move_cost;
+mod single_thread;
+mod thread_stop;
+mod userfaultfd;
 
-pub(crate) use userfault::{forget_in_child, keep};
+pub(crate) use userfaultfd::{forget_in_child, keep};
 
 use crate::error::AdoptError;
-use crate::sharers::Sharers;
-use crate::survey::{kernel_may_store, thread_count};
-use crate::work::Work;
-use need::{Despite, Look, Need};
+use crate::memory_sharers::Sharers;
+use crate::movable_range::{kernel_may_store, thread_count};
+use crate::stretch_move::Work;
+use move_cost::{Despite, Look, Need};
 use omniverb_sys::extent::Kind;
 
 /// A way to move pages without losing a store.
@@ -25,7 +25,7 @@ pub enum Strategy {
     /// A helper process stops the other threads, of all processes in this memory, with ptrace.
     Stop,
     /// Write-protection by userfaultfd: only threads that write to the pages wait. What others do
-    /// to the mappings meanwhile can be lost, see `userfault.rs`.
+    /// to the mappings meanwhile can be lost, see `userfaultfd.rs`.
     Userfault,
 }
 
@@ -38,9 +38,9 @@ impl Strategy {
 }
 
 /// Reserves what the strategies need besides, before the first page moves. With
-/// [`crate::lock::MOVES`] held.
+/// [`crate::move_lock::MOVES`] held.
 pub(crate) fn prepare() -> Result<(), AdoptError> {
-    stop::prepare()
+    thread_stop::prepare()
 }
 
 /// Whether what stands in the way of protection alone counts still.
@@ -52,7 +52,7 @@ pub(crate) enum Patience {
     Over,
 }
 
-/// Performs one adoption or release. With [`crate::lock::MOVES`] held.
+/// Performs one adoption or release. With [`crate::move_lock::MOVES`] held.
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
     need: Need,
@@ -96,7 +96,9 @@ impl<'a> Mover<'a> {
             outcome = match strategy {
                 Strategy::SingleThread => self.alone(work),
                 Strategy::Userfault => self.protected(work, Despite::Nothing),
-                Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),
+                Strategy::Stop => {
+                    self.sharers().and_then(|sharers| thread_stop::perform(work, sharers))
+                }
             };
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
                 return outcome;
@@ -127,7 +129,7 @@ impl<'a> Mover<'a> {
         {
             return Err(AdoptError::NotPermitted);
         }
-        single::perform(work)
+        single_thread::perform(work)
     }
 
     fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
@@ -143,7 +145,8 @@ impl<'a> Mover<'a> {
             Err(error) => return Err(error),
         };
         let look = if looked { Look::Protected } else { Look::First };
-        let outcome = userfault::perform(work, userfault::Others { sharers, need, despite, look });
+        let outcome =
+            userfaultfd::perform(work, userfaultfd::Others { sharers, need, despite, look });
         self.looked |= despite == Despite::Nothing;
         outcome
     }

@@ -7,24 +7,24 @@
 //! soak` does); without it they are few, and end after some time. `OMNIVERB_ADOPT_DEVICE` names a
 //! device of memory that most of them move pages onto instead of a memfd; for virtual machines.
 
-mod arrangements;
+mod concurrent_activity;
 mod content;
 mod descriptors;
-mod device;
-mod direct;
-mod disturbance;
+mod direct_io;
+mod extents_in_one_file;
 mod fork;
+mod io_uring;
 mod limits;
 mod measure;
 mod memory;
-mod packed;
+mod memory_device;
+mod memory_sharers;
+mod program_memory_policies;
 mod refusal;
-mod rings;
-mod sharers;
 mod sharing;
 mod stress;
 
-use device::adopt_somewhere;
+use memory_device::adopt_somewhere;
 use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy};
 use std::time::Instant;
 
@@ -70,34 +70,34 @@ const SCENARIOS: &[Scenario] = &[
     scenario("sleepers_stop", || stress::sleepers(Strategy::Stop)),
     scenario("threads_come_and_go_userfault", || stress::come_and_go(Strategy::Userfault)),
     scenario("threads_come_and_go_stop", || stress::come_and_go(Strategy::Stop)),
-    scenario("direct_io_stop", disturbance::direct_io),
-    scenario("direct_io_excludes_userfault", disturbance::direct_io_excludes_userfault),
-    scenario("direct_io_in_another_table", direct::in_another_table),
-    scenario("direct_io_in_another_process", direct::in_another_process),
+    scenario("direct_io_stop", concurrent_activity::direct_io),
+    scenario("direct_io_excludes_userfault", concurrent_activity::direct_io_excludes_userfault),
+    scenario("direct_io_in_another_table", direct_io::in_another_table),
+    scenario("direct_io_in_another_process", direct_io::in_another_process),
     scenario("many_descriptors_are_not_protected", descriptors::too_many_to_look_at),
     scenario("many_descriptors_are_no_excuse", descriptors::released_all_the_same),
-    scenario("direct_reads_another_table", direct::reads_by_another_table),
-    scenario("direct_reads_changing_flags", direct::reads_by_a_changing_descriptor),
-    scenario("direct_reads_closed_descriptor", direct::reads_by_a_closed_descriptor),
-    scenario("direct_reads_not_to_be_stopped", direct::reads_that_cannot_be_stopped),
-    scenario("spawning_userfault", || disturbance::spawning(Strategy::Userfault)),
-    scenario("spawning_stop", || disturbance::spawning(Strategy::Stop)),
-    scenario("signals_userfault", || disturbance::signals(Strategy::Userfault)),
-    scenario("signals_stop", || disturbance::signals(Strategy::Stop)),
-    scenario("gives_up", disturbance::gives_up),
-    scenario("helper_is_killed", disturbance::helper_is_killed),
-    scenario("privileges_given_up", disturbance::privileges_given_up),
+    scenario("direct_reads_another_table", direct_io::reads_by_another_table),
+    scenario("direct_reads_changing_flags", direct_io::reads_by_a_changing_descriptor),
+    scenario("direct_reads_closed_descriptor", direct_io::reads_by_a_closed_descriptor),
+    scenario("direct_reads_not_to_be_stopped", direct_io::reads_that_cannot_be_stopped),
+    scenario("spawning_userfault", || concurrent_activity::spawning(Strategy::Userfault)),
+    scenario("spawning_stop", || concurrent_activity::spawning(Strategy::Stop)),
+    scenario("signals_userfault", || concurrent_activity::signals(Strategy::Userfault)),
+    scenario("signals_stop", || concurrent_activity::signals(Strategy::Stop)),
+    scenario("gives_up", concurrent_activity::gives_up),
+    scenario("helper_is_killed", concurrent_activity::helper_is_killed),
+    scenario("privileges_given_up", concurrent_activity::privileges_given_up),
     scenario("closed_standard_streams", sharing::closed_standard_streams),
     scenario("fork_separates", fork::separates),
     scenario("fork_by_a_raw_system_call", fork::raw_clone),
     scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
     scenario("fork_while_moving_stop", || fork::while_moving(Strategy::Stop)),
-    scenario("packed_come_and_go", packed::come_and_go),
-    scenario("packed_fork_separates", packed::fork_separates),
-    scenario("packed_read_only_is_refused", packed::read_only_is_refused),
-    scenario("packed_zeros_are_zeros", packed::zeros_are_zeros),
-    scenario("device_come_and_go", device::come_and_go),
-    scenario("device_is_for_writers", device::is_for_writers),
+    scenario("packed_come_and_go", extents_in_one_file::come_and_go),
+    scenario("packed_fork_separates", extents_in_one_file::fork_separates),
+    scenario("packed_read_only_is_refused", extents_in_one_file::read_only_is_refused),
+    scenario("packed_zeros_are_zeros", extents_in_one_file::zeros_are_zeros),
+    scenario("device_come_and_go", memory_device::come_and_go),
+    scenario("device_is_for_writers", memory_device::is_for_writers),
     scenario("stale_mapping", sharing::stale_mapping),
     scenario("neighbours_stay_private", sharing::neighbours_stay_private),
     scenario("read_only_grant", sharing::read_only_grant),
@@ -107,9 +107,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("program_unmaps_pages", sharing::program_unmaps_pages),
     scenario("program_protects_pages", sharing::program_protects_pages),
     scenario("program_closes_descriptor", sharing::program_closes_descriptor),
-    scenario("own_peer_stop", || arrangements::own_peer(Strategy::Stop)),
-    scenario("own_peer_userfault", || arrangements::own_peer(Strategy::Userfault)),
-    scenario("protection_holds", arrangements::protection_holds),
+    scenario("own_peer_stop", || program_memory_policies::own_peer(Strategy::Stop)),
+    scenario("own_peer_userfault", || program_memory_policies::own_peer(Strategy::Userfault)),
+    scenario("protection_holds", program_memory_policies::protection_holds),
     scenario("released_file_is_empty", limits::released_file_is_empty),
     scenario("released_without_address_space", limits::without_address_space),
     scenario("refusals", refusal::refusals),
@@ -117,36 +117,39 @@ const SCENARIOS: &[Scenario] = &[
     scenario("guards_stay", refusal::guards_stay),
     scenario("refused_stacks", refusal::stacks),
     scenario("refused_with_aio", refusal::asynchronous_io),
-    scenario("refused_ring_without_mapping", rings::without_mapping),
-    scenario("refused_ring_of_another_thread", rings::in_another_table),
-    scenario("refused_ring_with_buffers", rings::registered_only_with_buffers),
-    scenario("refused_ring_with_thread", rings::registered_only_with_thread),
-    scenario("refused_ring_that_is_waited_for", rings::registered_only_and_waited_for),
-    scenario("refused_packet_socket", rings::packet_sockets),
-    scenario("ring_buffers_stay", rings::buffers_registered_since),
-    scenario("ring_receives_while_pages_move", rings::receives_while_pages_move),
-    scenario("sharer_excludes_single", sharers::one_thread_is_not_alone),
-    scenario("sharer_stores_userfault", || sharers::stores(Strategy::Userfault)),
-    scenario("sharer_stores_stop", || sharers::stores(Strategy::Stop)),
-    scenario("sharer_stores_from_afar", sharers::stores_from_afar),
-    scenario("sharers_come_and_go", sharers::come_and_go),
-    scenario("sharers_come_and_go_anew", sharers::come_and_go_anew),
-    scenario("sharer_is_no_forked_child", sharers::forked_children_are_not_in_the_way),
-    scenario("neighbours_move_pages", sharers::neighbours_move_pages),
-    scenario("neighbours_not_comparable", sharers::neighbours_that_cannot_be_compared),
-    as_nobody("nobody_neighbours_move_pages", sharers::neighbours_move_pages),
-    as_nobody("nobody_neighbours_not_comparable", sharers::neighbours_that_cannot_be_compared),
-    as_nobody("nobody_sharer_excludes_single", sharers::one_thread_is_not_alone),
-    as_nobody("nobody_sharer_stores_stop", || sharers::stores(Strategy::Stop)),
-    as_nobody("nobody_refused_ring", rings::without_mapping),
-    as_nobody("nobody_refused_ring_buffers", rings::registered_only_with_buffers),
-    as_nobody("nobody_refused_ring_waited_for", rings::registered_only_and_waited_for),
-    as_nobody("nobody_ring_buffers_stay", rings::buffers_registered_since),
-    as_nobody("nobody_ring_receives", rings::receives_while_pages_move),
+    scenario("refused_ring_without_mapping", io_uring::without_mapping),
+    scenario("refused_ring_of_another_thread", io_uring::in_another_table),
+    scenario("refused_ring_with_buffers", io_uring::registered_only_with_buffers),
+    scenario("refused_ring_with_thread", io_uring::registered_only_with_thread),
+    scenario("refused_ring_that_is_waited_for", io_uring::registered_only_and_waited_for),
+    scenario("refused_packet_socket", io_uring::packet_sockets),
+    scenario("ring_buffers_stay", io_uring::buffers_registered_since),
+    scenario("ring_receives_while_pages_move", io_uring::receives_while_pages_move),
+    scenario("sharer_excludes_single", memory_sharers::one_thread_is_not_alone),
+    scenario("sharer_stores_userfault", || memory_sharers::stores(Strategy::Userfault)),
+    scenario("sharer_stores_stop", || memory_sharers::stores(Strategy::Stop)),
+    scenario("sharer_stores_from_afar", memory_sharers::stores_from_afar),
+    scenario("sharers_come_and_go", memory_sharers::come_and_go),
+    scenario("sharers_come_and_go_anew", memory_sharers::come_and_go_anew),
+    scenario("sharer_is_no_forked_child", memory_sharers::forked_children_are_not_in_the_way),
+    scenario("neighbours_move_pages", memory_sharers::neighbours_move_pages),
+    scenario("neighbours_not_comparable", memory_sharers::neighbours_that_cannot_be_compared),
+    as_nobody("nobody_neighbours_move_pages", memory_sharers::neighbours_move_pages),
+    as_nobody(
+        "nobody_neighbours_not_comparable",
+        memory_sharers::neighbours_that_cannot_be_compared,
+    ),
+    as_nobody("nobody_sharer_excludes_single", memory_sharers::one_thread_is_not_alone),
+    as_nobody("nobody_sharer_stores_stop", || memory_sharers::stores(Strategy::Stop)),
+    as_nobody("nobody_refused_ring", io_uring::without_mapping),
+    as_nobody("nobody_refused_ring_buffers", io_uring::registered_only_with_buffers),
+    as_nobody("nobody_refused_ring_waited_for", io_uring::registered_only_and_waited_for),
+    as_nobody("nobody_ring_buffers_stay", io_uring::buffers_registered_since),
+    as_nobody("nobody_ring_receives", io_uring::receives_while_pages_move),
     as_nobody("nobody_refused_arranged", refusal::arranged),
     as_nobody("nobody_guards_stay", refusal::guards_stay),
-    as_nobody("nobody_own_peer_stop", || arrangements::own_peer(Strategy::Stop)),
-    as_nobody("nobody_protection_holds", arrangements::protection_holds),
+    as_nobody("nobody_own_peer_stop", || program_memory_policies::own_peer(Strategy::Stop)),
+    as_nobody("nobody_protection_holds", program_memory_policies::protection_holds),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
     as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),

@@ -7,9 +7,9 @@
 //! what the hardware does, so what passes here holds all the more there.
 #![cfg(loom)]
 
-mod bell;
-mod filled;
-mod memory;
-mod revoked;
-mod sleep;
+mod doorbell;
+mod doorbell_sleep;
+mod grant_revocation;
+mod payload_fill;
+mod shared_memory;
 mod spsc;

@@ -1,6 +1,6 @@
 //! One producer, one consumer, a ring so small that it goes round.
 
-use crate::memory::Words;
+use crate::shared_memory::Words;
 use loom::thread;
 use omniverb_ring::{Consumer, Producer, UserMemory};
 

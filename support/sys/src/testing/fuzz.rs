@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic.
 
-use crate::addresses::{messages, parse_address, parse_link};
+use crate::local_addresses::{messages, parse_address, parse_link};
 use crate::proc_maps::{BUFFER_BYTES, lines};
 use core::ops::ControlFlow;
 use std::collections::BTreeMap;

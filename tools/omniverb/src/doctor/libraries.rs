@@ -3,9 +3,9 @@
 
 use super::findings::Findings;
 use crate::elf;
-use crate::library::{self, VERBS};
+use crate::library_path::{self, VERBS};
 use crate::present;
-use crate::program::{FOR_MUSL, is_musl, locate};
+use crate::program_check::{FOR_MUSL, is_musl, locate};
 use rustix::fs::{FileType, stat};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 /// The library is there and loads.
 pub(super) fn library(findings: &mut Findings) {
-    let folder = match library::folder() {
+    let folder = match library_path::folder() {
         Ok(folder) => folder,
         Err(error) => {
             findings.bad(format_args!("{error:#}"), "install it, or run make build");
@@ -44,7 +44,7 @@ pub(super) fn library(findings: &mut Findings) {
 pub(super) fn stock(findings: &mut Findings) {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).find(|folder| folder.join(VERBS).exists());
-    let ours = library::folder().ok();
+    let ours = library_path::folder().ok();
     match named {
         Some(folder) if folder.canonicalize().ok() == ours => {
             findings.good("LD_LIBRARY_PATH leads to the Omniverb library");
@@ -66,7 +66,7 @@ pub(super) fn stock(findings: &mut Findings) {
 
 /// Which library `program` would load under `omniverb run`.
 pub(super) fn program(findings: &mut Findings, program: &OsStr) {
-    let Ok(folder) = library::folder() else { return };
+    let Ok(folder) = library_path::folder() else { return };
     let Some(path) = locate(program) else {
         findings.bad(format_args!("{}", program.display()), "no such program");
         return;
@@ -95,7 +95,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         return;
     }
     let mut command = Command::new("ldd");
-    command.arg(&path).env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
+    command.arg(&path).env("LD_LIBRARY_PATH", library_path::before(&folder, "LD_LIBRARY_PATH"));
     let Some(output) = quiet(&mut command) else {
         findings.note(format_args!("{shown}"), "ldd is not there to look into it");
         return;
@@ -111,7 +111,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         }
         (Some(found), _) => findings
             .bad(format_args!("{shown} would load its own {found}"), "use omniverb run --preload"),
-        (None, Some(found)) => match library::paths() {
+        (None, Some(found)) => match library_path::paths() {
             Ok(_) => findings.good(format_args!(
                 "{shown} brings {found} along; omniverb run puts ours before it"
             )),

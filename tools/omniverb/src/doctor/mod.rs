@@ -1,12 +1,12 @@
 //! `omniverb doctor`: looks at everything that has to be right, one line a finding.
 
-mod carried;
+mod daemon;
 mod findings;
 mod kernel;
+mod leftovers;
 mod libraries;
-mod network;
-mod port;
-mod processes;
+mod roce_port;
+mod socket_support;
 
 use findings::{Findings, Grade};
 use std::ffi::OsStr;
@@ -15,25 +15,25 @@ use std::process::ExitCode;
 /// Exit code 1 if something does not work.
 pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     let mut findings = Findings::default();
-    let daemon = network::daemon(&mut findings);
+    let daemon = daemon::daemon(&mut findings);
     if let Some(path) = &daemon {
-        network::gids(&mut findings, path);
-        port::port(&mut findings, path);
+        daemon::gids(&mut findings, path);
+        roce_port::port(&mut findings, path);
         libraries::files(&mut findings, path);
-        carried::broker(&mut findings, path);
+        socket_support::broker(&mut findings, path);
     }
     libraries::library(&mut findings);
     libraries::stock(&mut findings);
     if let Some(program) = program {
         libraries::program(&mut findings, program);
-        carried::program(&mut findings, program);
+        socket_support::program(&mut findings, program);
     }
     kernel::memory_files(&mut findings);
     kernel::userfaultfd(&mut findings);
     kernel::processors(&mut findings);
     kernel::limits(&mut findings);
-    processes::daemons(&mut findings);
-    processes::sockets(&mut findings);
+    leftovers::daemons(&mut findings);
+    leftovers::sockets(&mut findings);
     for (grade, text) in findings.all() {
         let word = match grade {
             Grade::Good => "ok  ",

@@ -3,18 +3,18 @@
 //! a preloaded library (`app/paths`) leads those paths to a folder that is kept true.
 //! docs/decisions/0031-files-that-programs-read.md says why it is done so.
 
-mod folder;
-mod keeper;
+mod device_values;
+mod folder_writer;
 mod mounts;
-pub(crate) mod rdma;
-mod shown;
-mod tree;
-mod values;
+pub(crate) mod rdma_command;
+mod shown_folder;
+mod supervisor;
+mod sysfs_tree;
 
-use crate::{daemon, library};
+use crate::{find_daemon, library_path};
 use anyhow::Context;
-use folder::Folder;
-use keeper::Kept;
+use device_values::Source;
+use folder_writer::Folder;
 use omniverb_arguments::PresentMode;
 use omniverb_session::PRESENTED_VARIABLE;
 use omniverb_sys::user_daemon;
@@ -22,8 +22,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use tree::Tree;
-use values::Source;
+use supervisor::Kept;
+use sysfs_tree::Tree;
 
 /// What `run` has to hold until it has become the program.
 #[derive(Debug, Default)]
@@ -50,35 +50,35 @@ pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Pre
     let nothing_to_do = inherited.is_some()
         && match mode {
             PresentMode::Mounts => mounts::are_shown(),
-            PresentMode::Preload | PresentMode::Off => library::is_preloaded(),
+            PresentMode::Preload | PresentMode::Off => library_path::is_preloaded(),
         };
     if mode == PresentMode::Off
         || nothing_to_do
-        || inherited.is_none() && daemon::connect(socket).is_err()
+        || inherited.is_none() && find_daemon::connect(socket).is_err()
     {
         return Presented::default();
     }
-    let kept = || if inherited.is_some() { Ok(None) } else { keeper::obtain(socket).map(Some) };
+    let kept = || if inherited.is_some() { Ok(None) } else { supervisor::obtain(socket).map(Some) };
     let shown = kept().and_then(|kept| {
         let folder = kept.as_ref().map(|kept| &kept.folder).or(inherited.as_ref());
         let is_mounted =
             mode == PresentMode::Mounts && folder.is_some_and(|folder| mounted(folder));
-        Ok((kept, if is_mounted { None } else { Some(library::paths()?) }))
+        Ok((kept, if is_mounted { None } else { Some(library_path::paths()?) }))
     });
     match shown {
         Ok((kept, library)) => {
             if let Some(kept) = &kept {
                 command.env(PRESENTED_VARIABLE, &kept.folder);
             }
-            let preloaded = library.map(|library| library::first(&library, "LD_PRELOAD"));
+            let preloaded = library.map(|library| library_path::first(&library, "LD_PRELOAD"));
             if let Some(preloaded) = &preloaded {
                 command.env("LD_PRELOAD", preloaded);
                 forgive_sanitizers(command);
             }
             // Whoever has no PATH is found in the C library's own, which a PATH would replace.
             let has_path = std::env::var_os("PATH").is_some_and(|path| !path.is_empty());
-            if let Some(stand_ins) = library::stand_ins().filter(|_| has_path) {
-                command.env("PATH", library::first(&stand_ins, "PATH"));
+            if let Some(stand_ins) = library_path::stand_ins().filter(|_| has_path) {
+                command.env("PATH", library_path::first(&stand_ins, "PATH"));
             }
             Presented { preloaded, _kept: kept }
         }
@@ -108,10 +108,10 @@ fn mounted(folder: &Path) -> bool {
 
 /// This process, and so the program, is shown a folder already, and nobody else writes there.
 fn presented(socket: &Path) -> Option<PathBuf> {
-    shown::folder().filter(|folder| {
+    shown_folder::folder().filter(|folder| {
         user_daemon::check_folder(folder).is_ok()
-            && tree::is_complete(folder)
-            && !keeper::is_for_others(folder, socket)
+            && sysfs_tree::is_complete(folder)
+            && !supervisor::is_for_others(folder, socket)
     })
 }
 
@@ -131,10 +131,10 @@ fn forgive_sanitizers(command: &mut Command) {
 
 /// Whether programs can be shown them: where they would be, or why not.
 pub(crate) fn possible(socket: &Path) -> anyhow::Result<PathBuf> {
-    library::paths()?;
+    library_path::paths()?;
     match presented(socket) {
         Some(folder) => Ok(folder),
-        None => Ok(keeper::obtain(socket)?.folder),
+        None => Ok(supervisor::obtain(socket)?.folder),
     }
 }
 
@@ -153,16 +153,16 @@ pub(crate) enum Task {
 
 /// `omniverb present`.
 pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
-    let socket = daemon::serving()?;
+    let socket = find_daemon::serving()?;
     let folder = std::path::absolute(folder)?;
     match task {
-        Task::Start(pid) => keeper::launch(&folder, pid)?,
-        Task::Keep(pid) => keeper::keep(&folder, &socket, pid)?,
+        Task::Start(pid) => supervisor::launch(&folder, pid)?,
+        Task::Keep(pid) => supervisor::keep(&folder, &socket, pid)?,
         Task::Once | Task::Always => {
             let (mut source, mut tree) = (Source::default(), Tree::default());
             let values = source.look(&socket)?;
             // Another user that may write there, or where it lies, could have us write elsewhere.
-            let opened = tree::make_folder(&folder).and_then(|()| Folder::open(&folder));
+            let opened = sysfs_tree::make_folder(&folder).and_then(|()| Folder::open(&folder));
             let opened = opened.and_then(|opened| {
                 user_daemon::check_folder(&opened.path())?;
                 Ok(opened)
@@ -171,7 +171,7 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
                 format!("{} has to be a folder that only you can write to", folder.display())
             })?;
             tree.show(&opened, values)?;
-            tree::complete(&opened)?;
+            sysfs_tree::complete(&opened)?;
             if task == Task::Once {
                 return Ok(ExitCode::SUCCESS);
             }

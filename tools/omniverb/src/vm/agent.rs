@@ -3,32 +3,32 @@
 //! In: processes that connect to the socket of the host's daemon; the window, the port. Out: their
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
-//! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
-//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Who may do what the host
-//! says; only whose pages may stay where they are for the host's engine is decided here
-//! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
-//! process opens for it (`device_opener.rs`), and another one keeps pages.
+//! and what that sends leaves by it (`find_daemon.rs`); who sleeps here is woken for it, and it for
+//! him (`cross_kernel_wakes.rs`); and so are those who share a pair window (`agent_windows.rs`).
+//! Who may do what the host says; only whose pages may stay where they are for the host's engine is
+//! decided here (`pin_requests.rs`). Once it has its devices, it is nobody; those that are plugged
+//! in later another process opens for it (`device_opener.rs`), and another one keeps pages.
 
-mod beginning;
 mod devices;
+mod greeting;
 #[cfg(test)]
 mod tests;
 
-use super::address_list;
+use super::address_message;
+use super::agent_windows::Sharing;
+use super::cross_kernel_wakes::Wakes;
 use super::device_opener;
-use super::keeping::{Keeping, Lost, Speaker};
-use super::network::Network;
+use super::pin_requests::{Keeping, Lost, Speaker};
 use super::relay::{Channel, News, Reads, Relay};
-use super::sharing::Sharing;
-use super::start;
-use super::wakes::Wakes;
+use super::start_supervisor;
+use super::udp_port::Network;
 use anyhow::Context;
 use devices::{listen, port, wait_for, windows};
 use omniverb_arguments::InPlace;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
-use omniverb_sys::addresses;
+use omniverb_sys::local_addresses;
 use omniverb_sys::{clock, privileges, sd_notify, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -67,7 +67,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
     // Which is not to be nobody.
     let opener = device_opener::start();
     let keeping = Keeping::begin(in_place);
-    start::be_ended_as_others();
+    start_supervisor::be_ended_as_others();
     if let Err(error) = &opener {
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
@@ -164,7 +164,7 @@ struct Agent {
     /// The number of the session that came last.
     last: u32,
     /// What the host was told of addresses.
-    told: Option<Vec<addresses::Address>>,
+    told: Option<Vec<local_addresses::Address>>,
     /// How many sessions there may be.
     sessions: usize,
     /// There is no room for another process at the moment.
@@ -298,13 +298,13 @@ impl Agent {
 
     /// Tells the host the addresses of this machine, if they have changed.
     fn tell_addresses(&mut self) {
-        let Ok(mut list) = addresses::list() else { return };
+        let Ok(mut list) = local_addresses::list() else { return };
         list.retain(|address| address.is_up);
         list.truncate(GIDS_MAX);
         if self.told.as_ref() == Some(&list) {
             return;
         }
-        let message = address_list::message(&list);
+        let message = address_message::message(&list);
         self.relay.say(FrameKind::Addresses, 0, written(0, &message.into()));
         self.told = Some(list);
     }

@@ -4,8 +4,8 @@
 //! In: that devices have come. Out: their descriptors, by a socket, to the agent. It reads nothing
 //! of theirs and hears nothing from anybody; it ends with the agent.
 
-use super::start::{be_ended_as_others, own_program};
-use super::windows::{DEVICES, names};
+use super::found_windows::{DEVICES, names};
+use super::start_supervisor::{be_ended_as_others, own_program};
 use anyhow::Context;
 use omniverb_sys::{privileges, seqpacket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -3,19 +3,19 @@
 //! In: the daemon's word that one is wanted, that another machine's is to be in this one, too
 //! (decision 0042), or that nobody uses one. Out: one more, or one less, in QEMU and at the daemon.
 //! There are two ways into a machine (decision 0048). A window is *mapped*, where somebody does
-//! that (`mapped.rs`) and the guest's driver knows of such memory; else it is *plugged in*, as a
-//! device of its own, by a process started for that, which is nobody ([`talk`]): what runs a
+//! that (`mapper_process.rs`) and the guest's driver knows of such memory; else it is *plugged in*,
+//! as a device of its own, by a process started for that, which is nobody ([`talk`]): what runs a
 //! hostile guest may say anything. What is refused some times is not tried again.
 
 #[cfg(test)]
 mod tests;
 
-use super::mapped::{Driver, Mapped};
-use super::monitor::{Beside, Next, Refusal, Talk};
-use super::pairs::{Pair, Pairs};
-use super::place::Monitor;
+use super::machine_folder::Monitor;
+use super::mapper_process::{Driver, Mapped};
+use super::pair_windows::{Pair, Pairs};
+use super::qemu_monitor::{Beside, Next, Refusal, Talk};
 use super::window::{Neighbours, Window};
-use crate::operator::{Home, Operator, PairCall};
+use crate::operator_connection::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair_window::{PlugTrouble, Whose};

@@ -1,6 +1,6 @@
 //! `omniverb vm list` and `show`: what the daemon says of machines, for people and for programs.
 
-use crate::operator::Operator;
+use crate::operator_connection::Operator;
 use crate::output;
 use crate::table::Table;
 use anyhow::Context;

@@ -1,28 +1,28 @@
 //! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
 //! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
 //! as QEMU runs; it is nobody, and has QEMU's socket, its keeper's, and the windows. One that is
-//! killed at rest is followed by another, which goes on where it was (`notes.rs`).
+//! killed at rest is followed by another, which goes on where it was (`progress_file.rs`).
 //!
-//! In: what QEMU says, which runs a hostile guest (`vhost.rs`); windows of its keeper's. Out: those
-//! windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has taken
-//! away all. It looks at nothing in them but what the machine's own file begins with, which it
-//! writes anew for each boot.
+//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its keeper's. Out:
+//! those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has
+//! taken away all. It looks at nothing in them but what the machine's own file begins with, which
+//! it writes anew for each boot.
 
 #[cfg(test)]
 mod tests;
 
-mod notes;
-mod over;
-mod stream;
+mod end_reason;
+mod progress_file;
+mod qemu_socket;
 
-pub(super) use self::notes::{beginning, notes};
-pub(super) use self::over::Over;
+pub(super) use self::end_reason::Over;
+pub(super) use self::progress_file::{beginning, notes};
 
-use self::notes::{Left, Notes};
-use self::stream::Stream;
-use super::slots::Slots;
-use super::vhost::{ANSWER_BYTES, Change, Device, News, Part};
+use self::progress_file::{Left, Notes};
+use self::qemu_socket::Stream;
+use super::vhost_user::{ANSWER_BYTES, Change, Device, News, Part};
 use super::window::DATA_OFFSET;
+use super::window_slots::Slots;
 use omniverb_sys::{memfd, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, pwrite};

@@ -3,53 +3,53 @@
 //! Here is what a person asks for; the window, QEMU's options, who keeps a machine and plugs in
 //! more, and the two ends of the port are in files beside this one.
 
-mod address_list;
+mod address_message;
 mod agent;
-mod boot;
+mod agent_windows;
+mod boot_id;
+mod cross_kernel_wakes;
 mod device_opener;
+mod emulated_processors;
+mod found_windows;
+mod guest_memory;
 mod hotplug;
-mod keeping;
 mod list;
-mod mapped;
+mod machine_folder;
 mod mapper;
-mod memory;
-mod monitor;
-mod network;
-mod options;
-mod pairs;
-mod pause;
+mod mapper_process;
+mod pair_windows;
+mod pin_requests;
 mod pinner;
-mod place;
-mod processors;
 mod proxy;
+mod qemu_monitor;
+mod qemu_options;
 mod relay;
-mod sharing;
-mod slots;
-mod start;
+mod restart_delay;
+mod start_supervisor;
 mod supervisor;
-mod vhost;
+mod udp_port;
+mod vhost_user;
 mod wake_bridge;
-mod wakes;
 mod window;
 mod window_mode;
-mod windows;
+mod window_slots;
 
 pub(crate) use agent::agent;
+pub(crate) use emulated_processors::is_emulated_alone;
 pub(crate) use list::list;
 pub(crate) use pinner::serve as pin;
-pub(crate) use processors::is_emulated_alone;
 
-use crate::operator::Operator;
+use crate::operator_connection::Operator;
 use crate::{output, vnic};
 use anyhow::{Context, bail};
+use machine_folder::User;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::{fd_inheritance, privileges};
-use options::{Maps, Plugged, Room};
-use place::User;
 use proxy::PairWindows;
+use qemu_options::{Maps, Plugged, Room};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use start::Wanted;
+use start_supervisor::Wanted;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -116,11 +116,11 @@ pub(crate) fn run(
     let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
-        wanted.memory = Some(memory::bytes(arguments, all_bytes(wanted))?);
+        wanted.memory = Some(guest_memory::bytes(arguments, all_bytes(wanted))?);
     }
-    let memory = options::memory(arguments, all_bytes(wanted))?;
-    let room = Room { memory, processors: processors::room(arguments)? };
-    let kept = start::start(text, wanted, None)?;
+    let memory = qemu_options::memory(arguments, all_bytes(wanted))?;
+    let room = Room { memory, processors: emulated_processors::room(arguments)? };
+    let kept = start_supervisor::start(text, wanted, None)?;
     let mut windows = Vec::new();
     for (index, file) in std::iter::once(&kept.window).chain(&kept.pairs).enumerate() {
         fcntl_setfd(file, FdFlags::empty())?;
@@ -129,10 +129,10 @@ pub(crate) fn run(
     }
     let later = later(wanted, kept.monitor_path.as_deref());
     let more = (later, kept.mapped_path.as_deref().map(Maps));
-    let mut words = options::words(&windows, &kept.port_path, room, more);
+    let mut words = qemu_options::words(&windows, &kept.port_path, room, more);
     if let (Some(file), Some(bytes)) = (&kept.memory, wanted.memory) {
         fcntl_setfd(file, FdFlags::empty())?;
-        words.extend(memory::words(&format!("/proc/self/fd/{}", file.as_raw_fd()), bytes));
+        words.extend(guest_memory::words(&format!("/proc/self/fd/{}", file.as_raw_fd()), bytes));
     }
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
@@ -159,29 +159,29 @@ pub(crate) fn args(
         );
     }
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    let kept = start::start(text, wanted, Some(user.unwrap_or_else(User::ourselves)))?;
+    let kept = start_supervisor::start(text, wanted, Some(user.unwrap_or_else(User::ourselves)))?;
     let paths = std::iter::once(kept.window_path).chain(kept.pair_paths).enumerate();
     let windows: Vec<_> = paths.map(|(index, path)| plugged(wanted, index, path)).collect();
     let port = &kept.port_path;
     let maps = kept.mapped_path.as_deref().map(Maps);
     output::write(&match libvirt {
-        true => options::xml(text, &windows, port, memory, maps),
+        true => qemu_options::xml(text, &windows, port, memory, maps),
         false => {
             // How many processors it has he says, who starts it.
-            let memory = Some(options::room(memory, all_bytes(wanted)));
+            let memory = Some(qemu_options::room(memory, all_bytes(wanted)));
             let room = Room { memory, processors: None };
             let later = later(wanted, kept.monitor_path.as_deref());
-            let words = options::words(&windows, port, room, (later, maps));
-            let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
+            let words = qemu_options::words(&windows, port, room, (later, maps));
+            let quoted: Vec<String> = words.iter().map(|word| qemu_options::quoted(word)).collect();
             quoted.join(" ") + "\n"
         }
     })
 }
 
 /// What is to be said about windows that are plugged in later, if there are to be any.
-fn later(wanted: Wanted, monitor: Option<&str>) -> Option<options::Later<'_>> {
+fn later(wanted: Wanted, monitor: Option<&str>) -> Option<qemu_options::Later<'_>> {
     let (first, last) = (wanted.plugged().saturating_add(1), wanted.pairs.most);
-    monitor.map(|monitor| options::Later { monitor, first, last })
+    monitor.map(|monitor| qemu_options::Later { monitor, first, last })
 }
 
 fn window_bytes(bytes: u64) -> anyhow::Result<u64> {
@@ -218,7 +218,7 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
     // Its threads are nobody's, too.
     let mut windows = PairWindows { border: Border::new(Side::Host)?, present: 0, going: 0, more };
     for word in pairs {
-        let one = pairs::Handed::read(word).context("not started as a porter")?;
+        let one = pair_windows::Handed::read(word).context("not started as a porter")?;
         let file = fd_inheritance::taken(one.descriptor).context("not started as a porter")?;
         let added = windows.add(one.number, &file, one.whose);
         added.ok().context("not started as a porter")?;
@@ -237,7 +237,7 @@ pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
 /// many bytes: see [`mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     let [qemu, keeper] = become_nobody_with_two()?;
-    let Err(mapper::Over) = mapper::serve(qemu, keeper, slots::Slots { bytes, count });
+    let Err(mapper::Over) = mapper::serve(qemu, keeper, window_slots::Slots { bytes, count });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,14 +15,14 @@
 //! to the kernel's memory anyway, and for others only if whoever runs the guest says so.
 
 mod handover;
-mod kept;
-mod pages;
+mod kept_rings;
+mod page_location;
 
-use super::start::{NEVER, own_program};
+use super::start_supervisor::{NEVER, own_program};
 use anyhow::Context;
 pub(super) use handover::FOLDER;
 use handover::{Agent, Heirs};
-use kept::{Kept, PINS_MAX};
+use kept_rings::{Kept, PINS_MAX};
 use omniverb_arguments::InPlace;
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -228,7 +228,7 @@ struct Pins {
 
 impl Pins {
     fn new(in_place: InPlace) -> Pins {
-        let most = (pins_max(), pages::memory() / SHARE);
+        let most = (pins_max(), page_location::memory() / SHARE);
         Pins { in_place, may_keep: false, kept: Kept::default(), most }
     }
 
@@ -292,7 +292,7 @@ impl Pins {
         let peer = seqpacket::peer(calls).map_err(|_| Errno::EACCES)?;
         let may = match self.in_place {
             InPlace::Nobody => false,
-            InPlace::Root => peer.uid == 0 && pages::may(peer.pid, pages::ANYTHING),
+            InPlace::Root => peer.uid == 0 && page_location::may(peer.pid, page_location::ANYTHING),
             InPlace::All => true,
         };
         if may { Ok(peer.pid) } else { Err(Errno::EPERM) }
@@ -320,7 +320,7 @@ impl Pins {
         let process = pidfd::of_peer(calls).map_err(|_| Errno::EACCES)?;
         let pid = self.may(calls)?;
         self.has_room(said.length)?;
-        let (ring, pages) = pages::look(process.as_fd(), pid, said)?;
+        let (ring, pages) = page_location::look(process.as_fd(), pid, said)?;
         // Where there are fewer pages there are fewer runs.
         let runs = pinned_pages::runs(pages).ok_or(Errno::E2BIG)?;
         self.kept.add(said.token, ring, said.length);

@@ -7,9 +7,9 @@
 //! What the agent says is a hostile guest's word; what it can do by it is what a tenant's processes
 //! can.
 
+mod pair_windows;
 #[cfg(test)]
 mod tests;
-mod windows;
 
 use super::relay::{Channel, News, Reads, Relay};
 use omniverb_session::agent_begin::Begin;
@@ -20,10 +20,10 @@ use omniverb_session::vm::{
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{clock, proxied_udp, seqpacket, socket_deadline};
+pub(super) use pair_windows::PairWindows;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
-pub(super) use windows::PairWindows;
 
 /// Nanoseconds that the daemon may take to answer.
 const PATIENCE: u64 = 10_000_000_000;

@@ -6,25 +6,23 @@
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
 //! that a guest says: of the port it only sees whether QEMU is there.
 
-mod holder;
-mod waiting;
+mod wait_any;
+mod window_holder;
 
+use super::guest_memory::Memory;
 use super::hotplug::{self, Later};
-use super::mapped::{Mapped, Starter};
-use super::memory::Memory;
-use super::pairs::{Pair, Pairs, ledger};
-use super::pause::{End, Pause};
-use super::place::{Place, User};
+use super::machine_folder::{Place, User};
+use super::mapper_process::{Mapped, Starter};
+use super::pair_windows::{Pair, Pairs, ledger};
 use super::proxy::Over;
-use super::slots::Slots;
-use super::start::{KEEP, WORDS, Wanted, own_program};
+use super::restart_delay::{End, Pause};
+use super::start_supervisor::{KEEP, WORDS, Wanted, own_program};
 use super::window::Window;
 use super::window_mode::Way;
-use crate::operator::{Home, Operator};
+use super::window_slots::Slots;
+use crate::operator_connection::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
-use holder::Holder;
-pub(super) use holder::hold;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::{clock, fd_inheritance, pidfd, seqpacket};
 use rustix::event::PollFlags;
@@ -36,7 +34,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
-use waiting::wait;
+use wait_any::wait;
+use window_holder::Holder;
+pub(super) use window_holder::hold;
 
 /// What a porter is started as.
 const CARRY: [&str; 2] = ["vm", "carry"];

@@ -127,7 +127,7 @@ impl Border {
         let (names, voice, rung) = (Mutex::default(), Mutex::default(), EventFd::new()?);
         let far = Arc::new(Far { names, voice, rung });
         let theirs = far.clone();
-        let spawn = super::wakes::spawn;
+        let spawn = super::cross_kernel_wakes::spawn;
         let listener = Listener::naming(spawn, move |numbers| theirs.tell(numbers));
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -162,7 +162,7 @@ impl Border {
         }
         if !self.begun {
             let near = self.near.clone();
-            super::wakes::spawn("omniverb-wakes", Box::new(move || near.serve()))?;
+            super::cross_kernel_wakes::spawn("omniverb-wakes", Box::new(move || near.serve()))?;
             self.begun = true;
         }
         Ok(())

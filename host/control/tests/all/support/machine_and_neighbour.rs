@@ -1,11 +1,11 @@
 //! A machine with pair windows, whose network is that of a namespace, and a neighbour in another.
 #![allow(dead_code)] // each test file uses a part
 
-use super::machine_network::Carried;
+use super::client_process::Remote;
 use super::machine::{Machine, PAGE, seen};
+use super::machine_network::Carried;
 use super::namespaces::Net;
 use super::operator::{Operator, name};
-use super::client_process::Remote;
 use super::*;
 use omniverb_control::Settings;
 use omniverb_session::operator::{AttachPair, Message as Said};

@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-pub mod machine_network;
+pub mod client_process;
 pub mod machine;
+pub mod machine_and_neighbour;
+pub mod machine_network;
 pub mod namespaces;
 pub mod operator;
-#[path = "../../../../../tools/omniverb/src/pages.rs"]
+#[path = "../../../../../tools/omniverb/src/status_pages.rs"]
 mod pages;
-pub mod machine_and_neighbour;
-pub mod client_process;
 
 pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
 

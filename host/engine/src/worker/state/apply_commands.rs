@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::command::{Command, Pages};
-use crate::worker::watcher::Watcher;
+use crate::worker::thread_sleep::Watcher;
 use omniverb_sys::clock;
 
 impl State {

@@ -2,16 +2,16 @@
 
 use super::State;
 use crate::command::{Attach, Event, feature};
-use crate::events::Posted;
-use crate::memory::HolderPath;
-use crate::network::port::Sockets;
+use crate::event_queues::Posted;
+use crate::kept_memory::HolderPath;
+use crate::network::roce_port::Sockets;
 use crate::queue_pair::connected::Connected;
+use crate::queue_pair::connection_parameters::Trains;
 use crate::queue_pair::datagram::Datagrams;
-use crate::queue_pair::terms::Trains;
 use crate::worker::link::{Ends, Kind, Link, Reason};
+use crate::worker::pending_work::WorkLeft;
+use crate::worker::thread_sleep::Watcher;
 use crate::worker::vnic::Vnic;
-use crate::worker::watcher::Watcher;
-use crate::worker::work_left::WorkLeft;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::Port;

@@ -2,12 +2,12 @@
 
 use super::State;
 use crate::command::{Event, feature};
-use crate::network::handshake::{self, Handshake};
-use crate::network::numbering::Numbering;
-use crate::network::passages::Place;
-use crate::network::port::Arrival;
-use crate::network::questions::Number;
-use crate::network::unclaimed::{Again, Early};
+use crate::network::early_packets::{Again, Early};
+use crate::network::forwarding::Place;
+use crate::network::handshake_datagram::{self, Handshake};
+use crate::network::own_questions::Number;
+use crate::network::roce_port::Arrival;
+use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::{Ends, Reason};
 use omniverb_sys::clock;
@@ -62,7 +62,7 @@ impl State {
         if arrival.flow.destination.is_multicast() {
             return;
         }
-        if let Some(handshake) = handshake::read(datagram) {
+        if let Some(handshake) = handshake_datagram::read(datagram) {
             self.handshake(vnic, arrival, handshake);
         }
     }
@@ -84,7 +84,7 @@ impl State {
             Number::Strange if features.is_none() => {
                 let Some(home) = self.vnics.get_mut(at) else { return };
                 if home.reports.may_reply(from, clock::now()) {
-                    let reply = handshake::reply(number, feature::ALL);
+                    let reply = handshake_datagram::reply(number, feature::ALL);
                     home.sockets.answer(&reply, from, arrival.interface);
                 }
             }

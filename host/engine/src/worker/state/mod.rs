@@ -2,31 +2,31 @@
 
 mod apply_commands;
 mod attach;
-mod faults;
-mod grants;
+mod fault_injection;
 mod incoming_packets;
-mod manage;
-pub(super) mod receive;
-mod send;
+mod key_grants;
+mod management_datagrams;
+pub(super) mod receive_datagrams;
+mod serve_link;
 #[cfg(test)]
 mod tests;
 
-use super::bells::Bells;
-use super::counted::Showing;
+use super::doorbells::Bells;
+use super::event_outbox::Outbox;
 use super::link::Reason;
 use super::link_clock::{LinkClock, Now};
 use super::links::Links;
-use super::outbox::Outbox;
+use super::pending_work::WorkLeft;
+use super::processor_yield::Yielding;
+use super::shared_counters::Showing;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
-use super::work_left::WorkLeft;
-use super::yielding::Yielding;
 use crate::command::Grant;
-use crate::memory::Store;
-use crate::network::passages::Passages;
-use crate::network::questions::Questions;
-use crate::network::train::Train;
-use crate::pages::budget::Mappings;
+use crate::kept_memory::Store;
+use crate::network::forwarding::Passages;
+use crate::network::own_questions::Questions;
+use crate::network::packet_train::Train;
+use crate::pages::mapped_memory_budget::Mappings;
 use crate::pages::scattered_mappings::Rows;
 use crate::pages::shared_mappings::SharedMappings;
 use omniverb_sys::{EventFd, clock};

@@ -3,16 +3,16 @@
 
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
-use crate::events::Events;
-use crate::memory::Store;
-use crate::network::handshake;
-use crate::network::port::Arrival;
-use crate::network::questions::Questions;
-use crate::pages::budget::Mappings;
-use crate::worker::counted::{Counters, Showing};
+use crate::event_queues::Events;
+use crate::kept_memory::Store;
+use crate::network::handshake_datagram;
+use crate::network::own_questions::Questions;
+use crate::network::roce_port::Arrival;
+use crate::pages::mapped_memory_budget::Mappings;
+use crate::worker::event_outbox::Outbox;
 use crate::worker::link::{Ends, Link};
-use crate::worker::outbox::Outbox;
-use crate::worker::watcher::Watcher;
+use crate::worker::shared_counters::{Counters, Showing};
+use crate::worker::thread_sleep::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{EventFd, Extent, memfd};
@@ -249,15 +249,15 @@ fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
     state.questions.begin(8, VICTIM, ip(5));
     for number in 100..20_100 {
         for from in [5, 66] {
-            handshake(&mut state, VICTIM, from, &handshake::probe(number));
-            handshake(&mut state, VICTIM, from, &handshake::reply(number, 1));
+            handshake(&mut state, VICTIM, from, &handshake_datagram::probe(number));
+            handshake(&mut state, VICTIM, from, &handshake_datagram::reply(number, 1));
         }
-        handshake(&mut state, VICTIM, 66, &handshake::reply(8, 1));
+        handshake(&mut state, VICTIM, 66, &handshake_datagram::reply(8, 1));
         handshake(&mut state, VICTIM, 66, &[0x0f; 40]);
     }
     assert!(events.take().is_none(), "nothing of it is for the control plane");
-    handshake(&mut state, VICTIM, 1, &handshake::probe(7));
-    handshake(&mut state, VICTIM, 5, &handshake::reply(8, 3));
+    handshake(&mut state, VICTIM, 1, &handshake_datagram::probe(7));
+    handshake(&mut state, VICTIM, 5, &handshake_datagram::reply(8, 3));
     let mut numbers = Vec::new();
     while let Some(Event::Answered { number, at, features, .. }) = events.take() {
         assert_eq!(at, VICTIM);

@@ -1,6 +1,6 @@
 //! What an agent begins with: the machine's windows, its port, and the socket where processes come.
 
-use crate::vm::windows::{Found, names};
+use crate::vm::found_windows::{Found, names};
 use anyhow::{Context, bail};
 use omniverb_session::vm::PORT_NAME;
 use omniverb_sys::seqpacket;

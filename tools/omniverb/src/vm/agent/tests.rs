@@ -1,7 +1,7 @@
 //! What an agent keeps of processes, and for how long.
 
 use super::*;
-use crate::vm::windows::Found;
+use crate::vm::found_windows::Found;
 use omniverb_ring::{BellPage, doorbell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};

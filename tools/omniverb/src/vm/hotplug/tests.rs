@@ -1,7 +1,7 @@
 //! A QEMU, and a mapper, that are played.
 
-use super::super::slots::Slots;
 use super::super::window::STEP;
+use super::super::window_slots::Slots;
 use super::*;
 use omniverb_session::vm::MachineName;
 use std::io::{BufRead, BufReader, Write};

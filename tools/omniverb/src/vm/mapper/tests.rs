@@ -1,7 +1,7 @@
 //! A mapper between a QEMU and a keeper that are played.
 
 use super::*;
-use crate::vm::vhost::HEAD_BYTES;
+use crate::vm::vhost_user::HEAD_BYTES;
 use crate::vm::window::STEP;
 use omniverb_sys::eventfd;
 use rustix::io::pread;

@@ -10,8 +10,8 @@
 //! Who could not take over, and whose agent is gone since, takes nothing from who is there, whose
 //! agent may live: it lets go of what that one has too, as the kernel says.
 
-use super::kept::{Kept, PINS_MAX};
-use super::pages::{self, LOOKS};
+use super::kept_rings::{Kept, PINS_MAX};
+use super::page_location::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::{clock, io_uring_pin, pidfd, seqpacket, socket_deadline};
@@ -69,7 +69,8 @@ fn number(file: &impl AsRawFd) -> u64 {
 /// who may look into processes.
 fn is_alike(socket: BorrowedFd<'_>) -> Option<i32> {
     let peer = seqpacket::peer(socket).ok()?;
-    let alike = peer.pid > 0 && peer.uid == geteuid().as_raw() && pages::may(peer.pid, LOOKS);
+    let alike =
+        peer.pid > 0 && peer.uid == geteuid().as_raw() && page_location::may(peer.pid, LOOKS);
     alike.then_some(peer.pid)
 }
 

@@ -30,7 +30,7 @@ fn who_is_not_believed_is_not_asked() {
     let asks = |pins: &Pins| pins.may_be_asked(calls.as_fd(), &asked(1, PAGE));
     assert_eq!(asks(&pins(InPlace::Nobody)), Err(Errno::EPERM));
     assert_eq!(asks(&pins(InPlace::All)), Ok(()));
-    let root = pages::may(std::process::id().cast_signed(), pages::ANYTHING);
+    let root = page_location::may(std::process::id().cast_signed(), page_location::ANYTHING);
     let expected = if root { Ok(()) } else { Err(Errno::EPERM) };
     assert_eq!(asks(&pins(InPlace::Root)), expected);
     // What nobody would take over is not kept.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::vm::wake_bridge::Border;
 use crate::vm::wake_bridge::Side;
-use crate::vm::{pairs, window};
+use crate::vm::{pair_windows, window};
 use omniverb_sys::memfd;
 
 fn border() -> PairWindows {
@@ -228,7 +228,7 @@ fn windows_come_and_go() {
         seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     };
     says(0b110, 0b110);
-    seqpacket::send(keeper.as_fd(), &[pairs::GOES, 2], &[]).unwrap();
+    seqpacket::send(keeper.as_fd(), &[pair_windows::GOES, 2], &[]).unwrap();
     assert_eq!(told(), 0b100);
     // It has not let go yet; nobody is given any of it.
     says(0b110, 0b100);
@@ -237,7 +237,7 @@ fn windows_come_and_go() {
     says(0b100, 0b100);
     let mut word = [0; 2];
     seqpacket::receive(keeper.as_fd(), &mut word, seqpacket::Mode::Blocking).unwrap();
-    assert_eq!(word, [pairs::GOES, 2]);
+    assert_eq!(word, [pair_windows::GOES, 2]);
     give(2);
     assert_eq!(told(), 0b110);
     // What has a number already makes no sense.

@@ -26,7 +26,7 @@ fn kept(pins: u64) -> Kept {
 
 fn bench(pins: u64) -> Option<Bench> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    if !pages::may(std::process::id().cast_signed(), LOOKS) {
+    if !page_location::may(std::process::id().cast_signed(), LOOKS) {
         let looks = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
         let has = capabilities(None).unwrap().effective;
         assert!(!has.contains(looks), "who may look into processes is not seen to");

@@ -1,0 +1,118 @@
+//! A budget of messages that senders share: each sender has a part that no other can spend.
+//!
+//! While half of the whole is left, a sender may have more than its part. A sender that floods has
+//! one part, and leaves the others theirs. What is spent here is never an answer to a question of
+//! ours: those are told apart before (`network/own_questions.rs`).
+
+use super::token_bucket::{Bucket, Limit};
+use omniverb_terms::Gid;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+/// Parts of a budget, to which addresses are dealt: neighbours to one each, neighbourhoods by a
+/// hash that an attacker cannot foresee.
+const LOTS: u64 = 64;
+
+/// How many messages a second, and how many at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) per_second: u64,
+    pub(crate) at_once: u64,
+}
+
+impl Rate {
+    /// A bucket that has a byte for each message.
+    fn bucket(self, now: u64) -> Bucket {
+        let Rate { per_second, at_once } = self;
+        Bucket::new(Limit { bits_per_second: per_second * 8, burst_bytes: at_once }, now)
+    }
+}
+
+/// What is left of it.
+pub(crate) struct Shares {
+    whole: Bucket,
+    lots: Vec<Bucket>,
+    dealt: RandomState,
+}
+
+impl Shares {
+    /// All of them, of which one sender has `of_one` if others want theirs.
+    pub(crate) fn new(all: Rate, of_one: Rate, now: u64) -> Shares {
+        let lots = (0..LOTS).map(|_| of_one.bucket(now)).collect();
+        Shares { whole: all.bucket(now), lots, dealt: RandomState::new() }
+    }
+
+    /// One more of this sender's, if there may be one more.
+    pub(crate) fn take(&mut self, from: IpAddr, now: u64) -> bool {
+        let lot = self.lot(from);
+        let left = self.lots.get_mut(lot).is_some_and(|lot| take(lot, now));
+        (left || self.whole.is_half_full(now)) && take(&mut self.whole, now)
+    }
+
+    fn lot(&self, from: IpAddr) -> usize {
+        let host = u128::from_be_bytes(Gid::from(from).host().bytes());
+        let number = (host ^ host >> 64) as u64;
+        let neighbourhood = self.dealt.hash_one(number / LOTS);
+        ((number ^ neighbourhood) % LOTS) as usize
+    }
+}
+
+/// One more, if there may be one more.
+fn take(from: &mut Bucket, now: u64) -> bool {
+    let may = from.ready(now).is_ok();
+    if may {
+        from.take(1);
+    }
+    may
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Rate = Rate { per_second: 5000, at_once: 2048 };
+    const OF_ONE: Rate = Rate { per_second: 1000, at_once: 1024 };
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::from((0x0a4d_0000 + n).to_be_bytes())
+    }
+
+    #[test]
+    fn who_floods_leaves_others_theirs() {
+        let mut shares = Shares::new(ALL, OF_ONE, 0);
+        let mut heard = 0;
+        for millisecond in 0..1000u64 {
+            let now = millisecond * 1_000_000;
+            for _ in 0..100 {
+                heard += u32::from(shares.take(ip(1), now));
+            }
+            // Its neighbours, which never have its lot, now and then.
+            if millisecond % 100 == 50 {
+                assert!((2..64).all(|n| shares.take(ip(n), now)), "{millisecond} ms");
+            }
+        }
+        assert!((1000..2048 + 5000).contains(&heard), "{heard}");
+    }
+
+    #[test]
+    fn one_peer_has_all_while_nobody_else_wants_any() {
+        let mut shares = Shares::new(ALL, OF_ONE, 0);
+        let at_once = (0..4000).filter(|_| shares.take(ip(1), 0)).count();
+        assert_eq!(at_once, 1025);
+        // 4000 a second, where its lot has 1000.
+        for n in 0..10_000u64 {
+            assert!(shares.take(ip(1), 1_000_000_000 + n * 250_000), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_lot_whatever_it_calls_itself() {
+        let shares = Shares::new(ALL, OF_ONE, 0);
+        let lot = |text: &str| shares.lot(text.parse().unwrap());
+        assert_eq!(lot("2001:db8::1"), lot("2001:db8::1234:5678:9abc:def0"));
+        assert_ne!(lot("2001:db8::1"), lot("2001:db8:0:1::1"));
+        assert_ne!(lot("fe80::1"), lot("fe80::2"));
+        assert_ne!(lot("10.0.0.1"), lot("10.0.0.2"));
+        assert_eq!(lot("10.0.0.1"), lot("::ffff:10.0.0.1"));
+    }
+}

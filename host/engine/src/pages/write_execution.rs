@@ -1,0 +1,205 @@
+//! Executes the peer's WRITEs here, on the application's pages.
+//!
+//! Which way a message goes is decided at its first packet, for all of it: here, if the application
+//! has consumed everything that it was given before and the pages are mapped; otherwise as records.
+//! If the pages are taken back in the middle of a message, the rest of it becomes records, as a
+//! WRITE of its own behind what is written: the application checks the key and refuses or places
+//! it, as if the whole had come that way.
+
+use crate::pages::grant::REMOTE_WRITE;
+use crate::pages::link_grants::{Grants, Target};
+use crate::request_records;
+use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
+use omniverb_link::{Broken, Endpoint, Request};
+use omniverb_transport::{Kind, Part};
+use omniverb_wire::Run;
+
+/// So many packets in a row became records only because the application had not consumed what came
+/// before: then it is time to wait until it has. A pipeline would never come to that by itself.
+const IN_A_ROW_MAX: u32 = 64;
+
+/// What is to become of a part of a WRITE.
+pub(crate) enum Course {
+    /// It travels to the application, which places it.
+    Travels(Request),
+    /// It is in its place, and the application need not know.
+    Placed,
+    /// It is, and this is to be said.
+    PlacedAndTold(Request),
+    /// It is the rest, or belongs to it; then perhaps something is to be said.
+    Rest(Request, Option<Request>),
+    /// Not before the application has consumed what it has.
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As records, which the application places.
+    Records,
+    /// As records, but only because something came before.
+    RecordsForNow,
+    /// Its bytes are put into the pages here.
+    Here,
+    /// It began here, the rest are records.
+    Rest,
+}
+
+/// The WRITE that is arriving at one link, and what was placed so far.
+pub(crate) struct WritePlacement {
+    way: Way,
+    /// Packets that became records one after the other, only because something came before.
+    in_a_row: u32,
+    /// Messages executed here.
+    pub(crate) count: u64,
+}
+
+impl Default for WritePlacement {
+    fn default() -> WritePlacement {
+        WritePlacement { way: Way::Records, in_a_row: 0, count: 0 }
+    }
+}
+
+/// What decides whether a WRITE may overtake others, or wait for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    /// Something that came before it waits for room in the ring.
+    pub(crate) is_behind: bool,
+    /// The peer can be made to say it again.
+    pub(crate) may_wait: bool,
+}
+
+impl WritePlacement {
+    /// Something else than a WRITE arrived.
+    pub(crate) fn interrupted(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// Places a part, or says how it travels.
+    pub(crate) fn part(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        part: &Part<'_>,
+        order: Order,
+        now: u64,
+    ) -> Result<Course, Broken> {
+        let Kind::Write { address, key, total } = part.kind else {
+            self.interrupted();
+            return Ok(Course::Travels(request_records::part(part)));
+        };
+        let target = Target { key, address, length: total };
+        if part.place.begins() {
+            match self.choose(grants, endpoint, target, order)? {
+                Some(way) => self.way = way,
+                None => return Ok(Course::Wait),
+            }
+        }
+        self.in_a_row = match self.way {
+            Way::RecordsForNow => self.in_a_row.saturating_add(1),
+            _ => 0,
+        };
+        Ok(match self.way {
+            Way::Records | Way::RecordsForNow => Course::Travels(request_records::part(part)),
+            Way::Here => {
+                let place = (target, part.offset);
+                if grants.write(endpoint, place, part.data, part.place, now) {
+                    self.count += u64::from(part.place.ends());
+                    match placed(part) {
+                        Some(record) => Course::PlacedAndTold(record),
+                        None => Course::Placed,
+                    }
+                } else if part.place.begins() {
+                    self.way = Way::Records;
+                    Course::Travels(request_records::part(part))
+                } else {
+                    rest(part, true)
+                }
+            }
+            Way::Rest => rest(part, false),
+        })
+    }
+
+    /// The way of a whole message. `None`: none, for now.
+    fn choose(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        target: Target,
+        order: Order,
+    ) -> Result<Option<Way>, Broken> {
+        // A message of no bytes is the application's to judge: it names no memory.
+        Ok(if target.length == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
+            self.interrupted();
+            Some(Way::Records)
+        } else if !order.is_behind && is_drained(endpoint)? {
+            Some(Way::Here)
+        } else if order.may_wait && self.in_a_row >= IN_A_ROW_MAX {
+            None
+        } else {
+            Some(Way::RecordsForNow)
+        })
+    }
+
+    /// Places a run, if its message is placed here. False: nothing of it counts.
+    pub(crate) fn run(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        (part, run): (&Part<'_>, &Run<'_>),
+        order: Order,
+        now: u64,
+    ) -> Result<bool, Broken> {
+        let Kind::Write { address, key, total } = part.kind else { return Ok(false) };
+        let target = Target { key, address, length: total };
+        let here = match part.place.begins() {
+            true => !order.is_behind && is_drained(endpoint)?,
+            false => self.way == Way::Here,
+        };
+        let placed = here && grants.write_run(endpoint, (target, part.offset), run, now);
+        if placed {
+            (self.way, self.in_a_row) = (Way::Here, 0);
+        }
+        Ok(placed)
+    }
+
+    /// A part of the rest was taken.
+    pub(crate) fn rest_began(&mut self) {
+        self.way = Way::Rest;
+    }
+}
+
+/// Whether the application has consumed everything that it was given.
+pub(crate) fn is_drained(endpoint: &mut Endpoint) -> Result<bool, Broken> {
+    endpoint.request_consumed(endpoint.request_position())
+}
+
+/// A part that has to travel although the message began here; `begins`: it is the first of these.
+fn rest(part: &Part<'_>, begins: bool) -> Course {
+    let Kind::Write { address, key, total } = part.kind else {
+        return Course::Travels(request_records::part(part));
+    };
+    // The completion is to tell the length of the whole message: it comes apart.
+    let notice = placed(part);
+    let flags = if part.place.ends() { LAST } else { 0 };
+    let request = if begins {
+        Request::WriteFirst {
+            flags,
+            address: address.wrapping_add(part.offset),
+            rkey: key,
+            immediate: 0,
+            total: total.saturating_sub(part.offset),
+        }
+    } else {
+        Request::WriteMore { flags, immediate: 0 }
+    };
+    Course::Rest(request, notice)
+}
+
+/// The record that only says that all of a message is there, if somebody is to know.
+fn placed(part: &Part<'_>) -> Option<Request> {
+    let Kind::Write { address, key, total } = part.kind else { return None };
+    let immediate = u32::from_ne_bytes(part.immediate?);
+    let solicited = if part.is_solicited { SOLICITED } else { 0 };
+    let flags = LAST | IMMEDIATE | PLACED | solicited;
+    Some(Request::WriteFirst { flags, address, rkey: key, immediate, total })
+}

@@ -1,0 +1,32 @@
+//! An application whose process has ended before the control plane noticed: nothing is acknowledged
+//! in its stead any more.
+
+use super::application_and_qp::{Side, side};
+use super::late_payload::talk;
+use crate::command::feature;
+use omniverb_link::Request;
+use omniverb_link::record::{FIRST, LAST};
+use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
+
+/// Sends a message; whether it is complete.
+fn send(asker: &mut Side, holder: &mut Side) -> bool {
+    let request = Request::Send { flags: FIRST | LAST, immediate: 0 };
+    let application = &mut asker.application;
+    let sent = UserMemory::lend(&[7; 100], |part| application.send_request(&request, 100, [&part]));
+    assert_eq!(sent, Ok(true));
+    assert_eq!(talk(1, asker, holder), 1);
+    talk(1, holder, asker);
+    asker.engine.serve(1);
+    asker.application.request_consumed(asker.application.request_position()).unwrap()
+}
+
+#[test]
+fn a_message_for_the_dead_is_not_acknowledged() {
+    for features in [0, feature::ALL] {
+        let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, features));
+        assert!(send(&mut asker, &mut holder), "there is a receive, and it is long enough");
+        holder.die();
+        assert!(!send(&mut asker, &mut holder));
+    }
+}

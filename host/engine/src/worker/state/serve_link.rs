@@ -1,0 +1,200 @@
+//! Serves a link: takes what its application did, sends what is to be sent.
+
+use super::State;
+use crate::command::Event;
+use crate::network::forwarding::Place;
+use crate::network::packet_train::Train;
+use crate::network::roce_port::Sent;
+use crate::pacing::flow_control::Way;
+use crate::worker::link::{Ends, Link, Reason, Served};
+use crate::worker::link_clock::Now;
+use crate::worker::pending_work::WorkLeft;
+use crate::worker::rate_limit::framing;
+use omniverb_terms::VnicId;
+use omniverb_wire::{Fragments, Identification, Pattern};
+
+/// Budget: packets of one link between two looks at others.
+const PACKETS_PER_TURN: usize = 128;
+
+impl State {
+    /// Serves a link.
+    pub(super) fn serve(&mut self, index: usize) -> WorkLeft {
+        let Some(mut link) = self.links.take(index) else { return WorkLeft::Nothing };
+        let now = self.now();
+        let Served { mut left, is_new } = link.serve(now.links);
+        self.ask_for_grants(&mut link, now.clock);
+        if link.waits_for_company(now.links) {
+            self.links.acknowledge_later(index);
+        } else {
+            left = left.or(self.transmit(index, &mut link, now));
+        }
+        if let Some(status) = link.settle() {
+            let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
+            let _ = self.outbox.post(vnic, Event::Failed { qpn, peer_qpn, status });
+        }
+        if link.nap_is_over() {
+            self.links.wake_later(index);
+        }
+        link.set_alarm(index, &mut self.timers, now.links);
+        self.links.put_back(index, link);
+        if left == WorkLeft::Something {
+            self.links.touch(index, Reason::News);
+        }
+        if is_new {
+            self.take_unclaimed(index);
+        }
+        left
+    }
+
+    /// Sends what there is.
+    fn transmit(&mut self, index: usize, link: &mut Link, now: Now) -> WorkLeft {
+        let Some(mut train) = self.train.take() else { return WorkLeft::Nothing };
+        link.take_way(self.way_of(link.ends()));
+        let left = self.fill(index, link, &mut train, now);
+        if !train.is_empty() {
+            self.depart(link, &mut train);
+            train.clear();
+        }
+        self.train = Some(train);
+        left
+    }
+
+    /// How packets get to a link's peer.
+    fn way_of(&self, ends: &Ends) -> Way {
+        match ends.within.map(|_| self.links.opposite(ends)) {
+            None => Way::Only,
+            Some(None) => Way::Long,
+            Some(Some(_)) => Way::Short,
+        }
+    }
+
+    fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: Now) -> WorkLeft {
+        let Ends { vnic: id, flow, within, .. } = *link.ends();
+        let framing = framing(flow.destination);
+        let vnic = self.vnics.get(id);
+        let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(flow.destination)).max(1);
+        let limited = vnic.is_some_and(|vnic| vnic.gate.is_limited());
+        let mut room = PACKETS_PER_TURN;
+        loop {
+            if limited
+                && let Some(vnic) = self.vnics.get_mut(id)
+                && let Err(at) = vnic.gate.pass((index, link), &mut self.clocked, now.clock)
+            {
+                self.tell_delay(link, train, now, at);
+                return WorkLeft::Nothing;
+            }
+            let Some(length) = link.transmit(now.links, train, &mut self.message) else {
+                return WorkLeft::Nothing;
+            };
+            if limited && let Some(vnic) = self.vnics.get_mut(id) {
+                vnic.gate.passed(length as u64 + framing);
+            }
+            room = room.saturating_sub(1);
+            if train.accepts(length, count_max) {
+                train.append(length);
+            } else {
+                self.depart(link, train);
+                train.restart(length);
+            }
+            if !limited && Pattern::may_begin(train.latest(length)) {
+                room -= link.transmit_alike(now.links, train, length, (room, count_max));
+            }
+            if within.is_none() {
+                train.seal(&flow);
+            }
+            // A turn ends with a train, not in the middle of one.
+            if train.is_full(count_max) {
+                let count = train.count();
+                self.depart(link, train);
+                train.clear();
+                if room < count {
+                    return WorkLeft::Something;
+                }
+            } else if room == 0 {
+                return WorkLeft::Something;
+            }
+        }
+    }
+
+    /// Nothing may be sent until `at`; the peer may have to know.
+    fn tell_delay(&mut self, link: &mut Link, train: &mut Train, now: Now, at: u64) {
+        let Ends { vnic, flow, .. } = *link.ends();
+        if link.connected_mut().is_none() {
+            return;
+        }
+        let Some(vnic) = self.vnics.get_mut(vnic) else { return };
+        let Some(wait) = vnic.gate.notice(at, now.clock) else { return };
+        let Some(length) = link.delay(now.links, wait, train) else { return };
+        vnic.gate.noticed(length as u64 + framing(flow.destination));
+        // By itself: it is not like others.
+        if !train.is_empty() {
+            self.depart(link, train);
+        }
+        train.restart(length);
+    }
+
+    /// The train leaves: through the network, or straight to a link of ours.
+    fn depart(&mut self, link: &mut Link, train: &mut Train) {
+        let ends = &link.ends().clone();
+        if !self.vnics.is_open(ends.vnic) {
+            return;
+        }
+        self.copy(ends.vnic, ends, train);
+        match self.near(ends) {
+            Some(there) if self.near_detour(there, ends, train) => {}
+            Some(there) => {
+                // What comes from the network is copied where it arrives.
+                if there.vnic != ends.vnic {
+                    self.copy(there.vnic, ends, train);
+                }
+                for packet in train.packets() {
+                    self.passages.add(there, ends.flow.source, packet);
+                }
+            }
+            None => {
+                let segment = train.segment();
+                let bytes = train.seal(&ends.flow);
+                let Some(vnic) = self.vnics.get_mut(ends.vnic) else { return };
+                if ends.within.is_some() {
+                    // It may come back to this vNIC.
+                    vnic.capture.has_sent(ends.flow.source);
+                }
+                if vnic.sockets.send(&ends.flow, ends.interface, bytes, segment) == Sent::Lost {
+                    link.count_unsent(train.count());
+                }
+            }
+        }
+    }
+
+    /// Where packets arrive that do not pass the network: at the link that is theirs; a vNIC's to
+    /// itself even while there is none, for its network may not know the way (a GID that is made up
+    /// is no address).
+    pub(super) fn near(&self, ends: &Ends) -> Option<Place> {
+        let peer = ends.within?;
+        match self.links.opposite(ends) {
+            Some(to) => {
+                // A link that is being served is not in its place.
+                let Ends { vnic, flow, interface, .. } =
+                    *self.links.get(to).map_or(ends, Link::ends);
+                Some(Place { vnic, local: flow.source, interface })
+            }
+            None if peer == ends.vnic => {
+                let (local, interface) = (ends.flow.destination, ends.interface);
+                Some(Place { vnic: peer, local, interface })
+            }
+            None => None,
+        }
+    }
+
+    /// For whoever captures the packets of this vNIC.
+    fn copy(&mut self, vnic: VnicId, ends: &Ends, train: &mut Train) {
+        let Some(vnic) = self.vnics.get_mut(vnic).filter(|vnic| vnic.capture.is_on()) else {
+            return;
+        };
+        train.seal(&ends.flow);
+        for (id, packet) in (0..).zip(train.packets()) {
+            let identification = Identification { id, fragments: Fragments::Forbidden };
+            vnic.capture.add(&ends.flow, identification, 2, packet);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! What the daemon and its helper say to each other: one datagram each, of a size that its kind
+//! fixes, numbers in the machine's own order. Both ends are the same program; all the same, both
+//! check everything.
+
+use omniverb_sys::local_addresses::{Address, Scope};
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::seqpacket;
+use omniverb_sys::udp_socket::Port;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The UDP port that is opened.
+pub const PORT: u16 = 4791;
+/// Addresses that are told of one namespace. A device shows 32.
+pub const ADDRESSES_MAX: usize = 512;
+/// Bytes of a cgroup's path that are told; what is longer is cut.
+pub const CGROUP_BYTES: usize = 1024;
+/// Most sockets for sending.
+const SENDERS_MAX: usize = 2;
+
+pub(crate) const MARK: u32 = u32::from_ne_bytes(*b"ovh1");
+pub(crate) const REQUEST_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 24;
+pub(crate) const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
+const ADDRESS_BYTES: usize = 28;
+pub(crate) const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
+pub(crate) const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Which network namespace and cgroup is this process (a pidfd) in?
+    Process,
+    /// Which addresses does this namespace have?
+    Addresses,
+    /// The sockets of UDP port 4791 in this namespace.
+    Port,
+}
+
+impl Kind {
+    fn number(self) -> u32 {
+        match self {
+            Kind::Process => 1,
+            Kind::Addresses => 2,
+            Kind::Port => 3,
+        }
+    }
+
+    fn of(number: u32) -> Option<Kind> {
+        [Kind::Process, Kind::Addresses, Kind::Port].into_iter().find(|k| k.number() == number)
+    }
+}
+
+/// The number of the answer that says that the helper has begun.
+const STARTED: u32 = 0;
+
+/// Who a process is.
+#[derive(Debug)]
+pub struct Process {
+    /// The network namespace of its main thread.
+    pub namespace: Namespace,
+    /// The namespace's number that never comes back, where the kernel says.
+    pub cookie: Option<u64>,
+    /// Its pid when it was looked at, as the helper sees it.
+    pub pid: i32,
+    /// Its user, pid and mount namespaces, if they could be looked at.
+    pub surroundings: Option<[u64; 3]>,
+    /// The path of its cgroup in the helper's cgroup namespace, cut to [`CGROUP_BYTES`]; `/` if
+    /// it is in none.
+    pub cgroup: String,
+}
+
+/// What was found out.
+#[derive(Debug)]
+pub enum Found {
+    /// Who the process is; to [`Kind::Process`].
+    Process(Process),
+    /// All of the namespace, at most [`ADDRESSES_MAX`]; to [`Kind::Addresses`].
+    Addresses(Vec<Address>),
+    /// The sockets, which keep the namespace; to [`Kind::Port`].
+    Port(Port),
+}
+
+/// Which network namespaces the helper can enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enters {
+    /// Its own, in which it is.
+    Own,
+    /// Also those of processes that the daemon names.
+    Others,
+}
+
+/// What the helper says.
+#[derive(Debug)]
+pub enum Answer {
+    /// It has begun. Whatever another one was asked before is not answered any more.
+    Started {
+        /// How far its privileges go.
+        enters: Enters,
+    },
+    /// The answer to request `id`.
+    Found {
+        /// The number that the request was made with.
+        id: u64,
+        /// The kind of the request that this answers.
+        kind: Kind,
+        /// What was found out, or why not: what the kernel said.
+        found: io::Result<Found>,
+    },
+}
+
+/// Asks for something; `file` is a pidfd or a namespace.
+///
+/// # Errors
+/// `WouldBlock` if the helper has not taken earlier requests yet, `EPIPE` if it is gone.
+pub fn request(
+    socket: BorrowedFd<'_>,
+    id: u64,
+    kind: Kind,
+    file: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let mut bytes = Writer::default();
+    bytes.number(MARK);
+    bytes.number(kind.number());
+    bytes.0.extend(id.to_ne_bytes());
+    seqpacket::try_send(socket, &bytes.0, &[file])
+}
+
+/// A request as the helper gets it; `None` if it makes no sense.
+pub(crate) fn read_request(bytes: &[u8], files: Vec<OwnedFd>) -> Option<(u64, Kind, OwnedFd)> {
+    let mut reader = Reader(bytes);
+    let known = bytes.len() == REQUEST_BYTES && reader.number()? == MARK;
+    let kind = Kind::of(reader.number()?).filter(|_| known)?;
+    let id = reader.long()?;
+    let [file] = <[OwnedFd; 1]>::try_from(files).ok()?;
+    Some((id, kind, file))
+}
+
+fn header(kind: u32, id: u64, errno: i32, count: usize) -> Writer {
+    let mut bytes = Writer::default();
+    bytes.number(MARK);
+    bytes.number(kind);
+    bytes.long(id);
+    bytes.number(errno.cast_unsigned());
+    bytes.number(u32::try_from(count).unwrap_or(u32::MAX));
+    bytes
+}
+
+/// The helper has begun to serve, and says which namespaces it can enter.
+pub(crate) fn send_started(socket: BorrowedFd<'_>, enters: Enters) -> io::Result<()> {
+    let count = usize::from(enters == Enters::Others);
+    seqpacket::send(socket, &header(STARTED, 0, 0, count).0, &[])
+}
+
+/// The helper answers.
+pub(crate) fn send_answer(
+    socket: BorrowedFd<'_>,
+    id: u64,
+    kind: Kind,
+    found: &io::Result<Found>,
+) -> io::Result<()> {
+    let number = kind.number();
+    match found {
+        Err(error) => {
+            let errno = error.raw_os_error().filter(|e| *e > 0).unwrap_or(libc_eio());
+            seqpacket::send(socket, &header(number, id, errno, 0).0, &[])
+        }
+        Ok(Found::Process(process)) => {
+            let identity = process.namespace.identity();
+            let cgroup = process.cgroup.as_bytes();
+            let cgroup = cgroup.get(..CGROUP_BYTES).unwrap_or(cgroup);
+            let mut bytes = header(number, id, 0, cgroup.len());
+            bytes.long(identity.device);
+            bytes.long(identity.inode);
+            bytes.long(process.cookie.unwrap_or(0));
+            bytes.number(process.pid.cast_unsigned());
+            bytes.number(0);
+            process.surroundings.unwrap_or_default().into_iter().for_each(|n| bytes.long(n));
+            bytes.0.extend(cgroup);
+            bytes.0.resize(PROCESS_BYTES, 0);
+            seqpacket::send(socket, &bytes.0, &[process.namespace.as_fd()])
+        }
+        Ok(Found::Addresses(list)) => {
+            let list = list.get(..ADDRESSES_MAX).unwrap_or(list);
+            let mut bytes = header(number, id, 0, list.len());
+            for address in list {
+                bytes.address(address);
+            }
+            bytes.0.resize(ADDRESSES_BYTES, 0);
+            seqpacket::send(socket, &bytes.0, &[])
+        }
+        Ok(Found::Port(port)) => {
+            let (files, senders) = port.parts();
+            let mut bytes = header(number, id, 0, senders.len());
+            for (port, six) in senders {
+                bytes.number(u32::from(port) << 1 | u32::from(six));
+            }
+            bytes.0.resize(PORT_BYTES, 0);
+            seqpacket::send(socket, &bytes.0, &files)
+        }
+    }
+}
+
+/// The next answer, or `None` if there is none at the moment.
+///
+/// # Errors
+/// `UnexpectedEof` if the helper is gone for good; `InvalidData` for what makes no sense.
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
+    let mut bytes = vec![0; ADDRESSES_BYTES + 1];
+    match seqpacket::receive(socket, &mut bytes, seqpacket::Mode::NonBlocking) {
+        Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok((length, files)) => {
+            let answer = bytes.get(..length).and_then(|bytes| read_answer(bytes, files));
+            answer.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+        Err(_) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
+    let mut reader = Reader(bytes);
+    let (mark, number, id) = (reader.number()?, reader.number()?, reader.long()?);
+    let (errno, count) = (reader.number()?.cast_signed(), reader.number()? as usize);
+    if mark != MARK {
+        return None;
+    }
+    if number == STARTED {
+        let fits = bytes.len() == HEADER_BYTES && files.is_empty() && count < 2;
+        let enters = if count == 1 { Enters::Others } else { Enters::Own };
+        return fits.then_some(Answer::Started { enters });
+    }
+    let kind = Kind::of(number)?;
+    if errno != 0 {
+        let fits = bytes.len() == HEADER_BYTES && files.is_empty() && errno > 0;
+        let found = Err(io::Error::from_raw_os_error(errno));
+        return fits.then_some(Answer::Found { id, kind, found });
+    }
+    let found = match kind {
+        Kind::Process if bytes.len() == PROCESS_BYTES => {
+            let [file] = <[OwnedFd; 1]>::try_from(files).ok()?;
+            let namespace = Namespace::received(file).ok()?;
+            let (device, inode) = (reader.long()?, reader.long()?);
+            let cookie = Some(reader.long()?).filter(|cookie| *cookie != 0);
+            let pid = reader.number()?.cast_signed();
+            reader.number()?;
+            let around = [reader.long()?, reader.long()?, reader.long()?];
+            let surroundings = Some(around).filter(|around| !around.contains(&0));
+            let identity = namespace.identity();
+            if (identity.device, identity.inode) != (device, inode) || pid <= 0 {
+                return None;
+            }
+            let cgroup = String::from_utf8_lossy(reader.0.get(..count)?).into_owned();
+            Found::Process(Process { namespace, cookie, pid, surroundings, cgroup })
+        }
+        Kind::Addresses if bytes.len() == ADDRESSES_BYTES && files.is_empty() => {
+            if count > ADDRESSES_MAX {
+                return None;
+            }
+            let list: Option<Vec<Address>> = (0..count).map(|_| reader.address()).collect();
+            Found::Addresses(list?)
+        }
+        Kind::Port if bytes.len() == PORT_BYTES && count <= SENDERS_MAX => {
+            let mut senders = Vec::new();
+            for _ in 0..count {
+                let word = reader.number()?;
+                senders.push((u16::try_from(word >> 1).ok()?, word & 1 == 1));
+            }
+            Found::Port(Port::join(PORT, files, &senders)?)
+        }
+        _ => return None,
+    };
+    Some(Answer::Found { id, kind, found: Ok(found) })
+}
+
+/// EIO, for errors without a number.
+fn libc_eio() -> i32 {
+    rustix::io::Errno::IO.raw_os_error()
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, value: u32) {
+        self.0.extend(value.to_ne_bytes());
+    }
+
+    fn long(&mut self, value: u64) {
+        self.0.extend(value.to_ne_bytes());
+    }
+
+    fn address(&mut self, address: &Address) {
+        let six = match address.ip {
+            IpAddr::V4(four) => four.to_ipv6_mapped(),
+            IpAddr::V6(six) => six,
+        };
+        let scope = match address.scope {
+            Scope::Global => 0,
+            Scope::Link => 1,
+            Scope::Host => 2,
+        };
+        let four = u32::from(address.ip.is_ipv4());
+        self.0.extend(six.octets());
+        self.number(address.interface);
+        self.number(address.mtu);
+        let (up, loopback) = (u32::from(address.is_up), u32::from(address.is_loopback));
+        self.number(scope | up << 2 | loopback << 3 | four << 4);
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    fn address(&mut self) -> Option<Address> {
+        let six = Ipv6Addr::from(self.take::<16>()?);
+        let (interface, mtu, bits) = (self.number()?, self.number()?, self.number()?);
+        let ip = match bits >> 4 {
+            0 => IpAddr::V6(six),
+            1 => IpAddr::V4(six.to_ipv4_mapped()?),
+            _ => return None,
+        };
+        let scope = match bits & 3 {
+            0 => Scope::Global,
+            1 => Scope::Link,
+            2 => Scope::Host,
+            _ => return None,
+        };
+        let (is_up, is_loopback) = (bits & 4 != 0, bits & 8 != 0);
+        Some(Address { ip, interface, scope, is_up, is_loopback, mtu })
+    }
+}
+
+#[cfg(test)]
+mod tests;

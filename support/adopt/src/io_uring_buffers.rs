@@ -1,0 +1,147 @@
+//! Finds the buffers that io_uring has registered (`IORING_REGISTER_BUFFERS`).
+//!
+//! In: a range. Out: whether a ring stores there, by physical page, whatever is mapped there later.
+//! `fdinfo` of a ring lists its buffers. It does not while a thread is submitting, so it is read
+//! again. A ring that is in no table of descriptors tells nothing.
+
+use crate::page_users::{pinned_pages, shares_files};
+use crate::proc_task_files::{for_each_number, open_directory, open_file, with_path};
+use core::mem::MaybeUninit;
+use core::ops::ControlFlow;
+use omniverb_sys::proc_maps;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{CWD, readlinkat_raw};
+use rustix::io::{Errno, read};
+use rustix::thread::{gettid, sched_yield};
+
+/// So often a ring is asked that does not tell because of its own work.
+const LOOKS_MAX: usize = 1000;
+
+/// Whether a buffer lies in a range, wholly or partly; true also where a ring does not tell.
+pub(crate) fn within(start: usize, end: usize) -> bool {
+    pinned_pages() && any_task(start, end).unwrap_or(true)
+}
+
+/// Goes through all tables of descriptors: each thread may have one of its own.
+fn any_task(start: usize, end: usize) -> Result<bool, Errno> {
+    let own = gettid().as_raw_nonzero().get();
+    let mut found = any_ring(own, start, end)?;
+    let tasks = open_directory(CWD, format_args!("/proc/self/task"))?;
+    for_each_number(tasks.as_fd(), |task| {
+        if !found && task != own && !shares_files(own, task) {
+            found = match any_ring(task, start, end) {
+                Err(Errno::NOENT | Errno::SRCH) => false,
+                looked => looked.unwrap_or(true),
+            };
+        }
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
+fn any_ring(task: i32, start: usize, end: usize) -> Result<bool, Errno> {
+    let descriptors = open_directory(CWD, format_args!("/proc/self/task/{task}/fd"))?;
+    let mut found = false;
+    for_each_number(descriptors.as_fd(), |number| {
+        found = is_ring(descriptors.as_fd(), number) && has_buffer(task, number, start, end);
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
+fn is_ring(descriptors: BorrowedFd<'_>, number: i32) -> bool {
+    let mut room = [MaybeUninit::uninit(); 64];
+    with_path(format_args!("{number}"), |entry| {
+        let (target, _) = readlinkat_raw(descriptors, entry, &mut room[..])?;
+        Ok(target.starts_with(b"anon_inode:[io_uring]"))
+    })
+    .unwrap_or(false)
+}
+
+fn has_buffer(task: i32, number: i32, start: usize, end: usize) -> bool {
+    for _ in 0..LOOKS_MAX {
+        let mut buffers = Buffers::default();
+        let looked = open_file(CWD, format_args!("/proc/self/task/{task}/fdinfo/{number}"))
+            .and_then(|info| {
+                proc_maps::texts(
+                    |room| read(&info, room),
+                    |line| {
+                        buffers.add(line, (start as u64, end as u64));
+                        Ok(ControlFlow::Continue(()))
+                    },
+                )
+            });
+        if buffers.is_within {
+            return true;
+        }
+        if looked == Err(Errno::NOENT) {
+            return false;
+        }
+        if looked.is_ok() && buffers.left == Some(0) {
+            return false;
+        }
+        sched_yield();
+    }
+    true
+}
+
+/// What lines of a ring's `fdinfo` told so far.
+#[derive(Default)]
+struct Buffers {
+    /// Lines to come.
+    left: Option<usize>,
+    is_within: bool,
+}
+
+impl Buffers {
+    /// `UserBufs: 2` and then a line for each, `0: 0x7f63de3d3000/65536` or `1: <none>`. While a
+    /// thread is submitting, older kernels (6.1) tell the number and go on with something else.
+    fn add(&mut self, line: &[u8], (start, end): (u64, u64)) {
+        let Some(line) = core::str::from_utf8(line).ok() else { return };
+        if let Some(count) = line.strip_prefix("UserBufs:") {
+            self.left = count.trim().parse().ok();
+        } else if let Some(left @ 1..) = self.left {
+            self.left = is_entry(line).then_some(left - 1);
+            self.is_within |= range(line).is_some_and(|(from, to)| from < end && start < to);
+        }
+    }
+}
+
+/// Whether a line is of one buffer: its number is first.
+fn is_entry(line: &str) -> bool {
+    line.split_once(": ").is_some_and(|(number, _)| number.trim().parse::<u32>().is_ok())
+}
+
+/// First byte and end of a buffer.
+fn range(line: &str) -> Option<(u64, u64)> {
+    let (address, length) = line.split_once(": 0x")?.1.split_once('/')?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    Some((address, address.saturating_add(length.trim().parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_read() {
+        let told = |text: &str, range| {
+            let mut buffers = Buffers::default();
+            text.lines().for_each(|line| buffers.add(line.as_bytes(), range));
+            (buffers.left, buffers.is_within)
+        };
+        let text = "SqThread:\t-1\nUserFiles:\t1\n    0: 0x1000/4096\nUserBufs:\t3\n    \
+                    0: 0x7f63de3d3000/65536\n    1: <none>\n    2: 0x9064/200\nPollList:\n";
+        let buffer = 0x7f63_de3d_3000;
+        assert_eq!(told(text, (buffer - 4096, buffer)), (Some(0), false));
+        assert_eq!(told(text, (buffer + 65535, buffer + 70000)), (Some(0), true));
+        assert_eq!(told(text, (buffer + 65536, buffer + 70000)), (Some(0), false));
+        assert_eq!(told(text, (0x9000, 0xa000)), (Some(0), true));
+        assert_eq!(told(text, (0x1000, 0x2000)), (Some(0), false), "a file's name");
+        // Cut short, or a thread is submitting.
+        assert_eq!(told(&text[..text.len() - 30], (0, 4096)), (Some(1), false));
+        assert_eq!(told("SqThread:\t-1\n", (0, 4096)), (None, false));
+        let busy = "SqThread:\t-1\nUserFiles:\t0\nUserBufs:\t1\nPollList:\nCqOverflowList:\n";
+        assert_eq!(told(busy, (0, usize::MAX as u64)), (None, false), "Linux 6.1");
+    }
+}

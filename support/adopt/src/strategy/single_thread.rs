@@ -1,0 +1,16 @@
+//! A process with one thread, in memory of its own: nobody else can store. Signals of the calling
+//! thread are blocked, so not even a handler of its own can.
+
+use crate::error::AdoptError;
+use crate::memory_sharers;
+use crate::movable_range::thread_count;
+use crate::stretch_move::Work;
+
+pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+    if thread_count() != 1 || !memory_sharers::none() || work.is_under_caller() {
+        return Err(AdoptError::NotPermitted);
+    }
+    let protection = work.protection_still()?.ok_or(AdoptError::Changed)?;
+    work.copy()?;
+    Ok(work.replace(protection)?)
+}

@@ -1,0 +1,330 @@
+//! Write protection by userfaultfd. Whoever writes to the stretch waits in the page fault, in user
+//! mode or inside a system call, until the pages were replaced; then the fault is tried again and
+//! finds the new pages. Nobody else notices anything.
+//!
+//! Needs the full form that also catches faults of the kernel (root, `CAP_SYS_PTRACE`, the sysctl
+//! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that everybody may
+//! use turns a `read()` into the pages into EFAULT. Write protection of file pages, needed for the
+//! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
+//! not for devices that were given pages before: see `direct_io.rs`.
+//!
+//! What changes the mappings themselves (`mprotect`, `madvise`) is not held up: it is looked at
+//! before and after the copy, but what comes between the last look and the replacement is lost. So
+//! this is for releases only, where threads cannot be stopped.
+//!
+//! Between protecting and waking, the calling thread must not write to the pages itself: it runs
+//! on a stack that is not among them, with signals blocked, and neither allocates nor frees.
+#![expect(unsafe_code)]
+// UNSAFETY: userfaultfd ioctls on the program's memory.
+
+use super::direct_io::{self, Descriptors};
+use super::move_cost::{Despite, Look, Need};
+use crate::error::AdoptError;
+use crate::memory_sharers::Sharers;
+use crate::stretch_move::{PAGE_BYTES, Work};
+use core::cell::UnsafeCell;
+use rustix::fd::{FromRawFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, Updater, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::process::{Pid, getpid};
+
+#[repr(C)]
+struct Api {
+    version: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Protect {
+    range: Range,
+    mode: u64,
+}
+
+const GROUP: u8 = 0xAA;
+const API_VERSION: u64 = 0xAA;
+const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
+const FEATURE_WRITE_PROTECT_FILES: u64 = 1 << 12;
+const FEATURE_WRITE_PROTECT_UNPOPULATED: u64 = 1 << 13;
+const REGISTER_MODE_WRITE_PROTECT: u64 = 1 << 1;
+const PROTECT_MODE_ON: u64 = 1 << 0;
+
+const IOC_API: u32 = opcode::read_write::<Api>(GROUP, 0x3F);
+const IOC_REGISTER: u32 = opcode::read_write::<Register>(GROUP, 0x00);
+const IOC_UNREGISTER: u32 = opcode::read::<Range>(GROUP, 0x01);
+const IOC_WAKE: u32 = opcode::read::<Range>(GROUP, 0x02);
+const IOC_PROTECT: u32 = opcode::read_write::<Protect>(GROUP, 0x06);
+
+struct Userfault {
+    file: OwnedFd,
+    /// Protection also holds where no page was ever touched.
+    covers_unpopulated: bool,
+    /// The process whose memory it governs: not that of a forked child that inherited it.
+    process: Pid,
+}
+
+/// Opened at the first use and kept: a program that gives up its privileges could not open it
+/// again to take back what was granted before.
+struct Kept(UnsafeCell<Option<Userfault>>);
+
+// SAFETY: used only with crate::move_lock::MOVES held.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept(UnsafeCell::new(None));
+
+/// What is known of direct I/O, whose stores no protection sees.
+#[derive(Clone, Copy)]
+pub(super) struct Others<'a> {
+    /// Other processes in this memory.
+    pub sharers: Option<&'a Sharers>,
+    pub need: Need,
+    pub despite: Despite,
+    pub look: Look,
+}
+
+impl Others<'_> {
+    /// That no descriptor is open for direct I/O, as far as can be found out in time.
+    fn check_descriptors(&self) -> Result<(), AdoptError> {
+        if self.despite == Despite::Descriptors {
+            return Ok(());
+        }
+        match direct_io::descriptors(self.sharers) {
+            Descriptors::Without => Ok(()),
+            Descriptors::TooMany if self.need == Need::Optional => Err(AdoptError::Busy),
+            // What must be done is done in spite of them, if there is no other way.
+            Descriptors::TooMany | Descriptors::Direct => Err(AdoptError::NotPermitted),
+        }
+    }
+
+    /// That no request is under way that began before the pages were protected.
+    fn check(&self) -> Result<(), AdoptError> {
+        self.check_descriptors()?;
+        // Twice, where there may be some: who was about to sleep in one does so by then.
+        let looks = if self.despite == Despite::Descriptors { 2 } else { 1 };
+        for _ in 0..looks {
+            if !direct_io::has_drained(self.sharers, self.need) {
+                return Err(AdoptError::Busy);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does the work under write protection. With [`crate::move_lock::MOVES`] held.
+pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptError> {
+    // SAFETY: the lock is held.
+    let kept = unsafe { &mut *KEPT.0.get() };
+    if kept.as_ref().is_some_and(|userfault| userfault.process != getpid()) {
+        *kept = None;
+    }
+    if work.is_under_caller() {
+        return Err(AdoptError::NotPermitted);
+    }
+    for _ in 0..2 {
+        if kept.is_none() {
+            *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
+        }
+        if others.look == Look::First {
+            others.check_descriptors()?;
+        }
+        match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
+            Some(Done { outcome: Err(AdoptError::System(Errno::NOTTY | Errno::BADF)), .. }) => {
+                // The program closed our descriptor, and the number may mean a file of its own.
+                core::mem::forget(kept.take());
+            }
+            Some(Done { outcome, is_clean }) => {
+                if !is_clean {
+                    // Closing it ends every registration and wakes every thread that waits.
+                    *kept = None;
+                }
+                return outcome;
+            }
+            None => {}
+        }
+    }
+    Err(AdoptError::NotPermitted)
+}
+
+/// Opens the descriptor while the process may, for releases at a time when it may not any more.
+/// With [`crate::move_lock::MOVES`] held.
+pub(crate) fn keep() {
+    // SAFETY: the lock is held.
+    let kept = unsafe { &mut *KEPT.0.get() };
+    if kept.is_none() {
+        *kept = prepare();
+    }
+}
+
+/// In a forked child: the descriptor governs the parent's memory.
+pub(crate) fn forget_in_child() {
+    // SAFETY: the forking thread held the lock.
+    unsafe { *KEPT.0.get() = None };
+}
+
+/// Opens a userfaultfd that can protect private and file pages against user and kernel stores.
+fn prepare() -> Option<Userfault> {
+    const ABOVE_STANDARD_STREAMS: RawFd = 3;
+    let file = rustix::io::fcntl_dupfd_cloexec(open()?, ABOVE_STANDARD_STREAMS).ok()?;
+    let wanted = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES;
+    let covers_unpopulated = enable(&file, wanted | FEATURE_WRITE_PROTECT_UNPOPULATED);
+    if !covers_unpopulated && !enable(&file, wanted) {
+        return None;
+    }
+    Some(Userfault { file, covers_unpopulated, process: getpid() })
+}
+
+fn open() -> Option<OwnedFd> {
+    // SAFETY: the descriptor stays inside this module.
+    if let Ok(file) = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) } {
+        return Some(file);
+    }
+    let device =
+        openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    NewDescriptor::from(&device)
+}
+
+/// `USERFAULTFD_IOC_NEW`: takes flags by value and returns a descriptor.
+struct NewDescriptor;
+
+impl NewDescriptor {
+    fn from(device: &OwnedFd) -> Option<OwnedFd> {
+        // SAFETY: implemented below as the device defines it.
+        unsafe { ioctl(device, NewDescriptor) }.ok()
+    }
+}
+
+// SAFETY: the call takes an integer and returns a new descriptor, which becomes owned once.
+unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> rustix::ioctl::Opcode {
+        opcode::none(GROUP, 0x00)
+    }
+
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        core::ptr::without_provenance_mut(UserfaultfdFlags::CLOEXEC.bits() as usize)
+    }
+
+    unsafe fn output_from_ptr(
+        returned: rustix::ioctl::IoctlOutput,
+        _: *mut core::ffi::c_void,
+    ) -> Result<OwnedFd, Errno> {
+        // SAFETY: the kernel just made this descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(returned as RawFd) })
+    }
+}
+
+fn enable(file: &OwnedFd, features: u64) -> bool {
+    let mut api = Api { version: API_VERSION, features, ioctls: 0 };
+    // SAFETY: the structure the call expects; it changes nothing outside the descriptor.
+    unsafe { ioctl(file, Updater::<IOC_API, Api>::new(&mut api)) }.is_ok()
+}
+
+/// True if the kernel did it, or had done so when the program closed our descriptor.
+fn is_over(outcome: Result<(), Errno>) -> bool {
+    matches!(outcome, Ok(()) | Err(Errno::NOTTY | Errno::BADF))
+}
+
+/// What became of a move under protection.
+struct Done {
+    outcome: Result<(), AdoptError>,
+    /// Nothing is registered any more, and nobody waits.
+    is_clean: bool,
+}
+
+impl Userfault {
+    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> Done {
+        let range =
+            Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
+        // Refused when the program uses userfaultfd on these pages itself, or they are gone.
+        if let Err(errno) = self.register(range) {
+            let error = match errno {
+                Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
+                _ if work.protection() == Ok(None) => AdoptError::Changed,
+                _ => AdoptError::NotPermitted,
+            };
+            return Done { outcome: Err(error), is_clean: true };
+        }
+        let outcome = self.replace_protected(work, range, others);
+        let mut is_clean = true;
+        if outcome.is_err() {
+            // The old pages stay: lift the protection. After success they no longer exist.
+            let _ = self.protect(range, 0);
+            // SAFETY: only takes this descriptor's hands off the range.
+            let undone = unsafe { ioctl(&self.file, Setter::<IOC_UNREGISTER, Range>::new(range)) };
+            is_clean = is_over(undone);
+        }
+        // SAFETY: wakes threads that wait for this descriptor; they try their fault again.
+        let woken = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
+        Done { outcome, is_clean: is_clean && is_over(woken) }
+    }
+
+    fn replace_protected(
+        &self,
+        work: &Work<'_>,
+        range: Range,
+        others: Others<'_>,
+    ) -> Result<(), AdoptError> {
+        // What is registered is what the mappings were at that moment, which may be anything, also
+        // what this thread is going to write to: the staging pages, where others unmapped
+        // something since they were looked for. A thread must never wait for itself.
+        work.protection()?.ok_or(AdoptError::Changed)?;
+        if !self.covers_unpopulated {
+            touch(work);
+        }
+        self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
+        others.check()?;
+        // Whatever is mapped there from now on is not registered, so that no store waits.
+        work.protection()?.ok_or(AdoptError::Changed)?;
+        work.copy()?;
+        // Whoever unmapped the pages meanwhile took the registration away with them, and then this
+        // fails instead of burying what lives there now.
+        self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
+        let protection = work.protection()?.ok_or(AdoptError::Changed)?;
+        Ok(work.replace(protection)?)
+    }
+
+    fn register(&self, range: Range) -> Result<(), Errno> {
+        let mut register = Register { range, mode: REGISTER_MODE_WRITE_PROTECT, ioctls: 0 };
+        // SAFETY: registering changes no contents; protection follows separately.
+        unsafe { ioctl(&self.file, Updater::<IOC_REGISTER, Register>::new(&mut register)) }
+    }
+
+    fn protect(&self, range: Range, mode: u64) -> Result<(), Errno> {
+        loop {
+            let mut protect = Protect { range, mode };
+            // SAFETY: protection only delays stores; the caller lifts it or replaces the pages.
+            match unsafe { ioctl(&self.file, Updater::<IOC_PROTECT, Protect>::new(&mut protect)) } {
+                // The mappings are changing under another thread's hands.
+                Err(Errno::AGAIN) => rustix::thread::sched_yield(),
+                settled => return settled,
+            }
+        }
+    }
+}
+
+/// Makes every page present, since older kernels protect only those.
+fn touch(work: &Work<'_>) {
+    for page in (0..work.stretch.length).step_by(PAGE_BYTES) {
+        let at = core::ptr::with_exposed_provenance::<u8>(work.stretch.address + page);
+        // SAFETY: readable memory of the program; the value is not used.
+        unsafe { at.read_volatile() };
+    }
+}

@@ -1,0 +1,69 @@
+//! What an agent says first to whoever is at the other end of the port, and again when that, or
+//! what it has, has changed: that it is there, and which windows it has.
+
+use super::Agent;
+use crate::vm::{boot_id, device_opener};
+use omniverb_session::agent_begin::Begin;
+use omniverb_session::vm::{Frame, FrameKind};
+use omniverb_sys::random;
+
+impl Agent {
+    /// Goes by another window if the host does not know this one.
+    pub(super) fn try_window(&mut self) -> anyhow::Result<()> {
+        if self.sharing.try_next(self.relay.has_begun())? {
+            self.begin();
+        }
+        Ok(())
+    }
+
+    /// Says that it is there, and knows nobody.
+    pub(super) fn begin(&mut self) {
+        let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
+        self.window = window;
+        let boot = boot_id::id().unwrap_or_default();
+        let bytes = Begin { window: number, number: random::number(), boot }.written();
+        self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
+        self.told = None;
+        self.wakes.clear();
+        self.keeping.begin_anew();
+        // Bells in pair windows outlive those who pass wakes on.
+        self.sharing.begin(self.relay.voice());
+        self.tell_pairs();
+        if self.network.is_some() {
+            self.relay.say(FrameKind::Port, 0, Vec::new());
+        }
+        // No number that somebody before had, so that nothing said to him is for anybody now.
+        self.last = random::number() as u32;
+    }
+
+    /// Tells the host which windows it shares with neighbours; also that there are none, if more
+    /// can come.
+    pub(super) fn tell_pairs(&mut self) {
+        if self.sharing.bits() != 0 || self.opener.is_some() {
+            self.say_pairs();
+        }
+    }
+
+    pub(super) fn say_pairs(&mut self) {
+        self.has_said_pairs = true;
+        let bits = self.sharing.bits().to_le_bytes().to_vec();
+        self.relay.say(FrameKind::Pairs, 0, bits);
+    }
+
+    /// A device was plugged in.
+    pub(super) fn device(&mut self) {
+        let Some((devices, opener)) = &mut self.opener else { return };
+        match device_opener::take(devices) {
+            Ok(Some(device)) => {
+                if self.sharing.add(device) {
+                    self.tell_pairs();
+                }
+            }
+            Ok(None) => {}
+            Err(_) => {
+                let _ = opener.wait();
+                self.opener = None;
+            }
+        }
+    }
+}

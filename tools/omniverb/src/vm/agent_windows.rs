@@ -1,0 +1,186 @@
+//! What an agent has of its machine's windows: the own one, and those that are shared with
+//! neighbours, with the bells in them.
+//!
+//! Of several that claim to be the machine's own window (`found_windows.rs`) it goes by one, and by
+//! the next if the host does not know that one's number in time.
+
+use super::found_windows::{Found, Own, Shared};
+use super::relay::Voice;
+use super::wake_bridge::{Border, Side};
+use anyhow::Context;
+use omniverb_session::pair_window::take_number;
+use omniverb_session::{Message, written};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the host may take to know the number of a window, where there are several.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The windows of a machine.
+pub(super) struct Sharing {
+    found: Found,
+    /// Those that may be the machine's own, and the one that is gone by.
+    claims: Vec<Own>,
+    claim: usize,
+    /// When that began.
+    since: Instant,
+    /// What is shared with neighbours, by number.
+    pairs: BTreeMap<u8, Shared>,
+    border: Border,
+    /// A neighbour may have rung for somebody here.
+    rung: bool,
+}
+
+impl Sharing {
+    /// Goes by the first that may be the machine's own.
+    pub(super) fn new(found: Found) -> io::Result<Sharing> {
+        let (claims, pairs) = (found.own(), BTreeMap::new());
+        let (since, border) = (Instant::now(), Border::new(Side::Machine)?);
+        let mut sharing = Sharing { found, claims, claim: 0, since, pairs, border, rung: false };
+        sharing.look()?;
+        Ok(sharing)
+    }
+
+    /// What belongs to the window that is gone by.
+    fn look(&mut self) -> io::Result<()> {
+        self.since = Instant::now();
+        self.border = Border::new(Side::Machine)?;
+        let own = self.claims.get(self.claim);
+        self.pairs = own.map(|own| self.found.pairs(own)).unwrap_or_default();
+        let border = &mut self.border;
+        // Of one that cannot be mapped the host is not told.
+        self.pairs.retain(|number, shared| {
+            border.add(*number, &shared.file, shared.data, shared.whose).is_ok()
+        });
+        Ok(())
+    }
+
+    /// A device has come. Whether the machine has another pair window by it.
+    pub(super) fn add(&mut self, device: OwnedFd) -> bool {
+        if self.found.add(device).is_err() {
+            return false;
+        }
+        self.add_found()
+    }
+
+    /// Those that may be its own are as many as before, but say more: what comes later is none.
+    fn renew_claims(&mut self) {
+        let mut all = self.found.own();
+        all.truncate(self.claims.len());
+        self.claims = all;
+    }
+
+    /// Whether the machine has another one than before.
+    fn add_found(&mut self) -> bool {
+        self.renew_claims();
+        let own = self.claims.get(self.claim);
+        let before = self.pairs.len();
+        for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
+            if !self.pairs.contains_key(&number)
+                && self.border.add(number, &shared.file, shared.data, shared.whose).is_ok()
+            {
+                self.pairs.insert(number, shared);
+            }
+        }
+        self.pairs.len() > before
+    }
+
+    /// The host says which pair windows there are, bit `number - 1` of each: of those that are
+    /// mapped the machine sees nothing by itself. It is let go of those that are to go, before they
+    /// do; and of those in whose place there is another one by now, which this machine was not told
+    /// of in time.
+    pub(super) fn look_again(&mut self, present: u64) {
+        self.found.look_at_names();
+        self.renew_claims();
+        let own = self.claims.get(self.claim);
+        let gone = |number: &u8, shared: &mut Shared| {
+            let is_there = present >> (number - 1) & 1 != 0
+                && own.is_some_and(|own| shared.is_called(*number, own));
+            shared.is_mapped && !is_there
+        };
+        for (number, _) in self.pairs.extract_if(.., gone) {
+            self.border.remove(number);
+        }
+        self.found.look_at_places(present);
+        self.add_found();
+    }
+
+    /// The machine's own window, for all that is known, and its number.
+    pub(super) fn own(&self) -> Option<(Arc<OwnedFd>, u64)> {
+        self.claims.get(self.claim).map(|own| (own.file.clone(), own.number))
+    }
+
+    /// Whether it may be another one. `known`: the host knows its number.
+    pub(super) fn is_doubtful(&self, known: bool) -> bool {
+        self.claims.len() > 1 && !known
+    }
+
+    /// Goes by the next one if it is time to; then all begins anew.
+    pub(super) fn try_next(&mut self, known: bool) -> io::Result<bool> {
+        let due = self.is_doubtful(known) && self.since.elapsed() > PATIENCE;
+        if due {
+            self.claim = (self.claim + 1) % self.claims.len();
+            self.look()?;
+        }
+        Ok(due)
+    }
+
+    /// Nobody is at the other end.
+    pub(super) fn end(&self) {
+        self.border.speak_by(None);
+    }
+
+    /// Who passes wakes on at the other end begins anew; it is said by this.
+    pub(super) fn begin(&mut self, voice: Arc<Voice>) {
+        self.since = Instant::now();
+        self.border.speak_by(Some(voice));
+        self.border.wake_all();
+    }
+
+    /// Which windows there are: bit `number - 1` of each.
+    pub(super) fn bits(&self) -> u64 {
+        self.pairs.keys().fold(0, |bits, number| bits | 1_u64 << (number - 1))
+    }
+
+    /// Takes the number of a pair window off what a process is told. The window that it is about,
+    /// if it is none of the machine's own, and what the process is told instead.
+    ///
+    /// # Errors
+    /// If there is no such window.
+    pub(super) fn taken_off(
+        &self,
+        tag: u64,
+        message: &mut Message,
+    ) -> anyhow::Result<Option<(Arc<OwnedFd>, Vec<u8>)>> {
+        let Some(number) = take_number(message) else { return Ok(None) };
+        let shared = self.pairs.get(&number).context("no such pair window")?;
+        Ok(Some((shared.file.clone(), written(tag, message))))
+    }
+
+    /// Readable when a neighbour is to be woken.
+    pub(super) fn rung(&self) -> BorrowedFd<'_> {
+        self.border.rung()
+    }
+
+    /// Whether the host is to be told that.
+    pub(super) fn take(&self) -> bool {
+        self.border.take();
+        !self.pairs.is_empty()
+    }
+
+    /// A neighbour has rung these bells; none: he may have rung any.
+    pub(super) fn hear(&mut self, names: &[u8]) {
+        self.rung |= names.is_empty();
+        self.border.wake_named(names);
+    }
+
+    /// Wakes who sleeps, if that is so.
+    pub(super) fn wake(&mut self) {
+        if std::mem::take(&mut self.rung) {
+            self.border.wake();
+        }
+    }
+}
