@@ -5,11 +5,11 @@
 
 use crate::client::Origin;
 use crate::extents::{Lending, SharedBy};
-use crate::memory::Memory;
 use crate::outbox::{Letter, Parcel};
 use crate::server::Server;
-use crate::server::pairs::LINK_BYTES;
-use crate::server::parts::PageLender;
+use crate::server::pair_windows::LINK_BYTES;
+use crate::server::subsystems::PageLender;
+use crate::shared_memory::Memory;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair_window;
