@@ -189,16 +189,18 @@ static next_dlopen *find_own(void)
 	return found;
 }
 
+/* Each thread that meets a copy opens ours before it goes on, whatever others are about: to open it
+ * twice does nothing, and to wait for another thread could last for ever where that one waits for
+ * the loader. */
 static void put_ours_first(void)
 {
 	char path[PATH_MAX];
 
-	if (__atomic_exchange_n(&is_done, 1, __ATOMIC_ACQ_REL))
-		return;
 	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
 		if (path_of_ours(i, path) && !access(path, R_OK) &&
 		    !find_own()(path, RTLD_NOW | RTLD_GLOBAL))
 			dlerror();
+	__atomic_store_n(&is_done, 1, __ATOMIC_RELEASE);
 }
 
 static __attribute__((noinline)) void look_at(const char *file)

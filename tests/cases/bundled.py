@@ -36,6 +36,12 @@ def _opened(pair):
     _same(pair.server.run(f"{_FOLDER}/opens", path), _FOUND)
 
 
+def _opened_by_threads(pair):
+    """At once: none has the copy before ours is there."""
+    for _ in range(20):
+        _same(pair.server.run(f"{_FOLDER}/opens", _EXTENSION, 8), _FOUND)
+
+
 def _by_python(pair):
     script = _CTYPES
     if pair.server.address == "127.0.0.1":
@@ -84,7 +90,8 @@ def _doctor(pair):
 def groups():
     """In a container and as an ordinary user."""
     cases = [("copy_is_used_otherwise", _copy_is_used_otherwise), ("opened", _opened),
-             ("by_python", _by_python), ("linked", _linked), ("not_needed", _not_needed)]
+             ("opened_by_threads", _opened_by_threads), ("by_python", _by_python),
+             ("linked", _linked), ("not_needed", _not_needed)]
     doctor = [("doctor", _doctor)]
     return [Group(f"bundled.{setting}",
                   [Case(f"bundled.{setting}.{name}", run) for name, run in [*cases, *more]],
