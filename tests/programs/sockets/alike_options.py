@@ -13,6 +13,8 @@ from roles import LOOPBACK, called, is_light, tried
 
 _S, _T, _I, _SIX = socket.SOL_SOCKET, socket.IPPROTO_TCP, socket.IPPROTO_IP, socket.IPPROTO_IPV6
 _NEITHER = struct.pack("ii", 0, 0)
+# Names that a client chooses.
+_BOUND = (("0.0.0.0", 20321), (LOOPBACK, 20322))
 # Options with values that are taken, rounded or refused.
 _VALUES = [
     (_S, socket.SO_KEEPALIVE, [1, 7, 0]), (_S, socket.SO_REUSEADDR, [1]),
@@ -247,6 +249,11 @@ def _names(role):
                 role.meet()
                 role.meet()
                 role.say(tried(end.recv, 9))
+        # What `bind` chose stays when a connection is undone.
+        for _ in range(2 * len(_BOUND)):
+            with role.listener.accept()[0] as end:
+                role.say(end.getpeername())
+                role.meet()
         return
     role.port = int(role.meet())
     for kind in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC):
@@ -265,6 +272,14 @@ def _names(role):
                  end.getblocking(), os.get_inheritable(end.fileno()))
         role.meet()
         end.close()
+    for name in _BOUND:
+        with socket.socket() as end:
+            end.setsockopt(_S, socket.SO_REUSEADDR, 1)
+            end.bind(name)
+            for _ in range(2):
+                role.say(end.connect_ex((LOOPBACK, role.port)), end.getsockname())
+                role.meet()
+                role.say(called("connect", end.fileno(), bytes(16), 16), end.getsockname())
 
 
 def _address(port):

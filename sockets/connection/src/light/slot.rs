@@ -8,6 +8,7 @@ use super::activity::Activity;
 use super::budgets::FIRST_WINDOW;
 use super::byte_queue::{BlockOwner, BlockPool, ByteQueue};
 use super::frame::{Endpoints, Frame};
+use super::naming::Naming;
 
 pub use super::budgets::WINDOW;
 
@@ -87,8 +88,8 @@ pub struct Slot {
     pub profile: u8,
     /// Which channel it goes by.
     pub channel: u16,
-    /// Its names are shown as those of IPv6, whatever they are.
-    pub is_six: bool,
+    /// How its names are shown, and what `bind` chose of its own.
+    pub naming: Naming,
     /// The program has not heard yet that it is connected.
     pub is_connecting: bool,
     /// `SO_LINGER` without time: to close it resets.

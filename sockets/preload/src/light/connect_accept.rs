@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::Flag;
-use omniverb_connection::light::{Endpoints, Frame};
+use omniverb_connection::light::{Endpoints, Frame, Naming};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
@@ -278,8 +278,10 @@ pub(super) unsafe fn connect(
             return state.close(at);
         }
         let token = state.token(at);
+        let shown = if is_six { Naming::SIX } else { Naming::FOUR };
+        let naming = bound.map_or(shown, |name| shown.bound_to(&name));
         let slot = state.slots.at(at);
-        (slot.is_six, slot.fd_count) = (is_six, 1);
+        (slot.naming, slot.fd_count) = (naming, 1);
         if how & libc::O_NONBLOCK != 0 {
             slot.set_flag(Flag::NonBlocking);
             slot.is_connecting = true;
@@ -422,7 +424,7 @@ impl State {
         let slot = self.slots.at(at);
         let owner = slot.owner();
         slot.queue.charge(&mut self.pool, owner);
-        (slot.fd_count, slot.is_six) = (1, is_six);
+        (slot.fd_count, slot.naming) = (1, if is_six { Naming::SIX } else { Naming::FOUR });
         inherited.give(slot);
         if flags & libc::SOCK_NONBLOCK != 0 {
             slot.set_flag(Flag::NonBlocking);

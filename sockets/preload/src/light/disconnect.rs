@@ -6,8 +6,10 @@ use std::os::fd::AsRawFd;
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::slot::Flag;
+use rustix::net::bind;
 
 use super::descriptors::{self, Token};
+use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::errno::fails;
 use crate::next_functions::{next_dup3, next_fcntl};
@@ -25,7 +27,13 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
             return Err(libc::EAFNOSUPPORT);
         }
         let does_not_wait = slot.has(Flag::NonBlocking);
+        let (bound, family) = (slot.naming.chosen(slot.names.from), Family::of(slot));
         let socket = state.fresh_socket(at)?;
+        // As the kernel, which keeps an address and a port that were chosen. Meanwhile they were
+        // nobody's: if they are another socket's now, this one has none.
+        if let Some(name) = bound {
+            _ = bind(&socket, &socket_addresses::to_std(&name, family));
+        }
         // SAFETY: no memory is involved.
         unsafe {
             let how = if does_not_wait { libc::O_RDWR | libc::O_NONBLOCK } else { libc::O_RDWR };

@@ -68,7 +68,7 @@ pub(super) struct Profiles {
 
 /// Which of the first places a connection's is.
 pub(super) fn root_of(slot: &Slot) -> usize {
-    usize::from(slot.is_six) * 2 + usize::from(!slot.has(Flag::Connecting))
+    usize::from(slot.naming.is_six()) * 2 + usize::from(!slot.has(Flag::Connecting))
 }
 
 fn family(root: u8) -> Family {

@@ -1,6 +1,7 @@
 //! Converts addresses between C's structures and endpoints.
 
 use core::ffi::{c_int, c_void};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::frame::Endpoint;
@@ -21,7 +22,7 @@ pub(super) enum Family {
 
 impl Family {
     pub(super) fn of(slot: &Slot) -> Self {
-        if slot.is_six { Self::Six } else { Self::Four }
+        if slot.naming.is_six() { Self::Six } else { Self::Four }
     }
 }
 
@@ -97,6 +98,13 @@ pub(super) unsafe fn write(name: &Endpoint, family: Family, to: *mut c_void, len
         core::ptr::copy_nonoverlapping(from, to.cast::<u8>(), room);
         *length = bytes as u32;
     }
+}
+
+/// An address as one of the standard library's, for a socket of this family.
+pub(super) fn to_std(name: &Endpoint, family: Family) -> SocketAddr {
+    let six = Ipv6Addr::from(name.address);
+    let address = if family == Family::Six { IpAddr::V6(six) } else { six.to_canonical() };
+    SocketAddr::new(address, name.port)
 }
 
 /// What the kernel's socket of a descriptor is bound to.
