@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from harness import process
-from harness.attached import NAME, keepers, started
+from harness.attached import NAME, supervisors, started
 from harness.case import check
 
 from cases import machine_mapped, machines
@@ -25,8 +25,8 @@ class _Three(machine_mapped.Mapped):
 
 
 def _descriptors(lab):
-    """How many descriptors the keeper has."""
-    [folder] = keepers(lab.host.daemon)
+    """How many descriptors the supervisor has."""
+    [folder] = supervisors(lab.host.daemon)
     return len(os.listdir(f"{folder}/fd"))
 
 
@@ -144,15 +144,15 @@ def _lives(folder):
 def _ends(lab, end):
     """Who maps is killed, and by `end` all the machine has on the host is over: nobody maps then,
     however many have begun to."""
-    [keeper], seen = keepers(lab.host.daemon), set(started(lab.host.daemon, "map"))
+    [supervisor], seen = supervisors(lab.host.daemon), set(started(lab.host.daemon, "map"))
 
     def is_over():
         seen.update(started(lab.host.daemon, "map"))
-        return not _lives(keeper)
+        return not _lives(supervisor)
 
     process.kill(int(os.path.basename(*seen)))
     end()
-    process.until(is_over, 30, "its keeper to end")
+    process.until(is_over, 30, "its supervisor to end")
     process.until(lambda: not any(map(_lives, seen)), 20, f"mappers to end: {seen}")
     check(lab.machine.row() is None, f"{lab.machine.row()}")
 

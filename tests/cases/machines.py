@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from harness import process
 from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab, Machine,
-                              Plain, keepers, porters)
+                              Plain, supervisors, porters)
 from harness.by_address import end
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.duet import gid_index
@@ -489,16 +489,16 @@ def _detached(lab):
         lab.host.daemon.omniverb("vm", "detach", NAME)
         check(lab.machine.row() is None, "it is there")
         check(not lab.machine.has_device(), "a device without a host")
-    process.until(lambda: not keepers(lab.host.daemon), 10, "its keeper to end")
+    process.until(lambda: not supervisors(lab.host.daemon), 10, "its supervisor to end")
     check(lab.machine.row() is None, "it is there again")
 
 
 def _ended(lab):
-    """With QEMU go its porter, its keeper and its place."""
+    """With QEMU go its porter, its supervisor and its place."""
     place = lab.machine.place
-    check(os.path.exists(place) and keepers(lab.host.daemon), f"nobody keeps {place}")
+    check(os.path.exists(place) and supervisors(lab.host.daemon), f"nobody keeps {place}")
     process.kill(lab.machine.machine.pid)
-    process.until(lambda: not lab.machine.row() and not keepers(lab.host.daemon) and
+    process.until(lambda: not lab.machine.row() and not supervisors(lab.host.daemon) and
                   not os.path.exists(place), 20, "everything to be gone")
 
 

@@ -237,15 +237,15 @@ def _kept(pair):
     running = [pair.server.start("sleep", "1000") for _ in range(3)]
     try:
         process.until(lambda: os.path.exists(f"{folder}/complete"), 60, "a folder")
-        check(len(_keepers(folder)) == 1, f"{_keepers(folder)}")
+        check(len(_supervisors(folder)) == 1, f"{_supervisors(folder)}")
         # Whoever comes later finds the same, after the first has ended, too.
         process.end(running.pop(0))
         pair.server.run("test", "-e", f"{_DEVICE}/node_guid")
-        # It is not its keeper's death that takes it away.
-        process.kill(_keepers(folder)[0])
-        process.until(lambda: _is_free(folder + ".keeper"), 20, "the keeper's end")
+        # It is not its supervisor's death that takes it away.
+        process.kill(_supervisors(folder)[0])
+        process.until(lambda: _is_free(folder + ".supervisor"), 20, "the supervisor's end")
         pair.server.run("test", "-e", f"{_DEVICE}/node_guid")
-        check(len(_keepers(folder)) == 1, f"{_keepers(folder)}")
+        check(len(_supervisors(folder)) == 1, f"{_supervisors(folder)}")
     finally:
         for one in running:
             process.end(one)
@@ -263,7 +263,7 @@ def _is_free(lock):
     return True
 
 
-def _keepers(folder):
+def _supervisors(folder):
     return [pid for pid in process.descendants() if _keeps(pid, folder)]
 
 

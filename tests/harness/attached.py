@@ -229,7 +229,7 @@ def _processes():
             yield folder, file.read().split(b"\0")
 
 
-def keepers(daemon):
+def supervisors(daemon):
     """Folders in /proc of those that keep machines attached to this daemon."""
     named = f"OMNIVERB_SOCKET={daemon.socket}".encode()
     found = []
@@ -241,8 +241,8 @@ def keepers(daemon):
 
 
 def started(daemon, what):
-    """Folders in /proc of processes of this kind that keepers have started."""
-    parents = [folder.rpartition("/")[2] for folder in keepers(daemon)]
+    """Folders in /proc of processes of this kind that supervisors have started."""
+    parents = [folder.rpartition("/")[2] for folder in supervisors(daemon)]
     found = []
     for folder, words in _processes():
         if words[1:3] == [b"vm", what.encode()]:

@@ -1,4 +1,4 @@
-"""`listener.py WORD OPTIONS...`: what QEMU is for its keeper: listens where its options say, and
+"""`listener.py WORD OPTIONS...`: what QEMU is for its supervisor: listens where its options say, and
 says a line whenever somebody comes. `rude`: what it says at the port makes no sense."""
 
 import contextlib

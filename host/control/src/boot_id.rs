@@ -14,7 +14,7 @@ pub(crate) struct BootId {
     /// Of the window: the boot is noted behind the notes about them.
     pages: u64,
     last: Option<[u8; 16]>,
-    /// Whether the ledger has room for it. That of an older keeper has none.
+    /// Whether the ledger has room for it. That of an older supervisor has none.
     noted: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Pair windows of other machines' that a machine has plugged in (decision 0042), by the numbers
 //! that they have there.
 //!
-//! In: files that the machine's keeper brings. Out: whether some window is one of them, which the
+//! In: files that the machine's supervisor brings. Out: whether some window is one of them, which the
 //! kernel says by the file. Each is kept open, so that no other file is taken for it.
 
 use crate::window_pieces::Place;

@@ -2,7 +2,7 @@
 //!
 //! A name is an operator's to give again; the machine that had it may run on, and see whatever was
 //! plugged into it. So a number is drawn when a machine is attached first, and noted in its ledger,
-//! which lives as long as its keeper does: every daemon finds it there.
+//! which lives as long as its supervisor does: every daemon finds it there.
 
 use crate::window_ledger::Ledger;
 use omniverb_sys::random;
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(who(&one), Some(first));
         assert_ne!(who(&other), Some(first));
         assert_ne!(first.proof[3], 0);
-        // Those of older keepers.
+        // Those of older supervisors.
         assert_eq!(who(&file(116)), None);
         assert_eq!(of(&Ledger::none(), 100), None);
     }

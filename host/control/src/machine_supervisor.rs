@@ -1,11 +1,11 @@
-//! Describes the keeper of a machine, which can plug more windows into it.
+//! Describes the supervisor of a machine, which can plug more windows into it.
 
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_tenancy::SessionId;
 
-/// A machine's keeper, as it waits until another window is wanted.
+/// A machine's supervisor, as it waits until another window is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WindowKeeper {
+pub(crate) struct MachineSupervisor {
     pub(crate) operator: SessionId,
     /// Its call, while that has no answer.
     pub(crate) tag: Option<u64>,

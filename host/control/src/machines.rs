@@ -58,7 +58,7 @@ pub(crate) struct Record {
     pub(crate) looks: u8,
 }
 
-/// What keepers are told that wait: whose calls are to be answered.
+/// What supervisors are told that wait: whose calls are to be answered.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// Another window is wanted.
@@ -227,7 +227,7 @@ impl Machines {
         full.map(|(id, _)| *id).collect()
     }
 
-    /// An operator is gone, who may have been a machine's keeper.
+    /// An operator is gone, who may have been a machine's supervisor.
     pub(crate) fn operator_gone(&mut self, operator: SessionId) {
         for (id, record) in &mut self.all {
             if record.pairs.plugger().is_some_and(|plugger| plugger.operator == operator) {

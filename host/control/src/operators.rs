@@ -81,7 +81,7 @@ impl Operators {
         self.all.values().filter(|operator| !operator.keeps).count() >= OPERATORS_MAX
     }
 
-    /// One is a machine's keeper from now on.
+    /// One is a machine's supervisor from now on.
     pub(crate) fn keeps(&mut self, id: SessionId) {
         if let Some(operator) = self.all.get_mut(&id) {
             operator.keeps = true;

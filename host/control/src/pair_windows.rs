@@ -7,7 +7,7 @@
 //! there is no place for another: what is put there then is another file.
 
 use crate::foreign_windows::ForeignWindows;
-use crate::machine_supervisor::WindowKeeper;
+use crate::machine_supervisor::MachineSupervisor;
 use crate::shared_memory::{Memory, Shared};
 use crate::window_ledger::Ledger;
 use crate::window_pieces::{PAGE, Pieces, Place};
@@ -170,7 +170,7 @@ pub(crate) struct Pairs {
     windows: BTreeMap<u8, Pair>,
     /// Those that the agent has found: bit `number - 1`. Nothing, if it knows nothing of windows.
     present: Option<u64>,
-    plugger: Option<WindowKeeper>,
+    plugger: Option<MachineSupervisor>,
     /// Who this machine is to others, if that can be told.
     this: Option<Neighbour>,
     /// Windows of others that it has plugged in.
@@ -251,13 +251,13 @@ impl Pairs {
         self.joined.place_of(file).filter(|place| self.is_present(place.number))
     }
 
-    /// Whether another machine's window can be plugged in: its agent looks, and its keeper would.
+    /// Whether another machine's window can be plugged in: its agent looks, and its supervisor would.
     pub(crate) fn takes_others(&self) -> bool {
-        let takes = |plugger: &WindowKeeper| plugger.may_join && plugger.left > 0;
+        let takes = |plugger: &MachineSupervisor| plugger.may_join && plugger.left > 0;
         self.present.is_some() && self.plugger.as_ref().is_some_and(takes)
     }
 
-    /// The keeper's call, which is to be answered now.
+    /// The supervisor's call, which is to be answered now.
     pub(crate) fn take_call(&mut self) -> Option<(SessionId, u64)> {
         let plugger = self.plugger.as_mut()?;
         Some((plugger.operator, plugger.tag.take()?))
@@ -278,11 +278,14 @@ impl Pairs {
     }
 
     /// Somebody can plug in more. Who could before.
-    pub(crate) fn set_plugger(&mut self, plugger: Option<WindowKeeper>) -> Option<WindowKeeper> {
+    pub(crate) fn set_plugger(
+        &mut self,
+        plugger: Option<MachineSupervisor>,
+    ) -> Option<MachineSupervisor> {
         std::mem::replace(&mut self.plugger, plugger)
     }
 
-    pub(crate) fn plugger(&self) -> Option<&WindowKeeper> {
+    pub(crate) fn plugger(&self) -> Option<&MachineSupervisor> {
         self.plugger.as_ref()
     }
 

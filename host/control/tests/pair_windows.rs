@@ -61,17 +61,17 @@ fn can_plug(text: &str, left: u32) -> AwaitPair {
 }
 
 /// The operator has no answer, whatever else was done since he asked.
-fn waits(keeper: &Operator) {
-    assert_eq!(keeper.heard(MOMENT), None);
+fn waits(supervisor: &Operator) {
+    assert_eq!(supervisor.heard(MOMENT), None);
 }
 
-fn is_asked(keeper: &Operator) {
-    let said = keeper.heard(SOON);
+fn is_asked(supervisor: &Operator) {
+    let said = supervisor.heard(SOON);
     assert!(matches!(said, Some(Ok(Said::PairWanted(_)))), "{said:?}");
 }
 
 #[test]
-fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
+fn a_supervisor_is_asked_for_a_window_when_there_is_none_left() {
     let daemon = Daemon::start(Settings::default());
     let mut nobody = Operator::connect(&daemon);
     assert_eq!(nobody.call(can_plug("one", 1)), Said::Failed(Errno::ENOENT));
@@ -79,26 +79,26 @@ fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
     let mut tell = |present| {
         assert!(matches!(machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
     };
-    let keeper = Operator::connect(&daemon);
-    keeper.say(can_plug("one", 3));
+    let supervisor = Operator::connect(&daemon);
+    supervisor.say(can_plug("one", 3));
     // Whatever it plugged in, an agent that says nothing of windows would not find it.
-    waits(&keeper);
+    waits(&supervisor);
     assert_eq!(row(&daemon, "more"), 3);
     tell(0);
-    is_asked(&keeper);
-    keeper.say(can_plug("one", 2));
-    is_asked(&keeper);
+    is_asked(&supervisor);
+    supervisor.say(can_plug("one", 2));
+    is_asked(&supervisor);
     assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
-    keeper.say(can_plug("one", 2));
-    waits(&keeper);
+    supervisor.say(can_plug("one", 2));
+    waits(&supervisor);
     // It is found: there is one that is nobody's.
     tell(1);
-    waits(&keeper);
-    // Another keeper has taken its place.
+    waits(&supervisor);
+    // Another supervisor has taken its place.
     let other = Operator::connect(&daemon);
     other.say(AwaitPair { trouble: PlugTrouble::Device as u16, ..can_plug("one", 0) });
     assert!(matches!(other.heard(SOON), Some(Ok(Said::Done(_)))), "there are to be no more");
-    assert_eq!(keeper.heard(SOON), Some(Err(())));
+    assert_eq!(supervisor.heard(SOON), Some(Err(())));
     assert_eq!((row(&daemon, "more"), row(&daemon, "windows")), (0.into(), 1.into()));
     assert_eq!(row(&daemon, "trouble"), PlugTrouble::Device.phrase());
     drop(other);
@@ -111,18 +111,18 @@ fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
     assert_eq!(last.heard(SOON), Some(Err(())), "nobody wants any");
 }
 
-/// Keepers that wait take no operator's place.
+/// Supervisors that wait take no operator's place.
 #[test]
-fn however_many_keepers_wait_an_operator_is_heard() {
+fn however_many_supervisors_wait_an_operator_is_heard() {
     let daemon = Daemon::start(Settings::default());
     let machines: Vec<(Machine, Operator)> = (0..70)
         .map(|number| {
             let text = format!("machine-{number}");
             let machine = Machine::attach(&daemon, &text);
-            let keeper = Operator::connect(&daemon);
-            keeper.say(can_plug(&text, 1));
+            let supervisor = Operator::connect(&daemon);
+            supervisor.say(can_plug(&text, 1));
             until(|| seen(&daemon, &text).unwrap()["pairs"]["more"] == 1);
-            (machine, keeper)
+            (machine, supervisor)
         })
         .collect();
     assert!(seen(&daemon, "machine-69").is_some());
@@ -135,9 +135,9 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
         return;
     }
     let (daemon, [here, _there], mut far) = two_networks(files());
-    let keeper = Operator::connect(&daemon);
-    keeper.say(can_plug("one", 1));
-    waits(&keeper);
+    let supervisor = Operator::connect(&daemon);
+    supervisor.say(can_plug("one", 1));
+    waits(&supervisor);
     let mut a = here.client(&daemon);
     let (mut b, _) = far.machine.process();
     let session = far.machine.last;
@@ -155,7 +155,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     assert!(status.contains("in a pair window of the virtual machine"), "{status}");
     assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 1]);
     // There is none for the next neighbour.
-    is_asked(&keeper);
+    is_asked(&supervisor);
     // A second link between them has the same bell.
     let [(second, _), (_, one)] = far.link(&mut b, &mut a);
     assert_eq!((second.bell_new, second.bell, one), (0, theirs.bell, 1));
@@ -182,9 +182,9 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
         return;
     }
     let (daemon, [here, _there], mut far) = two_networks_at(files(), BYTES);
-    let keeper = Operator::connect(&daemon);
+    let supervisor = Operator::connect(&daemon);
     let full = AwaitPair { can: CAN_TAKE_OUT, ..can_plug("one", 0) };
-    keeper.say(full);
+    supervisor.say(full);
     let mut other = Operator::connect(&daemon);
     let part = PartPair { name: name("one"), number: 1 };
     let mut parts = || other.call(part);
@@ -192,14 +192,14 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
     let (mut b, _) = far.machine.process();
     let session = far.machine.last;
     far.link(&mut b, &mut a);
-    waits(&keeper);
+    waits(&supervisor);
     assert_eq!(row(&daemon, "way"), "mapped");
     assert_eq!(parts(), Said::Failed(Errno::ENOENT), "it is in use");
     far.machine.end(session);
     drop(b);
-    waits(&keeper);
+    waits(&supervisor);
     a.kill();
-    let said = keeper.heard(SOON);
+    let said = supervisor.heard(SOON);
     assert!(matches!(said, Some(Ok(Said::PairOver(over))) if over.number == 1), "{said:?}");
     // Nobody is given any of it.
     let mut again = here.client(&daemon);
@@ -210,8 +210,8 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
     assert_eq!(parts(), Said::Failed(Errno::ENOENT));
     assert_eq!(row(&daemon, "windows"), 0);
     // Another file has its number.
-    keeper.say(AwaitPair { left: 1, ..full });
-    is_asked(&keeper);
+    supervisor.say(AwaitPair { left: 1, ..full });
+    is_asked(&supervisor);
     assert!(matches!(give_at(&daemon, "one", 1, (DATA, BYTES), &files()), Said::Done(_)));
     let [(fourth, _), _] = far.link(&mut c, &mut again);
     assert_eq!((fourth.engine, fourth.memory.offset >> 56), (0, 1));

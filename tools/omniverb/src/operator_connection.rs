@@ -26,7 +26,7 @@ const LAST_WORDS: Duration = Duration::from_secs(60);
 /// A connection to the operators' socket, where that is, and whose daemon is at the other end.
 pub(crate) struct Operator(OwnedFd, Home);
 
-/// What a machine's keeper is to plug in.
+/// What a machine's supervisor is to plug in.
 pub(crate) enum PairCall {
     /// Another pair window of this machine's.
     Own,

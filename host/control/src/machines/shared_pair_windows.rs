@@ -1,9 +1,9 @@
 //! Pair windows that are in two machines (decision 0042): one's, whose ledger says that it is the
-//! other's to have, too, and which that one's keeper has plugged in there.
+//! other's to have, too, and which that one's supervisor has plugged in there.
 //!
 //! In: which machines want one. Out: whose it becomes, whom it is offered, where links can be in
 //! it. Nothing is remembered of an offer: what is one machine's to have and is not in it is offered
-//! whenever its keeper waits, by whichever daemon.
+//! whenever its supervisor waits, by whichever daemon.
 
 use super::{Machines, Record};
 use crate::window_pieces::Place;

@@ -166,10 +166,10 @@ fn a_window_that_another_machine_is_to_have_is_nobody_s_to_use_until_it_has_it()
     assert!(second.is_given(&machine(1)));
 }
 
-/// A keeper that waits and has places for so many more.
-fn plugger(left: u32) -> WindowKeeper {
+/// A supervisor that waits and has places for so many more.
+fn plugger(left: u32) -> MachineSupervisor {
     let (operator, tag) = (SessionId(7), Some(3));
-    WindowKeeper { operator, tag, left, may_join: true, can_take_out: false, trouble: None }
+    MachineSupervisor { operator, tag, left, may_join: true, can_take_out: false, trouble: None }
 }
 
 /// Who has one may write anything into it, so that the machine does not find it again.
@@ -204,7 +204,7 @@ fn what_is_plugged_in_is_not_taken_out() {
     let mut pairs = pairs(&files[..1]);
     pairs.found(0b11);
     pairs.give(machine(1), "vm-one").unwrap();
-    pairs.set_plugger(Some(WindowKeeper { can_take_out: true, ..plugger(0) }));
+    pairs.set_plugger(Some(MachineSupervisor { can_take_out: true, ..plugger(0) }));
     assert!(pairs.is_full());
     assert_eq!(pairs.over(|_| false), None);
     // Another one beside it, which is mapped.
@@ -225,8 +225,8 @@ fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
     let gone = |_: &Neighbour| false;
     pairs.set_plugger(Some(plugger(0)));
     assert_eq!(pairs.over(gone), None, "it is plugged in");
-    let full = WindowKeeper { can_take_out: true, ..plugger(0) };
-    pairs.set_plugger(Some(WindowKeeper { left: 1, ..full }));
+    let full = MachineSupervisor { can_take_out: true, ..plugger(0) };
+    pairs.set_plugger(Some(MachineSupervisor { left: 1, ..full }));
     assert_eq!(pairs.over(gone), None, "there is room");
     pairs.set_plugger(Some(full));
     assert!(pairs.is_full());

@@ -164,7 +164,7 @@ impl Server {
         self.engine_ports().tell_registered();
     }
 
-    /// A machine's porter has sent by its port what ends that. The keeper starts another one.
+    /// A machine's porter has sent by its port what ends that. The supervisor starts another one.
     pub(super) fn port_over(&mut self, vnic: VnicId) {
         if let Some(id) = self.machines.number_of(vnic) {
             self.part_with_machine(id, "its porter sent by its port what it must not");
@@ -342,7 +342,7 @@ impl StatusRows<'_> {
         let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
         Some(json!({
             "name": record.machine.name.text(),
-            "keeper": record.porter.pid,
+            "supervisor": record.porter.pid,
             "window": bytes,
             "used": used,
             "sessions": record.sessions.len(),

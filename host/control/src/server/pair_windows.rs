@@ -3,12 +3,12 @@
 //! What a machine's agent says of them decides only which may be given away. Who has a window the
 //! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a
 //! neighbour's process that is parted with, the pieces come back when it has ended. Where two
-//! machines want one in common, one's is offered to the other's keeper
+//! machines want one in common, one's is offered to the other's supervisor
 //! (`machines/shared_pair_windows.rs`).
 
 use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
-use crate::machine_supervisor::WindowKeeper;
+use crate::machine_supervisor::MachineSupervisor;
 use crate::machines::{InBoth, Wanted};
 use crate::pair_windows::Pair;
 use crate::reactor::Timer;
@@ -128,7 +128,7 @@ impl PairWindows<'_> {
         }
     }
 
-    /// A machine's keeper has taken a window out that was over.
+    /// A machine's supervisor has taken a window out that was over.
     pub(super) fn part_pair(&mut self, asked: &PartPair) -> Result<(), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
@@ -246,7 +246,7 @@ impl PairWindows<'_> {
 }
 
 impl Server {
-    /// A machine's keeper waits until another window is wanted: the answer, if there is one now.
+    /// A machine's supervisor waits until another window is wanted: the answer, if there is one now.
     pub(super) fn await_pair(
         &mut self,
         operator: SessionId,
@@ -259,7 +259,7 @@ impl Server {
         let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
         let [may_join, can_take_out] = [CAN_JOIN, CAN_TAKE_OUT].map(|bit| asked.can & bit != 0);
         let tag = (left > 0 || can_take_out).then_some(tag);
-        let plugger = WindowKeeper { operator, tag, left, may_join, can_take_out, trouble };
+        let plugger = MachineSupervisor { operator, tag, left, may_join, can_take_out, trouble };
         let before = pairs.set_plugger(Some(plugger));
         if let Some(before) = before.filter(|before| before.operator != operator) {
             self.end_operator(before.operator);

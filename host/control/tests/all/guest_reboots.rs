@@ -112,7 +112,7 @@ fn the_next_daemon_knows_whether_the_guest_was_booted_afresh() {
     until(|| used(&daemon, "one") == 0);
 }
 
-/// A ledger as keepers made it that were started before boots were noted.
+/// A ledger as supervisors made it that were started before boots were noted.
 #[test]
 fn what_is_noted_nowhere_gives_nothing_back_that_may_be_in_use() {
     let window = memfd::create("window", WINDOW_BYTES).unwrap();

@@ -22,7 +22,7 @@ const B: &str = "10.99.0.2";
 const BYTES: u64 = 8 << 20;
 const DATA: Extent = Extent { offset: 2 * PAGE, length: BYTES - 2 * PAGE };
 
-/// What a machine's keeper has: its own window, a pair window, and their ledgers.
+/// What a machine's supervisor has: its own window, a pair window, and their ledgers.
 struct Kept {
     own: [OwnedFd; 2],
     pair: [OwnedFd; 2],
@@ -44,11 +44,11 @@ fn id(file: &OwnedFd) -> FileId {
     omniverb_sys::Extent::new(file, 0, 0).file_id().unwrap()
 }
 
-/// A machine in a network of its own, and its keeper as it waits.
+/// A machine in a network of its own, and its supervisor as it waits.
 struct There {
     machine: Machine,
     network: Carried,
-    keeper: Operator,
+    supervisor: Operator,
     text: &'static str,
 }
 
@@ -61,12 +61,12 @@ impl There {
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
         let window = kept.own[0].try_clone().unwrap();
         let mut machine = Machine { door: doors.remove(0), window, tag: 0, last: 0 };
-        let mut keeper = Operator::connect(daemon);
+        let mut supervisor = Operator::connect(daemon);
         let asked = AttachPair { name: name(text), data: DATA, number: 1, at: 0 };
         let files = [kept.pair[0].as_fd(), kept.pair[1].as_fd()];
-        done(&keeper.call_for_files(asked, &files).0);
+        done(&supervisor.call_for_files(asked, &files).0);
         let network = Carried::new(&mut machine, net, address);
-        let mut there = There { machine, network, keeper, text };
+        let mut there = There { machine, network, supervisor, text };
         there.tell(1);
         there
     }
@@ -76,18 +76,18 @@ impl There {
         assert!(matches!(self.machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
     }
 
-    /// Its keeper waits.
+    /// Its supervisor waits.
     fn waits(&self, left: u32, can: u16, trouble: u16) {
-        self.keeper.say(AwaitPair { name: name(self.text), left, trouble, can });
+        self.supervisor.say(AwaitPair { name: name(self.text), left, trouble, can });
     }
 
     /// What it is offered.
     fn offered(&self) -> OwnedFd {
-        assert!(readable(self.keeper.socket.as_fd(), Some(SOON)).unwrap(), "nothing");
+        assert!(readable(self.supervisor.socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; omniverb_session::limits::MESSAGE_BYTES_MAX];
         let mode = seqpacket::Mode::NonBlocking;
         let (length, mut files) =
-            seqpacket::receive(self.keeper.socket.as_fd(), &mut bytes, mode).unwrap();
+            seqpacket::receive(self.supervisor.socket.as_fd(), &mut bytes, mode).unwrap();
         let said = omniverb_session::operator::decode(&bytes[..length]).unwrap().1;
         assert!(matches!(said, Said::PairOffered(_)), "{said:?}");
         files.remove(0)
@@ -96,7 +96,7 @@ impl There {
     /// It has that one plugged in, as window 2.
     fn joins(&mut self, file: &OwnedFd) {
         let asked = JoinPair { name: name(self.text), data: DATA, number: 2, at: 0 };
-        done(&self.keeper.call_with(asked, &[file.as_fd()]));
+        done(&self.supervisor.call_with(asked, &[file.as_fd()]));
     }
 }
 
@@ -159,15 +159,15 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     assert!(status.contains("later links have one"), "{status}");
     // What is not plugged in when it waits again is offered again.
     let window = two.offered();
-    assert_eq!(id(&window), id(&kept[0].pair[0]), "the keeper of one does not wait");
+    assert_eq!(id(&window), id(&kept[0].pair[0]), "the supervisor of one does not wait");
     assert_eq!([row(&daemon, "one", "given"), row(&daemon, "two", "given")], [1, 0]);
     two.waits(2, 1, PlugTrouble::Device as u16);
     assert_eq!(id(&two.offered()), id(&window));
     two.joins(&window);
     let same = JoinPair { name: name("two"), data: DATA, number: 2, at: 0 };
-    assert_eq!(two.keeper.call_with(same, &[window.as_fd()]), Said::Failed(Errno::EBUSY));
+    assert_eq!(two.supervisor.call_with(same, &[window.as_fd()]), Said::Failed(Errno::EBUSY));
     two.waits(1, 1, 0);
-    assert_eq!(two.keeper.heard(MOMENT), None, "it has that, and one that is nobody's");
+    assert_eq!(two.supervisor.heard(MOMENT), None, "it has that, and one that is nobody's");
     // Plugged in is not found.
     let unfound = link([&one, &two], [&mut b, &mut a]);
     assert_eq!(unfound.map(|ready| ready.engine), [1, 1]);
@@ -208,7 +208,7 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     assert!(row(&daemon, "one", "used").as_u64().unwrap() >= of_one.memory.length);
 }
 
-/// A daemon, and both machines as their keepers bring them, in either order.
+/// A daemon, and both machines as their supervisors bring them, in either order.
 fn again(nets: &[Net; 2], kept: [&Kept; 2], turned: bool) -> (Daemon, There, There) {
     let daemon = Daemon::start(Settings::default());
     let two = |daemon: &Daemon, window: &OwnedFd| {
@@ -249,7 +249,7 @@ fn the_next_daemon_knows_whose_it_is_in_whichever_order_they_come() {
         assert!(direct(&mut one, &mut two), "{turned}");
         drop((one, two, daemon));
     }
-    // Another machine of the same name, though its keeper says that it has the window.
+    // Another machine of the same name, though its supervisor says that it has the window.
     let other = Kept::new();
     let (daemon, mut one, mut two) = again(&nets, [&kept[0], &other], true);
     two.waits(3, 1, 0);

@@ -2,9 +2,9 @@
 //! network namespace. In: `omniverb run`, which needs the folder. Out: the folder, for as long as a
 //! program runs that was shown it.
 //!
-//! Locks decide. The *keeper's* is held by the process that keeps the folder. The *door* is shared
-//! by each `omniverb run` from the moment it looks whether there is a keeper until it has become
-//! the program; the keeper ends only when it has the door to itself and no program is left.
+//! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *door* is shared
+//! by each `omniverb run` from the moment it looks whether there is a supervisor until it has become
+//! the program; the supervisor ends only when it has the door to itself and no program is left.
 //! Programs are found by the variable in their environment that names the folder. The files of the
 //! locks go with the folder.
 
@@ -37,7 +37,7 @@ const LOOKS: usize = 1000;
 const LOOK: Duration = Duration::from_millis(10);
 /// What the names of kept folders begin with.
 const PREFIX: &str = "presented-";
-/// What a keeper says when the folder is complete.
+/// What a supervisor says when the folder is complete.
 const READY: &[u8] = b"ready\n";
 
 /// Where root's folders are, if that can be.
@@ -81,13 +81,13 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     let name = name(socket)?;
     let folder = base.join(&name);
     let door = locked(&folder.with_extension("door"), FlockOperation::LockShared)?;
-    // Of several who come at once one starts a keeper.
+    // Of several who come at once one starts a supervisor.
     let _first = locked(&folder.with_extension("first"), FlockOperation::LockExclusive)?;
-    let keeper = lock_file(&folder.with_extension("keeper"))?;
+    let supervisor = lock_file(&folder.with_extension("supervisor"))?;
     for _ in 0..LOOKS {
-        if flock(&keeper, FlockOperation::NonBlockingLockShared).is_ok() {
-            flock(&keeper, FlockOperation::Unlock)?;
-            // A keeper would become the child of the first process of a container, and that is to
+        if flock(&supervisor, FlockOperation::NonBlockingLockShared).is_ok() {
+            flock(&supervisor, FlockOperation::Unlock)?;
+            // A supervisor would become the child of the first process of a container, and that is to
             // be the program, which may wait until it has no children.
             if std::process::id() == 1 {
                 replace(&folder, &mut Source::default(), &mut Tree::default(), socket)?;
@@ -105,14 +105,14 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     bail!("{} does not become complete", folder.display())
 }
 
-/// A folder that a keeper of ours made for others than us: another user's, or for another network
+/// A folder that a supervisor of ours made for others than us: another user's, or for another network
 /// namespace or daemon. (What `omniverb present` keeps has the name that somebody chose.)
 pub(super) fn is_for_others(folder: &Path, socket: &Path) -> bool {
     let given = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     given.starts_with(PREFIX) && name(socket).ok().as_deref() != Some(given)
 }
 
-/// One folder for all who are to see the same, and whose ends the same keeper can see.
+/// One folder for all who are to see the same, and whose ends the same supervisor can see.
 fn name(socket: &Path) -> anyhow::Result<String> {
     let network = netns::Namespace::current()?.identity().inode;
     let processes = std::fs::metadata("/proc/self/ns/pid")?.ino();
@@ -128,7 +128,7 @@ fn lock_file(path: &Path) -> anyhow::Result<File> {
     options.open(path).with_context(|| path.display().to_string())
 }
 
-/// Waits for a lock. A keeper that ends removes the files: the one that is locked has to be there.
+/// Waits for a lock. A supervisor that ends removes the files: the one that is locked has to be there.
 fn locked(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {
     loop {
         let file = lock_file(path)?;
@@ -141,7 +141,7 @@ fn locked(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {
     }
 }
 
-/// Has a keeper started that is not our child: we are to become a program.
+/// Has a supervisor started that is not our child: we are to become a program.
 fn start(folder: &Path, socket: &Path) -> anyhow::Result<()> {
     let output = Command::new(std::env::current_exe()?)
         .arg("present")
@@ -161,10 +161,10 @@ fn start(folder: &Path, socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `omniverb present --for PID FOLDER`: starts the keeper, and ends when it is ready.
+/// `omniverb present --for PID FOLDER`: starts the supervisor, and ends when it is ready.
 pub(super) fn launch(folder: &Path, pid: i32) -> anyhow::Result<()> {
     fd_inheritance::nothing_but_standard()?;
-    let mut keeper = Command::new(std::env::current_exe()?)
+    let mut supervisor = Command::new(std::env::current_exe()?)
         .arg("present")
         .args(["--keep", &pid.to_string()])
         .arg(folder)
@@ -174,18 +174,18 @@ pub(super) fn launch(folder: &Path, pid: i32) -> anyhow::Result<()> {
         .spawn()
         .context("cannot start what keeps it")?;
     let mut said = Vec::new();
-    let Some(mut output) = keeper.stdout.take() else { bail!("it has no output") };
+    let Some(mut output) = supervisor.stdout.take() else { bail!("it has no output") };
     output.read_to_end(&mut said)?;
     // Why it is not, it has said on standard error.
     if said == READY { Ok(()) } else { std::process::exit(1) }
 }
 
-/// `omniverb present --keep PID FOLDER`: the keeper, for a program and all that come later.
+/// `omniverb present --keep PID FOLDER`: the supervisor, for a program and all that come later.
 pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()> {
     // What ends the program from its terminal is not meant for us.
     let _ = rustix::process::setsid();
-    let keeper = lock_file(&folder.with_extension("keeper"))?;
-    if flock(&keeper, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let supervisor = lock_file(&folder.with_extension("supervisor"))?;
+    if flock(&supervisor, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!("another process keeps {}", folder.display());
     }
     let (mut source, mut tree) = (Source::default(), Tree::default());
@@ -209,7 +209,7 @@ pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()>
     }
 }
 
-/// Makes a folder true for the first time. What a keeper left that was killed may be true no more,
+/// Makes a folder true for the first time. What a supervisor left that was killed may be true no more,
 /// and programs may be looking at it: so what is true comes first.
 fn replace(
     folder: &Path,
@@ -275,7 +275,7 @@ fn end(folder: &Path) -> anyhow::Result<bool> {
     }
     let _ = std::fs::remove_dir_all(folder);
     // The door last: who has that of old looks whether it is there still.
-    for lock in ["first", "keeper", "door"] {
+    for lock in ["first", "supervisor", "door"] {
         let _ = std::fs::remove_file(folder.with_extension(lock));
     }
     Ok(true)

@@ -44,7 +44,7 @@ impl Tree {
         Ok(changed)
     }
 
-    /// Removes what is in `folder` and not of this tree: what a keeper left that was killed.
+    /// Removes what is in `folder` and not of this tree: what a supervisor left that was killed.
     pub(super) fn remove_others(&self, folder: &Folder) {
         self.remove_others_in(folder, "");
     }

@@ -37,7 +37,7 @@ fn people(machines: &[&Value]) -> String {
         "by the engine",
         "network",
         "memory",
-        "keeper",
+        "supervisor",
         "addresses",
     ]);
     for vnic in machines {
@@ -56,7 +56,7 @@ fn people(machines: &[&Value]) -> String {
             number(&machine["engine"]).to_string(),
             if machine["network"] == true { "yes" } else { "no" }.to_owned(),
             shared(machine),
-            number(&machine["keeper"]).to_string(),
+            number(&machine["supervisor"]).to_string(),
             addresses.join(" "),
         ]);
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_list_reads_well() {
         let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
-            "name": "web-1", "keeper": 17, "window": 268_427_264_u64, "used": 528_384,
+            "name": "web-1", "supervisor": 17, "window": 268_427_264_u64, "used": 528_384,
             "sessions": 1, "direct": 2, "engine": 3, "network": true,
             "pairs": {"windows": 2, "present": 2, "given": 1, "links": 1,
                       "neighbours": ["net-5"]},

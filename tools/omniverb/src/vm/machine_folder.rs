@@ -1,7 +1,7 @@
 //! Where QEMU finds a machine's window, and where it listens for its porter: a folder for each
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
-//! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on; `NAME/mapped` is a
+//! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is a
 //! socket of its own, to which QEMU's user may connect. `NAME/qemu`, where
 //! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may
 //! put anything there, and keep it there: so what was left is moved aside, and whoever starts a
@@ -102,7 +102,7 @@ fn named(name: &str, list: &str) -> Option<User> {
 }
 
 /// A machine's folder. It is gone with this, unless another has taken its place: the next machine
-/// of that name may be there before the last one's keeper has ended.
+/// of that name may be there before the last one's supervisor has ended.
 pub(super) struct Place {
     path: PathBuf,
     name: MachineName,

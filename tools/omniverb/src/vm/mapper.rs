@@ -1,9 +1,9 @@
 //! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
 //! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
-//! as QEMU runs; it is nobody, and has QEMU's socket, its keeper's, and the windows. One that is
+//! as QEMU runs; it is nobody, and has QEMU's socket, its supervisor's, and the windows. One that is
 //! killed at rest is followed by another, which goes on where it was (`progress_file.rs`).
 //!
-//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its keeper's. Out:
+//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's. Out:
 //! those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has
 //! taken away all. It looks at nothing in them but what the machine's own file begins with, which
 //! it writes anew for each boot.
@@ -33,10 +33,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// The number of the machine's own file among windows.
 pub(super) const OWN: u8 = 0;
-/// What is to be done that nobody has done yet: more than a keeper asks for.
+/// What is to be done that nobody has done yet: more than a supervisor asks for.
 const JOBS_MAX: usize = 256;
 
-/// What a keeper says first: this byte, and how many windows follow. Beside it are the notes, and
+/// What a supervisor says first: this byte, and how many windows follow. Beside it are the notes, and
 /// where QEMU is asked, if somebody was there before.
 pub(super) const NOTES: u8 = b'n';
 /// Those windows: this byte, and the number of each.
@@ -65,13 +65,13 @@ struct Window {
 struct Job {
     change: Change,
     number: u8,
-    /// The keeper waits until it is done.
+    /// The supervisor waits until it is done.
     awaited: bool,
 }
 
 struct Mapper {
     slots: Slots,
-    keeper: OwnedFd,
+    supervisor: OwnedFd,
     qemu: Stream,
     /// Where QEMU is asked, once it has said where.
     channel: Option<Stream>,
@@ -87,16 +87,16 @@ struct Mapper {
     begun: bool,
 }
 
-/// Serves until QEMU, or the keeper, is gone, or one of them says what makes no sense.
-pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
-    let mut mapper = Mapper::new(qemu, keeper, slots)?;
+/// Serves until QEMU, or the supervisor, is gone, or one of them says what makes no sense.
+pub(super) fn serve(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
+    let mut mapper = Mapper::new(qemu, supervisor, slots)?;
     loop {
         mapper.ask()?;
         mapper.note()?;
-        let [qemu, keeper, answered] = mapper.wait()?;
+        let [qemu, supervisor, answered] = mapper.wait()?;
         mapper.notes.busy()?;
-        if keeper {
-            mapper.hear_keeper()?;
+        if supervisor {
+            mapper.hear_supervisor()?;
         }
         if answered {
             mapper.hear_answer()?;
@@ -108,11 +108,12 @@ pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infa
 }
 
 impl Mapper {
-    /// As the keeper says, and as whoever was there before has left it.
-    fn new(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Mapper, Over> {
+    /// As the supervisor says, and as whoever was there before has left it.
+    fn new(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Mapper, Over> {
         let mut said = [0; 2];
         let mut hear = || {
-            let heard = seqpacket::receive(keeper.as_fd(), &mut said, seqpacket::Mode::Blocking)?;
+            let heard =
+                seqpacket::receive(supervisor.as_fd(), &mut said, seqpacket::Mode::Blocking)?;
             if heard.0 == 2 { Ok((said, heard.1)) } else { Err(Over) }
         };
         let ([NOTES, count], files) = hear()? else { return Err(Over) };
@@ -136,7 +137,7 @@ impl Mapper {
         }
         Ok(Mapper {
             slots,
-            keeper,
+            supervisor,
             qemu: Stream::new(qemu),
             channel,
             beginning: notes.beginning()?,
@@ -161,7 +162,7 @@ impl Mapper {
     }
 
     fn wait(&self) -> Result<[bool; 3], Over> {
-        let sockets = [Some(&self.qemu.socket), Some(&self.keeper)];
+        let sockets = [Some(&self.qemu.socket), Some(&self.supervisor)];
         let channel = self.channel.as_ref().map(|channel| &channel.socket);
         let mut polled: Vec<PollFd<'_>> =
             sockets.iter().flatten().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
@@ -210,13 +211,14 @@ impl Mapper {
     }
 
     fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), Over> {
-        Ok(seqpacket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
+        Ok(seqpacket::try_send(self.supervisor.as_fd(), &[what, value.into()], &[])?)
     }
 
-    fn hear_keeper(&mut self) -> Result<(), Over> {
+    fn hear_supervisor(&mut self) -> Result<(), Over> {
         let mut said = [0; 2];
         let mode = seqpacket::Mode::NonBlocking;
-        let (length, mut files) = match seqpacket::receive(self.keeper.as_fd(), &mut said, mode) {
+        let (length, mut files) = match seqpacket::receive(self.supervisor.as_fd(), &mut said, mode)
+        {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             heard => heard?,
         };
@@ -281,7 +283,7 @@ impl Mapper {
             News::Channel => {
                 let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(Over)?;
                 // Whoever follows this one asks there, too.
-                seqpacket::try_send(self.keeper.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
+                seqpacket::try_send(self.supervisor.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
                 self.channel = Some(Stream::new(channel));
             }
             News::Begun { knows } => self.begin(knows)?,

@@ -1,11 +1,11 @@
-//! What a keeper has of windows that are mapped into its machine: who does it (`mapper.rs`), a
+//! What a supervisor has of windows that are mapped into its machine: who does it (`mapper.rs`), a
 //! process that it starts when QEMU connects, and whenever the one before was killed.
 //!
 //! A device that has lost its other end is none any more for QEMU, which takes no other. So QEMU's
 //! sockets are kept here, unread, as long as a mapper lives, and one that is killed is followed by
 //! another, which goes on where that one was; if that one was in the middle of something, it ends
 //! at once, and so does the device. What ends by itself, by what QEMU said or because QEMU or the
-//! keeper is gone, is followed by nobody.
+//! supervisor is gone, is followed by nobody.
 //!
 //! In: QEMU's sockets; what mappers say, which hear a hostile QEMU; windows. Out: what a mapper
 //! begins with; whether windows are in the machine. One thread starts mappers and hears them,

@@ -233,11 +233,11 @@ pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(hotplug::code(hotplug::talk(&monitor, &window, number, bytes))))
 }
 
-/// For who is started so, with QEMU as its input and its keeper as its output, and places of so
+/// For who is started so, with QEMU as its input and its supervisor as its output, and places of so
 /// many bytes: see [`mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
-    let [qemu, keeper] = become_nobody_with_two()?;
-    let Err(mapper::Over) = mapper::serve(qemu, keeper, window_slots::Slots { bytes, count });
+    let [qemu, supervisor] = become_nobody_with_two()?;
+    let Err(mapper::Over) = mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
     Ok(ExitCode::SUCCESS)
 }
 

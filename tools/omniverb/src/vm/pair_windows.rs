@@ -1,7 +1,7 @@
-//! The pair windows that a keeper has: those that its machine is started with, and those that are
+//! The pair windows that a supervisor has: those that its machine is started with, and those that are
 //! plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
 //!
-//! Two threads use them: the keeper's, which starts porters and tells daemons of all, and the one
+//! Two threads use them: the supervisor's, which starts porters and tells daemons of all, and the one
 //! that plugs in. A process that is started inherits the windows that are meant for it and no
 //! others: so one process is started at a time.
 
@@ -78,7 +78,7 @@ pub(super) fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
     memfd::create("omniverb-ledger", pages + more).context("cannot make a ledger")
 }
 
-/// A pair window, and what the daemon notes of it; of another machine's that one's keeper has that.
+/// A pair window, and what the daemon notes of it; of another machine's that one's supervisor has that.
 pub(super) struct Pair {
     pub(super) window: Window,
     ledger: Option<OwnedFd>,

@@ -3,7 +3,7 @@
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
-//! (`wake_bridge.rs`), also of those that its keeper hands it later, and which of them there are.
+//! (`wake_bridge.rs`), also of those that its supervisor hands it later, and which of them there are.
 //! What the agent says is a hostile guest's word; what it can do by it is what a tenant's processes
 //! can.
 

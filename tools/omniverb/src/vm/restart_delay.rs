@@ -1,4 +1,4 @@
-//! How long a keeper waits before it starts the next porter.
+//! How long a supervisor waits before it starts the next porter.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A machine's keeper is started: by whom becomes QEMU, or prints what QEMU is to be told.
+//! A machine's supervisor is started: by whom becomes QEMU, or prints what QEMU is to be told.
 
 use super::machine_folder::User;
 use super::window::Neighbours;
@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What a keeper is started as.
+/// What a supervisor is started as.
 pub(super) const KEEP: [&str; 2] = ["vm", "keep"];
-/// Bytes of what a keeper says.
+/// Bytes of what a supervisor says.
 pub(super) const WORDS: usize = 4096;
-/// How long a keeper may take to say that the machine is attached.
+/// How long a supervisor may take to say that the machine is attached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine that is attached, for which QEMU is to be started.
@@ -47,7 +47,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// As a keeper is told.
+    /// As a supervisor is told.
     pub(super) fn words(self) -> Vec<String> {
         let Wanted { bytes, pairs, way, memory } = self;
         let [bytes, pair_bytes] = [bytes, pairs.bytes].map(|bytes| bytes.to_string());
@@ -76,7 +76,7 @@ impl Wanted {
     }
 }
 
-/// Starts a machine's keeper. `user`: whose QEMU will be, if it is not started by us.
+/// Starts a machine's supervisor. `user`: whose QEMU will be, if it is not started by us.
 pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::Result<Kept> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket")?;
     let mut first = Command::new(own_program()?);
@@ -85,24 +85,26 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         first.args(["--user", &user.to_string()]);
     }
     first.stdout(Stdio::null()).stderr(Stdio::null());
-    // What a terminal tells QEMU is not meant for it. What we start has started the keeper when it
+    // What a terminal tells QEMU is not meant for it. What we start has started the supervisor when it
     // ends, so that QEMU has no child that it does not know of.
-    let started = first.process_group(0).status().context("cannot start the machine's keeper")?;
+    let started =
+        first.process_group(0).status().context("cannot start the machine's supervisor")?;
     drop(first);
     let mut said = [0; WORDS];
     if !started.success() || !omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))? {
-        bail!("cannot start the machine's keeper");
+        bail!("cannot start the machine's supervisor");
     }
     let (length, files) =
         seqpacket::receive(ours.as_fd(), &mut said, seqpacket::Mode::NonBlocking)?;
-    let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
+    let said: Value =
+        serde_json::from_slice(&said[..length]).context("the supervisor has ended")?;
     let text = |name: &str| said[name].as_str().map(str::to_owned);
     if let Some(text) = text("failed") {
         bail!("{text}");
     }
-    let window = files.into_iter().next().context("the keeper said something else")?;
+    let window = files.into_iter().next().context("the supervisor said something else")?;
     let (window_path, port_path) = (text("window"), text("port"));
-    let port_path = port_path.context("the keeper said something else")?;
+    let port_path = port_path.context("the supervisor said something else")?;
     let (monitor_path, mapped_path) = (text("monitor"), text("mapped"));
     let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -111,7 +113,7 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         let came = omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))?;
         let files = seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking);
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
-        files.into_iter().next().context("the keeper said something else")
+        files.into_iter().next().context("the supervisor said something else")
     };
     let pairs = (0..wanted.plugged()).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
     let memory = wanted.memory.map(|_| next()).transpose()?;

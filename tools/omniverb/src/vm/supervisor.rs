@@ -1,4 +1,4 @@
-//! Supervises one virtual machine: a process beside QEMU, called its keeper, that has the window
+//! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the window
 //! and an operator's right to attach it. It starts the machine's porter, and another one, with
 //! another door, when the daemon has been started afresh.
 //!
@@ -50,7 +50,7 @@ const TAKEN: u64 = 10_000_000_000;
 /// guest was the last, and which machine this is.
 const BOOT_BYTES: u64 = 32;
 
-/// What a keeper does; first it becomes one that has nothing of its starter's.
+/// What a supervisor does; first it becomes one that has nothing of its starter's.
 pub(super) fn keep(
     name: MachineName,
     wanted: Wanted,
@@ -59,12 +59,12 @@ pub(super) fn keep(
 ) -> anyhow::Result<ExitCode> {
     if !alone {
         fd_inheritance::nothing_but_standard().context("cannot let go of what is its starter's")?;
-        let mut keeper = Command::new(own_program()?);
-        keeper.args(KEEP).arg(name.text()).args(wanted.words()).arg("--alone");
+        let mut supervisor = Command::new(own_program()?);
+        supervisor.args(KEEP).arg(name.text()).args(wanted.words()).arg("--alone");
         if let Some(user) = user {
-            keeper.args(["--user", &user.to_string()]);
+            supervisor.args(["--user", &user.to_string()]);
         }
-        keeper.spawn().context("cannot start the keeper")?;
+        supervisor.spawn().context("cannot start the supervisor")?;
         return Ok(ExitCode::SUCCESS);
     }
     let starter = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
@@ -72,18 +72,18 @@ pub(super) fn keep(
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     drop(null);
-    let begun = Keeper::begin(name, wanted, user);
+    let begun = Supervisor::begin(name, wanted, user);
     let answer = match &begun {
-        Ok((keeper, _)) => keeper.answer(),
+        Ok((supervisor, _)) => supervisor.answer(),
         Err(error) => json!({"failed": format!("{error:#}")}),
     };
     let files: Vec<BorrowedFd<'_>> =
-        begun.iter().map(|(keeper, _)| keeper.window.file.as_fd()).collect();
+        begun.iter().map(|(supervisor, _)| supervisor.window.file.as_fd()).collect();
     seqpacket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
-    let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
-    keeper.pairs.hand_over(|pair| seqpacket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
-    if let Some(memory) = &keeper.memory {
+    let Ok((mut supervisor, door)) = begun else { return Ok(ExitCode::FAILURE) };
+    supervisor.pairs.hand_over(|pair| seqpacket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
+    if let Some(memory) = &supervisor.memory {
         seqpacket::send(starter.as_fd(), b"+", &[memory.file.as_fd()])?;
     }
     // QEMU takes the starter's place, if it is to inherit the window.
@@ -93,11 +93,11 @@ pub(super) fn keep(
     };
     drop(starter);
     std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
-    keeper.serve(door, machine.as_ref())?;
+    supervisor.serve(door, machine.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-struct Keeper {
+struct Supervisor {
     name: MachineName,
     window: Arc<Window>,
     /// What the daemon notes of it.
@@ -122,13 +122,13 @@ struct Keeper {
     program: PathBuf,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Attaches the machine; with its door.
     fn begin(
         name: MachineName,
         wanted: Wanted,
         user: Option<User>,
-    ) -> anyhow::Result<(Keeper, OwnedFd)> {
+    ) -> anyhow::Result<(Supervisor, OwnedFd)> {
         let program = own_program()?;
         let window = Window::new(name, wanted.bytes)?;
         let ledger = ledger(&window, BOOT_BYTES)?;
@@ -146,7 +146,7 @@ impl Keeper {
         // From here on the name is ours.
         let place = Place::make(&home.machines(), name, user)?;
         let (window, pairs) = (Arc::new(window), Arc::new(pairs));
-        let mut keeper = Keeper {
+        let mut supervisor = Supervisor {
             name,
             window,
             ledger,
@@ -161,12 +161,12 @@ impl Keeper {
             program,
         };
         if wanted.may_grow() {
-            keeper.plug_later(wanted, user)?;
+            supervisor.plug_later(wanted, user)?;
         }
         if let Some(user) = user {
-            keeper.hold(user)?;
+            supervisor.hold(user)?;
         }
-        Ok((keeper, door))
+        Ok((supervisor, door))
     }
 
     /// Has a thread plug in windows as they are wanted.

@@ -35,7 +35,7 @@ impl From<WindowMode> for Way {
 }
 
 impl Way {
-    /// As a keeper is told it.
+    /// As a supervisor is told it.
     pub(super) fn word(self) -> &'static str {
         match self {
             Way::Auto | Way::Plugged => "plugged",

@@ -1,4 +1,4 @@
-//! A mapper between a QEMU and a keeper that are played.
+//! A mapper between a QEMU and a supervisor that are played.
 
 use super::*;
 use crate::vm::vhost_user::HEAD_BYTES;
@@ -15,13 +15,13 @@ const MOMENT: Duration = Duration::from_millis(100);
 const OLD: u64 = 1 << 32;
 const KNOWS: u64 = OLD | 1;
 
-/// The far ends of a mapper's sockets, and what it and its keeper have.
+/// The far ends of a mapper's sockets, and what it and its supervisor have.
 struct Ends {
     qemu: OwnedFd,
-    /// The mapper's end of that, which its keeper has, too.
+    /// The mapper's end of that, which its supervisor has, too.
     theirs: OwnedFd,
     channel: OwnedFd,
-    keeper: OwnedFd,
+    supervisor: OwnedFd,
     notes: OwnedFd,
     own: OwnedFd,
     mapper: std::thread::JoinHandle<()>,
@@ -42,39 +42,39 @@ fn start(
     (notes, channel): (&OwnedFd, Option<&OwnedFd>),
     windows: &[(u8, &OwnedFd)],
 ) -> (OwnedFd, std::thread::JoinHandle<()>) {
-    let (keeper, keepers) = seqpacket::pair().unwrap();
+    let (supervisor, supervisors) = seqpacket::pair().unwrap();
     let qemu = qemu.try_clone().unwrap();
     let mapper = std::thread::spawn(move || {
-        let Err(Over) = serve(qemu, keepers, SLOTS);
+        let Err(Over) = serve(qemu, supervisors, SLOTS);
     });
     let mut files = vec![notes.as_fd()];
     files.extend(channel.map(AsFd::as_fd));
     let count = u8::try_from(windows.len()).unwrap();
-    seqpacket::send(keeper.as_fd(), &[NOTES, count], &files).unwrap();
+    seqpacket::send(supervisor.as_fd(), &[NOTES, count], &files).unwrap();
     for (number, file) in windows {
         // One that does not go on hears none of it.
-        let _ = seqpacket::send(keeper.as_fd(), &[HAS, *number], &[file.as_fd()]);
+        let _ = seqpacket::send(supervisor.as_fd(), &[HAS, *number], &[file.as_fd()]);
     }
-    (keeper, mapper)
+    (supervisor, mapper)
 }
 
 impl Ends {
-    /// As QEMU begins, up to where the device asks; with that place, which the keeper has now.
+    /// As QEMU begins, up to where the device asks; with that place, which the supervisor has now.
     fn new(more: &[(u8, &OwnedFd)]) -> (Ends, OwnedFd) {
         let (qemu, theirs) = stream();
         let own = file(STEP);
         pwrite(&own, b"first", 4096).unwrap();
         let notes = notes(&beginning(&own).unwrap()).unwrap();
         let windows: Vec<_> = [(OWN, &own)].into_iter().chain(more.iter().copied()).collect();
-        let (keeper, mapper) = start(&theirs, (&notes, None), &windows);
+        let (supervisor, mapper) = start(&theirs, (&notes, None), &windows);
         let (channel, asks) = stream();
         seqpacket::send(qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
-        assert!(eventfd::readable(keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        assert!(eventfd::readable(supervisor.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
         let mode = seqpacket::Mode::NonBlocking;
-        let (length, mut files) = seqpacket::receive(keeper.as_fd(), &mut said, mode).unwrap();
+        let (length, mut files) = seqpacket::receive(supervisor.as_fd(), &mut said, mode).unwrap();
         assert_eq!((length, said[0], files.len()), (2, CHANNEL, 1));
-        (Ends { qemu, theirs, channel, keeper, notes, own, mapper }, files.remove(0))
+        (Ends { qemu, theirs, channel, supervisor, notes, own, mapper }, files.remove(0))
     }
 
     fn tell(&self, request: u32, body: &[u8]) {
@@ -87,19 +87,19 @@ impl Ends {
     }
 
     fn gives(&self, number: u8, file: &OwnedFd) {
-        seqpacket::send(self.keeper.as_fd(), &[MAP, number], &[file.as_fd()]).unwrap();
+        seqpacket::send(self.supervisor.as_fd(), &[MAP, number], &[file.as_fd()]).unwrap();
     }
 
     fn takes_out(&self, number: u8) {
-        seqpacket::send(self.keeper.as_fd(), &[UNMAP, number], &[]).unwrap();
+        seqpacket::send(self.supervisor.as_fd(), &[UNMAP, number], &[]).unwrap();
     }
 
-    /// What the keeper hears.
+    /// What the supervisor hears.
     fn heard(&self) -> [u8; 2] {
-        assert!(eventfd::readable(self.keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        assert!(eventfd::readable(self.supervisor.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
         let mode = seqpacket::Mode::NonBlocking;
-        assert_eq!(seqpacket::receive(self.keeper.as_fd(), &mut said, mode).unwrap().0, 2);
+        assert_eq!(seqpacket::receive(self.supervisor.as_fd(), &mut said, mode).unwrap().0, 2);
         said
     }
 
@@ -194,12 +194,12 @@ fn windows_are_mapped_when_a_driver_begins_and_as_they_come() {
     assert_eq!(ends.asked().1[0], 3 * STEP);
     ends.answers(9, 0);
     ends.is_asked_nothing();
-    drop(ends.keeper);
+    drop(ends.supervisor);
     ends.mapper.join().unwrap();
 }
 
 #[test]
-fn what_qemu_refuses_and_what_has_no_place_the_keeper_hears() {
+fn what_qemu_refuses_and_what_has_no_place_the_supervisor_hears() {
     let (ends, _) = Ends::new(&[]);
     ends.begins(OLD);
     ends.is_asked_nothing();
@@ -223,9 +223,9 @@ fn what_qemu_refuses_and_what_has_no_place_the_keeper_hears() {
     ends.mapper.join().unwrap();
 }
 
-/// Whoever follows a mapper takes all windows for mapped that its keeper has.
+/// Whoever follows a mapper takes all windows for mapped that its supervisor has.
 #[test]
-fn what_qemu_refuses_when_a_driver_begins_the_keeper_has_no_more() {
+fn what_qemu_refuses_when_a_driver_begins_the_supervisor_has_no_more() {
     let (one, two) = (file(STEP), file(STEP));
     let (ends, channel) = Ends::new(&[(1, &one), (2, &two)]);
     ends.begins(KNOWS);
@@ -272,7 +272,7 @@ fn what_goes_while_it_is_mapped_is_taken_out_then() {
         assert_eq!(ends.asked().1, [STEP, 8192, 2 * STEP - 8192]);
         ends.answers(9, 0);
         assert_eq!(ends.heard(), [DONE, 1]);
-        drop(ends.keeper);
+        drop(ends.supervisor);
         ends.mapper.join().unwrap();
     }
 }
@@ -295,15 +295,15 @@ fn qemu_is_answered_while_it_is_asked() {
     ends.answers(9, 0);
 }
 
-/// Ends a mapper as if it were killed: here by its keeper, which is heard only by who is at rest.
+/// Ends a mapper as if it were killed: here by its supervisor, which is heard only by who is at rest.
 fn another(ends: Ends, channel: &OwnedFd, windows: &[(u8, &OwnedFd)]) -> Ends {
-    drop(ends.keeper);
+    drop(ends.supervisor);
     ends.mapper.join().unwrap();
-    // What hears that its keeper is gone is busy with it.
+    // What hears that its supervisor is gone is busy with it.
     pwrite(&ends.notes, &[1], 0).unwrap();
     let all: Vec<_> = [(OWN, &ends.own)].into_iter().chain(windows.iter().copied()).collect();
-    let (keeper, mapper) = start(&ends.theirs, (&ends.notes, Some(channel)), &all);
-    Ends { keeper, mapper, ..ends }
+    let (supervisor, mapper) = start(&ends.theirs, (&ends.notes, Some(channel)), &all);
+    Ends { supervisor, mapper, ..ends }
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn another_one_goes_on_where_one_was_at_rest() {
     let mut bytes = [0; 5];
     pread(&ends.own, &mut bytes, 4096).unwrap();
     assert_eq!(&bytes, b"first");
-    drop(ends.keeper);
+    drop(ends.supervisor);
     ends.mapper.join().unwrap();
 }
 
@@ -365,9 +365,9 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
         begin(&ends);
         ends.is_noted(2);
         let windows = [(OWN, &ends.own)];
-        let (_keeper, mapper) = start(&ends.theirs, (&ends.notes, Some(&channel)), &windows);
+        let (_supervisor, mapper) = start(&ends.theirs, (&ends.notes, Some(&channel)), &windows);
         mapper.join().unwrap();
-        drop(ends.keeper);
+        drop(ends.supervisor);
         ends.mapper.join().unwrap();
     }
 }
@@ -392,11 +392,11 @@ fn nobody_begins_with_what_does_not_fit() {
         let (qemu, theirs) = stream();
         let notes = notes(&beginning(&file(STEP)).unwrap()).unwrap();
         Notes::new(notes.try_clone().unwrap()).unwrap().at_rest(left).unwrap();
-        let (keeper, mapper) = start(&theirs, (&notes, channel), windows);
+        let (supervisor, mapper) = start(&theirs, (&notes, channel), windows);
         if fits {
             seqpacket::send(qemu.as_fd(), &message(17, &[]), &[]).unwrap();
             assert!(eventfd::readable(qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
-            drop(keeper);
+            drop(supervisor);
         }
         mapper.join().unwrap();
     }
@@ -415,8 +415,8 @@ fn nonsense_of_either_ends_it() {
         |ends| seqpacket::send(ends.qemu.as_fd(), &[0xff; 12], &[]).unwrap(),
         |ends| ends.tell(2, &[1]),
         |ends| ends.answers(9, 0),
-        |ends| seqpacket::send(ends.keeper.as_fd(), b"x", &[]).unwrap(),
-        |ends| seqpacket::send(ends.keeper.as_fd(), &[MAP, 1], &[]).unwrap(),
+        |ends| seqpacket::send(ends.supervisor.as_fd(), b"x", &[]).unwrap(),
+        |ends| seqpacket::send(ends.supervisor.as_fd(), &[MAP, 1], &[]).unwrap(),
     ];
     for say in says {
         let (ends, _) = Ends::new(&[]);

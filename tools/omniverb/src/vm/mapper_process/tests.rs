@@ -1,4 +1,4 @@
-//! A keeper whose mappers are played.
+//! A supervisor whose mappers are played.
 
 use super::*;
 use crate::vm::mapper::{MAP, UNMAP};
@@ -13,7 +13,7 @@ use std::thread::{JoinHandle, spawn};
 const SLOTS: Slots = Slots { bytes: 2 * STEP, count: 3 };
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// QEMU, its keeper's end, and the machine's own file.
+/// QEMU, its supervisor's end, and the machine's own file.
 fn qemu() -> [OwnedFd; 3] {
     let flags = SocketFlags::CLOEXEC;
     let (far, near) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();

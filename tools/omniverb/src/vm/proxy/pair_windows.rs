@@ -1,4 +1,4 @@
-//! The pair windows of a porter's machine: which there are, and those that its keeper hands it, or
+//! The pair windows of a porter's machine: which there are, and those that its supervisor hands it, or
 //! takes from it, while it runs.
 
 use super::Over;
@@ -15,7 +15,7 @@ pub(in crate::vm) struct PairWindows {
     pub(in crate::vm) present: u64,
     /// Those that go, of which the machine may still have something.
     pub(in crate::vm) going: u64,
-    /// Where its keeper hands it others that have come, if any do, and says which go.
+    /// Where its supervisor hands it others that have come, if any do, and says which go.
     pub(in crate::vm) more: Option<OwnedFd>,
 }
 
@@ -35,7 +35,7 @@ impl PairWindows {
         Ok(())
     }
 
-    /// The keeper has another one, or one less. `false`: nothing came.
+    /// The supervisor has another one, or one less. `false`: nothing came.
     pub(super) fn take(&mut self) -> Result<bool, Over> {
         let Some(from) = &self.more else { return Ok(false) };
         let mut word = [0; 2];
@@ -57,7 +57,7 @@ impl PairWindows {
                 _ => return Err(Over::Broken),
             },
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
-            // The keeper was killed.
+            // The supervisor was killed.
             Ok(_) | Err(_) => {
                 self.more = None;
                 return Ok(false);
@@ -72,7 +72,7 @@ impl PairWindows {
         self.going &= found;
         let Some(to) = &self.more else { return };
         for number in (1..=u64::BITS as u8).filter(|number| bit(*number).unwrap_or(0) & gone != 0) {
-            // A keeper that does not hear it waits no longer.
+            // A supervisor that does not hear it waits no longer.
             let _ = seqpacket::try_send(to.as_fd(), &[pair_windows::GOES, number], &[]);
         }
     }

@@ -91,7 +91,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
 fn a_window_that_comes_later_has_bells() {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-    let (keeper, more) = seqpacket::pair().unwrap();
+    let (supervisor, more) = seqpacket::pair().unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
@@ -106,7 +106,7 @@ fn a_window_that_comes_later_has_bells() {
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     let file = memfd::create("pair", 4 << 20).unwrap();
-    seqpacket::send(keeper.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
+    seqpacket::send(supervisor.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
     let is_rung = |one: &News| matches!(one, News::Frame(frame) if frame.kind == FrameKind::Rung);
     // Other words may come before, of windows.
     let mut rung = |milliseconds| loop {
@@ -126,8 +126,8 @@ fn a_window_that_comes_later_has_bells() {
         bells.part(page, page).unwrap(),
     ));
     assert!(rung(20_000), "not heard");
-    // A keeper that is gone is nothing to a porter.
-    drop(keeper);
+    // A supervisor that is gone is nothing to a porter.
+    drop(supervisor);
     while rung(100) {}
     omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
         bells.part(page, page).unwrap(),
@@ -183,10 +183,11 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     assert_eq!(serving.join().unwrap(), Over::Machine);
 }
 
-/// What comes and goes the agent is told, and when it has let go of what goes the keeper hears it.
+/// What comes and goes the agent is told, and when it has let go of what goes the supervisor hears it.
 #[test]
 fn windows_come_and_go() {
-    let ((ours, theirs), (more, keeper)) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
+    let ((ours, theirs), (more, supervisor)) =
+        (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let windows = PairWindows { more: Some(more), ..border() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
@@ -208,7 +209,8 @@ fn windows_come_and_go() {
         }
     };
     let file = memfd::create("pair", 2 << 20).unwrap();
-    let give = |number| seqpacket::send(keeper.as_fd(), &[b'+', number], &[file.as_fd()]).unwrap();
+    let give =
+        |number| seqpacket::send(supervisor.as_fd(), &[b'+', number], &[file.as_fd()]).unwrap();
     give(2);
     rustix::io::write(&far, &begin(7, 0)).unwrap();
     while told() != 0b10 {}
@@ -228,15 +230,15 @@ fn windows_come_and_go() {
         seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     };
     says(0b110, 0b110);
-    seqpacket::send(keeper.as_fd(), &[pair_windows::GOES, 2], &[]).unwrap();
+    seqpacket::send(supervisor.as_fd(), &[pair_windows::GOES, 2], &[]).unwrap();
     assert_eq!(told(), 0b100);
     // It has not let go yet; nobody is given any of it.
     says(0b110, 0b100);
     let moment = Some(std::time::Duration::from_millis(100));
-    assert!(!omniverb_sys::eventfd::readable(keeper.as_fd(), moment).unwrap());
+    assert!(!omniverb_sys::eventfd::readable(supervisor.as_fd(), moment).unwrap());
     says(0b100, 0b100);
     let mut word = [0; 2];
-    seqpacket::receive(keeper.as_fd(), &mut word, seqpacket::Mode::Blocking).unwrap();
+    seqpacket::receive(supervisor.as_fd(), &mut word, seqpacket::Mode::Blocking).unwrap();
     assert_eq!(word, [pair_windows::GOES, 2]);
     give(2);
     assert_eq!(told(), 0b110);

@@ -13,7 +13,7 @@ struct Bench {
     folder: PathBuf,
     /// Its agent lives.
     has_agent: Arc<AtomicBool>,
-    keeper: Option<thread::JoinHandle<()>>,
+    supervisor: Option<thread::JoinHandle<()>>,
 }
 
 fn kept(pins: u64) -> Kept {
@@ -39,7 +39,7 @@ fn bench(pins: u64) -> Option<Bench> {
     let mut heirs = Heirs::begin(&folder, &mut Kept::default()).unwrap();
     let has_agent = Arc::new(AtomicBool::new(false));
     let agent = Arc::clone(&has_agent);
-    let keeper = thread::spawn(move || {
+    let supervisor = thread::spawn(move || {
         let kept = kept(pins);
         loop {
             let sockets: Vec<_> = heirs.sockets().collect();
@@ -56,7 +56,7 @@ fn bench(pins: u64) -> Option<Bench> {
             thread::yield_now();
         }
     });
-    Some(Bench { folder, has_agent, keeper: Some(keeper) })
+    Some(Bench { folder, has_agent, supervisor: Some(supervisor) })
 }
 
 impl Bench {
@@ -80,7 +80,7 @@ impl Bench {
     fn ends_well(mut self, pins: u64) {
         let mut found = Kept::default();
         let heirs = Heirs::begin(&self.folder, &mut found).unwrap();
-        self.keeper.take().unwrap().join().unwrap();
+        self.supervisor.take().unwrap().join().unwrap();
         let sums = |kept: &Kept| (kept.len(), kept.bytes());
         assert_eq!(sums(&found), sums(&kept(pins)));
         drop(heirs);
@@ -176,7 +176,7 @@ fn whose_agent_lives_gives_nothing() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
     assert!(Heirs::begin(&bench.folder, &mut Kept::default()).is_err());
-    assert!(!bench.keeper.as_ref().unwrap().is_finished());
+    assert!(!bench.supervisor.as_ref().unwrap().is_finished());
     bench.has_agent.store(false, Ordering::Relaxed);
     bench.ends_well(3);
 }
@@ -197,7 +197,7 @@ fn who_has_no_agent_leaves_to_others_what_they_have() {
     assert!(Heirs::begin_without_agent(&bench.folder, &mut ours).is_err(), "somebody is there");
     let left: Vec<u64> = ours.iter().map(|(token, ..)| token).collect();
     assert_eq!(left, [7, 8]);
-    assert!(!bench.keeper.as_ref().unwrap().is_finished(), "it took all");
+    assert!(!bench.supervisor.as_ref().unwrap().is_finished(), "it took all");
     let folder = bench.folder.clone();
     bench.ends_well(3);
     // With nobody there it is found by the next one, unless that one has just begun.

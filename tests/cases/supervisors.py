@@ -1,4 +1,4 @@
-"""Who keeps machines attached, with something for QEMU that only listens: what a keeper outlives,
+"""Who keeps machines attached, with something for QEMU that only listens: what a supervisor outlives,
 and what others can do to it."""
 
 import contextlib
@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 from harness import process
-from harness.attached import keepers, started
+from harness.attached import supervisors, started
 from harness.case import WAITS, Case, Group, check
 from harness.daemon import environment
 from harness.host import Host
@@ -22,7 +22,7 @@ _USER, _OTHER = 4321, 4323
 
 class _Lab:
     def __init__(self, stage):
-        self.stage, self.host = stage, Host(stage, "keepers")
+        self.stage, self.host = stage, Host(stage, "supervisors")
         self.daemon = self.host.daemon
         # Of the daemon that root starts it is root's alone.
         self.folder = self.daemon.folder.with_name(f"{self.daemon.folder.name}-operator")
@@ -52,7 +52,7 @@ class _Lab:
             finally:
                 process.kill(running.pid)
                 running.wait()
-        process.until(lambda: not keepers(self.daemon), 20, "its keeper to end")
+        process.until(lambda: not supervisors(self.daemon), 20, "its supervisor to end")
 
     def close(self):
         """Ends everything."""
@@ -99,7 +99,7 @@ def _rude(lab):
         rows = [bool(lab.row("web")) for _ in range(20)]
         check(sum(rows) >= 18, f"{rows}")
         lab.daemon.omniverb("vm", "detach", "web")
-        process.until(lambda: not keepers(lab.daemon), 10, "its keeper to end")
+        process.until(lambda: not supervisors(lab.daemon), 10, "its supervisor to end")
         check(not lab.row("web"), "it is there")
 
 
@@ -138,7 +138,7 @@ def _user(lab):
 
 def groups():
     """With one daemon."""
-    cases = [Case("keepers.upgraded", _upgraded, 180),
-             Case("keepers.rude", _rude, 60),
-             Case("keepers.user", _user, 60)]
-    return [Group("keepers", cases, _lab, weight=WAITS)]
+    cases = [Case("supervisors.upgraded", _upgraded, 180),
+             Case("supervisors.rude", _rude, 60),
+             Case("supervisors.user", _user, 60)]
+    return [Group("supervisors", cases, _lab, weight=WAITS)]
