@@ -1,6 +1,6 @@
 """A guest whose root writes all over its windows and says anything by its port, while links of its
 own, of another machine and of containers are in use: it harms its own links. Where there is a
-nightly toolchain the daemon runs under AddressSanitizer, and so do supervisors and porters: these have
+nightly toolchain the daemon runs under AddressSanitizer, and so do supervisors and proxies: these have
 the bells in pair windows, the daemon all else that is of the host's in windows."""
 
 import contextlib
@@ -38,7 +38,7 @@ def _sanitized(stage):
 
 
 class _Watched(Machine):
-    """A machine whose supervisor and porter say somewhere what AddressSanitizer finds."""
+    """A machine whose supervisor and proxy say somewhere what AddressSanitizer finds."""
 
     reports = None
 

@@ -9,7 +9,7 @@ import re
 from types import SimpleNamespace
 
 from harness import image, process
-from harness.attached import NAME, OMNIVERB, Device, Lab, Machine, files, porters, started
+from harness.attached import NAME, OMNIVERB, Device, Lab, Machine, files, proxies, started
 from harness.case import WAITS, Case, Group, check
 
 from cases import machine_neighbours, machine_programs, machines
@@ -210,12 +210,12 @@ def _daemon_again(lab):
     process.until(lab.machine.has_device, 20, "a device")
 
 
-def _porter_again(lab):
-    """Nor does the end of a porter change what is mapped."""
+def _proxy_again(lab):
+    """Nor does the end of a proxy change what is mapped."""
     before = started(lab.host.daemon, "map")
-    [folder] = porters(lab.host.daemon)
+    [folder] = proxies(lab.host.daemon)
     process.kill(int(os.path.basename(folder)))
-    process.until(lambda: porters(lab.host.daemon) not in ([], [folder]), 20, "another porter")
+    process.until(lambda: proxies(lab.host.daemon) not in ([], [folder]), 20, "another proxy")
     process.until(lambda: pairs(lab)["present"] > 0, 40, lambda: f"windows\n{said(lab)}")
     check(started(lab.host.daemon, "map") == before, "another mapper")
 
@@ -308,7 +308,7 @@ def groups():
     """All before a release only: this QEMU is not what every day's tests have."""
     cases = [("device", _device), ("mapper", _mapper), ("neighbour", _neighbour),
              ("pages", _pages), ("taken out", _taken_out), ("daemon killed", _daemon_again),
-             ("porter killed", _porter_again), ("driver again", _again),
+             ("proxy killed", _proxy_again), ("driver again", _again),
              ("reset", reset)]
 
     return [group("mapped", Mapped, cases), group("mapped old", Old, [("way", _old_kernel)]),

@@ -7,7 +7,7 @@ import re
 import signal
 
 from harness import process
-from harness.attached import OMNIVERB, supervisors, porters
+from harness.attached import OMNIVERB, supervisors, proxies
 from harness.case import Case, Failure, check
 from harness.duet import gid_index
 
@@ -19,11 +19,11 @@ _RUN = "LD_LIBRARY_PATH=/opt/omniverb/lib exec ib_send_bw -F -x 1 -s 64 -n"
 
 
 def _calls(lab, count, exchange):
-    """How many system calls daemon, supervisor and porter make, how often the agent sleeps, and how
+    """How many system calls daemon, supervisor and proxy make, how often the agent sleeps, and how
     often devices interrupt the machine, while two processes exchange so much."""
     machine, daemon = lab.machine, lab.host.daemon
     pids = [daemon.pid, *(int(os.path.basename(folder))
-                          for folder in (*supervisors(daemon), *porters(daemon)))]
+                          for folder in (*supervisors(daemon), *proxies(daemon)))]
     summary = f"{machine.folder.name}/calls"
     traced = process.start(["strace", "-f", "-qq", "-c", "-U", "calls,name", "-o", summary,
                             *(f"--attach={pid}" for pid in pids)])

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from harness import process
 from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab, Machine,
-                              Plain, supervisors, porters)
+                              Plain, supervisors, proxies)
 from harness.by_address import end
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.duet import gid_index
@@ -288,7 +288,7 @@ def _no_more(lab):
 
 
 def _later_outlives(lab):
-    """The next daemon, and the next porter, know of windows that came later."""
+    """The next daemon, and the next proxy, know of windows that came later."""
     lab.host.daemon.kill()
     lab.host.daemon.start()
     process.until(lambda: (lab.machine.row() or {"pairs": {"present": 0}})["pairs"]["present"] == 3,
@@ -403,13 +403,13 @@ def _neighbour_outlives(lab):
     _neighbour(lab)
 
 
-def _porter_again(lab):
-    """A porter is killed and another begins."""
+def _proxy_again(lab):
+    """A proxy is killed and another begins."""
     with _exchanging(lab):
-        folder = porters(lab.host.daemon)[0]
+        folder = proxies(lab.host.daemon)[0]
         process.kill(int(os.path.basename(folder)))
         process.until(lambda: not os.path.exists(folder), 10, "its end")
-        process.until(lambda: porters(lab.host.daemon), 20, "another porter")
+        process.until(lambda: proxies(lab.host.daemon), 20, "another proxy")
         process.until(lab.machine.has_device, 20, "a device")
     _goes_on(lab)
 
@@ -464,9 +464,9 @@ def _agent_is_nobody(lab):
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", text)
 
 
-def _porter(lab):
+def _proxy(lab):
     """The process that takes apart what a machine says is nobody, and has nothing."""
-    found = porters(lab.host.daemon)
+    found = proxies(lab.host.daemon)
     check(len(found) == 1, f"{found}")
     folder = found[0]
     with open(f"{folder}/status", encoding="utf-8") as file:
@@ -494,7 +494,7 @@ def _detached(lab):
 
 
 def _ended(lab):
-    """With QEMU go its porter, its supervisor and its place."""
+    """With QEMU go its proxy, its supervisor and its place."""
     place = lab.machine.place
     check(os.path.exists(place) and supervisors(lab.host.daemon), f"nobody keeps {place}")
     process.kill(lab.machine.machine.pid)
@@ -538,14 +538,14 @@ def groups():
              Case("machines.third", _third, 180),
              Case("machines.full pair window", _full, 300, slow=True),
              Case("machines.two", _two_machines, 180),
-             Case("machines.porter", _porter, 60),
+             Case("machines.proxy", _proxy, 60),
              Case("machines.agent", _agent_is_nobody, 60),
              Case("machines.agent killed", _agent_again, 300, slow=True),
              # An emulated guest stands still at its second boot in every other run beside others.
              Case("machines.booted afresh", _booted_afresh, 500, slow=True),
              Case("machines.daemon killed", _daemon_again, 300),
              Case("machines.neighbour and another daemon", _neighbour_outlives, 300, slow=True),
-             Case("machines.porter killed", _porter_again, 300, slow=True),
+             Case("machines.proxy killed", _proxy_again, 300, slow=True),
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),
              Case("machines.args.processors", _only_processor, 60),

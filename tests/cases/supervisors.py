@@ -41,7 +41,7 @@ class _Lab:
 
     @contextlib.contextmanager
     def machine(self, program, name, word, **options):
-        """One that is there while this is: a file with a line for each porter."""
+        """One that is there while this is: a file with a line for each proxy."""
         env = environment(OMNIVERB_SOCKET=self.daemon.socket, **options.pop("variables", {}))
         with tempfile.NamedTemporaryFile("r") as came, open(came.name, "w") as output:
             running = process.start([program, "vm", "run", name, "--window", "2m", "--",
@@ -71,18 +71,18 @@ def _upgraded(lab):
         shutil.copy(lab.stage.dist / "bin" / "omniverb", program)
         with lab.machine(program, "web", "quiet", cwd=lab.folder,
                          variables={"OMNIVERB_OPERATOR_SOCKET": "omniverbd.sock"}) as came:
-            process.until(lambda: len(came()) == 1, 20, lambda: f"a porter: {came()}")
+            process.until(lambda: len(came()) == 1, 20, lambda: f"a proxy: {came()}")
             shutil.copy(program, new)
             os.rename(new, program)
             lab.daemon.kill()
             lab.daemon.start()
-            process.until(lambda: len(came()) == 2, 20, lambda: f"another porter: {came()}")
+            process.until(lambda: len(came()) == 2, 20, lambda: f"another proxy: {came()}")
             process.until(lambda: started(lab.daemon, "carry"), 20, "its process")
-            porter = started(lab.daemon, "carry")[0]
-            check(os.readlink(f"{porter}/exe") == program, os.readlink(f"{porter}/exe"))
+            proxy = started(lab.daemon, "carry")[0]
+            check(os.readlink(f"{proxy}/exe") == program, os.readlink(f"{proxy}/exe"))
             # While it cannot be started, the machine is attached.
             os.rename(program, new)
-            process.kill(int(os.path.basename(porter)))
+            process.kill(int(os.path.basename(proxy)))
             process.until(lambda: len(came()) >= 3, 20, "another one that is not there")
             check(not started(lab.daemon, "carry"), "it was started from nothing")
             os.rename(new, program)
@@ -92,10 +92,10 @@ def _upgraded(lab):
 
 
 def _rude(lab):
-    """What a guest says ends its porter again and again: its name stays its own, and whoever parts
+    """What a guest says ends its proxy again and again: its name stays its own, and whoever parts
     with it finds it."""
     with lab.machine(lab.stage.dist / "bin" / "omniverb", "web", "rude") as came:
-        process.until(lambda: len(came()) == 3, 30, lambda: f"three porters: {came()}")
+        process.until(lambda: len(came()) == 3, 30, lambda: f"three proxies: {came()}")
         rows = [bool(lab.row("web")) for _ in range(20)]
         check(sum(rows) >= 18, f"{rows}")
         lab.daemon.omniverb("vm", "detach", "web")

@@ -200,7 +200,7 @@ static size_t frame(unsigned char *out)
     put(out + 4, length, 4);
     put(out + 8, below(4), 4);
     put(out + 12, 0, 4);
-    if (!below(1000)) /* which ends the porter */
+    if (!below(1000)) /* which ends the proxy */
         put(out + below(16), next(), 1);
     return 16 + length;
 }

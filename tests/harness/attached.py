@@ -251,6 +251,6 @@ def started(daemon, what):
     return found
 
 
-def porters(daemon):
+def proxies(daemon):
     """Folders in /proc of those that take apart what machines say."""
     return started(daemon, "carry")

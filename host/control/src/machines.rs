@@ -38,7 +38,7 @@ pub(crate) struct Record {
     hold: Hold,
     /// Our end of its door, and who has the other one.
     pub(crate) door: OwnedFd,
-    pub(crate) porter: Peer,
+    pub(crate) proxy: Peer,
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
     /// Which boot of its guest it is in.
@@ -75,7 +75,7 @@ impl Record {
     pub(crate) fn new(
         machine: Arc<Machine>,
         hold: Hold,
-        (door, porter): (OwnedFd, Peer),
+        (door, proxy): (OwnedFd, Peer),
         boots: BootId,
         this: Option<Neighbour>,
     ) -> Record {
@@ -83,7 +83,7 @@ impl Record {
             machine,
             hold,
             door,
-            porter,
+            proxy,
             port: None,
             boots,
             ram: None,

@@ -29,7 +29,7 @@ pub(crate) enum Wakeup {
     Process(SessionId),
     /// An operator calls, or is gone.
     Operator(SessionId),
-    /// A machine's porter asks something at its door, or has closed it.
+    /// A machine's proxy asks something at its door, or has closed it.
     Machine(SessionId),
     /// A process has ended that had been parted with before.
     DepartedProcess(SessionId),

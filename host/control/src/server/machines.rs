@@ -1,6 +1,6 @@
-//! Virtual machines are attached and parted with, and what their porters ask at their doors.
+//! Virtual machines are attached and parted with, and what their proxies ask at their doors.
 //!
-//! A porter passes on what a guest says, so it is heard as a tenant is: a message at a time, and
+//! A proxy passes on what a guest says, so it is heard as a tenant is: a message at a time, and
 //! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.
 
 use crate::attachment::Attached;
@@ -66,7 +66,7 @@ impl Server {
         self.captures.discard(files);
     }
 
-    /// The porter's end of its door.
+    /// The proxy's end of its door.
     fn make_machine(
         &mut self,
         operator: SessionId,
@@ -107,12 +107,12 @@ impl Server {
         let this = machine_identity::of(&ledger, pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
-        let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
+        let proxy = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
         let id = self.next_session();
         self.clients.refuse(&door);
         self.reactor.watch(&door, Wakeup::Machine(id)).map_err(|_| Errno::ENOMEM)?;
         let machine = Arc::new(Machine { name, pieces });
-        let holder = Holder::new("", porter.uid).in_process(porter.pid);
+        let holder = Holder::new("", proxy.uid).in_process(proxy.pid);
         let hold = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         let vnic = hold.vnic();
         self.engine_ports().tell_registered();
@@ -120,7 +120,7 @@ impl Server {
             self.counted.begin(vnic, file);
             self.engine.forget_counted(vnic);
         }
-        self.machines.add(id, Record::new(machine, hold, (door, porter), boots, this));
+        self.machines.add(id, Record::new(machine, hold, (door, proxy), boots, this));
         let text = format_args!("machine {name} is attached");
         self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         Ok(theirs)
@@ -131,7 +131,7 @@ impl Server {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
         // Who hears it does not attach the machine again.
-        self.answer_porter(id, 0, &Parted { reserved: 0 }.into(), &[]);
+        self.answer_proxy(id, 0, &Parted { reserved: 0 }.into(), &[]);
         self.part_with_machine(id, "an operator said so");
         Ok(())
     }
@@ -164,33 +164,33 @@ impl Server {
         self.engine_ports().tell_registered();
     }
 
-    /// A machine's porter has sent by its port what ends that. The supervisor starts another one.
+    /// A machine's proxy has sent by its port what ends that. The supervisor starts another one.
     pub(super) fn port_over(&mut self, vnic: VnicId) {
         if let Some(id) = self.machines.number_of(vnic) {
-            self.part_with_machine(id, "its porter sent by its port what it must not");
+            self.part_with_machine(id, "its proxy sent by its port what it must not");
         }
     }
 
-    /// A porter asks something, or is gone. One call, then others get their turn.
+    /// A proxy asks something, or is gone. One call, then others get their turn.
     pub(super) fn door_ready(&mut self, id: SessionId) {
         let Some(record) = self.machines.get(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = match unsolicited_fds::receive(record.door.as_fd(), &mut bytes) {
-            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its porter is gone"),
+            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its proxy is gone"),
             Ok(Plain::Message(length)) => length,
             Ok(Plain::Descriptors) => {
-                return self.part_with_machine(id, "its porter sent descriptors");
+                return self.part_with_machine(id, "its proxy sent descriptors");
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.part_with_machine(id, "its porter is gone"),
+            Err(_) => return self.part_with_machine(id, "its proxy is gone"),
         };
         match decode(&bytes[..length]) {
             Ok((tag, Message::OpenSession(_))) => match self.open_session(id) {
                 Ok((session, calls)) => {
                     let opened = SessionOpened { session: session.0 }.into();
-                    self.answer_porter(id, tag, &opened, &[calls.as_fd()]);
+                    self.answer_proxy(id, tag, &opened, &[calls.as_fd()]);
                 }
-                Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
+                Err(errno) => self.answer_proxy(id, tag, &Message::Failed(errno), &[]),
             },
             Ok((tag, Message::EndSession(EndSession { session }))) => {
                 let session = SessionId(session);
@@ -198,40 +198,40 @@ impl Server {
                 if record.sessions.contains(&session) {
                     self.clients.note_dead(session);
                 }
-                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+                self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::OpenPort(_))) => match self.guests().open_machine_port(id) {
                 Ok(theirs) => {
                     let opened = PortOpened { reserved: 0 }.into();
-                    self.answer_porter(id, tag, &opened, &[theirs.as_fd()]);
+                    self.answer_proxy(id, tag, &opened, &[theirs.as_fd()]);
                 }
-                Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
+                Err(errno) => self.answer_proxy(id, tag, &Message::Failed(errno), &[]),
             },
             Ok((tag, Message::Booted(told))) => {
                 self.guests().machine_booted(id, told.boot);
-                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+                self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::TellPairs(told))) => {
                 self.pair_windows().machine_tells_pairs(id, told.present);
-                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+                self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::TellPinned(told))) => {
                 self.machine_tells_pinned(id, &told);
-                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+                self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::QueryPins(asked))) => {
                 let over = self.guests().pins_over(id, &asked);
-                self.answer_porter(id, tag, &over.into(), &[]);
+                self.answer_proxy(id, tag, &over.into(), &[]);
             }
             Ok((tag, Message::TellAddresses(told))) => {
                 self.guests().machine_tells_addresses(id, &told);
-                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+                self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
-            _ => self.part_with_machine(id, "its porter said something that is no message"),
+            _ => self.part_with_machine(id, "its proxy said something that is no message"),
         }
     }
 
-    fn answer_porter(
+    fn answer_proxy(
         &mut self,
         id: SessionId,
         tag: u64,
@@ -240,7 +240,7 @@ impl Server {
     ) {
         let Some(record) = self.machines.get(id) else { return };
         if !answer_at(&record.door, |bytes| encode(tag, answer, bytes), files) {
-            self.part_with_machine(id, "its porter does not take its answers");
+            self.part_with_machine(id, "its proxy does not take its answers");
         }
     }
 
@@ -251,12 +251,12 @@ impl Server {
             return Err(Errno::ENOMEM);
         }
         let (ours, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
-        let (attached, peer) = (Attached::Machine(record.machine.clone()), record.porter);
+        let (attached, peer) = (Attached::Machine(record.machine.clone()), record.proxy);
         let holder = Holder::new(&format!("vm-{}", record.machine.name), peer.uid);
         let session = self.next_session();
         self.clients.refuse(&ours);
         self.reactor.set(HELLO_TIME, Timer::Hello(session));
-        // The porter's life is the door's, and nobody looks into a machine's processes.
+        // The proxy's life is the door's, and nobody looks into a machine's processes.
         let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
         self.enter(session, arrival, Ok(attached));
         if self.clients.get(session).is_none() {
@@ -342,7 +342,7 @@ impl StatusRows<'_> {
         let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
         Some(json!({
             "name": record.machine.name.text(),
-            "supervisor": record.porter.pid,
+            "supervisor": record.proxy.pid,
             "window": bytes,
             "used": used,
             "sessions": record.sessions.len(),

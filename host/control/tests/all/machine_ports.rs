@@ -1,4 +1,4 @@
-//! UDP ports of virtual machines: what their porters carry, from whoever it comes.
+//! UDP ports of virtual machines: what their proxies carry, from whoever it comes.
 
 use crate::support::machine::*;
 use crate::support::*;
@@ -147,9 +147,9 @@ fn nonsense_by_a_machines_port_harms_nobody() {
     assert_eq!(forwarded(&daemon), 4, "{}", daemon.status());
 }
 
-/// What no agent can have its porter send: the porter is not what it was.
+/// What no agent can have its proxy send: the proxy is not what it was.
 #[test]
-fn a_porter_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
+fn a_proxy_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
     let daemon = Daemon::start(Settings::default());
     let ([mut one, mut two], [port, far]) = two_machines(&daemon);
     let _network = Network::between(&[&port, &far]);

@@ -272,7 +272,7 @@ fn sharing(nets: &[Net; 2], kept: &[Kept; 2]) -> (Daemon, There, There, [Client;
 
 /// The machine whose window it is is parted with, and comes back; the other one is.
 #[test]
-fn a_window_outlives_the_porters_of_both() {
+fn a_window_outlives_the_proxies_of_both() {
     if !is_root() {
         return;
     }

@@ -70,7 +70,7 @@ pub enum VmCommand {
         #[arg(long)]
         libvirt: bool,
     },
-    /// For `omniverb vm run` and `args`: have what a machine needs, and start porters.
+    /// For `omniverb vm run` and `args`: have what a machine needs, and start proxies.
     #[command(hide = true)]
     Keep {
         name: String,

@@ -6,7 +6,7 @@
 
 use super::found_windows::{Found, Own, Shared};
 use super::relay::Voice;
-use super::wake_bridge::{Border, Side};
+use super::wake_bridge::{WakeBridge, Side};
 use anyhow::Context;
 use omniverb_session::pair_window::take_number;
 use omniverb_session::{Message, written};
@@ -29,7 +29,7 @@ pub(super) struct Sharing {
     since: Instant,
     /// What is shared with neighbours, by number.
     pairs: BTreeMap<u8, Shared>,
-    border: Border,
+    bridge: WakeBridge,
     /// A neighbour may have rung for somebody here.
     rung: bool,
 }
@@ -38,8 +38,8 @@ impl Sharing {
     /// Goes by the first that may be the machine's own.
     pub(super) fn new(found: Found) -> io::Result<Sharing> {
         let (claims, pairs) = (found.own(), BTreeMap::new());
-        let (since, border) = (Instant::now(), Border::new(Side::Machine)?);
-        let mut sharing = Sharing { found, claims, claim: 0, since, pairs, border, rung: false };
+        let (since, bridge) = (Instant::now(), WakeBridge::new(Side::Machine)?);
+        let mut sharing = Sharing { found, claims, claim: 0, since, pairs, bridge, rung: false };
         sharing.look()?;
         Ok(sharing)
     }
@@ -47,13 +47,13 @@ impl Sharing {
     /// What belongs to the window that is gone by.
     fn look(&mut self) -> io::Result<()> {
         self.since = Instant::now();
-        self.border = Border::new(Side::Machine)?;
+        self.bridge = WakeBridge::new(Side::Machine)?;
         let own = self.claims.get(self.claim);
         self.pairs = own.map(|own| self.found.pairs(own)).unwrap_or_default();
-        let border = &mut self.border;
+        let bridge = &mut self.bridge;
         // Of one that cannot be mapped the host is not told.
         self.pairs.retain(|number, shared| {
-            border.add(*number, &shared.file, shared.data, shared.whose).is_ok()
+            bridge.add(*number, &shared.file, shared.data, shared.whose).is_ok()
         });
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Sharing {
         let before = self.pairs.len();
         for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
             if !self.pairs.contains_key(&number)
-                && self.border.add(number, &shared.file, shared.data, shared.whose).is_ok()
+                && self.bridge.add(number, &shared.file, shared.data, shared.whose).is_ok()
             {
                 self.pairs.insert(number, shared);
             }
@@ -102,7 +102,7 @@ impl Sharing {
             shared.is_mapped && !is_there
         };
         for (number, _) in self.pairs.extract_if(.., gone) {
-            self.border.remove(number);
+            self.bridge.remove(number);
         }
         self.found.look_at_places(present);
         self.add_found();
@@ -130,14 +130,14 @@ impl Sharing {
 
     /// Nobody is at the other end.
     pub(super) fn end(&self) {
-        self.border.speak_by(None);
+        self.bridge.speak_by(None);
     }
 
     /// Who passes wakes on at the other end begins anew; it is said by this.
     pub(super) fn begin(&mut self, voice: Arc<Voice>) {
         self.since = Instant::now();
-        self.border.speak_by(Some(voice));
-        self.border.wake_all();
+        self.bridge.speak_by(Some(voice));
+        self.bridge.wake_all();
     }
 
     /// Which windows there are: bit `number - 1` of each.
@@ -162,25 +162,25 @@ impl Sharing {
 
     /// Readable when a neighbour is to be woken.
     pub(super) fn rung(&self) -> BorrowedFd<'_> {
-        self.border.rung()
+        self.bridge.rung()
     }
 
     /// Whether the host is to be told that.
     pub(super) fn take(&self) -> bool {
-        self.border.take();
+        self.bridge.take();
         !self.pairs.is_empty()
     }
 
     /// A neighbour has rung these bells; none: he may have rung any.
     pub(super) fn hear(&mut self, names: &[u8]) {
         self.rung |= names.is_empty();
-        self.border.wake_named(names);
+        self.bridge.wake_named(names);
     }
 
     /// Wakes who sleeps, if that is so.
     pub(super) fn wake(&mut self) {
         if std::mem::take(&mut self.rung) {
-            self.border.wake();
+            self.bridge.wake();
         }
     }
 }

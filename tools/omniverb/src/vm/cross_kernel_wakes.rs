@@ -1,4 +1,4 @@
-//! Wakes across the border of a machine: a futex of one kernel wakes nobody of another.
+//! Wakes across the bridge of a machine: a futex of one kernel wakes nobody of another.
 //!
 //! Processes of the machine share bells with the engine of its host. In: the bells, as their
 //! processes are told of them. Where the engine is to be woken a thread of ours hears it, and it is
@@ -122,7 +122,7 @@ impl Wakes {
         keys.into_iter().for_each(|key| self.forget(key));
     }
 
-    /// No bell is heard any more: a porter that has just come knows nobody.
+    /// No bell is heard any more: a proxy that has just come knows nobody.
     pub(super) fn clear(&mut self) {
         let keys: Vec<_> = self.bells.keys().copied().collect();
         keys.into_iter().for_each(|key| self.forget(key));

@@ -1,4 +1,4 @@
-//! Where QEMU finds a machine's window, and where it listens for its porter: a folder for each
+//! Where QEMU finds a machine's window, and where it listens for its proxy: a folder for each
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
 //! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is a
@@ -233,7 +233,7 @@ impl Place {
         }
     }
 
-    /// Connects to where QEMU listens for the porter.
+    /// Connects to where QEMU listens for the proxy.
     pub(super) fn connect(&self) -> std::io::Result<OwnedFd> {
         connect_in(&self.qemu, PORT)
     }

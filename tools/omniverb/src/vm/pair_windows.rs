@@ -1,7 +1,7 @@
 //! The pair windows that a supervisor has: those that its machine is started with, and those that are
 //! plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
 //!
-//! Two threads use them: the supervisor's, which starts porters and tells daemons of all, and the one
+//! Two threads use them: the supervisor's, which starts proxies and tells daemons of all, and the one
 //! that plugs in. A process that is started inherits the windows that are meant for it and no
 //! others: so one process is started at a time.
 
@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 const WHOSE_BYTES: u64 = 64;
 /// What stands before the number of a descriptor of another machine's window.
 const ANOTHERS: &str = "+";
-/// What a porter is told of a window that goes, and says when the machine has let go of it.
+/// What a proxy is told of a window that goes, and says when the machine has let go of it.
 pub(super) const GOES: u8 = b'-';
 /// How long the machine's agent may take for that; then the window goes nevertheless.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// As a porter is told whose a window is that it is handed.
+/// As a proxy is told whose a window is that it is handed.
 fn said(whose: Whose) -> u8 {
     match whose {
         Whose::Own => b'+',
@@ -41,7 +41,7 @@ pub(super) fn whose_said(byte: u8) -> Option<Whose> {
     [Whose::Own, Whose::Another].into_iter().find(|whose| said(*whose) == byte)
 }
 
-/// A window as a porter is told of it when it is started.
+/// A window as a proxy is told of it when it is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handed {
     pub(super) number: u8,
@@ -135,14 +135,14 @@ struct Inner {
     all: BTreeMap<u8, Pair>,
     /// Numbers that no window can have any more: what has one is still in the machine.
     lost: BTreeSet<u8>,
-    /// Where the porter that runs is told of more.
-    porter: Option<OwnedFd>,
+    /// Where the proxy that runs is told of more.
+    proxy: Option<OwnedFd>,
 }
 
 impl Pairs {
     pub(super) fn new(all: Vec<Pair>) -> Pairs {
         let all = (1..).zip(all).collect();
-        Pairs(Mutex::new(Inner { all, lost: BTreeSet::new(), porter: None }))
+        Pairs(Mutex::new(Inner { all, lost: BTreeSet::new(), proxy: None }))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -200,9 +200,9 @@ impl Pairs {
         command.spawn()
     }
 
-    /// Starts a porter. Behind its other words come the numbers of its descriptors: of a socket, by
+    /// Starts a proxy. Behind its other words come the numbers of its descriptors: of a socket, by
     /// which it is told of windows that come later, and of those that there are.
-    pub(super) fn start_porter(&self, command: &mut Command) -> anyhow::Result<Child> {
+    pub(super) fn start_proxy(&self, command: &mut Command) -> anyhow::Result<Child> {
         let mut inner = lock(&self.0);
         let (ours, theirs) = seqpacket::pair()?;
         let socket = copies([&theirs].into_iter())?;
@@ -212,12 +212,12 @@ impl Pairs {
             let (number, descriptor) = (*number, file.as_raw_fd());
             Handed { number, descriptor, whose: pair.whose() }.word()
         }));
-        let porter = command.spawn()?;
-        inner.porter = Some(ours);
-        Ok(porter)
+        let proxy = command.spawn()?;
+        inner.proxy = Some(ours);
+        Ok(proxy)
     }
 
-    /// Another one, which the machine has. The porter that runs has it before the daemon does.
+    /// Another one, which the machine has. The proxy that runs has it before the daemon does.
     pub(super) fn add(
         &self,
         number: u8,
@@ -226,10 +226,10 @@ impl Pairs {
         machine: [u8; VNIC_NAME_BYTES],
     ) -> anyhow::Result<()> {
         let mut inner = lock(&self.0);
-        if let Some(porter) = &inner.porter {
+        if let Some(proxy) = &inner.proxy {
             // One that has ended is followed by another, which has all.
             let word = [said(pair.whose()), number];
-            let _ = seqpacket::try_send(porter.as_fd(), &word, &[pair.window.file.as_fd()]);
+            let _ = seqpacket::try_send(proxy.as_fd(), &word, &[pair.window.file.as_fd()]);
         }
         inner.all.insert(number, pair);
         let pair = inner.all.get(&number).context("none")?;
@@ -237,18 +237,18 @@ impl Pairs {
         pair.attach(operator, machine, number)
     }
 
-    /// One is to go: no other porter has it, and the machine is told. Until it has let go of it, or
+    /// One is to go: no other proxy has it, and the machine is told. Until it has let go of it, or
     /// has had time to.
     pub(super) fn let_go(&self, number: u8) {
-        let porter = {
+        let proxy = {
             let mut inner = lock(&self.0);
             inner.all.remove(&number);
             inner.lost.insert(number);
-            inner.porter.as_ref().and_then(|porter| porter.try_clone().ok())
+            inner.proxy.as_ref().and_then(|proxy| proxy.try_clone().ok())
         };
-        let Some(porter) = porter else { return };
-        if seqpacket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok() {
-            wait_for_word(&porter, number, Instant::now() + LET_GO);
+        let Some(proxy) = proxy else { return };
+        if seqpacket::try_send(proxy.as_fd(), &[GOES, number], &[]).is_ok() {
+            wait_for_word(&proxy, number, Instant::now() + LET_GO);
         }
     }
 
@@ -269,16 +269,16 @@ impl Pairs {
     }
 }
 
-/// Waits until a porter says that the machine has let go of window `number`, or it is time, or the
-/// porter says what makes no sense: it hears a hostile guest, and may say anything, without end.
-fn wait_for_word(porter: &OwnedFd, number: u8, until: Instant) {
+/// Waits until a proxy says that the machine has let go of window `number`, or it is time, or the
+/// proxy says what makes no sense: it hears a hostile guest, and may say anything, without end.
+fn wait_for_word(proxy: &OwnedFd, number: u8, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || !eventfd::readable(porter.as_fd(), Some(left)).unwrap_or(false) {
+        if left.is_zero() || !eventfd::readable(proxy.as_fd(), Some(left)).unwrap_or(false) {
             return;
         }
         let mut word = [0; 2];
-        match seqpacket::receive(porter.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(proxy.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
             Ok((2, files)) if files.is_empty() && word != [GOES, number] => {
                 // Of one before that took too long.
             }
@@ -307,9 +307,9 @@ fn copies<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<OwnedF
 mod tests {
     use super::*;
 
-    /// A porter that never stops talking is heard for as long as it may take, and no longer.
+    /// A proxy that never stops talking is heard for as long as it may take, and no longer.
     #[test]
-    fn nobody_waits_for_a_porter_that_says_other_things() {
+    fn nobody_waits_for_a_proxy_that_says_other_things() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let (over, stop) = std::sync::mpsc::channel::<()>();
         let talker = std::thread::spawn(move || {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_porter_is_told_whose_a_window_is() {
+    fn a_proxy_is_told_whose_a_window_is() {
         let own = Handed { number: 3, descriptor: 12, whose: Whose::Own };
         let another = Handed { whose: Whose::Another, ..own };
         assert_eq!((own.word(), another.word()), ("3=12".to_owned(), "3=+12".to_owned()));

@@ -1,4 +1,4 @@
-//! Passes messages between a machine's agent and the daemon, by a process called its porter. One
+//! Passes messages between a machine's agent and the daemon, by a process called its proxy. One
 //! process for each machine, which has nothing but the machine's port and its door.
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
@@ -30,7 +30,7 @@ const PATIENCE: u64 = 10_000_000_000;
 /// Datagrams of the engine that are taken before others get their turn.
 const PACKETS_PER_TURN: usize = 32;
 
-/// Why a porter has ended.
+/// Why a proxy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     /// Nobody is at the other end of the port.
@@ -47,13 +47,13 @@ impl Over {
     const ALL: [(Over, u8); 4] =
         [(Over::Machine, 0), (Over::Broken, 1), (Over::Detached, 3), (Over::Daemon, 4)];
 
-    /// As a porter says it when it ends.
+    /// As a proxy says it when it ends.
     pub(super) fn code(self) -> ExitCode {
         let found = Over::ALL.iter().find(|(over, _)| *over == self);
         ExitCode::from(found.map_or(1, |(_, code)| *code))
     }
 
-    /// What a porter has said; none: it was killed.
+    /// What a proxy has said; none: it was killed.
     pub(super) fn of(code: Option<i32>) -> Over {
         let found = Over::ALL.iter().find(|(_, number)| Some(i32::from(*number)) == code);
         found.map_or(Over::Broken, |(over, _)| *over)
@@ -95,7 +95,7 @@ fn serve_by(
     sessions: usize,
     windows: PairWindows,
 ) -> Result<Over, Over> {
-    let mut porter = Porter {
+    let mut proxy = Proxy {
         windows,
         rung: false,
         has_pairs: false,
@@ -110,36 +110,36 @@ fn serve_by(
         sessions,
     };
     loop {
-        let mut others = vec![porter.door.as_fd(), porter.windows.border.rung()];
-        let more = porter.windows.more.as_ref().map(AsFd::as_fd);
+        let mut others = vec![proxy.door.as_fd(), proxy.windows.bridge.rung()];
+        let more = proxy.windows.more.as_ref().map(AsFd::as_fd);
         let index_of_more = more.map(|_| others.len());
         others.extend(more);
-        others.extend(porter.packets.as_ref().map(AsFd::as_fd));
-        let came = porter.relay.wait(&others, None);
+        others.extend(proxy.packets.as_ref().map(AsFd::as_fd));
+        let came = proxy.relay.wait(&others, None);
         for news in came.map_err(|_| Over::Broken)? {
             match news {
-                News::Frame(frame) => porter.frame(frame)?,
+                News::Frame(frame) => proxy.frame(frame)?,
                 News::Said { session, channel, bytes, files } => {
-                    porter.said(session, channel, bytes, files);
+                    proxy.said(session, channel, bytes, files);
                 }
                 News::Gone(session) | News::Lost(session) => {
-                    porter.numbers.remove(&session);
-                    porter.relay.say(FrameKind::Close, session, Vec::new());
+                    proxy.numbers.remove(&session);
+                    proxy.relay.say(FrameKind::Close, session, Vec::new());
                 }
-                News::Other(0) => return Ok(last_word(porter.door.as_fd())),
-                News::Other(1) => porter.say_rung(),
-                News::Other(index) if Some(index) == index_of_more => porter.take_window()?,
-                News::Other(_) => porter.packets()?,
+                News::Other(0) => return Ok(last_word(proxy.door.as_fd())),
+                News::Other(1) => proxy.say_rung(),
+                News::Other(index) if Some(index) == index_of_more => proxy.take_window()?,
+                News::Other(_) => proxy.packets()?,
                 News::PortOver => return Ok(Over::Machine),
             }
         }
-        if std::mem::take(&mut porter.rung) {
-            porter.windows.border.wake();
+        if std::mem::take(&mut proxy.rung) {
+            proxy.windows.bridge.wake();
         }
     }
 }
 
-struct Porter {
+struct Proxy {
     windows: PairWindows,
     /// Somebody in the machine may have rung for a neighbour.
     rung: bool,
@@ -162,14 +162,14 @@ struct Porter {
     sessions: usize,
 }
 
-impl Porter {
+impl Proxy {
     fn frame(&mut self, frame: Frame) -> Result<(), Over> {
         let Frame { kind, session, bytes } = frame;
         match self.begun {
             _ if kind == FrameKind::Begin => {}
             Some(true) => {}
             Some(false) => return Ok(()),
-            // This is for the porter before us, of whose end the agent knows nothing: it shall
+            // This is for the proxy before us, of whose end the agent knows nothing: it shall
             // see that nobody is at the port.
             None => return Err(Over::Broken),
         }
@@ -218,9 +218,9 @@ impl Porter {
                 self.ask(&TellPairs { present }.into())?;
                 self.windows.found(found);
                 self.has_pairs = true;
-                self.windows.border.speak_by(Some(self.relay.voice()));
+                self.windows.bridge.speak_by(Some(self.relay.voice()));
                 // Nobody has passed anything on for a while.
-                self.windows.border.wake_all();
+                self.windows.bridge.wake_all();
             }
             FrameKind::Rung => self.rung = true,
             FrameKind::Pinned => {
@@ -261,7 +261,7 @@ impl Porter {
         self.has_port = false;
         // Which this agent finds it will say.
         if std::mem::take(&mut self.has_pairs) {
-            self.windows.border.speak_by(None);
+            self.windows.bridge.speak_by(None);
             self.ask(&TellPairs { present: 0 }.into())?;
         }
         self.relay.restart();
@@ -289,7 +289,7 @@ impl Porter {
 
     /// Somebody has rung for a process of the machine.
     fn say_rung(&mut self) {
-        self.windows.border.take();
+        self.windows.bridge.take();
         if self.has_pairs {
             self.relay.say(FrameKind::Rung, 0, Vec::new());
         }

@@ -72,7 +72,7 @@ pub(super) struct Room {
     pub(super) processors: Option<String>,
 }
 
-/// The words. `port`: where QEMU is to listen for the porter: that one may be another in a while.
+/// The words. `port`: where QEMU is to listen for the proxy: that one may be another in a while.
 pub(super) fn words(
     windows: &[Plugged],
     port: &str,

@@ -1,15 +1,15 @@
-//! How long a supervisor waits before it starts the next porter.
+//! How long a supervisor waits before it starts the next proxy.
 
 use std::time::Duration;
 
 /// How long a guest has to see that nobody is at the port.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long at most, after porters that all ended soon.
+/// How long at most, after proxies that all ended soon.
 const LONG: Duration = Duration::from_secs(60);
-/// A porter that was there for so long was no try.
+/// A proxy that was there for so long was no try.
 const TRIED: Duration = Duration::from_secs(30);
 
-/// Why a porter has ended.
+/// Why a proxy has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The daemon had died, so there was nobody to carry to: no fault of the guest's.
@@ -18,7 +18,7 @@ pub(super) enum End {
     Other,
 }
 
-/// Doubled with each porter that ended soon, whatever in the guest ends it.
+/// Doubled with each proxy that ended soon, whatever in the guest ends it.
 pub(super) struct Pause(Duration);
 
 impl Pause {
@@ -26,7 +26,7 @@ impl Pause {
         Pause(SHORT)
     }
 
-    /// After a porter that was there for so long.
+    /// After a proxy that was there for so long.
     pub(super) fn after(&mut self, lived: Duration, end: End) -> Duration {
         if end == End::Daemon || lived > TRIED {
             self.0 = SHORT;
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn porters_that_end_soon_are_started_less_and_less_often() {
+    fn proxies_that_end_soon_are_started_less_and_less_often() {
         let mut pause = Pause::new();
         let found = [(); 8].map(|()| seconds(&mut pause, SOON, End::Other));
         assert_eq!(found, [1, 2, 4, 8, 16, 32, 60, 60]);

@@ -1,8 +1,8 @@
 //! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the window
-//! and an operator's right to attach it. It starts the machine's porter, and another one, with
+//! and an operator's right to attach it. It starts the machine's proxy, and another one, with
 //! another door, when the daemon has been started afresh.
 //!
-//! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
+//! In: a name, a size, where QEMU listens. Out: a proxy for as long as there are QEMU and a
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
 //! that a guest says: of the port it only sees whether QEMU is there.
 
@@ -38,7 +38,7 @@ use wait_any::wait;
 use window_holder::Holder;
 pub(super) use window_holder::hold;
 
-/// What a porter is started as.
+/// What a proxy is started as.
 const CARRY: [&str; 2] = ["vm", "carry"];
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
@@ -234,7 +234,7 @@ impl Supervisor {
             let qemu = pidfd::of_peer(port.as_fd()).ok();
             let daemon = pidfd::of_peer(door.as_fd()).ok();
             let begun = clock::now();
-            // A porter that ends may have left unread that the machine is parted with.
+            // A proxy that ends may have left unread that the machine is parted with.
             let unread = door.try_clone();
             let over = self.carry(door, port);
             let is_over = |door: OwnedFd| {
@@ -265,16 +265,16 @@ impl Supervisor {
         }
     }
 
-    /// Runs a porter, to its end.
+    /// Runs a proxy, to its end.
     fn carry(&self, door: OwnedFd, port: OwnedFd) -> Over {
-        let mut porter = Command::new(&self.program);
-        porter.args(CARRY).arg(self.window.head.number.to_string());
-        porter.stdin(door).stdout(port).stderr(Stdio::null());
+        let mut proxy = Command::new(&self.program);
+        proxy.args(CARRY).arg(self.window.head.number.to_string());
+        proxy.stdin(door).stdout(port).stderr(Stdio::null());
         // Whoever breaks it finds nothing of our starter's.
-        porter.env_clear().current_dir("/");
-        let running = self.pairs.start_porter(&mut porter);
+        proxy.env_clear().current_dir("/");
+        let running = self.pairs.start_proxy(&mut proxy);
         // With it go our ends of what it has.
-        drop(porter);
+        drop(proxy);
         // One that cannot be started now may be in a while.
         let ended = running.and_then(|mut running| Ok(running.wait()?));
         ended.map_or(Over::Broken, |status| Over::of(status.code()))

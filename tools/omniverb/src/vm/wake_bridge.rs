@@ -35,7 +35,7 @@ pub(super) enum Side {
     Machine,
 }
 
-/// The pages of a bell: first the one whose owner is on this side of the border, then that of who
+/// The pages of a bell: first the one whose owner is on this side of the bridge, then that of who
 /// is beyond. The second page is the process's in the machine whose window it is.
 fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
     let [first, second] = pages;
@@ -46,7 +46,7 @@ fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
 }
 
 /// The bells of all pair windows, as one side has them.
-pub(super) struct Border {
+pub(super) struct WakeBridge {
     listener: Listener,
     far: Arc<Far>,
     near: Arc<Near>,
@@ -121,9 +121,9 @@ impl Near {
     }
 }
 
-impl Border {
-    /// A border that no window is known at yet.
-    pub(super) fn new(side: Side) -> io::Result<Border> {
+impl WakeBridge {
+    /// A bridge that no window is known at yet.
+    pub(super) fn new(side: Side) -> io::Result<WakeBridge> {
         let (names, voice, rung) = (Mutex::default(), Mutex::default(), EventFd::new()?);
         let far = Arc::new(Far { names, voice, rung });
         let theirs = far.clone();
@@ -132,7 +132,7 @@ impl Border {
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let near = Arc::new(Near { pages, asked, all, over });
-        Ok(Border { listener, far, near, named: BTreeMap::new(), begun: false, side })
+        Ok(WakeBridge { listener, far, near, named: BTreeMap::new(), begun: false, side })
     }
 
     /// With this one, too, of this number. `data`: which part of the file the machine sees.
@@ -217,7 +217,7 @@ impl Border {
     }
 }
 
-impl Drop for Border {
+impl Drop for WakeBridge {
     fn drop(&mut self) {
         self.near.over.store(true, Ordering::SeqCst);
         self.near.asked.signal();

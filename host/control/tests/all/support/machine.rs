@@ -1,4 +1,4 @@
-//! Virtual machines, as their porters have them.
+//! Virtual machines, as their proxies have them.
 #![allow(dead_code)] // each test file uses a part
 
 use super::operator::{Operator, name};
@@ -19,7 +19,7 @@ pub const WINDOW_BYTES: u64 = 32 << 20;
 pub const DATA: Extent = Extent { offset: 2 * PAGE, length: WINDOW_BYTES - 2 * PAGE };
 pub const ADDRESS: [u8; 4] = [10, 9, 0, 1];
 
-/// A machine, as its porter has it.
+/// A machine, as its proxy has it.
 pub struct Machine {
     pub door: OwnedFd,
     pub window: OwnedFd,

@@ -1,16 +1,16 @@
-//! The pair windows of a porter's machine: which there are, and those that its supervisor hands it, or
+//! The pair windows of a proxy's machine: which there are, and those that its supervisor hands it, or
 //! takes from it, while it runs.
 
 use super::Over;
-use crate::vm::wake_bridge::Border;
+use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::{pair_windows, window};
 use omniverb_session::pair_window::Whose;
 use omniverb_sys::{memfd, seqpacket};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A machine's pair windows, as its porter has them.
+/// A machine's pair windows, as its proxy has them.
 pub(in crate::vm) struct PairWindows {
-    pub(in crate::vm) border: Border,
+    pub(in crate::vm) bridge: WakeBridge,
     /// Which there are: bit `number - 1` of each.
     pub(in crate::vm) present: u64,
     /// Those that go, of which the machine may still have something.
@@ -29,7 +29,7 @@ impl PairWindows {
     ) -> Result<(), Over> {
         let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(Over::Broken)?;
         let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
-        let added = self.border.add(number, file, window::data(bytes), whose);
+        let added = self.bridge.add(number, file, window::data(bytes), whose);
         added.map_err(|_| Over::Broken)?;
         self.present |= bit;
         Ok(())
@@ -43,16 +43,16 @@ impl PairWindows {
             Ok((2, files)) => match (word, files.into_iter().next()) {
                 ([pair_windows::GOES, number], None) => {
                     let bit = bit(number).ok_or(Over::Broken)?;
-                    self.border.remove(number);
+                    self.bridge.remove(number);
                     self.present &= !bit;
                     self.going |= bit;
                 }
                 ([whose, number], Some(file)) => {
                     let whose = pair_windows::whose_said(whose).ok_or(Over::Broken)?;
-                    // Another porter has all.
+                    // Another proxy has all.
                     self.add(number, &file, whose)?;
                     self.going &= !bit(number).unwrap_or(0);
-                    self.border.wake_all();
+                    self.bridge.wake_all();
                 }
                 _ => return Err(Over::Broken),
             },

@@ -1,13 +1,13 @@
-//! What a porter passes on, and when it ends.
+//! What a proxy passes on, and when it ends.
 
 use super::*;
-use crate::vm::wake_bridge::Border;
+use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::wake_bridge::Side;
 use crate::vm::{pair_windows, window};
 use omniverb_sys::memfd;
 
-fn border() -> PairWindows {
-    PairWindows { border: Border::new(Side::Host).unwrap(), present: 0, going: 0, more: None }
+fn bridge() -> PairWindows {
+    PairWindows { bridge: WakeBridge::new(Side::Host).unwrap(), present: 0, going: 0, more: None }
 }
 
 /// What an agent begins with that goes by this window, in this boot.
@@ -17,7 +17,7 @@ fn begin(window: u64, boot: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_porter_says_is_heard() {
+fn what_a_proxy_says_is_heard() {
     for (over, code) in Over::ALL {
         assert_eq!(Over::of(Some(i32::from(code))), over);
     }
@@ -43,7 +43,7 @@ fn the_last_word_tells_a_parting_from_a_death() {
         let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
         let begin = begin(u64::from_le_bytes([7; 8]), 0);
         rustix::io::write(&far, &[begin, open.encode()].concat()).unwrap();
-        serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, border())
+        serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, bridge())
     };
     let (ours, theirs) = ends();
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
@@ -53,12 +53,12 @@ fn the_last_word_tells_a_parting_from_a_death() {
 }
 
 #[test]
-fn an_agent_that_goes_on_with_another_porter_begins_anew() {
+fn an_agent_that_goes_on_with_another_proxy_begins_anew() {
     let (ours, _theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
     rustix::io::write(&far, &late.encode()).unwrap();
-    assert_eq!(serve(port.into(), ours, 7, 4, border()), Over::Broken);
+    assert_eq!(serve(port.into(), ours, 7, 4, bridge()), Over::Broken);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
     // Of another machine's agent nothing is believed, nor of one that knows of no boot.
     let said = [begin(8, 2), begin(7, 0), begin(7, 3), open.encode()].concat();
     rustix::io::write(&far, &said).unwrap();
-    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, bridge()));
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut hear = || {
         let received = seqpacket::receive(theirs.as_fd(), &mut bytes, seqpacket::Mode::Blocking);
@@ -96,7 +96,7 @@ fn a_window_that_comes_later_has_bells() {
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
     agent.say(FrameKind::Pairs, 0, vec![0; 8]);
-    let windows = PairWindows { more: Some(more), ..border() };
+    let windows = PairWindows { more: Some(more), ..bridge() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];
@@ -126,7 +126,7 @@ fn a_window_that_comes_later_has_bells() {
         bells.part(page, page).unwrap(),
     ));
     assert!(rung(20_000), "not heard");
-    // A supervisor that is gone is nothing to a porter.
+    // A supervisor that is gone is nothing to a proxy.
     drop(supervisor);
     while rung(100) {}
     omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
@@ -153,7 +153,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
         agent.say(said.kind, 0, said.bytes);
     }
     agent.say(FrameKind::Word, 0, Vec::new());
-    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, bridge()));
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; PACKET_BYTES_MAX];
     let mut receive = |from: &OwnedFd| {
@@ -189,7 +189,7 @@ fn windows_come_and_go() {
     let ((ours, theirs), (more, supervisor)) =
         (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-    let windows = PairWindows { more: Some(more), ..border() };
+    let windows = PairWindows { more: Some(more), ..bridge() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
     let mut frames = omniverb_session::vm::Frames::default();
     let mut hear = || {

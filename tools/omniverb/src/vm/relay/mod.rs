@@ -4,7 +4,7 @@
 //! In: frames from the port, messages from sockets of sessions. Out: the same the other way round.
 //! Whoever is at either end may say anything and take nothing: what sessions do not take is kept up
 //! to a bound, then the one that takes least is over; while the port takes nothing, no socket is
-//! read. The porter does not read the port either then; the agent always does.
+//! read. The proxy does not read the port either then; the agent always does.
 
 mod port;
 mod session;

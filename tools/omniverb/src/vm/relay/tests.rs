@@ -152,12 +152,12 @@ fn who_takes_no_answers_is_not_heard() {
 #[test]
 fn who_comes_later_hears_nothing_of_what_was_said_before() {
     let (one, other) = UnixStream::pair().unwrap();
-    let mut porter = Relay::new(one.into(), Reads::WithRoom).unwrap();
+    let mut proxy = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = seqpacket::pair().unwrap();
     for session in 0..200 {
-        porter.say(FrameKind::Call, session, vec![session as u8; 4096]);
+        proxy.say(FrameKind::Call, session, vec![session as u8; 4096]);
     }
-    turn(&mut porter, &quiet);
+    turn(&mut proxy, &quiet);
     // The agent that dies has half of a frame.
     read(&other, &mut [0; 1000]).unwrap();
     let mut agent = Relay::new(other.into(), Reads::Always).unwrap();
@@ -165,11 +165,11 @@ fn who_comes_later_hears_nothing_of_what_was_said_before() {
     let mut heard = Vec::new();
     for _ in 0..1000 {
         heard.extend(turn(&mut agent, &quiet));
-        for news in turn(&mut porter, &quiet) {
+        for news in turn(&mut proxy, &quiet) {
             let News::Frame(frame) = news else { panic!("{news:?}") };
-            porter.restart();
-            porter.say(frame.kind, frame.session, frame.bytes);
-            porter.say(FrameKind::Close, 5, Vec::new());
+            proxy.restart();
+            proxy.say(frame.kind, frame.session, frame.bytes);
+            proxy.say(FrameKind::Close, 5, Vec::new());
         }
         if !heard.is_empty() {
             break;

@@ -9,21 +9,21 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(20);
 const DATA: Part = Part { offset: 8192, length: (4 << 20) - 8192 };
 
-fn border(file: &OwnedFd, side: Side) -> Border {
-    let mut border = Border::new(side).unwrap();
-    border.add(1, file, DATA, Whose::Own).unwrap();
+fn bridge(file: &OwnedFd, side: Side) -> WakeBridge {
+    let mut bridge = WakeBridge::new(side).unwrap();
+    bridge.add(1, file, DATA, Whose::Own).unwrap();
     // Once at the beginning it tells.
-    assert!(omniverb_sys::eventfd::readable(border.rung(), Some(LIMIT)).unwrap());
-    border.take();
-    border
+    assert!(omniverb_sys::eventfd::readable(bridge.rung(), Some(LIMIT)).unwrap());
+    bridge.take();
+    bridge
 }
 
 const QUIET: Duration = Duration::from_millis(300);
 
 /// The last word was that of a change.
-fn until_quiet(border: &Border) {
-    while omniverb_sys::eventfd::readable(border.rung(), Some(QUIET)).unwrap() {
-        border.take();
+fn until_quiet(bridge: &WakeBridge) {
+    while omniverb_sys::eventfd::readable(bridge.rung(), Some(QUIET)).unwrap() {
+        bridge.take();
     }
 }
 
@@ -40,7 +40,7 @@ fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
 #[test]
 fn who_sleeps_across_the_border_is_woken_by_a_word() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
-    let host = border(&file, Side::Host);
+    let host = bridge(&file, Side::Host);
     let last = pair_window::bells(DATA.length) - 1;
     for number in [0, last] {
         let [ours, theirs] = bell(&file, number);
@@ -71,7 +71,7 @@ fn who_sleeps_across_the_border_is_woken_by_a_word() {
 #[test]
 fn what_is_rung_is_said_by_name() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
-    let (host, there) = (border(&file, Side::Host), border(&file, Side::Machine));
+    let (host, there) = (bridge(&file, Side::Host), bridge(&file, Side::Machine));
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let relay = Relay::new(port.into(), Reads::Always).unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
@@ -124,30 +124,30 @@ fn what_is_rung_is_said_by_name() {
 }
 
 /// Two machines with one window: what a process of the one rings, its agent hears; that one's
-/// porter wakes the other's porter, and that one's agent who sleeps there.
+/// proxy wakes the other's proxy, and that one's agent who sleeps there.
 #[test]
 fn a_word_passes_two_borders() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let of = |side, whose| {
-        let mut border = Border::new(side).unwrap();
-        border.add(1, &file, DATA, whose).unwrap();
-        assert!(omniverb_sys::eventfd::readable(border.rung(), Some(LIMIT)).unwrap());
+        let mut bridge = WakeBridge::new(side).unwrap();
+        bridge.add(1, &file, DATA, whose).unwrap();
+        assert!(omniverb_sys::eventfd::readable(bridge.rung(), Some(LIMIT)).unwrap());
         // It sleeps before the next one does: a ring wakes who has slept for longest.
-        until_quiet(&border);
-        border
+        until_quiet(&bridge);
+        bridge
     };
     let [first, second] = bell(&file, 3);
     for (page, from, to) in
         [(&first, Whose::Own, Whose::Another), (&second, Whose::Another, Whose::Own)]
     {
         let agent = of(Side::Machine, from);
-        let (porter, others) = (of(Side::Host, from), of(Side::Host, to));
+        let (proxy, others) = (of(Side::Host, from), of(Side::Host, to));
         let there = of(Side::Machine, to);
         let _ = futex::low(page.rung());
         // One kernel here stands for three: only this listener is woken by a ring.
         doorbell_listener::ring(page);
         assert!(omniverb_sys::eventfd::readable(agent.rung(), Some(LIMIT)).unwrap());
-        porter.wake();
+        proxy.wake();
         assert!(omniverb_sys::eventfd::readable(others.rung(), Some(LIMIT)).unwrap());
         there.wake();
     }
@@ -158,7 +158,7 @@ fn a_word_passes_two_borders() {
 #[test]
 fn a_window_can_be_left_out_again() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
-    let mut host = border(&file, Side::Host);
+    let mut host = bridge(&file, Side::Host);
     host.remove(1);
     let [_, theirs] = bell(&file, 5);
     assert!(host.named.is_empty() && lock(&host.near.pages).is_empty());
@@ -176,5 +176,5 @@ fn a_window_can_be_left_out_again() {
 #[test]
 fn what_is_too_short_is_refused() {
     let file = memfd::create("pair", 8192).unwrap();
-    assert!(Border::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
+    assert!(WakeBridge::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
 }
