@@ -477,7 +477,7 @@ def _proxy(lab):
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
     files = sorted(os.readlink(path) for path in glob.glob(f"{folder}/fd/*"))
     check(files[:3] == ["/dev/null"] * 3, f"{files}")
-    # The port, the door, those of sessions, and what its own threads wake it by.
+    # The port, the machine socket, those of sessions, and what its own threads wake it by.
     rest = [name for name in files[3:] if name != "anon_inode:[eventfd]"]
     check(len(rest) >= 2 and all(name.startswith("socket:") for name in rest), f"{files}")
 

@@ -1,6 +1,6 @@
-//! A door of the daemon: a socket that can be connected to, with its place in the file system.
+//! A listener of the daemon: a socket that can be connected to, with its place in the file system.
 //!
-//! Whoever cannot be let in for want of descriptors waits outside; the door is looked at again a
+//! Whoever cannot be let in for want of descriptors waits outside; the listener is looked at again a
 //! moment later, and nobody who is in notices.
 
 use crate::journal::{Journal, Level};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// When a door that nobody could be let in by is looked at again.
+/// When a listener that nobody could be let in by is looked at again.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// One of the two, open.

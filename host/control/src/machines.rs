@@ -1,5 +1,5 @@
-//! The virtual machines that are attached: their doors, by which sessions of their processes are
-//! made, and their windows. A machine is attached as long as its door is open.
+//! The virtual machines that are attached: their machine sockets, by which sessions of their processes are
+//! made, and their windows. A machine is attached as long as its machine socket is open.
 
 mod shared_pair_windows;
 
@@ -36,8 +36,8 @@ pub(crate) struct Record {
     pub(crate) machine: Arc<Machine>,
     /// Has its vNIC open.
     hold: Hold,
-    /// Our end of its door, and who has the other one.
-    pub(crate) door: OwnedFd,
+    /// Our end of its machine socket, and who has the other one.
+    pub(crate) machine_socket: OwnedFd,
     pub(crate) proxy: Peer,
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
@@ -75,14 +75,14 @@ impl Record {
     pub(crate) fn new(
         machine: Arc<Machine>,
         hold: Hold,
-        (door, proxy): (OwnedFd, Peer),
+        (machine_socket, proxy): (OwnedFd, Peer),
         boots: BootId,
         this: Option<Neighbour>,
     ) -> Record {
         Record {
             machine,
             hold,
-            door,
+            machine_socket,
             proxy,
             port: None,
             boots,
@@ -101,9 +101,9 @@ impl Record {
         self.hold.vnic()
     }
 
-    /// Its door, when nothing else of it is needed.
+    /// Its machine socket, when nothing else of it is needed.
     pub(crate) fn into_door(self) -> OwnedFd {
-        self.door
+        self.machine_socket
     }
 
     /// What it shares with neighbours.

@@ -1,4 +1,4 @@
-//! The operators' door, those who came through it, and calls of theirs that wait until it is known
+//! The operators' listener, those who came through it, and calls of theirs that wait until it is known
 //! what they name.
 
 use crate::listener::Listener;
@@ -59,18 +59,18 @@ pub(crate) struct Operator {
 /// All of them, by numbers that no session has.
 #[derive(Debug)]
 pub(crate) struct Operators {
-    door: Listener,
+    listener: Listener,
     all: BTreeMap<SessionId, Operator>,
 }
 
 impl Operators {
-    pub(crate) fn new(door: Listener) -> Operators {
-        Operators { door, all: BTreeMap::new() }
+    pub(crate) fn new(listener: Listener) -> Operators {
+        Operators { listener, all: BTreeMap::new() }
     }
 
     /// Where they come in.
     pub(crate) fn listener(&self) -> &Listener {
-        &self.door
+        &self.listener
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -90,8 +90,8 @@ impl Operators {
 
     /// Nobody comes any more; who is there, and the sockets of those who were not let in yet.
     pub(crate) fn close(&mut self) -> (Vec<SessionId>, Vec<OwnedFd>) {
-        self.door.close();
-        let left = std::iter::from_fn(|| self.door.next_left());
+        self.listener.close();
+        let left = std::iter::from_fn(|| self.listener.next_left());
         (self.all.keys().copied().collect(), left.collect())
     }
 

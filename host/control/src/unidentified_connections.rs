@@ -1,4 +1,4 @@
-//! The tenants' door, and connections of processes that came through it and are not identified yet.
+//! The tenants' listener, and connections of processes that came through it and are not identified yet.
 //! Bounded; over the bound whoever has the most of them loses the oldest.
 
 use crate::allowed_processes::Admission;
@@ -31,15 +31,15 @@ pub(crate) struct Arrival {
 /// All of them, whose they are, and who may come in at all.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    door: Listener,
+    listener: Listener,
     admission: Admission,
     waiting: BTreeMap<SessionId, Arrival>,
     of: Holders<SessionId>,
 }
 
 impl Arrivals {
-    pub(crate) fn new(door: Listener, admission: Admission) -> Arrivals {
-        Arrivals { door, admission, waiting: BTreeMap::new(), of: Holders::default() }
+    pub(crate) fn new(listener: Listener, admission: Admission) -> Arrivals {
+        Arrivals { listener, admission, waiting: BTreeMap::new(), of: Holders::default() }
     }
 
     /// Who may come in.
@@ -49,7 +49,7 @@ impl Arrivals {
 
     /// Where they come in.
     pub(crate) fn listener(&self) -> &Listener {
-        &self.door
+        &self.listener
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -91,8 +91,8 @@ impl Arrivals {
 
     /// Nobody comes any more; the sockets of those who have.
     pub(crate) fn close(&mut self) -> Vec<OwnedFd> {
-        self.door.close();
-        let left = std::iter::from_fn(|| self.door.next_left());
+        self.listener.close();
+        let left = std::iter::from_fn(|| self.listener.next_left());
         std::mem::take(&mut self.waiting).into_values().map(|a| a.calls).chain(left).collect()
     }
 }

@@ -17,7 +17,7 @@ pub(crate) enum Entrance {
 pub(crate) enum Wakeup {
     /// Whoever started the daemon wants it to end.
     Termination,
-    /// Somebody connects at one of the doors.
+    /// Somebody connects at one of the listeners.
     Connection(Entrance),
     /// The helper has answered.
     Helper,
@@ -29,7 +29,7 @@ pub(crate) enum Wakeup {
     Process(SessionId),
     /// An operator calls, or is gone.
     Operator(SessionId),
-    /// A machine's proxy asks something at its door, or has closed it.
+    /// A machine's proxy asks something at its machine socket, or has closed it.
     Machine(SessionId),
     /// A process has ended that had been parted with before.
     DepartedProcess(SessionId),

@@ -83,26 +83,26 @@ mod tests {
 
     #[test]
     fn who_connects_is_known_by_a_number() {
-        let (door, number) = listen().unwrap();
-        assert!(accept(door.as_fd()).unwrap().is_none());
+        let (listener, number) = listen().unwrap();
+        assert!(accept(listener.as_fd()).unwrap().is_none());
         let (ours, by) = connect(number).unwrap();
-        let (theirs, from) = accept(door.as_fd()).unwrap().unwrap();
+        let (theirs, from) = accept(listener.as_fd()).unwrap().unwrap();
         assert!(number < NUMBERS && from == Some(by) && by != number);
         seqpacket::try_send(ours.as_fd(), b"seven", &[]).unwrap();
         let mut bytes = [0; 8];
         assert_eq!(receive(theirs.as_fd(), &mut bytes).unwrap(), Plain::Message(5));
-        drop(door);
+        drop(listener);
         assert_eq!(connect(number).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
     }
 
     #[test]
     fn a_kernel_that_can_refuses_descriptors_at_both_ends() {
-        let (door, number) = listen().unwrap();
-        if unsolicited_fds::refuse(door.as_fd()).is_err() {
+        let (listener, number) = listen().unwrap();
+        if unsolicited_fds::refuse(listener.as_fd()).is_err() {
             return; // before Linux 6.16
         }
         let (ours, _) = connect(number).unwrap();
-        let (theirs, _) = accept(door.as_fd()).unwrap().unwrap();
+        let (theirs, _) = accept(listener.as_fd()).unwrap().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         for from in [&ours, &theirs] {
             let error = seqpacket::try_send(from.as_fd(), b"x", &[null.as_fd()]).unwrap_err();
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn who_has_no_such_name_has_no_number() {
-        let (door, number) = listen().unwrap();
+        let (listener, number) = listen().unwrap();
         for name in [None, Some(&b"12345x"[..]), Some(b"1234"), Some(b"0BCDE")] {
             let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
             let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -121,7 +121,7 @@ mod tests {
             }
             let to = SocketAddrUnix::new_abstract_name(name_of(number).as_bytes()).unwrap();
             connect_to(&socket, &to).unwrap();
-            assert_eq!(accept(door.as_fd()).unwrap().unwrap().1, None, "{name:?}");
+            assert_eq!(accept(listener.as_fd()).unwrap().unwrap().1, None, "{name:?}");
         }
     }
 }

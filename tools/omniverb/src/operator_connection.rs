@@ -162,7 +162,7 @@ impl Operator {
         }
     }
 
-    /// Attaches the machine of this name, which has this window and this ledger: its door. `None`:
+    /// Attaches the machine of this name, which has this window and this ledger: its machine socket. `None`:
     /// there is a machine of this name.
     pub(crate) fn attach_machine(
         &self,

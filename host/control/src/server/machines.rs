@@ -1,4 +1,4 @@
-//! Virtual machines are attached and parted with, and what their proxies ask at their doors.
+//! Virtual machines are attached and parted with, and what their proxies ask at their machine sockets.
 //!
 //! A proxy passes on what a guest says, so it is heard as a tenant is: a message at a time, and
 //! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.
@@ -43,7 +43,7 @@ use std::time::Duration;
 const ADDRESSES_TIME: Duration = Duration::from_millis(200);
 
 impl Server {
-    /// An operator attaches a machine: its answer brings the door.
+    /// An operator attaches a machine: its answer brings the machine socket.
     pub(super) fn attach_machine(
         &mut self,
         operator: SessionId,
@@ -54,9 +54,9 @@ impl Server {
         let ledger = if files.len() == 2 { files.pop() } else { None };
         let window = if files.len() == 1 { files.pop() } else { None };
         let answer = match self.make_machine(operator, asked, window, ledger) {
-            Ok(door) => {
+            Ok(machine_socket) => {
                 let attached = operator::Message::from(MachineAttached { reserved: 0 });
-                self.answer_operator_with(operator, tag, &attached, &[door.as_fd()]);
+                self.answer_operator_with(operator, tag, &attached, &[machine_socket.as_fd()]);
                 self.captures.discard(files);
                 return;
             }
@@ -66,7 +66,7 @@ impl Server {
         self.captures.discard(files);
     }
 
-    /// The proxy's end of its door.
+    /// The proxy's end of its machine socket.
     fn make_machine(
         &mut self,
         operator: SessionId,
@@ -106,11 +106,11 @@ impl Server {
         let boots = BootId::of(ledger.clone(), pages);
         let this = machine_identity::of(&ledger, pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
-        let (door, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
+        let (machine_socket, theirs) = seqpacket::pair().map_err(|_| Errno::ENOMEM)?;
         let proxy = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
         let id = self.next_session();
-        self.clients.refuse(&door);
-        self.reactor.watch(&door, Wakeup::Machine(id)).map_err(|_| Errno::ENOMEM)?;
+        self.clients.refuse(&machine_socket);
+        self.reactor.watch(&machine_socket, Wakeup::Machine(id)).map_err(|_| Errno::ENOMEM)?;
         let machine = Arc::new(Machine { name, pieces });
         let holder = Holder::new("", proxy.uid).in_process(proxy.pid);
         let hold = self.vnics.join(Attached::Machine(machine.clone()), &holder);
@@ -120,7 +120,7 @@ impl Server {
             self.counted.begin(vnic, file);
             self.engine.forget_counted(vnic);
         }
-        self.machines.add(id, Record::new(machine, hold, (door, proxy), boots, this));
+        self.machines.add(id, Record::new(machine, hold, (machine_socket, proxy), boots, this));
         let text = format_args!("machine {name} is attached");
         self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         Ok(theirs)
@@ -136,7 +136,7 @@ impl Server {
         Ok(())
     }
 
-    /// Its door is closed, and so are the connections of its processes.
+    /// Its machine socket is closed, and so are the connections of its processes.
     pub(super) fn part_with_machine(&mut self, id: SessionId, reason: &str) {
         let Some(record) = self.machines.remove(id) else { return };
         // First of all: whoever runs on there keeps what he has.
@@ -151,7 +151,7 @@ impl Server {
         let name = record.machine.name;
         let text = format_args!("machine {name} is parted with: {reason}");
         self.journal.log_of(Some(&name.to_string()), Level::Info, text);
-        self.reactor.forget(&record.door);
+        self.reactor.forget(&record.machine_socket);
         // Whoever plugs in more has nothing to wait for.
         if let Some(plugger) = record.pairs().plugger() {
             self.end_operator(plugger.operator);
@@ -175,7 +175,7 @@ impl Server {
     pub(super) fn door_ready(&mut self, id: SessionId) {
         let Some(record) = self.machines.get(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = match unsolicited_fds::receive(record.door.as_fd(), &mut bytes) {
+        let length = match unsolicited_fds::receive(record.machine_socket.as_fd(), &mut bytes) {
             Ok(Plain::Message(0)) => return self.part_with_machine(id, "its proxy is gone"),
             Ok(Plain::Message(length)) => length,
             Ok(Plain::Descriptors) => {
@@ -239,7 +239,7 @@ impl Server {
         files: &[BorrowedFd<'_>],
     ) {
         let Some(record) = self.machines.get(id) else { return };
-        if !answer_at(&record.door, |bytes| encode(tag, answer, bytes), files) {
+        if !answer_at(&record.machine_socket, |bytes| encode(tag, answer, bytes), files) {
             self.part_with_machine(id, "its proxy does not take its answers");
         }
     }
@@ -256,7 +256,7 @@ impl Server {
         let session = self.next_session();
         self.clients.refuse(&ours);
         self.reactor.set(HELLO_TIME, Timer::Hello(session));
-        // The proxy's life is the door's, and nobody looks into a machine's processes.
+        // The proxy's life is the machine socket's, and nobody looks into a machine's processes.
         let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
         self.enter(session, arrival, Ok(attached));
         if self.clients.get(session).is_none() {

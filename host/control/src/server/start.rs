@@ -100,13 +100,13 @@ impl Server {
         let now = clock::now();
         let tables = tables(&settings, marks, place.files(), now, &mut journal);
         let reactor = Reactor::new(pulse).map_err(os("make an epoll descriptor"))?;
-        let door = Listener::open(place, Entrance::Tenants, &reactor);
+        let listener = Listener::open(place, Entrance::Tenants, &reactor);
         let arrivals = Arrivals::new(
-            door.map_err(os("watch its socket"))?,
+            listener.map_err(os("watch its socket"))?,
             Admission::new(settings.allow.clone()),
         );
-        let door = Listener::open(operators, Entrance::Operators, &reactor);
-        let operators = Operators::new(door.map_err(os("watch its socket"))?);
+        let listener = Listener::open(operators, Entrance::Operators, &reactor);
+        let operators = Operators::new(listener.map_err(os("watch its socket"))?);
         reactor.watch(helper.socket(), Wakeup::Helper).map_err(os("watch its helper"))?;
         reactor.watch(engine.ready(), Wakeup::Engine).map_err(os("watch its engine"))?;
         reactor.watch(disposal.ready(), Wakeup::Disposal).map_err(os("watch its disposer"))?;

@@ -233,7 +233,12 @@ fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
     let attach = |window: &OwnedFd| {
         let (answer, mut files) = attach_as(&daemon, "one", window, DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
-        Machine { door: files.remove(0), window: window.try_clone().unwrap(), tag: 0, last: 0 }
+        Machine {
+            machine_socket: files.remove(0),
+            window: window.try_clone().unwrap(),
+            tag: 0,
+            last: 0,
+        }
     };
     let windows = [(); 2].map(|()| memfd::create("window", WINDOW_BYTES).unwrap());
     for window in &windows {
@@ -392,7 +397,7 @@ fn what_is_no_ledger_is_refused() {
     drop(Machine::attach(&daemon, "one"));
 }
 
-/// Whoever has a number of another session's at his door ends nobody.
+/// Whoever has a number of another session's at his machine socket ends nobody.
 #[test]
 fn a_machine_speaks_of_its_own_sessions_only() {
     let daemon = Daemon::start(Settings::default());
@@ -479,7 +484,7 @@ fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
     ] {
         let mut machine = Machine::attach(&daemon, "one");
         let (client, _) = machine.process();
-        let sent = seqpacket::send(machine.door.as_fd(), said, files);
+        let sent = seqpacket::send(machine.machine_socket.as_fd(), said, files);
         // Kernels that can refuse descriptors do so.
         if !files.is_empty() && sent.is_err() {
             drop(machine);

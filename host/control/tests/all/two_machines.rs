@@ -57,10 +57,11 @@ impl There {
     fn new(daemon: &Daemon, net: &Net, text: &'static str, kept: &Kept) -> There {
         let address = if text == "one" { B } else { A };
         let files = [&kept.own[0], &kept.own[1]];
-        let (answer, mut doors) = attach_with(daemon, text, &files, OWN);
+        let (answer, mut machine_sockets) = attach_with(daemon, text, &files, OWN);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
         let window = kept.own[0].try_clone().unwrap();
-        let mut machine = Machine { door: doors.remove(0), window, tag: 0, last: 0 };
+        let mut machine =
+            Machine { machine_socket: machine_sockets.remove(0), window, tag: 0, last: 0 };
         let mut supervisor = Operator::connect(daemon);
         let asked = AttachPair { name: name(text), data: DATA, number: 1, at: 0 };
         let files = [kept.pair[0].as_fd(), kept.pair[1].as_fd()];

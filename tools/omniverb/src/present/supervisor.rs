@@ -2,9 +2,9 @@
 //! network namespace. In: `omniverb run`, which needs the folder. Out: the folder, for as long as a
 //! program runs that was shown it.
 //!
-//! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *door* is shared
+//! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *entry* is shared
 //! by each `omniverb run` from the moment it looks whether there is a supervisor until it has become
-//! the program; the supervisor ends only when it has the door to itself and no program is left.
+//! the program; the supervisor ends only when it has the entry lock to itself and no program is left.
 //! Programs are found by the variable in their environment that names the folder. The files of the
 //! locks go with the folder.
 
@@ -48,7 +48,7 @@ const SYSTEM_FOLDER: &str = "/run/omniverb-presented";
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) folder: PathBuf,
-    _door: File,
+    _entry: File,
 }
 
 /// The folder for programs like us, kept.
@@ -80,7 +80,7 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
         .context("is not ours to use")?;
     let name = name(socket)?;
     let folder = base.join(&name);
-    let door = locked(&folder.with_extension("door"), FlockOperation::LockShared)?;
+    let entry = locked(&folder.with_extension("entry"), FlockOperation::LockShared)?;
     // Of several who come at once one starts a supervisor.
     let _first = locked(&folder.with_extension("first"), FlockOperation::LockExclusive)?;
     let supervisor = lock_file(&folder.with_extension("supervisor"))?;
@@ -94,10 +94,10 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
             } else {
                 start(&folder, socket)?;
             }
-            return Ok(Kept { folder, _door: door });
+            return Ok(Kept { folder, _entry: entry });
         }
         if sysfs_tree::is_complete(&folder) {
-            return Ok(Kept { folder, _door: door });
+            return Ok(Kept { folder, _entry: entry });
         }
         // It has begun and lost who started it, or it is just ending.
         std::thread::sleep(LOOK);
@@ -265,17 +265,17 @@ fn shown(folder: &Path) -> Vec<OwnedFd> {
 
 /// Removes the folder, unless somebody is just about to use it.
 fn end(folder: &Path) -> anyhow::Result<bool> {
-    let door = lock_file(&folder.with_extension("door"))?;
-    if flock(&door, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let entry = lock_file(&folder.with_extension("entry"))?;
+    if flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Ok(false);
     }
-    // Whoever shared the door a moment ago is a program by now.
+    // Whoever shared the entry lock a moment ago is a program by now.
     if !shown(folder).is_empty() {
         return Ok(false);
     }
     let _ = std::fs::remove_dir_all(folder);
-    // The door last: who has that of old looks whether it is there still.
-    for lock in ["first", "supervisor", "door"] {
+    // The entry lock last: who has that of old looks whether it is there still.
+    for lock in ["first", "supervisor", "entry"] {
         let _ = std::fs::remove_file(folder.with_extension(lock));
     }
     Ok(true)

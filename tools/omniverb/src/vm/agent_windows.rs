@@ -6,7 +6,7 @@
 
 use super::found_windows::{Found, Own, Shared};
 use super::relay::Voice;
-use super::wake_bridge::{WakeBridge, Side};
+use super::wake_bridge::{Side, WakeBridge};
 use anyhow::Context;
 use omniverb_session::pair_window::take_number;
 use omniverb_session::{Message, written};

@@ -54,7 +54,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use wake_bridge::{WakeBridge, Side};
+use wake_bridge::{Side, WakeBridge};
 pub(crate) use window::Neighbours;
 use window::STEP;
 pub(crate) use window_mode::Way;
@@ -214,16 +214,17 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
     let more = more.map(fd_inheritance::taken).transpose().context("not started as a proxy")?;
     let sessions = sessions();
-    let [door, port] = become_nobody_with_two()?;
+    let [machine_socket, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
-    let mut windows = PairWindows { bridge: WakeBridge::new(Side::Host)?, present: 0, going: 0, more };
+    let mut windows =
+        PairWindows { bridge: WakeBridge::new(Side::Host)?, present: 0, going: 0, more };
     for word in pairs {
         let one = pair_windows::Handed::read(word).context("not started as a proxy")?;
         let file = fd_inheritance::taken(one.descriptor).context("not started as a proxy")?;
         let added = windows.add(one.number, &file, one.whose);
         added.ok().context("not started as a proxy")?;
     }
-    Ok(proxy::serve(port, door, number, sessions, windows).code())
+    Ok(proxy::serve(port, machine_socket, number, sessions, windows).code())
 }
 
 /// For who is started so, with QEMU's monitor as its input, and as its output a window of so many

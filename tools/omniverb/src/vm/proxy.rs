@@ -1,7 +1,7 @@
 //! Passes messages between a machine's agent and the daemon, by a process called its proxy. One
-//! process for each machine, which has nothing but the machine's port and its door.
+//! process for each machine, which has nothing but the machine's port and its machine socket.
 //!
-//! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
+//! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
 //! (`wake_bridge.rs`), also of those that its supervisor hands it later, and which of them there are.
 //! What the agent says is a hostile guest's word; what it can do by it is what a tenant's processes
@@ -60,10 +60,11 @@ impl Over {
     }
 }
 
-/// What the daemon says at a door by itself: its last word, or nothing any more.
-pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
+/// What the daemon says at a machine socket by itself: its last word, or nothing any more.
+pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> Over {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = match seqpacket::receive(door, &mut bytes, seqpacket::Mode::NonBlocking) {
+    let length = match seqpacket::receive(machine_socket, &mut bytes, seqpacket::Mode::NonBlocking)
+    {
         Ok((length, _)) => length,
         Err(_) => 0,
     };
@@ -73,24 +74,26 @@ pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
     }
 }
 
-/// Serves until the machine, or the daemon's end of the door, is gone.
+/// Serves until the machine, or the daemon's end of the machine socket, is gone.
 /// `sessions`: how many there may be at a time.
 pub(super) fn serve(
     port: OwnedFd,
-    door: OwnedFd,
+    machine_socket: OwnedFd,
     number: u64,
     sessions: usize,
     windows: PairWindows,
 ) -> Over {
     match Relay::new(port, Reads::WithRoom) {
-        Ok(relay) => serve_by(relay, door, number, sessions, windows).unwrap_or_else(|over| over),
+        Ok(relay) => {
+            serve_by(relay, machine_socket, number, sessions, windows).unwrap_or_else(|over| over)
+        }
         Err(_) => Over::Broken,
     }
 }
 
 fn serve_by(
     relay: Relay,
-    door: OwnedFd,
+    machine_socket: OwnedFd,
     number: u64,
     sessions: usize,
     windows: PairWindows,
@@ -100,7 +103,7 @@ fn serve_by(
         rung: false,
         has_pairs: false,
         relay,
-        door,
+        machine_socket,
         number,
         tag: 0,
         begun: None,
@@ -110,7 +113,7 @@ fn serve_by(
         sessions,
     };
     loop {
-        let mut others = vec![proxy.door.as_fd(), proxy.windows.bridge.rung()];
+        let mut others = vec![proxy.machine_socket.as_fd(), proxy.windows.bridge.rung()];
         let more = proxy.windows.more.as_ref().map(AsFd::as_fd);
         let index_of_more = more.map(|_| others.len());
         others.extend(more);
@@ -126,7 +129,7 @@ fn serve_by(
                     proxy.numbers.remove(&session);
                     proxy.relay.say(FrameKind::Close, session, Vec::new());
                 }
-                News::Other(0) => return Ok(last_word(proxy.door.as_fd())),
+                News::Other(0) => return Ok(last_word(proxy.machine_socket.as_fd())),
                 News::Other(1) => proxy.say_rung(),
                 News::Other(index) if Some(index) == index_of_more => proxy.take_window()?,
                 News::Other(_) => proxy.packets()?,
@@ -146,7 +149,7 @@ struct Proxy {
     /// The agent has pair windows.
     has_pairs: bool,
     relay: Relay,
-    door: OwnedFd,
+    machine_socket: OwnedFd,
     /// What the daemon calls the window.
     number: u64,
     tag: u64,
@@ -156,7 +159,7 @@ struct Proxy {
     packets: Option<OwnedFd>,
     /// The agent has it.
     has_port: bool,
-    /// What sessions are called at the door.
+    /// What sessions are called at the machine socket.
     numbers: BTreeMap<u32, u64>,
     /// How many there may be.
     sessions: usize,
@@ -333,7 +336,7 @@ impl Proxy {
             let Some(packets) = &self.packets else { break };
             let mode = seqpacket::Mode::NonBlocking;
             let length = match seqpacket::receive(packets.as_fd(), &mut bytes, mode) {
-                Ok((0, _)) => return Err(last_word(self.door.as_fd())),
+                Ok((0, _)) => return Err(last_word(self.machine_socket.as_fd())),
                 Ok((length, _)) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(_) => return Err(Over::Broken),
@@ -350,15 +353,15 @@ impl Proxy {
         Ok(())
     }
 
-    /// Asks the daemon at the door.
+    /// Asks the daemon at the machine socket.
     fn ask(&mut self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Over> {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(self.tag, message, &mut bytes);
         let deadline = clock::now() + PATIENCE;
         // If it is closed, the last word may be there.
-        let _ = socket_deadline::send(self.door.as_fd(), &bytes[..length], &[], deadline);
-        let heard = socket_deadline::receive(self.door.as_fd(), &mut bytes, deadline);
+        let _ = socket_deadline::send(self.machine_socket.as_fd(), &bytes[..length], &[], deadline);
+        let heard = socket_deadline::receive(self.machine_socket.as_fd(), &mut bytes, deadline);
         let (length, files) = heard.map_err(|_| Over::Daemon)?;
         match decode(&bytes[..length]) {
             Ok((_, Message::Parted(_))) => Err(Over::Detached),

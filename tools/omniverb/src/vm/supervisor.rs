@@ -1,6 +1,6 @@
 //! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the window
 //! and an operator's right to attach it. It starts the machine's proxy, and another one, with
-//! another door, when the daemon has been started afresh.
+//! another machine socket, when the daemon has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a proxy for as long as there are QEMU and a
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
@@ -43,7 +43,7 @@ const CARRY: [&str; 2] = ["vm", "carry"];
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long, in nanoseconds, the name may be another machine's: longer than the daemon takes to see
-/// that a door is closed.
+/// that a machine socket is closed.
 const TAKEN: u64 = 10_000_000_000;
 
 /// Bytes of the ledger of the machine's own window beside one for each page: which boot of the
@@ -81,7 +81,7 @@ pub(super) fn keep(
         begun.iter().map(|(supervisor, _)| supervisor.window.file.as_fd()).collect();
     seqpacket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
-    let Ok((mut supervisor, door)) = begun else { return Ok(ExitCode::FAILURE) };
+    let Ok((mut supervisor, machine_socket)) = begun else { return Ok(ExitCode::FAILURE) };
     supervisor.pairs.hand_over(|pair| seqpacket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
     if let Some(memory) = &supervisor.memory {
         seqpacket::send(starter.as_fd(), b"+", &[memory.file.as_fd()])?;
@@ -93,7 +93,7 @@ pub(super) fn keep(
     };
     drop(starter);
     std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
-    supervisor.serve(door, machine.as_ref())?;
+    supervisor.serve(machine_socket, machine.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,7 +123,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Attaches the machine; with its door.
+    /// Attaches the machine; with its machine socket.
     fn begin(
         name: MachineName,
         wanted: Wanted,
@@ -140,7 +140,7 @@ impl Supervisor {
         let operator = Operator::connect()?;
         let home = operator.home().clone();
         let all = (&window, &ledger, &pairs, memory.as_ref());
-        let Some(door) = attach(&operator, name, all)? else {
+        let Some(machine_socket) = attach(&operator, name, all)? else {
             bail!("a machine of the name {:?} is attached; see `omniverb vm list`", name.text());
         };
         // From here on the name is ours.
@@ -166,7 +166,7 @@ impl Supervisor {
         if let Some(user) = user {
             supervisor.hold(user)?;
         }
-        Ok((supervisor, door))
+        Ok((supervisor, machine_socket))
     }
 
     /// Has a thread plug in windows as they are wanted.
@@ -226,20 +226,24 @@ impl Supervisor {
 
     /// Until the machine is gone, or an operator has parted with it. `machine`: QEMU's process, if
     /// it is known.
-    fn serve(&mut self, mut door: OwnedFd, machine: Option<&OwnedFd>) -> anyhow::Result<()> {
-        let Some(mut port) = self.machine(&mut door, machine)? else { return Ok(()) };
+    fn serve(
+        &mut self,
+        mut machine_socket: OwnedFd,
+        machine: Option<&OwnedFd>,
+    ) -> anyhow::Result<()> {
+        let Some(mut port) = self.machine(&mut machine_socket, machine)? else { return Ok(()) };
         let mut pause = Pause::new();
         loop {
             // Or who began to listen for it, as libvirt does.
             let qemu = pidfd::of_peer(port.as_fd()).ok();
-            let daemon = pidfd::of_peer(door.as_fd()).ok();
+            let daemon = pidfd::of_peer(machine_socket.as_fd()).ok();
             let begun = clock::now();
             // A proxy that ends may have left unread that the machine is parted with.
-            let unread = door.try_clone();
-            let over = self.carry(door, port);
-            let is_over = |door: OwnedFd| {
+            let unread = machine_socket.try_clone();
+            let over = self.carry(machine_socket, port);
+            let is_over = |machine_socket: OwnedFd| {
                 // Behind answers, if there are any.
-                (0..64).any(|_| super::proxy::last_word(door.as_fd()) == Over::Detached)
+                (0..64).any(|_| super::proxy::last_word(machine_socket.as_fd()) == Over::Detached)
             };
             if unread.is_ok_and(is_over) {
                 return Ok(());
@@ -252,12 +256,12 @@ impl Supervisor {
             let lived = Duration::from_nanos(clock::now() - begun);
             // At once, so that the name is the machine's, and an operator can part with it.
             let Some(again) = self.attach_again(qemu.as_ref())? else { return Ok(()) };
-            door = again;
+            machine_socket = again;
             let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
             let end = if wait(died, Some(Duration::ZERO))?[0] { End::Daemon } else { End::Other };
             let length = pause.after(lived, end);
             // QEMU sees that nobody is there, and says so to the guest.
-            if !self.rest(&mut door, qemu.as_ref(), length)? {
+            if !self.rest(&mut machine_socket, qemu.as_ref(), length)? {
                 return Ok(());
             }
             let Ok(again) = self.place.connect() else { return Ok(()) };
@@ -266,10 +270,10 @@ impl Supervisor {
     }
 
     /// Runs a proxy, to its end.
-    fn carry(&self, door: OwnedFd, port: OwnedFd) -> Over {
+    fn carry(&self, machine_socket: OwnedFd, port: OwnedFd) -> Over {
         let mut proxy = Command::new(&self.program);
         proxy.args(CARRY).arg(self.window.head.number.to_string());
-        proxy.stdin(door).stdout(port).stderr(Stdio::null());
+        proxy.stdin(machine_socket).stdout(port).stderr(Stdio::null());
         // Whoever breaks it finds nothing of our starter's.
         proxy.env_clear().current_dir("/");
         let running = self.pairs.start_proxy(&mut proxy);
@@ -283,7 +287,7 @@ impl Supervisor {
     /// Waits until QEMU listens, and connects. `None`: it will not, or the machine is parted with.
     fn machine(
         &mut self,
-        door: &mut OwnedFd,
+        machine_socket: &mut OwnedFd,
         machine: Option<&OwnedFd>,
     ) -> anyhow::Result<Option<OwnedFd>> {
         let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -295,9 +299,9 @@ impl Supervisor {
             // What was made a moment ago listens in a moment.
             let limit = self.place.has_port().then_some(LOOK);
             let holder = self.holder.as_ref().map(|holder| &holder.life);
-            let files = [Some(&watch), Some(&*door), machine, holder];
+            let files = [Some(&watch), Some(&*machine_socket), machine, holder];
             let found = wait(files.map(|file| file.map(|file| (file, PollFlags::IN))), limit)?;
-            if found[1] && !self.heard(door, machine)? || found[2] {
+            if found[1] && !self.heard(machine_socket, machine)? || found[2] {
                 return Ok(None);
             }
             if found[3] {
@@ -318,7 +322,7 @@ impl Supervisor {
     /// Lets this time pass. False: QEMU is gone meanwhile, or the machine parted with.
     fn rest(
         &self,
-        door: &mut OwnedFd,
+        machine_socket: &mut OwnedFd,
         mut qemu: Option<&OwnedFd>,
         pause: Duration,
     ) -> anyhow::Result<bool> {
@@ -328,10 +332,11 @@ impl Supervisor {
             if left.is_zero() {
                 return Ok(true);
             }
-            let files = [Some(&*door), qemu].map(|file| file.map(|file| (file, PollFlags::IN)));
+            let files =
+                [Some(&*machine_socket), qemu].map(|file| file.map(|file| (file, PollFlags::IN)));
             let found = wait(files, Some(left))?;
             let over = found[1] && self.is_gone(&mut qemu);
-            if over || found[0] && !self.heard(door, qemu)? {
+            if over || found[0] && !self.heard(machine_socket, qemu)? {
                 return Ok(false);
             }
         }
@@ -344,14 +349,14 @@ impl Supervisor {
         self.place.connect().is_err()
     }
 
-    /// Something came at a door that is not used: another one, unless the machine is parted with,
+    /// Something came at a machine socket that is not used: another one, unless the machine is parted with,
     /// or gone.
-    fn heard(&self, door: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
-        if super::proxy::last_word(door.as_fd()) == Over::Detached {
+    fn heard(&self, machine_socket: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
+        if super::proxy::last_word(machine_socket.as_fd()) == Over::Detached {
             return Ok(false);
         }
         let again = self.attach_again(qemu)?;
-        Ok(again.map(|again| *door = again).is_some())
+        Ok(again.map(|again| *machine_socket = again).is_some())
     }
 
     /// Attaches the machine when there is a daemon again; `None`: QEMU is gone, or the name is
@@ -363,9 +368,9 @@ impl Supervisor {
             let all = (&*self.window, &self.ledger, &*self.pairs, self.memory.as_ref());
             let again = again.and_then(|home| attach(&home, self.name, all));
             match again {
-                Ok(Some(door)) => {
+                Ok(Some(machine_socket)) => {
                     self.later.iter().for_each(|later| _ = later.send(()));
-                    return Ok(Some(door));
+                    return Ok(Some(machine_socket));
                 }
                 Ok(None) if clock::now() - *taken.get_or_insert_with(clock::now) > TAKEN => {
                     return Ok(None);
@@ -388,11 +393,12 @@ fn attach(
 ) -> anyhow::Result<Option<OwnedFd>> {
     let field = vnic::name_bytes(name.text())?;
     let files = [&window.file, ledger];
-    let Some(door) = operator.attach_machine(field, window.data, files, name.text())? else {
+    let Some(machine_socket) = operator.attach_machine(field, window.data, files, name.text())?
+    else {
         return Ok(None);
     };
     pairs.attach(operator, field);
     // Last: a daemon that does not know the message hangs up.
     memory.into_iter().for_each(|memory| memory.attach(operator, field));
-    Ok(Some(door))
+    Ok(Some(machine_socket))
 }

@@ -21,7 +21,7 @@ pub const ADDRESS: [u8; 4] = [10, 9, 0, 1];
 
 /// A machine, as its proxy has it.
 pub struct Machine {
-    pub door: OwnedFd,
+    pub machine_socket: OwnedFd,
     pub window: OwnedFd,
     pub tag: u64,
     /// What the session that came last is called.
@@ -53,17 +53,18 @@ impl Machine {
         let window = memfd::create("window", WINDOW_BYTES).unwrap();
         let (answer, mut files) = attach_as(daemon, text, &window, DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
-        Machine { door: files.remove(0), window, tag: 0, last: 0 }
+        Machine { machine_socket: files.remove(0), window, tag: 0, last: 0 }
     }
 
     pub fn ask(&mut self, message: impl Into<vm::Message>) -> (vm::Message, Vec<OwnedFd>) {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = vm::encode(self.tag, &message.into(), &mut bytes);
-        seqpacket::send(self.door.as_fd(), &bytes[..length], &[]).unwrap();
-        assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "no answer");
+        seqpacket::send(self.machine_socket.as_fd(), &bytes[..length], &[]).unwrap();
+        assert!(readable(self.machine_socket.as_fd(), Some(SOON)).unwrap(), "no answer");
         let (length, files) =
-            seqpacket::receive(self.door.as_fd(), &mut bytes, seqpacket::Mode::Blocking).unwrap();
+            seqpacket::receive(self.machine_socket.as_fd(), &mut bytes, seqpacket::Mode::Blocking)
+                .unwrap();
         let (tag, answer) = vm::decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
         (answer, files)
@@ -111,14 +112,23 @@ impl Machine {
     pub fn attach_again(daemon: &Daemon, window: &OwnedFd, ledger: &OwnedFd) -> Machine {
         let (answer, mut files) = attach_with(daemon, "one", &[window, ledger], DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
-        Machine { door: files.remove(0), window: window.try_clone().unwrap(), tag: 0, last: 0 }
+        Machine {
+            machine_socket: files.remove(0),
+            window: window.try_clone().unwrap(),
+            tag: 0,
+            last: 0,
+        }
     }
 
-    /// What is said at the door, without having been asked; nothing: it is closed.
+    /// What is said at the machine socket, without having been asked; nothing: it is closed.
     pub fn hear(&self) -> Option<vm::Message> {
-        assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "nothing");
+        assert!(readable(self.machine_socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match seqpacket::receive(self.door.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking) {
+        match seqpacket::receive(
+            self.machine_socket.as_fd(),
+            &mut bytes,
+            seqpacket::Mode::NonBlocking,
+        ) {
             Ok((0, _)) | Err(_) => None,
             Ok((length, _)) => Some(vm::decode(&bytes[..length]).unwrap().1),
         }

@@ -127,7 +127,7 @@ pub(super) enum Agent {
 
 /// Where the next one comes.
 pub(super) struct Heirs {
-    door: OwnedFd,
+    listener: OwnedFd,
     heirs: Vec<Heir>,
 }
 
@@ -173,14 +173,14 @@ impl Heirs {
 
     fn at(path: &Path) -> anyhow::Result<Heirs> {
         let _ = fs::remove_file(path);
-        let door = seqpacket::listen(path, 0o600).context("cannot listen")?;
-        Ok(Heirs { door, heirs: Vec::new() })
+        let listener = seqpacket::listen(path, 0o600).context("cannot listen")?;
+        Ok(Heirs { listener, heirs: Vec::new() })
     }
 
     /// What is to be looked at, in the order that [`serve`](Self::serve) is told of.
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let heirs = self.heirs.iter().map(|heir| heir.socket.as_fd());
-        std::iter::once(self.door.as_fd()).chain(heirs)
+        std::iter::once(self.listener.as_fd()).chain(heirs)
     }
 
     /// Some of these have something; true: somebody has it all, and we have let go.
@@ -200,7 +200,7 @@ impl Heirs {
             }
         });
         if ready.first() == Some(&true)
-            && let Ok(Some(socket)) = seqpacket::accept(self.door.as_fd())
+            && let Ok(Some(socket)) = seqpacket::accept(self.listener.as_fd())
             && let Some(pid) = is_alike(socket.as_fd())
         {
             if self.heirs.len() >= HEIRS_MAX {

@@ -1,8 +1,8 @@
 //! What a proxy passes on, and when it ends.
 
 use super::*;
-use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::wake_bridge::Side;
+use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::{pair_windows, window};
 use omniverb_sys::memfd;
 

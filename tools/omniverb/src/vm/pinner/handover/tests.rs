@@ -138,11 +138,11 @@ fn nothing_is_let_go_of_for_who_has_no_copy() {
 fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
     let Some(bench) = bench(0) else { return };
     let path = bench.folder.join("other.sock");
-    let door = seqpacket::listen(&path, 0o600).unwrap();
+    let listener = seqpacket::listen(&path, 0o600).unwrap();
     let before = thread::spawn(move || {
         let kept = kept(3);
         loop {
-            let Ok(Some(socket)) = seqpacket::accept(door.as_fd()) else {
+            let Ok(Some(socket)) = seqpacket::accept(listener.as_fd()) else {
                 thread::yield_now();
                 continue;
             };
@@ -205,10 +205,10 @@ fn who_has_no_agent_leaves_to_others_what_they_have() {
     let begins = Alone::at(&folder).unwrap();
     assert!(Heirs::begin_without_agent(&folder, &mut ours).is_err());
     drop(begins);
-    let door = Heirs::begin_without_agent(&folder, &mut ours).unwrap();
+    let listener = Heirs::begin_without_agent(&folder, &mut ours).unwrap();
     assert_eq!(ours.len(), 2);
     assert!(is_somebody_there(&folder));
-    drop(door);
+    drop(listener);
     fs::remove_dir_all(&folder).unwrap();
 }
 
