@@ -96,7 +96,7 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the
-/// shared memory changed at any time, bells, floods.
+/// shared memory changed at any time, doorbells, floods.
 pub fn link_records(bytes: &[u8]) {
     attack::run(bytes);
 }

@@ -2,7 +2,7 @@
 
 use crate::script::Script;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{BellPage, Consumer, Producer, UserMemory, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, Consumer, Producer, UserMemory, Window, WordMemory};
 
 /// The bytes choose a ring's size and then what its hostile end writes and when the honest ends
 /// look. A window of exactly the ring's size panics on any access beside it.
@@ -13,7 +13,7 @@ pub fn ring_consumer(bytes: &[u8]) {
     let words = Window::private(64);
     let mut consumer = Consumer::new(incoming.clone(), words.clone(), 0);
     let mut producer = Producer::new(outgoing, words.clone(), 8);
-    let bell = BellPage::new(Window::private(omniverb_ring::doorbell::PAGE_BYTES));
+    let bell = DoorbellPage::new(Window::private(omniverb_ring::doorbell::PAGE_BYTES));
     while !script.is_over() {
         match script.byte() % 8 {
             0..=2 => {

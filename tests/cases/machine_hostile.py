@@ -1,7 +1,9 @@
-"""A guest whose root writes all over its windows and says anything by its port, while links of its
-own, of another machine and of containers are in use: it harms its own links. Where there is a
-nightly toolchain the daemon runs under AddressSanitizer, and so do supervisors and proxies: these have
-the bells in pair windows, the daemon all else that is of the host's in windows."""
+"""A hostile guest harms only its own links.
+
+Its root writes all over its windows and says anything by its port, while links of its own, of
+another machine and of containers are in use. Where there is a nightly toolchain the daemon runs
+under AddressSanitizer, and so do supervisors and proxies: these have the doorbells in pair windows,
+the daemon all else that is of the host's in windows."""
 
 import contextlib
 import os

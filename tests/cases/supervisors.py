@@ -1,5 +1,6 @@
-"""Who keeps machines attached, with something for QEMU that only listens: what a supervisor outlives,
-and what others can do to it."""
+"""Supervisors of virtual machines: what they outlive, and what other processes can do to them.
+
+QEMU is played by a process that only listens."""
 
 import contextlib
 import json

@@ -1,5 +1,7 @@
-"""`listener.py WORD OPTIONS...`: what QEMU is for its supervisor: listens where its options say, and
-says a line whenever somebody comes. `rude`: what it says at the port makes no sense."""
+"""Plays QEMU for a supervisor: `listener.py WORD OPTIONS...`.
+
+Listens where the options say, and prints a line for each connection. With `rude` it sends malformed
+messages by the port."""
 
 import contextlib
 import re

@@ -140,7 +140,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     // Tables of words that two parties share: heading, where the code has them, and how.
     let tables = [
         ("### Link memory", "rnic/link/src/layout.rs", "pub mod word", "pub const "),
-        ("### Bell memory", "support/ring/src/doorbell.rs", "const KICK", "const "),
+        ("### Doorbell memory", "support/ring/src/doorbell.rs", "const KICK", "const "),
         ("### Statistics slot", "rnic/device/src/qp/statistics.rs", "const IDENTITY", "const "),
     ];
     for (heading, file, from, begins) in tables {

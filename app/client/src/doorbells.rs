@@ -5,7 +5,7 @@ use omniverb_device::FarEnd;
 use omniverb_device::doorbell::Bell;
 use omniverb_link::Doorbell;
 use omniverb_ring::doorbell::{LIFE_OFFSET, PAGE_BYTES};
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use omniverb_sys::lock;
 use omniverb_sys::{Extent, Life, Sleeper, doorbell_listener};
 use omniverb_terms::Errno;
@@ -19,18 +19,18 @@ pub(crate) const BELL_BYTES: usize = 2 * PAGE_BYTES;
 
 /// The page of a bell by which we announce news to the peer's process, and wake it.
 pub(crate) struct PeerBell {
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
 }
 
 impl PeerBell {
     /// `page`: the peer's.
-    pub(crate) fn new(page: BellPage<Window>) -> Arc<PeerBell> {
+    pub(crate) fn new(page: DoorbellPage<Window>) -> Arc<PeerBell> {
         Arc::new(PeerBell { page })
     }
 }
 
 impl Doorbell for PeerBell {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.page
     }
 

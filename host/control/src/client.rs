@@ -149,7 +149,7 @@ impl Client {
         self.keep_piece(memory, None, Origin::ItsMachine);
     }
 
-    /// It has a link of this queue pair's, by a bell that may be for others as well.
+    /// It has a link of this queue pair's, by a doorbell that may be for others as well.
     pub(crate) fn keep_link(&mut self, qpn: Qpn, shared: &Shared, origin: Origin) {
         shared.bell.iter().for_each(|bell| self.keep_piece(bell, None, origin));
         self.keep_piece(&shared.link, Some(qpn), origin);

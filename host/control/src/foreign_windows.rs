@@ -1,8 +1,8 @@
 //! Pair windows of other machines' that a machine has plugged in (decision 0042), by the numbers
 //! that they have there.
 //!
-//! In: files that the machine's supervisor brings. Out: whether some window is one of them, which the
-//! kernel says by the file. Each is kept open, so that no other file is taken for it.
+//! In: files that the machine's supervisor brings. Out: whether some window is one of them, which
+//! the kernel says by the file. Each is kept open, so that no other file is taken for it.
 
 use crate::window_pieces::Place;
 use omniverb_sys::Extent;

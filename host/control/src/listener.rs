@@ -1,7 +1,7 @@
 //! A listener of the daemon: a socket that can be connected to, with its place in the file system.
 //!
-//! Whoever cannot be let in for want of descriptors waits outside; the listener is looked at again a
-//! moment later, and nobody who is in notices.
+//! Whoever cannot be let in for want of descriptors waits outside; the listener is looked at again
+//! a moment later, and nobody who is in notices.
 
 use crate::journal::{Journal, Level};
 use crate::reactor::{Reactor, Timer};

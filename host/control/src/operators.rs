@@ -1,5 +1,5 @@
-//! The operators' listener, those who came through it, and calls of theirs that wait until it is known
-//! what they name.
+//! The operators' listener, those who came through it, and calls of theirs that wait until it is
+//! known what they name.
 
 use crate::listener::Listener;
 use omniverb_fairness::Holder;

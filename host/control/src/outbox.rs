@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Budget: messages kept for one socket. A process that looks at none stays below whatever others
-/// do: each link of its quota is made, told of by a capture, and closed; a bell for each may end;
-/// its peers may ask for pages, and each extent is to be taken back (`omniverb_tenancy::Limits`).
+/// do: each link of its quota is made, told of by a capture, and closed; a doorbell for each may
+/// end; its peers may ask for pages, and each extent is to be taken back
+/// (`omniverb_tenancy::Limits`).
 const MESSAGES_MAX: usize = 4 * 16_384 + 2 * 4096;
 
 /// Budget: descriptors kept for one socket: they count against the daemon's own limit.

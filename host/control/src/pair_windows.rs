@@ -11,7 +11,7 @@ use crate::machine_supervisor::MachineSupervisor;
 use crate::shared_memory::{Memory, Shared};
 use crate::window_ledger::Ledger;
 use crate::window_pieces::{PAGE, Pieces, Place};
-use omniverb_ring::BellPage;
+use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
@@ -122,23 +122,24 @@ impl Pair {
         Extent { offset: offset + length - half, length: half }
     }
 
-    /// How many more links of so many bytes there is room for, if each has a bell of its own.
+    /// How many more links of so many bytes there is room for, if each has a doorbell of its own.
     fn room(&self, link_bytes: u64) -> usize {
         let bells = self.pieces.room(pair_window::bell_pages(self.pages * PAGE), BELL_BYTES);
         bells.min(self.pieces.room(self.links(), link_bytes))
     }
 }
 
-/// Bells lie at the beginning. Who passes wakes on knows the place of each, and may have slept on
-/// what its counters said when there was another: so they begin with random numbers.
+/// Doorbells lie at the beginning. Who passes wakes on knows the place of each, and may have slept
+/// on what its counters said when there was another: so they begin with random numbers.
 fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
-    // All of a bell: where bells are nothing else is given away, links and pages are behind them.
+    // All of a doorbell: where doorbells are nothing else is given away, links and pages are behind
+    // them.
     if piece.length != BELL_BYTES || at >= pair_window::bell_pages(u64::MAX).length {
         return Ok(());
     }
     let pages = piece.map(Access::ReadWrite)?;
     for page in [0, PAGE_BYTES].iter().filter_map(|at| pages.part(*at, PAGE_BYTES)) {
-        BellPage::new(page).rung().store(random::number(), Ordering::SeqCst);
+        DoorbellPage::new(page).rung().store(random::number(), Ordering::SeqCst);
     }
     Ok(())
 }
@@ -251,7 +252,8 @@ impl Pairs {
         self.joined.place_of(file).filter(|place| self.is_present(place.number))
     }
 
-    /// Whether another machine's window can be plugged in: its agent looks, and its supervisor would.
+    /// Whether another machine's window can be plugged in: its agent looks, and its supervisor
+    /// would.
     pub(crate) fn takes_others(&self) -> bool {
         let takes = |plugger: &MachineSupervisor| plugger.may_join && plugger.left > 0;
         self.present.is_some() && self.plugger.as_ref().is_some_and(takes)

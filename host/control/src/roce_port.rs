@@ -179,7 +179,7 @@ impl VnicPort {
         let names = |end: &EngineEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
         let before = self.waiting.len();
         for gone in self.waiting.extract_if(.., |end| names(end)).collect::<Vec<_>>() {
-            // It was to bring the bell that others need: the next one of them does.
+            // It was to bring the doorbell that others need: the next one of them does.
             let shares = |end: &&mut EngineEnd| end.ready.bell == gone.ready.bell;
             if let Some(next) = self.waiting.iter_mut().find(shares) {
                 next.ready.bell_new |= gone.ready.bell_new;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// What files for pages are called: shows in `/proc/PID/maps` of whoever maps one.
 const PAGES_NAME: &str = "omniverb-mr";
-/// A bell: one page per side.
+/// A doorbell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
 /// In a window with less than that left in one piece nobody connects: the largest link, that to the
 /// engine, has 4.5 MiB, and there shall be room for processes that come. (Of a small window: a
@@ -156,8 +156,8 @@ fn in_device(Place { number, at }: Place, piece: &Piece) -> body::Extent {
     pair_window::numbered(number, body::Extent { offset: at + offset, length })
 }
 
-/// What the ends of a new link get: its memory and, if the bell between these two processes is new,
-/// that of the bell.
+/// What the ends of a new link get: its memory and, if the doorbell between these two processes is
+/// new, that of the doorbell.
 pub(crate) struct Shared {
     pub(crate) link: Memory,
     pub(crate) bell: Option<Memory>,
@@ -173,7 +173,7 @@ impl Shared {
         Ok(Shared { link, bell })
     }
 
-    /// The same in a pair window: links and bells have their parts of it.
+    /// The same in a pair window: links and doorbells have their parts of it.
     pub(crate) fn make_in_pair(
         place: Place,
         pieces: &Arc<Pieces>,

@@ -156,7 +156,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 1]);
     // There is none for the next neighbour.
     is_asked(&supervisor);
-    // A second link between them has the same bell.
+    // A second link between them has the same doorbell.
     let [(second, _), (_, one)] = far.link(&mut b, &mut a);
     assert_eq!((second.bell_new, second.bell, one), (0, theirs.bell, 1));
     // The machine's process is gone as the guest says; the neighbour's may use what it has.

@@ -15,7 +15,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Memory of a link or of a bell.
+/// Memory of a link or of a doorbell.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Where it is.
@@ -57,11 +57,11 @@ pub struct Attach {
     pub request_bytes: usize,
     /// Bytes of a response ring.
     pub response_bytes: usize,
-    /// The bell the link belongs to.
+    /// The doorbell the link belongs to.
     pub bell: u64,
-    /// The bell's memory, if it is new: two pages, of which ours is the second.
+    /// The doorbell's memory, if it is new: two pages, of which ours is the second.
     pub bell_memory: Option<Memory>,
-    /// Our bit in our page of the bell.
+    /// Our bit in our page of the doorbell.
     pub local_slot: u32,
     /// The application's bit in its page.
     pub peer_slot: u32,

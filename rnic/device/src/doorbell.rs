@@ -2,7 +2,7 @@
 
 use crate::qp::Qp;
 use crate::spin_lock::lock;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, Weak};
 /// ready map.
 pub struct Bell {
     /// Our page: the peer marks in it which links have news, we whether we want to be woken.
-    pub page: BellPage<Window>,
+    pub page: DoorbellPage<Window>,
     links: Mutex<HashMap<u32, (Weak<Qp>, usize)>>,
 }
 
 impl Bell {
     /// A bell without links.
-    pub fn new(page: BellPage<Window>) -> Arc<Bell> {
+    pub fn new(page: DoorbellPage<Window>) -> Arc<Bell> {
         Arc::new(Bell { page, links: Mutex::default() })
     }
 

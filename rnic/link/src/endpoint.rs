@@ -5,7 +5,7 @@ use crate::layout::{self, NO_CREDITS, state, word};
 use crate::record::{Request, Response};
 use omniverb_ring::shared_atomics::{Ordering, fence};
 use omniverb_ring::{
-    BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory, room_of,
+    Broken, Consumer, DoorbellPage, Producer, Record, UserMemory, Window, WordMemory, room_of,
 };
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const NAK_ROOM: u64 = room_of(1, 0);
 /// How a sleeping peer is woken; the only thing here that leaves memory. One datagram.
 pub trait Doorbell: Send + Sync {
     /// The page of the bell that belongs to the peer.
-    fn page(&self) -> &BellPage<Window>;
+    fn page(&self) -> &DoorbellPage<Window>;
     /// Wakes the peer's progress thread.
     fn kick(&self);
 }
@@ -70,7 +70,7 @@ pub struct Endpoint {
     pub(crate) theirs: Window,
     pub(crate) doorbell: Arc<dyn Doorbell>,
     /// The doorbell's page, at hand: it is looked at with every record.
-    pub(crate) peer_page: BellPage<Window>,
+    pub(crate) peer_page: DoorbellPage<Window>,
     pub(crate) peer_slot: u32,
     credits: Credits,
     /// Whether our BLOCKED word is set.

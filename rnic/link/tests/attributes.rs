@@ -6,7 +6,7 @@ use omniverb_link::qp_attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{BellPage, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, Window, WordMemory};
 use omniverb_terms::Psn;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -99,10 +99,10 @@ fn numbers_that_are_too_long_are_cut() {
     assert_eq!(GlobalRoute::decode(route.encode()).unwrap().flow_label, 0xf_ffff);
 }
 
-struct Ringer(BellPage<Window>);
+struct Ringer(DoorbellPage<Window>);
 
 impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.0
     }
     fn kick(&self) {}
@@ -110,7 +110,7 @@ impl Doorbell for Ringer {
 
 fn ends(request_bytes: usize) -> (Window, [Endpoint; 2], [Arc<Ringer>; 2]) {
     let memory = Window::private(layout::link_bytes(request_bytes, layout::RESPONSE_BYTES_MIN));
-    let ringers = [0, 1].map(|_| Arc::new(Ringer(BellPage::new(Window::private(PAGE_BYTES)))));
+    let ringers = [0, 1].map(|_| Arc::new(Ringer(DoorbellPage::new(Window::private(PAGE_BYTES)))));
     let ends = [0, 1].map(|side| {
         Endpoint::new(EndpointParts {
             memory: memory.clone(),

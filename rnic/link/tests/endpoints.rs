@@ -5,7 +5,7 @@ use omniverb_link::layout::{self, RNR_VALID, word};
 use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Response};
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
 use omniverb_terms::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -14,12 +14,12 @@ const REQUESTS: usize = layout::REQUEST_BYTES_MIN;
 const RESPONSES: usize = layout::RESPONSE_BYTES_MIN;
 
 struct Ringer {
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
     kicks: AtomicUsize,
 }
 
 impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.page
     }
     fn kick(&self) {
@@ -29,7 +29,7 @@ impl Doorbell for Ringer {
 
 fn ringer() -> Arc<Ringer> {
     Arc::new(Ringer {
-        page: BellPage::new(Window::private(PAGE_BYTES)),
+        page: DoorbellPage::new(Window::private(PAGE_BYTES)),
         kicks: AtomicUsize::new(0),
     })
 }

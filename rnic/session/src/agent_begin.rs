@@ -1,4 +1,4 @@
-//! What an agent begins with on its machine's port, and its porter says after it.
+//! What an agent begins with on its machine's port, and its proxy says after it.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

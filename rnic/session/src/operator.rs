@@ -156,7 +156,7 @@ bodies! {
         /// Where the data part begins in the device that the guest has it by: 0 in one of its own.
         at: u64,
     }
-    /// The keeper of a machine can plug in another pair window, and waits until one is wanted.
+    /// The supervisor of a machine can plug in another pair window, and waits until one is wanted.
     /// Answered with `PairWanted` then; with `Done` at once if there are to be no more, and none
     /// can be taken out; `ENOENT` if there is no such machine. One for each machine waits: whoever
     /// did before is hung up on.
@@ -172,15 +172,15 @@ bodies! {
         /// What it can do beside: [`CAN_JOIN`], [`CAN_TAKE_OUT`].
         can: u16,
     }
-    /// Answer to `AwaitPair`: the machine has no window left for somebody new. The keeper plugs one
+    /// Answer to `AwaitPair`: the machine has no window left for somebody new. The supervisor plugs one
     /// in, brings it (`AttachPair`), and waits again.
     PairWanted { reserved: u64 }
     /// Another answer to `AwaitPair`: another machine's pair window is for this machine, and comes
-    /// along. The keeper plugs it in, says so (`JoinPair`), and waits again. One that does not say
+    /// along. The supervisor plugs it in, says so (`JoinPair`), and waits again. One that does not say
     /// so is offered it again when it waits again.
     PairOffered { reserved: u64 }
     /// A machine has a pair window of another machine's plugged in, which comes along: the same
-    /// file. Whose it is, and its ledger, that one's keeper says, before or after this. Answered
+    /// file. Whose it is, and its ledger, that one's supervisor says, before or after this. Answered
     /// as `AttachPair`.
     JoinPair {
         /// As in `AttachMachine`.
@@ -193,7 +193,7 @@ bodies! {
         at: u64,
     }
     /// Another answer to `AwaitPair` of one that can take windows out: nobody uses this one of the
-    /// machine's own any more, and nobody is given any of it. The keeper takes it out, says so
+    /// machine's own any more, and nobody is given any of it. The supervisor takes it out, says so
     /// (`PartPair`), and waits again.
     PairOver {
         /// That window's number, from 1 on.

@@ -1,4 +1,4 @@
-//! One side's page of a bell: how the processes of a pair tell each other that there is news.
+//! One side's page of a doorbell: how the processes of a pair tell each other that there is news.
 //!
 //! ```text
 //! 0x00 kick      1: the owner may be asleep, wake it
@@ -48,13 +48,13 @@ pub const DIED: u64 = 0x4000_0000;
 /// Bytes a page needs.
 pub const PAGE_BYTES: usize = 4096;
 
-/// One side's page of a bell.
+/// One side's page of a doorbell.
 #[derive(Clone)]
-pub struct BellPage<M> {
+pub struct DoorbellPage<M> {
     memory: M,
 }
 
-impl<M: WordMemory> BellPage<M> {
+impl<M: WordMemory> DoorbellPage<M> {
     /// Over `PAGE_BYTES` bytes.
     pub fn new(memory: M) -> Self {
         assert!(memory.length() >= MAP + 64 * 8);

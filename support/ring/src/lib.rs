@@ -24,7 +24,7 @@ pub mod word_memory;
 #[cfg(not(loom))]
 pub mod shared_window;
 
-pub use doorbell::BellPage;
+pub use doorbell::DoorbellPage;
 pub use fixed_array::{Array, Lender, Lending, NoMemory};
 pub use racy_copy::{copy_many, is_emulated};
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
-//! Windows and application memory: bounds, copies of all sizes, atomics, bells.
+//! Windows and application memory: bounds, copies of all sizes, atomics, doorbells.
 
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES, SLOTS};
-use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
 
@@ -89,7 +89,7 @@ fn atomics_want_eight_aligned_bytes() {
 
 #[test]
 fn every_slot_is_told_apart() {
-    let page = BellPage::new(Window::private(PAGE_BYTES));
+    let page = DoorbellPage::new(Window::private(PAGE_BYTES));
     let rung: BTreeSet<u32> = (0..SLOTS).step_by(37).chain([63, 64, SLOTS - 1]).collect();
     assert!(!page.has_ready());
     for slot in &rung {
@@ -107,14 +107,14 @@ fn every_slot_is_told_apart() {
 /// A slot that does not exist, from a daemon gone wrong: stays inside the page.
 #[test]
 fn slots_beyond_the_last_stay_inside() {
-    let page = BellPage::new(Window::private(PAGE_BYTES));
+    let page = DoorbellPage::new(Window::private(PAGE_BYTES));
     page.set_ready(u32::MAX);
     page.take_ready(|slot| assert!(slot < SLOTS));
 }
 
 #[test]
 fn a_kick_is_taken_once() {
-    let page = BellPage::new(Window::private(PAGE_BYTES));
+    let page = DoorbellPage::new(Window::private(PAGE_BYTES));
     assert!(!page.take_kick());
     page.want_kick();
     assert!(page.wants_kick());
@@ -124,7 +124,7 @@ fn a_kick_is_taken_once() {
 #[test]
 fn an_owner_has_died_when_the_kernel_says_so() {
     let memory = Window::private(PAGE_BYTES);
-    let page = BellPage::new(memory.clone());
+    let page = DoorbellPage::new(memory.clone());
     for (word, died) in [(0, false), (4711, false), (DIED, true), (1 << 31 | DIED, true)] {
         memory.store(LIFE_OFFSET, word, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(page.owner_has_died(), died, "{word:#x}");

@@ -1,39 +1,39 @@
-//! Hearing bells that other processes ring, which need not be trusted.
+//! Hearing doorbells that other processes ring, which need not be trusted.
 //!
-//! A bell is a word of the memory that two processes share anyway; whoever rings it counts the word
-//! up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such words at
-//! once: either the one that is to be woken ([`crate::Sleeper`]), or, if that has to wait for
-//! descriptors, one that tells it by what only their process has ([`Listener`]). So the two share
-//! no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of them, or
-//! a ringer that holds a lock, keeps nobody else (decision 0020).
+//! A doorbell is a word of the memory that two processes share anyway; whoever rings it counts the
+//! word up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such
+//! words at once: either the one that is to be woken ([`crate::Sleeper`]), or, if that has to wait
+//! for descriptors, one that tells it by what only their process has ([`Listener`]). So the two
+//! share no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of
+//! them, or a ringer that holds a lock, keeps nobody else (decision 0020).
 //!
-//! A bell that is rung without end is heard [`MOST`] times a millisecond and then rests until that
-//! is over, so that the others are heard meanwhile.
+//! A doorbell that is rung without end is heard [`MOST`] times a millisecond and then rests until
+//! that is over, so that the others are heard meanwhile.
 
 use crate::{clock, futex, lock};
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bells a thread hears. The kernel's limit is twice that; the cost of a sleep grows with it.
+/// Doorbells a thread hears. The kernel's limit is twice that; the cost of a sleep grows with it.
 pub(crate) const GROUP: usize = 63;
-/// Bells that have a thread each, where one thread cannot sleep on many. The others share one that
-/// looks at them every [`LOOKS`].
+/// Doorbells that have a thread each, where one thread cannot sleep on many. The others share one
+/// that looks at them every [`LOOKS`].
 const SINGLES: usize = 64;
 const LOOKS: Duration = Duration::from_millis(1);
 /// How often a single one looks whether it is over: there is nothing that wakes it for that.
 const SINGLE_LOOKS: Duration = Duration::from_millis(200);
-/// How often a bell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
+/// How often a doorbell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
 /// processors can, does not get there.
 const MOST: u32 = 200;
 /// What [`MOST`] is counted in, in nanoseconds.
 const WINDOW: u64 = 1_000_000;
 
 /// Wakes the owner of this page.
-pub fn ring(page: &BellPage<Window>) {
+pub fn ring(page: &DoorbellPage<Window>) {
     page.count_ring();
     futex::wake(page.rung(), 1);
 }
@@ -41,27 +41,28 @@ pub fn ring(page: &BellPage<Window>) {
 /// What starts a thread, under a name.
 pub type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
-/// What is told of numbers of bells.
+/// What is told of numbers of doorbells.
 type Tell = dyn Fn(&[u64]) + Send + Sync;
 
-/// Hears bells, and tells. Its threads end soon after it is dropped.
+/// Hears doorbells, and tells. Its threads end soon after it is dropped.
 pub struct Listener {
     tell: Arc<Tell>,
     spawn: Spawn,
-    /// Bells that one thread can hear.
+    /// Doorbells that one thread can hear.
     pub(crate) room: usize,
     groups: Mutex<Vec<Arc<Group>>>,
     last: AtomicU64,
 }
 
 impl Listener {
-    /// Hears nothing yet. `tell` is called by its threads after a bell was rung; it must not block.
+    /// Hears nothing yet. `tell` is called by its threads after a doorbell was rung; it must not
+    /// block.
     pub fn new(spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
         Listener::naming(spawn, move |_| tell())
     }
 
-    /// The same; `tell` is told the numbers of the bells that were rung, and once of each new one,
-    /// which may have been.
+    /// The same; `tell` is told the numbers of the doorbells that were rung, and once of each new
+    /// one, which may have been.
     pub fn naming(spawn: Spawn, tell: impl Fn(&[u64]) + Send + Sync + 'static) -> Listener {
         Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
     }
@@ -85,12 +86,12 @@ impl Listener {
         }
     }
 
-    /// Hears the bell of this page from now on, and tells at least once. The number it is to be
+    /// Hears the doorbell of this page from now on, and tells at least once. The number it is to be
     /// [removed](Self::remove) by; no other ever has it.
     ///
     /// # Errors
     /// `EAGAIN` if there can be no thread for it.
-    pub fn add(&self, page: BellPage<Window>) -> io::Result<u64> {
+    pub fn add(&self, page: DoorbellPage<Window>) -> io::Result<u64> {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let mut groups = lock(&self.groups);
         groups.retain(|group| !group.over.load(Ordering::SeqCst));
@@ -112,12 +113,12 @@ impl Listener {
         Ok(number)
     }
 
-    /// No longer hears bell `number`.
+    /// No longer hears doorbell `number`.
     pub fn remove(&self, number: u64) {
         for group in lock(&self.groups).iter() {
             let mut bells = lock(&group.bells);
             if bells.remove(&number).is_some() {
-                // A thread that hears one bell hears no other after it.
+                // A thread that hears one doorbell hears no other after it.
                 group.over.fetch_or(self.room == 1 && bells.is_empty(), Ordering::SeqCst);
                 drop(bells);
                 group.change();
@@ -136,7 +137,7 @@ impl Drop for Listener {
     }
 }
 
-/// How a thread waits for its bells.
+/// How a thread waits for its doorbells.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum SleepMode {
     /// It sleeps on all of them.
@@ -148,11 +149,11 @@ enum SleepMode {
     Looking,
 }
 
-/// The bells of one thread.
+/// The doorbells of one thread.
 #[derive(Default)]
 pub(crate) struct Group {
     way: SleepMode,
-    pub(crate) bells: Mutex<BTreeMap<u64, BellPage<Window>>>,
+    pub(crate) bells: Mutex<BTreeMap<u64, DoorbellPage<Window>>>,
     /// Counted up after a change of them.
     pub(crate) changes: AtomicU64,
     over: AtomicBool,
@@ -213,8 +214,8 @@ impl Group {
     }
 }
 
-/// Sleeps until one of the bells is rung, one that rests may be heard again, `changes` changes, or
-/// the clock says `until`.
+/// Sleeps until one of the doorbells is rung, one that rests may be heard again, `changes` changes,
+/// or the clock says `until`.
 pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, until: Option<u64>) {
     let (mut words, mut whose) = (vec![changes], Vec::new());
     let mut until = until.unwrap_or(u64::MAX);
@@ -234,10 +235,10 @@ pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, un
     }
 }
 
-/// A bell as the thread knows it.
+/// A doorbell as the thread knows it.
 pub(crate) struct Bell {
     number: u64,
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
     /// The word, when it was looked at last.
     seen: u32,
     /// When it was first heard in this window, and how often since.
@@ -246,7 +247,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    fn new(number: u64, page: BellPage<Window>) -> Bell {
+    fn new(number: u64, page: DoorbellPage<Window>) -> Bell {
         let seen = futex::low(page.rung());
         Bell { number, page, seen, since: 0, heard: 0 }
     }

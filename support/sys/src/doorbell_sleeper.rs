@@ -1,23 +1,23 @@
-//! The sleep of one thread, ended by bells of other processes and by nudges of its own.
+//! The sleep of one thread, ended by doorbells of other processes and by nudges of its own.
 //!
-//! The thread hears as many bells as the kernel lets it sleep on; threads of a [`Listener`] hear
-//! the others and nudge. What sleeps on descriptors, too, is another thread's business.
+//! The thread hears as many doorbells as the kernel lets it sleep on; threads of a [`Listener`]
+//! hear the others and nudge. What sleeps on descriptors, too, is another thread's business.
 
 use crate::doorbell_listener::{Bell, GROUP, Group, Listener, Spawn, sleep};
 use crate::{clock, futex, lock};
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A thread's sleep, which bells and its own process end.
+/// A thread's sleep, which doorbells and its own process end.
 pub struct Sleeper {
     nudges: Arc<AtomicU64>,
-    /// Bells that the thread hears itself, by number.
+    /// Doorbells that the thread hears itself, by number.
     bells: Group,
     last: AtomicU64,
-    /// Hears the bells that do not fit into one system call.
+    /// Hears the doorbells that do not fit into one system call.
     rest: Listener,
     awake: Mutex<Awake>,
 }
@@ -34,7 +34,8 @@ struct Awake {
 const RESTS: u64 = 1 << 63;
 
 impl Sleeper {
-    /// Without bells. `spawn` starts threads for those that the sleeping one cannot hear itself.
+    /// Without doorbells. `spawn` starts threads for those that the sleeping one cannot hear
+    /// itself.
     pub fn new(spawn: Spawn) -> Sleeper {
         let nudges = Arc::new(AtomicU64::new(0));
         let theirs = nudges.clone();
@@ -58,12 +59,12 @@ impl Sleeper {
         move || nudge(&nudges)
     }
 
-    /// Is woken by the bell of this page, too, from now on, and at least once. The number it is to
-    /// be [removed](Self::remove) by; no other ever has it.
+    /// Is woken by the doorbell of this page, too, from now on, and at least once. The number it is
+    /// to be [removed](Self::remove) by; no other ever has it.
     ///
     /// # Errors
     /// `EAGAIN` if there can be no thread for it.
-    pub fn add(&self, page: BellPage<Window>) -> io::Result<u64> {
+    pub fn add(&self, page: DoorbellPage<Window>) -> io::Result<u64> {
         let mut bells = lock(&self.bells.bells);
         if self.rest.room == 1 || bells.len() >= GROUP {
             return Ok(self.rest.add(page)? | RESTS);
@@ -76,7 +77,7 @@ impl Sleeper {
         Ok(number)
     }
 
-    /// No longer hears bell `number`.
+    /// No longer hears doorbell `number`.
     pub fn remove(&self, number: u64) {
         if number & RESTS != 0 {
             return self.rest.remove(number & !RESTS);
@@ -87,8 +88,8 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps until there was a nudge, a bell was rung, or `limit` is over; `false` for that. One
-    /// thread at a time.
+    /// Sleeps until there was a nudge, a doorbell was rung, or `limit` is over; `false` for that.
+    /// One thread at a time.
     pub fn wait(&self, limit: Option<Duration>) -> bool {
         let mut awake = lock(&self.awake);
         let awake = &mut *awake;
@@ -142,13 +143,13 @@ mod tests {
         std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
     }
 
-    fn bell() -> (BellPage<Window>, BellPage<Window>) {
+    fn bell() -> (DoorbellPage<Window>, DoorbellPage<Window>) {
         let file = memfd::create("bell", 4096).unwrap();
         let view = || Extent::new(&file, 0, 4096).map(Access::ReadWrite).unwrap();
-        (BellPage::new(view()), BellPage::new(view()))
+        (DoorbellPage::new(view()), DoorbellPage::new(view()))
     }
 
-    /// More bells than it can hear itself, and one where each needs a thread.
+    /// More doorbells than it can hear itself, and one where each needs a thread.
     #[test]
     fn it_sleeps_until_a_nudge_a_bell_or_the_end_of_its_time() {
         for (room, count) in [(GROUP, GROUP + 5), (1, 9)] {

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Budget: descriptors that a process keeps so: as many as one message to it brings (a link and a
-/// bell).
+/// doorbell).
 pub const SPARES: usize = 2;
 
 /// A descriptor, and the file that it is of.

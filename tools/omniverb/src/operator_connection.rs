@@ -162,8 +162,8 @@ impl Operator {
         }
     }
 
-    /// Attaches the machine of this name, which has this window and this ledger: its machine socket. `None`:
-    /// there is a machine of this name.
+    /// Attaches the machine of this name, which has this window and this ledger: its machine
+    /// socket. `None`: there is a machine of this name.
     pub(crate) fn attach_machine(
         &self,
         field: [u8; VNIC_NAME_BYTES],

@@ -7,7 +7,7 @@ use crate::message_descriptors::{Delivered, LinkFiles};
 use omniverb_device::doorbell::Bell;
 use omniverb_device::{FarEnd, Peer};
 use omniverb_link::{Endpoint, EndpointParts, layout};
-use omniverb_ring::BellPage;
+use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::Extent;
 use omniverb_terms::Errno;
@@ -84,7 +84,7 @@ impl Client {
         let both = daemon_memory::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
-            both.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(Errno::EPROTO)
+            both.part(side as usize * bytes, bytes).map(DoorbellPage::new).ok_or(Errno::EPROTO)
         };
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);

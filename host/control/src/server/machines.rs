@@ -1,4 +1,5 @@
-//! Virtual machines are attached and parted with, and what their proxies ask at their machine sockets.
+//! Virtual machines are attached and parted with, and what their proxies ask at their machine
+//! sockets.
 //!
 //! A proxy passes on what a guest says, so it is heard as a tenant is: a message at a time, and
 //! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.

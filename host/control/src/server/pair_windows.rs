@@ -246,7 +246,8 @@ impl PairWindows<'_> {
 }
 
 impl Server {
-    /// A machine's supervisor waits until another window is wanted: the answer, if there is one now.
+    /// A machine's supervisor waits until another window is wanted: the answer, if there is one
+    /// now.
     pub(super) fn await_pair(
         &mut self,
         operator: SessionId,

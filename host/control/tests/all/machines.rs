@@ -315,7 +315,7 @@ fn a_link_gives_its_memory_back_with_the_queue_pairs_at_both_ends() {
         assert_eq!(used(), with_link);
         b.call(DestroyQp { qpn: two, reserved: 0 }.into());
         if round == 0 {
-            // The bell stays.
+            // The doorbell stays.
             without_links = with_link - length;
         }
         until(|| used() == without_links);

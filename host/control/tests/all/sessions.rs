@@ -60,7 +60,7 @@ fn a_link_joins_two_clients() {
         assert_eq!(rustix::io::pwrite(mine.file, &7u64.to_ne_bytes(), at), Ok(8));
         assert_eq!(seen.mapping(Access::ReadOnly).unwrap().load_u64(0x1000), Some(7));
     }
-    // The second link uses the same bell.
+    // The second link uses the same doorbell.
     pair(&mut a, &mut b, Service::Uc);
     let (second, files) = files_of(&mut a);
     assert_eq!((second.bell_new, second.bell, files.len()), (0, ours.bell, 1));

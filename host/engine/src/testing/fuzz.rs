@@ -12,7 +12,7 @@ use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
@@ -26,10 +26,10 @@ const PSN: Psn = Psn::new(0xff_fff8);
 const STEPS_MAX: usize = 512;
 const PAGE_BYTES: usize = 4096;
 
-struct Silent(BellPage<Window>);
+struct Silent(DoorbellPage<Window>);
 
 impl Doorbell for Silent {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.0
     }
 
@@ -55,9 +55,9 @@ pub(crate) fn end(memory: &Window, side: usize) -> Option<Endpoint> {
     end_that_rings(memory, side, Window::private(omniverb_ring::doorbell::PAGE_BYTES))
 }
 
-/// The same; `page`: the peer's of a bell.
+/// The same; `page`: the peer's of a doorbell.
 pub(crate) fn end_that_rings(memory: &Window, side: usize, page: Window) -> Option<Endpoint> {
-    let page = BellPage::new(page);
+    let page = DoorbellPage::new(page);
     Endpoint::new(EndpointParts {
         memory: memory.clone(),
         side,

@@ -1,8 +1,8 @@
-//! A bell shared with one client process: who of its links has news, and the way to wake it.
+//! A doorbell shared with one client process: who of its links has news, and the way to wake it.
 
 use crate::command::Memory;
 use omniverb_link::Doorbell;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Listener, doorbell_listener, lock};
 use std::collections::HashMap;
@@ -12,20 +12,20 @@ use std::sync::{Arc, Mutex};
 
 const PAGE_BYTES: usize = omniverb_ring::doorbell::PAGE_BYTES;
 
-/// Numbers of bells that are to be rung at the end of a turn. Copies are the same.
+/// Numbers of doorbells that are to be rung at the end of a turn. Copies are the same.
 pub(crate) type DueRings = Arc<Mutex<Vec<u64>>>;
 
 /// Wakes the application, once for all that it is given in one turn of ours: woken for the first
 /// record it would take our processor and find no other.
 struct Ringer {
     number: u64,
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
     due: AtomicBool,
     all_due: DueRings,
 }
 
 impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.page
     }
 
@@ -36,9 +36,9 @@ impl Doorbell for Ringer {
     }
 }
 
-/// Our end of a bell.
+/// Our end of a doorbell.
 pub(crate) struct Bell {
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
     ringer: Arc<Ringer>,
     /// What the listener calls our page.
     heard_as: u64,
@@ -60,7 +60,7 @@ impl Bell {
         let memory = memory.map_exactly(2 * PAGE_BYTES)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
-            part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
+            part.map(DoorbellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
         };
         let (due, all_due) = (AtomicBool::new(false), due_rings.clone());
         let ringer = Arc::new(Ringer { number, page: page(0)?, due, all_due });

@@ -1,4 +1,4 @@
-//! The bells of all processes that have links here.
+//! The doorbells of all processes that have links here.
 //!
 //! A turn looks at those of processes that rang lately only. The others are *quiet*: they wake us,
 //! as all do while we sleep, and so processes that do nothing make no turn longer. While few
@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// Budget: bells that a turn looks at though nothing came by them lately.
+/// Budget: doorbells that a turn looks at though nothing came by them lately.
 const IDLE_MAX: usize = 64;
 /// What came within this time, in nanoseconds, came lately.
 const LATELY: u64 = 2_000_000;
-/// For so long a bell that is to be quiet is looked at still, in nanoseconds: until then a ring may
-/// not have seen that we want to be woken (`support/ring/src/doorbell.rs`).
+/// For so long a doorbell that is to be quiet is looked at still, in nanoseconds: until then a ring
+/// may not have seen that we want to be woken (`support/ring/src/doorbell.rs`).
 const QUIETENING: u64 = 2_000_000;
 
 /// By the control plane's numbers.
@@ -36,11 +36,11 @@ pub(super) struct Bells {
     rung: Arc<EventFd>,
     /// What it calls those that were, until they are looked at.
     heard: Arc<Mutex<HashSet<u64>>>,
-    /// Bells by what the listener calls them.
+    /// Doorbells by what the listener calls them.
     by_name: HashMap<u64, u64>,
 }
 
-/// How a bell is looked at.
+/// How a doorbell is looked at.
 struct Look {
     /// When something came by it last.
     news: u64,
@@ -48,7 +48,7 @@ struct Look {
     quietening: Option<u64>,
 }
 
-/// Starts a thread that hears bells.
+/// Starts a thread that hears doorbells.
 fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
@@ -63,7 +63,7 @@ impl Bells {
             signal.signal();
         });
         let (bells, looked_at, due_rings) = Default::default();
-        // Where a thread waits for each bell, to be heard costs more than to be looked at.
+        // Where a thread waits for each doorbell, to be heard costs more than to be looked at.
         let idle_max = if futex::has_wait_any() { IDLE_MAX } else { usize::MAX };
         let by_name = HashMap::new();
         Ok(Bells { bells, looked_at, idle_max, due_rings, listener, rung, heard, by_name })
@@ -94,19 +94,19 @@ impl Bells {
         self.looked_at.insert(number, Look { news: clock::now(), quietening: None });
     }
 
-    /// What the far end of a bell's links rings.
+    /// What the far end of a doorbell's links rings.
     pub(super) fn doorbell(&self, number: u64) -> Option<Arc<dyn Doorbell>> {
         self.bells.get(&number).map(Bell::doorbell)
     }
 
-    /// A bell's bit stands for link `index`.
+    /// A doorbell's bit stands for link `index`.
     pub(super) fn bind(&mut self, (number, slot): (u64, u32), index: usize) {
         if let Some(bell) = self.bells.get_mut(&number) {
             bell.bind(slot, index);
         }
     }
 
-    /// The link at a bell's bit is gone.
+    /// The link at a doorbell's bit is gone.
     pub(super) fn unbind(&mut self, (number, slot): (u64, u32), index: usize) {
         if let Some(bell) = self.bells.get_mut(&number) {
             bell.unbind(slot, index);
@@ -114,7 +114,7 @@ impl Bells {
         self.drop_unused(number);
     }
 
-    /// The control plane lets go of a bell with its last link; nobody would tell us later.
+    /// The control plane lets go of a doorbell with its last link; nobody would tell us later.
     pub(super) fn drop_unused(&mut self, number: u64) {
         if let Some(bell) = self.bells.get(&number).filter(|bell| bell.is_unused()) {
             bell.ring();
@@ -166,8 +166,8 @@ impl Bells {
         }
     }
 
-    /// So many bells are to be quiet: of those that nothing came by lately those that it did for
-    /// longest.
+    /// So many doorbells are to be quiet: of those that nothing came by lately those that it did
+    /// for longest.
     fn quieten(&mut self, surplus: usize, now: u64) {
         let idle = |(number, look): (&u64, &Look)| {
             let is_idle = look.quietening.is_none() && now.saturating_sub(look.news) > LATELY;
@@ -208,25 +208,25 @@ impl Bells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_ring::{BellPage, Window, doorbell::PAGE_BYTES};
+    use omniverb_ring::{DoorbellPage, Window, doorbell::PAGE_BYTES};
     use omniverb_sys::{Extent, doorbell_listener, memfd};
     use std::time::Duration;
 
     const MANY: u64 = 200;
 
-    /// A bell, and our page of it as its process sees it.
-    fn add(bells: &mut Bells, number: u64) -> BellPage<Window> {
+    /// A doorbell, and our page of it as its process sees it.
+    fn add(bells: &mut Bells, number: u64) -> DoorbellPage<Window> {
         let bytes = 2 * PAGE_BYTES;
         let file = Arc::new(memfd::create("bell", bytes as u64).unwrap());
         let memory = Memory { extent: Extent::new(file, 0, bytes as u64), keep: None };
         bells.add(number, &memory, None).unwrap();
         bells.bind((number, 5), number as usize);
         let mapped = memory.map_exactly(bytes).unwrap();
-        BellPage::new(mapped.part(PAGE_BYTES, PAGE_BYTES).unwrap())
+        DoorbellPage::new(mapped.part(PAGE_BYTES, PAGE_BYTES).unwrap())
     }
 
     /// A process tells of news.
-    fn tell(page: &BellPage<Window>) {
+    fn tell(page: &DoorbellPage<Window>) {
         page.set_ready(5);
         if page.take_kick() {
             doorbell_listener::ring(page);

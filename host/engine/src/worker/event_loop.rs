@@ -17,7 +17,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// A bell may have been rung without our noticing for this long (see
+/// A doorbell may have been rung without our noticing for this long (see
 /// `support/ring/src/doorbell.rs`).
 const LOOK_AGAIN: Duration = Duration::from_nanos(LOOK_AGAIN_TIME);
 const LOOK_AGAIN_TIME: u64 = 1_000_000;

@@ -59,7 +59,7 @@ pub(super) struct Ends {
 pub(super) struct Link {
     ends: Ends,
     kind: Kind,
-    /// The number of its bell, and its bit there.
+    /// The number of its doorbell, and its bit there.
     bell: (u64, u32),
     alarm: Alarm,
     /// It is in the list of those to be served.
@@ -100,7 +100,7 @@ impl Link {
         &self.ends
     }
 
-    /// The number of its bell, and its bit there.
+    /// The number of its doorbell, and its bit there.
     pub(super) fn bell(&self) -> (u64, u32) {
         self.bell
     }

@@ -1,4 +1,4 @@
-//! What a packet thread sleeps on: commands, bells, the sockets of its vNICs, an alarm.
+//! What a packet thread sleeps on: commands, doorbells, the sockets of its vNICs, an alarm.
 
 use crate::network::roce_port::Sockets;
 use omniverb_sys::{EventFd, Poller, Timer};

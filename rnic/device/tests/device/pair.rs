@@ -16,7 +16,7 @@ use omniverb_device::{
 };
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::doorbell::{DIED, LIFE_OFFSET, PAGE_BYTES};
-use omniverb_ring::{BellPage, Window, WordMemory};
+use omniverb_ring::{DoorbellPage, Window, WordMemory};
 use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -97,10 +97,10 @@ impl Side {
     fn new(clock: &Arc<AtomicU64>, next: &Arc<AtomicU32>) -> Side {
         let world = Arc::new(World { clock: clock.clone(), ..World::default() });
         let page = Window::private(PAGE_BYTES);
-        let bell = Bell::new(BellPage::new(page.clone()));
+        let bell = Bell::new(DoorbellPage::new(page.clone()));
         let shared = Shared::new(Box::new(Handle(world.clone())));
         shared.bells.add(bell.clone());
-        let ringer = Ringer::new(BellPage::new(page.clone()));
+        let ringer = Ringer::new(DoorbellPage::new(page.clone()));
         let (next, buffers, counted) = (next.clone(), Mutex::default(), Mutex::default());
         Side { shared, world, bell, page, ringer, next, buffers, counted }
     }
@@ -193,7 +193,7 @@ impl Pair {
         let clock = Arc::new(AtomicU64::new(1_000_000_000));
         let next = Arc::new(AtomicU32::new(100));
         let sides = [Side::new(&clock, &next), Side::new(&clock, &next)];
-        let page = BellPage::new(Window::private(PAGE_BYTES));
+        let page = DoorbellPage::new(Window::private(PAGE_BYTES));
         let engine = Ringer::new(page);
         Pair { clock, sides, engine, relays: Mutex::default(), slots: AtomicU32::new(0) }
     }

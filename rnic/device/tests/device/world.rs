@@ -3,7 +3,7 @@
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};
 use omniverb_link::Doorbell;
-use omniverb_ring::{BellPage, UserMemory, Window};
+use omniverb_ring::{DoorbellPage, UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -142,7 +142,7 @@ impl CompletionEvents for Channel {
 
 /// Rings the page of one side; counts kicks.
 pub struct Ringer {
-    pub page: BellPage<Window>,
+    pub page: DoorbellPage<Window>,
     pub kicks: AtomicUsize,
     /// What the one who is kicked does before the other goes on.
     pub at_once: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -150,13 +150,13 @@ pub struct Ringer {
 
 impl Ringer {
     /// Rings this page.
-    pub fn new(page: BellPage<Window>) -> Arc<Ringer> {
+    pub fn new(page: DoorbellPage<Window>) -> Arc<Ringer> {
         Arc::new(Ringer { page, kicks: AtomicUsize::new(0), at_once: Mutex::default() })
     }
 }
 
 impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.page
     }
     fn kick(&self) {

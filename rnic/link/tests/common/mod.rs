@@ -3,13 +3,13 @@
 use omniverb_link::layout;
 use omniverb_link::{Doorbell, Endpoint, EndpointParts};
 use omniverb_ring::doorbell::PAGE_BYTES;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use std::sync::Arc;
 
-struct Ringer(BellPage<Window>);
+struct Ringer(DoorbellPage<Window>);
 
 impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
+    fn page(&self) -> &DoorbellPage<Window> {
         &self.0
     }
     fn kick(&self) {}
@@ -25,7 +25,7 @@ pub fn ends() -> (Window, [Endpoint; 2]) {
             side,
             request_bytes: sizes.0,
             response_bytes: sizes.1,
-            doorbell: Arc::new(Ringer(BellPage::new(Window::private(PAGE_BYTES)))),
+            doorbell: Arc::new(Ringer(DoorbellPage::new(Window::private(PAGE_BYTES)))),
             peer_slot: 0,
         })
         .unwrap()

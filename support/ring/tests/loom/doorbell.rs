@@ -3,7 +3,7 @@
 use crate::shared_memory::Words;
 use loom::shared_atomics::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use omniverb_ring::BellPage;
+use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn check(slots: [u32; 2], looks: usize) {
         let mut offsets = vec![0, SUMMARY];
         offsets.extend(slots.map(|slot| MAP + slot as usize / 64 * 8));
         offsets.dedup();
-        let page = Arc::new(BellPage::new(Words::at(PAGE_BYTES, offsets)));
+        let page = Arc::new(DoorbellPage::new(Words::at(PAGE_BYTES, offsets)));
         let news: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let ringers = [0, 1].map(|ringer| {
             let (page, news) = (page.clone(), news.clone());
@@ -64,7 +64,7 @@ fn one_link_twice() {
 #[test]
 fn again_and_again() {
     loom::model(|| {
-        let page = Arc::new(BellPage::new(Words::at(PAGE_BYTES, [0, SUMMARY, MAP])));
+        let page = Arc::new(DoorbellPage::new(Words::at(PAGE_BYTES, [0, SUMMARY, MAP])));
         let news = Arc::new(AtomicU64::new(0));
         let ringer = {
             let (page, news) = (page.clone(), news.clone());

@@ -12,7 +12,7 @@
 use crate::shared_memory::Words;
 use loom::shared_atomics::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
-use omniverb_ring::BellPage;
+use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ enum Ends {
 }
 
 struct Shared {
-    page: BellPage<Words>,
+    page: DoorbellPage<Words>,
     /// The header of a record.
     record: AtomicU64,
     /// What wakes the owner.
@@ -36,7 +36,7 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Shared> {
         Arc::new(Shared {
-            page: BellPage::new(Words::at(PAGE_BYTES, [0])),
+            page: DoorbellPage::new(Words::at(PAGE_BYTES, [0])),
             record: AtomicU64::new(0),
             kicked: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -136,7 +136,7 @@ fn the_ringer_is_done_before_the_second_look() {
 #[test]
 fn one_kick_a_sleep() {
     loom::model(|| {
-        let page = Arc::new(BellPage::new(Words::at(PAGE_BYTES, [0])));
+        let page = Arc::new(DoorbellPage::new(Words::at(PAGE_BYTES, [0])));
         page.want_kick();
         let ringers = [0, 1].map(|_| {
             let page = page.clone();

@@ -1,4 +1,4 @@
-//! Ring and bell against the memory model: every interleaving of a few steps, and every value a
+//! Ring and doorbell against the memory model: every interleaving of a few steps, and every value a
 //! load may return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_ring --release --test loom`

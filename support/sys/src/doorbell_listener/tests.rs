@@ -1,4 +1,4 @@
-//! Bells that are heard: by one thread each, and many by one.
+//! Doorbells that are heard: by one thread each, and many by one.
 
 use super::*;
 use crate::mapping::Access;
@@ -11,11 +11,11 @@ fn thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
-/// Both processes' views of one bell.
-fn bell() -> (BellPage<Window>, BellPage<Window>) {
+/// Both processes' views of one doorbell.
+fn bell() -> (DoorbellPage<Window>, DoorbellPage<Window>) {
     let file = memfd::create("bell", 4096).unwrap();
     let view = || Extent::new(&file, 0, 4096).map(Access::ReadWrite).unwrap();
-    (BellPage::new(view()), BellPage::new(view()))
+    (DoorbellPage::new(view()), DoorbellPage::new(view()))
 }
 
 fn listener(room: usize) -> (Listener, Arc<EventFd>) {

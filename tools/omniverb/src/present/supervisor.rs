@@ -2,11 +2,11 @@
 //! network namespace. In: `omniverb run`, which needs the folder. Out: the folder, for as long as a
 //! program runs that was shown it.
 //!
-//! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *entry* is shared
-//! by each `omniverb run` from the moment it looks whether there is a supervisor until it has become
-//! the program; the supervisor ends only when it has the entry lock to itself and no program is left.
-//! Programs are found by the variable in their environment that names the folder. The files of the
-//! locks go with the folder.
+//! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *entry* is
+//! shared by each `omniverb run` from the moment it looks whether there is a supervisor until it
+//! has become the program; the supervisor ends only when it has the entry lock to itself and no
+//! program is left. Programs are found by the variable in their environment that names the folder.
+//! The files of the locks go with the folder.
 
 use super::device_values::Source;
 use super::folder_writer::Folder;
@@ -87,8 +87,8 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     for _ in 0..LOOKS {
         if flock(&supervisor, FlockOperation::NonBlockingLockShared).is_ok() {
             flock(&supervisor, FlockOperation::Unlock)?;
-            // A supervisor would become the child of the first process of a container, and that is to
-            // be the program, which may wait until it has no children.
+            // A supervisor would become the child of the first process of a container, and that is
+            // to be the program, which may wait until it has no children.
             if std::process::id() == 1 {
                 replace(&folder, &mut Source::default(), &mut Tree::default(), socket)?;
             } else {
@@ -105,8 +105,8 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     bail!("{} does not become complete", folder.display())
 }
 
-/// A folder that a supervisor of ours made for others than us: another user's, or for another network
-/// namespace or daemon. (What `omniverb present` keeps has the name that somebody chose.)
+/// A folder that a supervisor of ours made for others than us: another user's, or for another
+/// network namespace or daemon. (What `omniverb present` keeps has the name that somebody chose.)
 pub(super) fn is_for_others(folder: &Path, socket: &Path) -> bool {
     let given = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     given.starts_with(PREFIX) && name(socket).ok().as_deref() != Some(given)
@@ -128,7 +128,8 @@ fn lock_file(path: &Path) -> anyhow::Result<File> {
     options.open(path).with_context(|| path.display().to_string())
 }
 
-/// Waits for a lock. A supervisor that ends removes the files: the one that is locked has to be there.
+/// Waits for a lock. A supervisor that ends removes the files: the one that is locked has to be
+/// there.
 fn locked(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {
     loop {
         let file = lock_file(path)?;
@@ -209,8 +210,8 @@ pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()>
     }
 }
 
-/// Makes a folder true for the first time. What a supervisor left that was killed may be true no more,
-/// and programs may be looking at it: so what is true comes first.
+/// Makes a folder true for the first time. What a supervisor left that was killed may be true no
+/// more, and programs may be looking at it: so what is true comes first.
 fn replace(
     folder: &Path,
     source: &mut Source,

@@ -1,5 +1,5 @@
 //! What an agent has of its machine's windows: the own one, and those that are shared with
-//! neighbours, with the bells in them.
+//! neighbours, with the doorbells in them.
 //!
 //! Of several that claim to be the machine's own window (`found_windows.rs`) it goes by one, and by
 //! the next if the host does not know that one's number in time.
@@ -171,7 +171,7 @@ impl Sharing {
         !self.pairs.is_empty()
     }
 
-    /// A neighbour has rung these bells; none: he may have rung any.
+    /// A neighbour has rung these doorbells; none: he may have rung any.
     pub(super) fn hear(&mut self, names: &[u8]) {
         self.rung |= names.is_empty();
         self.bridge.wake_named(names);

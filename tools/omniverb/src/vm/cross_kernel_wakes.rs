@@ -1,12 +1,12 @@
 //! Wakes across the bridge of a machine: a futex of one kernel wakes nobody of another.
 //!
-//! Processes of the machine share bells with the engine of its host. In: the bells, as their
-//! processes are told of them. Where the engine is to be woken a thread of ours hears it, and it is
-//! told; where it has rung it says so, whichever bell it was, and who sleeps on it is woken here.
-//! What is said is a word without contents: whoever hears it looks at the counters of all bells, so
-//! that none is lost, however many become one.
+//! Processes of the machine share doorbells with the engine of its host. In: the doorbells, as
+//! their processes are told of them. Where the engine is to be woken a thread of ours hears it, and
+//! it is told; where it has rung it says so, whichever doorbell it was, and who sleeps on it is
+//! woken here. What is said is a word without contents: whoever hears it looks at the counters of
+//! all doorbells, so that none is lost, however many become one.
 
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::Message;
 use omniverb_session::body::{Extent as Said, LinkReady};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex};
@@ -17,15 +17,15 @@ use std::sync::Arc;
 
 /// Bytes of one side's page.
 const PAGE: usize = omniverb_ring::doorbell::PAGE_BYTES;
-/// Bells with the engine that a process has at a time: one, and one that takes its place.
+/// Doorbells with the engine that a process has at a time: one, and one that takes its place.
 const BELLS_MAX: usize = 4;
 
-/// A bell between a process and the engine.
+/// A doorbell between a process and the engine.
 struct Bell {
     /// What the listener calls the engine's page.
     heard_as: u64,
     /// Where the process is woken.
-    page: BellPage<Window>,
+    page: DoorbellPage<Window>,
     /// Its counter, when it was looked at last.
     seen: u32,
 }
@@ -38,7 +38,7 @@ pub(super) struct Wakes {
     bells: BTreeMap<(u32, u64), Bell>,
 }
 
-/// Starts a thread that hears bells.
+/// Starts a thread that hears doorbells.
 pub(super) fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
@@ -66,8 +66,8 @@ impl Wakes {
         self.rung.take();
     }
 
-    /// A process that is there is told something: if that is of a bell with the engine, it is heard
-    /// from now on, or no longer.
+    /// A process that is there is told something: if that is of a doorbell with the engine, it is
+    /// heard from now on, or no longer.
     ///
     /// # Errors
     /// If it cannot be heard: no room for mappings, or threads. Who waits for it would sleep on.
@@ -100,7 +100,7 @@ impl Wakes {
         let memory = memory.map_exactly(2 * PAGE, Access::ReadWrite)?;
         let page = |side: u32| {
             let part = memory.part(side as usize % 2 * PAGE, PAGE);
-            part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
+            part.map(DoorbellPage::new).ok_or(io::ErrorKind::InvalidData)
         };
         let (own, engine) = (page(ready.bell_side)?, page(ready.bell_side ^ 1)?);
         // Whatever was rung before is looked at when a word comes next, or is seen by the process
@@ -122,7 +122,7 @@ impl Wakes {
         keys.into_iter().for_each(|key| self.forget(key));
     }
 
-    /// No bell is heard any more: a proxy that has just come knows nobody.
+    /// No doorbell is heard any more: a proxy that has just come knows nobody.
     pub(super) fn clear(&mut self) {
         let keys: Vec<_> = self.bells.keys().copied().collect();
         keys.into_iter().for_each(|key| self.forget(key));

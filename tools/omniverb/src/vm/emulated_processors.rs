@@ -2,7 +2,7 @@
 //!
 //! QEMU makes atomic instructions of the guest into atomic ones of its own only where the machine
 //! may have more than one processor; of one alone it makes a load and a store. Somebody outside who
-//! writes to the same word in between is undone: a bell loses bits, and links stand still. So a
+//! writes to the same word in between is undone: a doorbell loses bits, and links stand still. So a
 //! machine that is emulated must be one that *may* have two (`-smp 1,maxcpus=2`), and may well have
 //! one. With KVM processors are what they are.
 

@@ -1,11 +1,11 @@
 //! Where QEMU finds a machine's window, and where it listens for its proxy: a folder for each
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
-//! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is a
-//! socket of its own, to which QEMU's user may connect. `NAME/qemu`, where
-//! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may
-//! put anything there, and keep it there: so what was left is moved aside, and whoever starts a
-//! machine does not depend on its removal.
+//! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is
+//! a socket of its own, to which QEMU's user may connect. `NAME/qemu`, where QEMU makes `port` (and
+//! `monitor`, if windows may be plugged in later), is its user's, who may put anything there, and
+//! keep it there: so what was left is moved aside, and whoever starts a machine does not depend on
+//! its removal.
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
 //! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
 //! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
-//! as QEMU runs; it is nobody, and has QEMU's socket, its supervisor's, and the windows. One that is
-//! killed at rest is followed by another, which goes on where it was (`progress_file.rs`).
+//! as QEMU runs; it is nobody, and has QEMU's socket, its supervisor's, and the windows. One that
+//! is killed at rest is followed by another, which goes on where it was (`progress_file.rs`).
 //!
-//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's. Out:
-//! those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has
-//! taken away all. It looks at nothing in them but what the machine's own file begins with, which
-//! it writes anew for each boot.
+//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's.
+//! Out: those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU
+//! has taken away all. It looks at nothing in them but what the machine's own file begins with,
+//! which it writes anew for each boot.
 
 #[cfg(test)]
 mod tests;
@@ -36,8 +36,8 @@ pub(super) const OWN: u8 = 0;
 /// What is to be done that nobody has done yet: more than a supervisor asks for.
 const JOBS_MAX: usize = 256;
 
-/// What a supervisor says first: this byte, and how many windows follow. Beside it are the notes, and
-/// where QEMU is asked, if somebody was there before.
+/// What a supervisor says first: this byte, and how many windows follow. Beside it are the notes,
+/// and where QEMU is asked, if somebody was there before.
 pub(super) const NOTES: u8 = b'n';
 /// Those windows: this byte, and the number of each.
 pub(super) const HAS: u8 = b'h';

@@ -210,7 +210,7 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 
 /// What a machine's proxy does. Its two sockets are its input and its output, so that it has
 /// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
-/// of the machine's pair windows, of which it keeps the bells.
+/// of the machine's pair windows, of which it keeps the doorbells.
 pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
     let more = more.map(fd_inheritance::taken).transpose().context("not started as a proxy")?;
     let sessions = sessions();

@@ -1,8 +1,8 @@
-//! The pair windows that a supervisor has: those that its machine is started with, and those that are
-//! plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
+//! The pair windows that a supervisor has: those that its machine is started with, and those that
+//! are plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
 //!
-//! Two threads use them: the supervisor's, which starts proxies and tells daemons of all, and the one
-//! that plugs in. A process that is started inherits the windows that are meant for it and no
+//! Two threads use them: the supervisor's, which starts proxies and tells daemons of all, and the
+//! one that plugs in. A process that is started inherits the windows that are meant for it and no
 //! others: so one process is started at a time.
 
 use super::window::Window;
@@ -78,7 +78,8 @@ pub(super) fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
     memfd::create("omniverb-ledger", pages + more).context("cannot make a ledger")
 }
 
-/// A pair window, and what the daemon notes of it; of another machine's that one's supervisor has that.
+/// A pair window, and what the daemon notes of it; of another machine's that one's supervisor has
+/// that.
 pub(super) struct Pair {
     pub(super) window: Window,
     ledger: Option<OwnedFd>,

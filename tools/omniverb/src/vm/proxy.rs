@@ -1,11 +1,11 @@
 //! Passes messages between a machine's agent and the daemon, by a process called its proxy. One
 //! process for each machine, which has nothing but the machine's port and its machine socket.
 //!
-//! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and words of the
-//! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
-//! (`wake_bridge.rs`), also of those that its supervisor hands it later, and which of them there are.
-//! What the agent says is a hostile guest's word; what it can do by it is what a tenant's processes
-//! can.
+//! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and
+//! words of the machine's UDP port, for the engine, and back; words of pair windows, of which it
+//! has the doorbells (`wake_bridge.rs`), also of those that its supervisor hands it later, and
+//! which of them there are. What the agent says is a hostile guest's word; what it can do by it is
+//! what a tenant's processes can.
 
 mod pair_windows;
 #[cfg(test)]

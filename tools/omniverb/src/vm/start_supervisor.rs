@@ -85,8 +85,8 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         first.args(["--user", &user.to_string()]);
     }
     first.stdout(Stdio::null()).stderr(Stdio::null());
-    // What a terminal tells QEMU is not meant for it. What we start has started the supervisor when it
-    // ends, so that QEMU has no child that it does not know of.
+    // What a terminal tells QEMU is not meant for it. What we start has started the supervisor when
+    // it ends, so that QEMU has no child that it does not know of.
     let started =
         first.process_group(0).status().context("cannot start the machine's supervisor")?;
     drop(first);

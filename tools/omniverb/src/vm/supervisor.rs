@@ -1,6 +1,6 @@
-//! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the window
-//! and an operator's right to attach it. It starts the machine's proxy, and another one, with
-//! another machine socket, when the daemon has been started afresh.
+//! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the
+//! window and an operator's right to attach it. It starts the machine's proxy, and another one,
+//! with another machine socket, when the daemon has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a proxy for as long as there are QEMU and a
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
@@ -349,8 +349,8 @@ impl Supervisor {
         self.place.connect().is_err()
     }
 
-    /// Something came at a machine socket that is not used: another one, unless the machine is parted with,
-    /// or gone.
+    /// Something came at a machine socket that is not used: another one, unless the machine is
+    /// parted with, or gone.
     fn heard(&self, machine_socket: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
         if super::proxy::last_word(machine_socket.as_fd()) == Over::Detached {
             return Ok(false);

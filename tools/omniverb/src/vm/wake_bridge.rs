@@ -1,21 +1,21 @@
 //! Carries wakes across pair windows: a futex of one kernel wakes nobody of another, and nobody but
 //! the two processes of a link knows what they share.
 //!
-//! The same at both ends of a machine's port. In: the pair windows. The bells in them have places
-//! that never change ([`omniverb_session::pair_window`]): so nobody need say which are in use, and
-//! who is started afresh goes on with those that were. A thread sleeps on the pages whose owners
-//! are on the other side; which of them were rung it says by the port itself, where there is room,
-//! or has who serves that say a word without contents. In the machine who hears the former wakes
-//! who sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or is on
-//! the host, has another thread look at the pages of his side, and wake who sleeps on those that
-//! have changed. So who serves the port touches none of this memory: a neighbour has the file, and
-//! can make that take long, even to find the page.
+//! The same at both ends of a machine's port. In: the pair windows. The doorbells in them have
+//! places that never change ([`omniverb_session::pair_window`]): so nobody need say which are in
+//! use, and who is started afresh goes on with those that were. A thread sleeps on the pages whose
+//! owners are on the other side; which of them were rung it says by the port itself, where there is
+//! room, or has who serves that say a word without contents. In the machine who hears the former
+//! wakes who sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or
+//! is on the host, has another thread look at the pages of his side, and wake who sleeps on those
+//! that have changed. So who serves the port touches none of this memory: a neighbour has the file,
+//! and can make that take long, even to find the page.
 
 #[cfg(test)]
 mod tests;
 
 use super::relay::Voice;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::body::Extent as Part;
 use omniverb_session::pair_window::{self, Whose};
 use omniverb_session::vm::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
@@ -35,8 +35,8 @@ pub(super) enum Side {
     Machine,
 }
 
-/// The pages of a bell: first the one whose owner is on this side of the bridge, then that of who
-/// is beyond. The second page is the process's in the machine whose window it is.
+/// The pages of a doorbell: first the one whose owner is on this side of the bridge, then that of
+/// who is beyond. The second page is the process's in the machine whose window it is.
 fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
     let [first, second] = pages;
     match (side, whose) {
@@ -45,13 +45,13 @@ fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
     }
 }
 
-/// The bells of all pair windows, as one side has them.
+/// The doorbells of all pair windows, as one side has them.
 pub(super) struct WakeBridge {
     listener: Listener,
     far: Arc<Far>,
     near: Arc<Near>,
-    /// Pages of this side, by what their bells are called.
-    named: BTreeMap<BellName, BellPage<Window>>,
+    /// Pages of this side, by what their doorbells are called.
+    named: BTreeMap<BellName, DoorbellPage<Window>>,
     /// Somebody looks at them.
     begun: bool,
     side: Side,
@@ -59,7 +59,7 @@ pub(super) struct WakeBridge {
 
 /// Who says what was rung for the other side.
 struct Far {
-    /// What bells are called, by the listener's numbers.
+    /// What doorbells are called, by the listener's numbers.
     names: Mutex<BTreeMap<u64, BellName>>,
     /// What it is said by at once.
     voice: Mutex<Option<Arc<Voice>>>,
@@ -93,7 +93,7 @@ impl Far {
 /// Pages of this side.
 struct Near {
     /// With the numbers of their windows, and their counters when they were looked at last.
-    pages: Mutex<Vec<(u8, BellPage<Window>, u32)>>,
+    pages: Mutex<Vec<(u8, DoorbellPage<Window>, u32)>>,
     /// They are to be looked at.
     asked: EventFd,
     /// Whoever sleeps on any is to be woken.
@@ -151,7 +151,7 @@ impl WakeBridge {
             let name = [number, bell];
             let page = |side: usize| {
                 let part = memory.part(at + side * PAGE, PAGE);
-                part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
+                part.map(DoorbellPage::new).ok_or(io::ErrorKind::InvalidData)
             };
             let [near, far] = near_and_far(self.side, whose, [page(0)?, page(1)?]);
             let heard_as = self.listener.add(far)?;

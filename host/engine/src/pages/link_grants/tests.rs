@@ -15,7 +15,7 @@ const START: u64 = 0x7000_0000;
 struct Case {
     application: Endpoint,
     far: Endpoint,
-    /// The application's page of the bell.
+    /// The application's page of the doorbell.
     bell: Window,
     grants: Grants,
     pages: Window,

@@ -19,7 +19,7 @@ const MTU: u8 = 1; // 256 bytes
 pub(super) struct Side {
     pub(super) application: Endpoint,
     pub(super) engine: Connected,
-    /// The application's page of the bell.
+    /// The application's page of the doorbell.
     page: Window,
 }
 

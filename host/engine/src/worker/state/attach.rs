@@ -1,4 +1,4 @@
-//! Attaches and detaches vNICs, bells and links.
+//! Attaches and detaches vNICs, doorbells and links.
 
 use super::State;
 use crate::command::{Attach, Event, feature};

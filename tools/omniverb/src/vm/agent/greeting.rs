@@ -26,7 +26,7 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         self.keeping.begin_anew();
-        // Bells in pair windows outlive those who pass wakes on.
+        // Doorbells in pair windows outlive those who pass wakes on.
         self.sharing.begin(self.relay.voice());
         self.tell_pairs();
         if self.network.is_some() {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::vm::found_windows::Found;
-use omniverb_ring::{BellPage, doorbell};
+use omniverb_ring::{DoorbellPage, doorbell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -53,7 +53,7 @@ fn bench() -> Bench {
     Bench { agent, host: Relay::new(far.into(), Reads::Always).unwrap(), process: [process, heard] }
 }
 
-/// A link with the engine: its bell, and where that is.
+/// A link with the engine: its doorbell, and where that is.
 fn ready(bell: u64, offset: u64) -> Message {
     let bell_memory = Said { offset, length: 2 * doorbell::PAGE_BYTES as u64 };
     let none = Gid::from(IpAddr::from([0; 4]));
@@ -123,7 +123,7 @@ fn the_bells_of_a_process_go_with_it() {
     assert_eq!(bench.bells(), 0);
 }
 
-/// Who would sleep on a bell that nobody hears is parted with.
+/// Who would sleep on a doorbell that nobody hears is parted with.
 #[test]
 fn a_process_whose_bell_cannot_be_heard_is_lost() {
     let mut bench = bench();
@@ -147,7 +147,7 @@ fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
     let memory = Extent::new(bench.agent.window.clone(), 0, 2 * doorbell::PAGE_BYTES as u64);
     let memory = memory.map(Access::ReadWrite).unwrap();
     let page = |side: usize| {
-        BellPage::new(memory.part(side * doorbell::PAGE_BYTES, doorbell::PAGE_BYTES).unwrap())
+        DoorbellPage::new(memory.part(side * doorbell::PAGE_BYTES, doorbell::PAGE_BYTES).unwrap())
     };
     let own = page(0);
     let before = futex::low(own.rung());

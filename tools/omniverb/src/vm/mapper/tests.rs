@@ -295,7 +295,8 @@ fn qemu_is_answered_while_it_is_asked() {
     ends.answers(9, 0);
 }
 
-/// Ends a mapper as if it were killed: here by its supervisor, which is heard only by who is at rest.
+/// Ends a mapper as if it were killed: here by its supervisor, which is heard only by who is at
+/// rest.
 fn another(ends: Ends, channel: &OwnedFd, windows: &[(u8, &OwnedFd)]) -> Ends {
     drop(ends.supervisor);
     ends.mapper.join().unwrap();

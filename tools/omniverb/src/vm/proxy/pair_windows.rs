@@ -1,5 +1,5 @@
-//! The pair windows of a proxy's machine: which there are, and those that its supervisor hands it, or
-//! takes from it, while it runs.
+//! The pair windows of a proxy's machine: which there are, and those that its supervisor hands it,
+//! or takes from it, while it runs.
 
 use super::Over;
 use crate::vm::wake_bridge::WakeBridge;

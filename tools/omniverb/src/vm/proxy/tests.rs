@@ -122,14 +122,14 @@ fn a_window_that_comes_later_has_bells() {
     let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
     let page = omniverb_ring::doorbell::PAGE_BYTES;
-    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::DoorbellPage::new(
         bells.part(page, page).unwrap(),
     ));
     assert!(rung(20_000), "not heard");
     // A supervisor that is gone is nothing to a proxy.
     drop(supervisor);
     while rung(100) {}
-    omniverb_sys::doorbell_listener::ring(&omniverb_ring::BellPage::new(
+    omniverb_sys::doorbell_listener::ring(&omniverb_ring::DoorbellPage::new(
         bells.part(page, page).unwrap(),
     ));
     assert!(rung(20_000), "not heard");
@@ -183,7 +183,8 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     assert_eq!(serving.join().unwrap(), Over::Machine);
 }
 
-/// What comes and goes the agent is told, and when it has let go of what goes the supervisor hears it.
+/// What comes and goes the agent is told, and when it has let go of what goes the supervisor hears
+/// it.
 #[test]
 fn windows_come_and_go() {
     let ((ours, theirs), (more, supervisor)) =

@@ -48,7 +48,8 @@ impl Holder {
     }
 }
 
-/// What a holder does: it has the window, for who may open its descriptors, until its supervisor ends.
+/// What a holder does: it has the window, for who may open its descriptors, until its supervisor
+/// ends.
 pub(in crate::vm) fn hold() -> anyhow::Result<ExitCode> {
     std::env::set_current_dir("/")?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

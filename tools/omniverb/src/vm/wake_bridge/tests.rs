@@ -27,12 +27,12 @@ fn until_quiet(bridge: &WakeBridge) {
     }
 }
 
-fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
+fn bell(file: &OwnedFd, number: u64) -> [DoorbellPage<Window>; 2] {
     let at = DATA.offset
         + pair_window::bell_pages(DATA.length).offset
         + number * pair_window::BELL_BYTES;
     let memory = Extent::new(file, at, pair_window::BELL_BYTES).map(Access::ReadWrite).unwrap();
-    [0, PAGE].map(|at| BellPage::new(memory.part(at, PAGE).unwrap()))
+    [0, PAGE].map(|at| DoorbellPage::new(memory.part(at, PAGE).unwrap()))
 }
 
 /// What is rung for the other side is heard; what is rung for this one wakes who sleeps, and he
@@ -76,7 +76,7 @@ fn what_is_rung_is_said_by_name() {
     let relay = Relay::new(port.into(), Reads::Always).unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     host.speak_by(Some(relay.voice()));
-    // Whoever begins to hear bells says once, or more often, that any may have been rung. Who
+    // Whoever begins to hear doorbells says once, or more often, that any may have been rung. Who
     // has heard one of them twice is through with that: so it is not taken for what follows.
     for number in (0..pair_window::bells(DATA.length)).chain(0..pair_window::bells(DATA.length)) {
         doorbell_listener::ring(&bell(&file, number)[1]);
