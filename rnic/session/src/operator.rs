@@ -172,16 +172,16 @@ bodies! {
         /// What it can do beside: [`CAN_JOIN`], [`CAN_TAKE_OUT`].
         can: u16,
     }
-    /// Answer to `AwaitPair`: the machine has no window left for somebody new. The supervisor plugs one
-    /// in, brings it (`AttachPair`), and waits again.
+    /// Answer to `AwaitPair`: the machine has no window left for somebody new. The supervisor plugs
+    /// one in, brings it (`AttachPair`), and waits again.
     PairWanted { reserved: u64 }
     /// Another answer to `AwaitPair`: another machine's pair window is for this machine, and comes
-    /// along. The supervisor plugs it in, says so (`JoinPair`), and waits again. One that does not say
-    /// so is offered it again when it waits again.
+    /// along. The supervisor plugs it in, says so (`JoinPair`), and waits again. One that does not
+    /// say so is offered it again when it waits again.
     PairOffered { reserved: u64 }
     /// A machine has a pair window of another machine's plugged in, which comes along: the same
-    /// file. Whose it is, and its ledger, that one's supervisor says, before or after this. Answered
-    /// as `AttachPair`.
+    /// file. Whose it is, and its ledger, that one's supervisor says, before or after this.
+    /// Answered as `AttachPair`.
     JoinPair {
         /// As in `AttachMachine`.
         name: [u8; VNIC_NAME_BYTES],
