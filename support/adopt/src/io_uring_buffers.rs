@@ -3,6 +3,10 @@
 //! In: a range. Out: whether a ring stores there, by physical page, whatever is mapped there later.
 //! `fdinfo` of a ring lists its buffers. It does not while a thread is submitting, so it is read
 //! again. A ring that is in no table of descriptors tells nothing.
+//!
+//! A thread may register a buffer at any moment. So they are looked for before pages go back, and
+//! again at each step, when no thread can: all stand still, or would wait at the pages
+//! (`Work::is_pinned`).
 
 use crate::page_users::{pinned_pages, shares_files};
 use crate::proc_task_files::{for_each_number, open_directory, open_file, with_path};
@@ -12,24 +16,34 @@ use omniverb_sys::proc_maps;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, readlinkat_raw};
 use rustix::io::{Errno, read};
+use rustix::process::getpid;
 use rustix::thread::{gettid, sched_yield};
 
-/// So often a ring is asked that does not tell because of its own work.
+/// Budget: how often a ring is asked that does not tell because of its own work.
 const LOOKS_MAX: usize = 1000;
 
 /// Whether a buffer lies in a range, wholly or partly; true also where a ring does not tell.
 pub(crate) fn within(start: usize, end: usize) -> bool {
-    pinned_pages() && any_task(start, end).unwrap_or(true)
+    let process = getpid().as_raw_nonzero().get();
+    let thread = gettid().as_raw_nonzero().get();
+    pinned_pages() && of_process((process, thread), start, end)
+}
+
+/// The same of one process in this memory, which may have ended; with one of its threads.
+pub(crate) fn of_process((process, thread): (i32, i32), start: usize, end: usize) -> bool {
+    match any_task((process, thread), start, end) {
+        Err(Errno::NOENT | Errno::SRCH) => false,
+        looked => looked.unwrap_or(true),
+    }
 }
 
 /// Goes through all tables of descriptors: each thread may have one of its own.
-fn any_task(start: usize, end: usize) -> Result<bool, Errno> {
-    let own = gettid().as_raw_nonzero().get();
-    let mut found = any_ring(own, start, end)?;
-    let tasks = open_directory(CWD, format_args!("/proc/self/task"))?;
+fn any_task((process, own): (i32, i32), start: usize, end: usize) -> Result<bool, Errno> {
+    let tasks = open_directory(CWD, format_args!("/proc/{process}/task"))?;
+    let mut found = any_ring(tasks.as_fd(), own, start, end)?;
     for_each_number(tasks.as_fd(), |task| {
         if !found && task != own && !shares_files(own, task) {
-            found = match any_ring(task, start, end) {
+            found = match any_ring(tasks.as_fd(), task, start, end) {
                 Err(Errno::NOENT | Errno::SRCH) => false,
                 looked => looked.unwrap_or(true),
             };
@@ -39,11 +53,12 @@ fn any_task(start: usize, end: usize) -> Result<bool, Errno> {
     Ok(found)
 }
 
-fn any_ring(task: i32, start: usize, end: usize) -> Result<bool, Errno> {
-    let descriptors = open_directory(CWD, format_args!("/proc/self/task/{task}/fd"))?;
+fn any_ring(tasks: BorrowedFd<'_>, task: i32, start: usize, end: usize) -> Result<bool, Errno> {
+    let descriptors = open_directory(tasks, format_args!("{task}/fd"))?;
     let mut found = false;
     for_each_number(descriptors.as_fd(), |number| {
-        found = is_ring(descriptors.as_fd(), number) && has_buffer(task, number, start, end);
+        found =
+            is_ring(descriptors.as_fd(), number) && has_buffer((tasks, task), number, (start, end));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found)
@@ -58,19 +73,22 @@ fn is_ring(descriptors: BorrowedFd<'_>, number: i32) -> bool {
     .unwrap_or(false)
 }
 
-fn has_buffer(task: i32, number: i32, start: usize, end: usize) -> bool {
+fn has_buffer(
+    (tasks, task): (BorrowedFd<'_>, i32),
+    number: i32,
+    (start, end): (usize, usize),
+) -> bool {
     for _ in 0..LOOKS_MAX {
         let mut buffers = Buffers::default();
-        let looked = open_file(CWD, format_args!("/proc/self/task/{task}/fdinfo/{number}"))
-            .and_then(|info| {
-                proc_maps::texts(
-                    |room| read(&info, room),
-                    |line| {
-                        buffers.add(line, (start as u64, end as u64));
-                        Ok(ControlFlow::Continue(()))
-                    },
-                )
-            });
+        let looked = open_file(tasks, format_args!("{task}/fdinfo/{number}")).and_then(|info| {
+            proc_maps::texts(
+                |room| read(&info, room),
+                |line| {
+                    buffers.add(line, (start as u64, end as u64));
+                    Ok(ControlFlow::Continue(()))
+                },
+            )
+        });
         if buffers.is_within {
             return true;
         }

@@ -8,7 +8,9 @@
 // purpose of this crate and stand at each block.
 
 use crate::adopted_regions::{Region, Source};
+use crate::io_uring_buffers;
 use crate::movable_range;
+use crate::page_users::pinned_pages;
 use core::ops::ControlFlow;
 use core::slice;
 use omniverb_sys::extent::Kind;
@@ -141,6 +143,22 @@ impl Work<'_> {
             Direction::Back { .. } => true,
         };
         if is_plain { self.protection() } else { Ok(None) }
+    }
+
+    /// True if io_uring may have got hold of the pages since it was looked for: a buffer that was
+    /// registered in them keeps the old ones. Asked when no thread can register one.
+    /// `processes`: those in this memory, each with one of its threads.
+    pub(crate) fn is_pinned(&self, processes: impl IntoIterator<Item = (i32, i32)>) -> bool {
+        let Stretch { address, length, .. } = self.stretch;
+        let mut processes = processes.into_iter();
+        pinned_pages()
+            && match self.direction {
+                // An adoption has found that there is no ring.
+                Direction::Out { .. } => true,
+                Direction::Back { .. } => processes.any(|process| {
+                    io_uring_buffers::of_process(process, address, address + length)
+                }),
+            }
     }
 
     /// True if the calling thread runs on these pages, or has its `errno` there: it must not be the

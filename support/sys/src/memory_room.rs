@@ -2,6 +2,8 @@
 //! and theirs, of either version, as far as they show in its `/sys/fs/cgroup`.
 //!
 //! Cached files do not count as used: the kernel drops them first. What cannot be read is no limit.
+//! A process above `memory.high` is not killed, but slowed down until it hardly runs: that is a
+//! limit, too.
 
 use crate::proc_maps::{self, texts};
 use core::ops::ControlFlow;
@@ -11,7 +13,7 @@ use rustix::io::read;
 /// How a version of cgroups tells of memory.
 struct Version {
     folder: &'static str,
-    limit: &'static str,
+    limits: &'static [&'static str],
     used: &'static str,
     /// Fields of `memory.stat`: cached files.
     cached: [&'static [u8]; 2],
@@ -19,17 +21,21 @@ struct Version {
 
 const FIRST: Version = Version {
     folder: "sys/fs/cgroup/memory",
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     cached: [b"total_inactive_file ", b"total_active_file "],
 };
 
 const SECOND: Version = Version {
     folder: "sys/fs/cgroup",
-    limit: "memory.max",
+    limits: &["memory.max", "memory.high"],
     used: "memory.current",
     cached: [b"inactive_file ", b"active_file "],
 };
+
+/// Budget: cgroups above each other that are looked at, for each version. Systemd and Kubernetes
+/// make four for a container, five for a program of a user's; a container within another has both.
+const LEVELS_MAX: usize = 32;
 
 /// Bytes that this process can be given beside what it has. `u64::MAX`: nothing is known.
 #[must_use]
@@ -44,6 +50,11 @@ fn below(root: &str) -> u64 {
     for_each_line(&format!("{root}proc/self/cgroup"), |line| {
         if let Some((version, path)) = membership(line) {
             let folder = format!("{root}{}", version.folder);
+            if groups(path).count() > LEVELS_MAX {
+                // The tightest may be any of them.
+                least = 0;
+                return;
+            }
             for group in groups(path) {
                 let room = room_in(&format!("{folder}{group}"), version);
                 least = least.min(room.unwrap_or(u64::MAX));
@@ -72,7 +83,8 @@ fn groups(path: &str) -> impl Iterator<Item = &str> {
 
 /// `None`: there is no such cgroup, or it has no limit.
 fn room_in(group: &str, version: &Version) -> Option<u64> {
-    let limit = fields(&format!("{group}/{}", version.limit), &[b""])?;
+    let limits = version.limits.iter();
+    let limit = limits.filter_map(|limit| fields(&format!("{group}/{limit}"), &[b""])).min()?;
     let used = fields(&format!("{group}/{}", version.used), &[b""])?;
     let cached = fields(&format!("{group}/memory.stat"), &version.cached).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cached)))
@@ -153,6 +165,19 @@ mod tests {
         ];
         let groups = "5:cpu,memory:/x\n1:name=systemd:/\n0::/\n";
         assert_eq!(machine("first", groups, &first), 677);
+    }
+
+    #[test]
+    fn a_group_that_is_slowed_down_is_limited_and_what_is_too_deep_has_no_room() {
+        let second = [
+            ("a/memory.max", "5000\n"),
+            ("a/memory.high", "4500\n"),
+            ("a/memory.current", "4000\n"),
+        ];
+        assert_eq!(machine("slowed", "0::/a\n", &second), 500);
+        let deep = "/a".repeat(LEVELS_MAX);
+        assert_eq!(machine("deep", &format!("0::{deep}\n"), &[]), 0);
+        assert_eq!(machine("shallow", &format!("0::{}\n", &deep[2..]), &[]), 8 << 20);
     }
 
     #[test]

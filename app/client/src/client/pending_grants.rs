@@ -57,6 +57,14 @@ pub(super) enum Refused {
     Errno(Errno),
 }
 
+/// What bounds how much more may be moved.
+#[derive(Clone, Copy)]
+struct Room {
+    others: Others,
+    /// Bytes that this process can be given, if that was asked.
+    memory: Option<u64>,
+}
+
 impl From<Errno> for Refused {
     fn from(errno: Errno) -> Refused {
         Refused::Errno(errno)
@@ -93,8 +101,12 @@ impl Client {
         let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
         let era = self.bells.era();
         let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
+        // Files are read for that: not while the keys are locked.
+        let is_sealed = self.keys.with(ask.rkey, |key, _| key.is_sealed()).ok_or(Errno::EACCES)?;
+        let room = is_sealed.then(memory_room::bytes);
         let lent = self.keys.with(ask.rkey, |key, others| {
-            self.lend((&ask, onto), &qp, key, (start, length), (era, others))?;
+            let room = Room { others, memory: room };
+            self.lend((&ask, onto), &qp, key, (start, length), (era, room))?;
             // Before whoever takes the pages back moves it: the keys are locked.
             Ok(qp.epoch() as u32)
         });
@@ -115,7 +127,7 @@ impl Client {
         qp: &Qp,
         key: &mut Key,
         place @ (_, length): (usize, usize),
-        (era, others): (u64, Others),
+        (era, room): (u64, Room),
     ) -> Result<(), Refused> {
         let piece = onto.as_ref().and_then(|onto| window_loans::piece(ask.memory, onto));
         let mappable = match piece {
@@ -127,8 +139,8 @@ impl Client {
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
-        has_room(key, place, others)?;
-        has_room_twice(key, length, others)?;
+        has_room(key, place, room.others)?;
+        has_room_twice(key, length, room)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
@@ -252,9 +264,9 @@ pub(super) fn has_room(
 /// Whether there is memory for what is on sealed files, and for so many bytes more, to be there
 /// once more when it goes back: peers may keep such files for as long as they like. Half of what is
 /// free is left to the program.
-fn has_room_twice(key: &Key, length: usize, others: Others) -> Result<(), Refused> {
-    let sealed = others.sealed + key.sealed() + length as u64;
-    match key.is_sealed() && sealed > memory_room::bytes() / 2 {
+fn has_room_twice(key: &Key, length: usize, room: Room) -> Result<(), Refused> {
+    let sealed = room.others.sealed + key.sealed() + length as u64;
+    match key.is_sealed() && room.memory.is_none_or(|memory| sealed > memory / 2) {
         true => Err(Errno::EAGAIN.into()),
         false => Ok(()),
     }

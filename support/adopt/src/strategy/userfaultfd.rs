@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use rustix::process::{Pid, getpid};
+use rustix::thread::gettid;
 
 #[repr(C)]
 struct Api {
@@ -110,6 +111,13 @@ impl Others<'_> {
             // What must be done is done in spite of them, if there is no other way.
             Descriptors::TooMany | Descriptors::Direct => Err(AdoptError::NotPermitted),
         }
+    }
+
+    /// Those in this memory, each with one of its threads.
+    fn processes(&self) -> impl Iterator<Item = (i32, i32)> {
+        let caller = (getpid().as_raw_nonzero().get(), gettid().as_raw_nonzero().get());
+        let sharers = self.sharers.into_iter().flat_map(Sharers::iter);
+        core::iter::once(caller).chain(sharers.map(|sharer| (sharer.process, sharer.process)))
     }
 
     /// That no request is under way that began before the pages were protected.
@@ -291,6 +299,10 @@ impl Userfault {
         }
         self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
         others.check()?;
+        // Whoever registers pages as a buffer from now on waits.
+        if work.is_pinned(others.processes()) {
+            return Err(AdoptError::Changed);
+        }
         // Whatever is mapped there from now on is not registered, so that no store waits.
         work.protection()?.ok_or(AdoptError::Changed)?;
         work.copy()?;

@@ -268,6 +268,58 @@ pub fn buffers_registered_since() -> Outcome {
     Ok(())
 }
 
+/// A thread registers a buffer while pages go back, in several steps: either it has the new pages,
+/// or those that it has stay where they are.
+pub fn buffers_registered_meanwhile() -> Outcome {
+    const BYTES: usize = 96 << 20;
+    let ring = Ring::new()?;
+    drop(ring);
+    let (mut stayed, mut registered) = (0, 0);
+    for _ in 0..cycles(4).min(40) {
+        let memory = Memory::anonymous(BYTES);
+        memory.fill(1);
+        let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
+        let mut ring = Ring::new()?;
+        let number = ring.number.as_raw_fd();
+        let buffer = memory.part(4 * PAGE, 2 * PAGE);
+        let registers = std::thread::spawn(move || {
+            // The last pages go first.
+            while is_on_file(memory.address + BYTES - PAGE) {}
+            let meanwhile = is_on_file(buffer.address);
+            register(number, REGISTER_BUFFERS, Some(&buffer));
+            meanwhile
+        });
+        let released = pages.release();
+        registered += usize::from(registers.join().unwrap());
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[9; PAGE]).unwrap();
+        ring.request(READ_FIXED, &ours, memory.part(5 * PAGE, PAGE));
+        assert_eq!(ring.result(), PAGE as i32);
+        assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE], "what the ring stored is lost");
+        register(number, UNREGISTER_BUFFERS, None);
+        if let Err(failed) = released {
+            assert_eq!(failed.error, AdoptError::Registered);
+            stayed += 1;
+            crate::give_back(failed.pages, &Strategy::ALL);
+        }
+        assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE]);
+        assert_eq!(memory.part(0, 5 * PAGE).bytes(), [1; 5 * PAGE]);
+        memory.unmap();
+    }
+    println!("{registered} registered while pages moved, of {stayed} the pages stayed");
+    if registered == 0 { Err("never while pages moved".into()) } else { Ok(()) }
+}
+
+fn is_on_file(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&address) && line.contains("omniverb-mr")
+    })
+}
+
 /// What comes by a ring while pages go back is stored in the course of the program's own system
 /// calls, which are ours at that moment: none of it is lost.
 pub fn receives_while_pages_move() -> Outcome {

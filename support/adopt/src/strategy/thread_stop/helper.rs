@@ -63,6 +63,12 @@ fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
     if leaves && halted.any_stack_within(stretch.address, stretch.length) {
         return Err(refusal_code::STACK);
     }
+    let sharers = order.sharers.iter().map(|sharer| (sharer.process, sharer.process));
+    let caller = core::iter::once((order.process, order.caller));
+    // Whoever looks again without stopping anybody finds out which buffer it is.
+    if order.work.is_pinned(caller.chain(sharers)) {
+        return Err(refusal_code::CHANGED);
+    }
     let protection = order.work.protection_still().map_err(errno)?.ok_or(refusal_code::CHANGED)?;
     order.work.copy().map_err(errno)?;
     disarm();
