@@ -4,6 +4,7 @@
 //! * [`descriptors`]: keeps what is open at each descriptor, and which epoll sets have it.
 //! * [`process_counts`]: counts the processes that have a socket.
 //! * [`light`]: connections that have no socket of the kernel's.
+//! * [`readiness`]: what calls that wait for several descriptors ask for and answer.
 //! * [`backoff`]: spaces out attempts that may fail, and learns how long something takes.
 //! * [`active_threads`]: waits for threads inside a critical section, which may be cancelled
 //!   there.
@@ -16,4 +17,5 @@ pub mod backoff;
 pub mod descriptors;
 pub mod light;
 pub mod process_counts;
+pub mod readiness;
 pub mod time_budget;

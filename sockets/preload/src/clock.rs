@@ -1,5 +1,7 @@
 //! Measures time roughly, by the processor's time stamp counter, without a system call.
 
+use omniverb_connection::readiness::Timeout;
+
 /// Of the count. A second of a slow processor is a third of one of a fast one.
 pub(crate) const SECOND: u64 = 1 << 31;
 /// Some twenty microseconds: what was seen of the kernel's socket is true for so long.
@@ -27,4 +29,16 @@ pub(crate) fn milliseconds() -> u64 {
 #[inline(always)]
 pub(crate) fn is_over(since: u64, much: u64) -> bool {
     now().wrapping_sub(since) >= much
+}
+
+/// What a program has said of how long a call may wait; `None`: that is no time.
+///
+/// # Safety
+/// The limit is there, or null: for ever.
+pub(crate) unsafe fn timeout_of(limit: *const libc::timespec) -> Option<Timeout> {
+    // SAFETY: as the caller says.
+    match unsafe { limit.as_ref() } {
+        None => Some(Timeout::Forever),
+        Some(limit) => Timeout::of_time(limit.tv_sec, limit.tv_nsec),
+    }
 }

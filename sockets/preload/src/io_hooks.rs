@@ -2,19 +2,25 @@
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
+use core::ptr;
 
+use libc::timespec;
+use omniverb_connection::readiness::Timeout;
 use omniverb_ring::UserMemory;
 
 use crate::call_effects::{self, Call};
 use crate::carry;
-use crate::carry::Timeout;
+use crate::clock::timeout_of;
 use crate::control_messages;
 use crate::dispatch;
 use crate::fork_refcount;
 use crate::hook_macros::watched;
 use crate::iovecs::{Parts, one_part};
-use crate::light::{self, Waits, message_lists};
+use crate::light::{self, message_lists};
 use crate::next_functions::*;
+use crate::readiness::epoll;
+use crate::readiness::poll::poll;
+use crate::readiness::select::{Sets, select};
 
 /// The kernel looks at no more messages of one call (sendmmsg(2)).
 const MESSAGES: u32 = 1024;
@@ -345,14 +351,10 @@ functions! {
     }
 
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
+        let wait = || Some(Timeout::of_milliseconds(timeout));
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, || Timeout::of_milliseconds(timeout), |how| {
-                let timeout = if how.is_blocking() { timeout } else { 0 };
-                let limit = || Some(Waits::of_milliseconds(timeout));
-                let light = light::poll(all, count, limit, core::ptr::null());
-                light.unwrap_or_else(|| next_poll(all, count, timeout))
-            })
+            poll((all, count), wait, ptr::null(), || next_poll(all, count, timeout))
         }
     }
 
@@ -371,15 +373,10 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, || wait_until(timeout), |how| {
-                let timeout = if how.is_blocking() { timeout } else { &raw const zero };
-                let mask = how.mask(mask);
-                let light = light::poll(all, count, || Waits::of(timeout), mask);
-                light.unwrap_or_else(|| next_ppoll(all, count, timeout, mask))
-            })
+            let wait = || timeout_of(timeout);
+            poll((all, count), wait, mask, || next_ppoll(all, count, timeout, mask))
         }
     }
 
@@ -405,18 +402,15 @@ functions! {
         except: *mut libc::fd_set,
         timeout: *mut libc::timeval
     ) -> c_int {
+        let sets = Sets { end, sets: [read, write, except] };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let selected = light::Selected { end, sets: [read, write, except] };
-            let wait = || {
-                let asked = timeout.as_ref().map(|asked| (asked.tv_sec, asked.tv_usec));
-                Timeout::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
+            let wait = || match timeout.as_ref() {
+                None => Some(Timeout::Forever),
+                Some(asked) => Timeout::of_microseconds(asked.tv_sec, asked.tv_usec),
             };
-            carry::select(end, [read, write, except], wait, |how| {
-                let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-                let timeout = if how.is_blocking() { timeout } else { &raw mut zero };
-                let light = light::select(&selected, || Waits::of_time(timeout), core::ptr::null());
-                light.unwrap_or_else(|| next_select(end, read, write, except, timeout))
+            select(sets, wait, Some(timeout), ptr::null(), || {
+                next_select(end, read, write, except, timeout)
             })
         }
     }
@@ -429,15 +423,11 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let sets = Sets { end, sets: [read, write, except] };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let selected = light::Selected { end, sets: [read, write, except] };
-            carry::select(end, [read, write, except], || wait_until(timeout), |how| {
-                let timeout = if how.is_blocking() { timeout } else { &raw const zero };
-                let mask = how.mask(mask);
-                let light = light::select(&selected, || Waits::of(timeout), mask);
-                light.unwrap_or_else(|| next_pselect(end, read, write, except, timeout, mask))
+            select(sets, || timeout_of(timeout), None, mask, || {
+                next_pselect(end, read, write, except, timeout, mask)
             })
         }
     }
@@ -448,15 +438,11 @@ functions! {
         most: c_int,
         timeout: c_int
     ) -> c_int {
-        let wait = || Timeout::of_milliseconds(timeout);
-        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
-            let timeout = limit.milliseconds(timeout);
-            let waits = || Some(Waits::of_milliseconds(timeout));
+        let how = (Some(Timeout::of_milliseconds(timeout)), ptr::null());
+        epoll::wait(set, events, most, how, |events, most, limit| {
+            let timeout = limit.map_or(timeout, Timeout::milliseconds);
             // SAFETY: the program's arguments, or a part of its array.
-            unsafe {
-                let light = light::wait_in_set(set, events, most, waits, core::ptr::null());
-                light.unwrap_or_else(|| next_epoll_wait(set, events, most, timeout))
-            }
+            unsafe { next_epoll_wait(set, events, most, timeout) }
         })
     }
 
@@ -467,15 +453,11 @@ functions! {
         timeout: c_int,
         mask: *const libc::sigset_t
     ) -> c_int {
-        let wait = || Timeout::of_milliseconds(timeout);
-        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
-            let timeout = limit.milliseconds(timeout);
-            let waits = || Some(Waits::of_milliseconds(timeout));
+        let how = (Some(Timeout::of_milliseconds(timeout)), mask);
+        epoll::wait(set, events, most, how, |events, most, limit| {
+            let timeout = limit.map_or(timeout, Timeout::milliseconds);
             // SAFETY: as above.
-            unsafe {
-                let light = light::wait_in_set(set, events, most, waits, mask);
-                light.unwrap_or_else(|| next_epoll_pwait(set, events, most, timeout, mask))
-            }
+            unsafe { next_epoll_pwait(set, events, most, timeout, mask) }
         })
     }
 
@@ -487,16 +469,14 @@ functions! {
         mask: *const libc::sigset_t
     ) -> c_int {
         // SAFETY: the program's limit, which the kernel would read as well.
-        let wait = || unsafe { wait_until(timeout) };
-        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
+        let how = (unsafe { timeout_of(timeout) }, mask);
+        epoll::wait(set, events, most, how, |events, most, limit| {
+            let time = limit.map(Timeout::time);
+            let time = time.map(|time| time.map(|(tv_sec, tv_nsec)| timespec { tv_sec, tv_nsec }));
+            // What is no time is as the program has said it.
+            let time = time.as_ref().map_or(timeout, |time| time.as_ref().map_or(ptr::null(), ptr::from_ref));
             // SAFETY: as above.
-            let time = limit.time(unsafe { timeout.as_ref() });
-            let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-            // SAFETY: as above.
-            unsafe {
-                let light = light::wait_in_set(set, events, most, || Waits::of(time), mask);
-                light.unwrap_or_else(|| next_epoll_pwait2(set, events, most, time, mask))
-            }
+            unsafe { next_epoll_pwait2(set, events, most, time, mask) }
         })
     }
 }
@@ -512,16 +492,6 @@ fn room_for(fd: c_int, bytes: *mut c_void, flags: c_int) -> *mut c_void {
 /// The kernel does not look at an address of this length where a stream of TCP is connected.
 fn is_no_matter(address_length: u32) -> bool {
     address_length as usize <= size_of::<libc::sockaddr_storage>()
-}
-
-/// How a call waits with a limit that may not be there.
-///
-/// # Safety
-/// It is there, or null.
-unsafe fn wait_until(limit: *const libc::timespec) -> Timeout {
-    // SAFETY: as the caller says.
-    let limit = unsafe { limit.as_ref() };
-    Timeout::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
 }
 
 /// The one piece of a call, if it has any bytes.

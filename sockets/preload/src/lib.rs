@@ -12,6 +12,7 @@
 //!   Most jump to the next library's function. Some call a function of [`call_observers`] with the
 //!   arguments first. The rest are [`hooks`], or [`io_hooks`] if they move bytes.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
+//!   `readiness` asks all of them for calls that wait for several descriptors, `transport` says how.
 //!   `lifecycle` starts and ends both, `usage_report` counts what they moved.
 //! * `call_effects` records what a call does to descriptors, before and after it. For calls by
 //!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.
@@ -59,6 +60,7 @@ mod next_functions;
 mod nontemporal;
 mod probe_sockets;
 mod process_exit;
+mod readiness;
 mod shared_memory;
 mod socket_marks;
 pub mod start;
@@ -69,5 +71,6 @@ mod syscall_scan;
 mod table;
 mod table_memory;
 mod text_buffer;
+mod transport;
 mod unlinked_calls;
 mod usage_report;

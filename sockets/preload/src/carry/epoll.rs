@@ -13,16 +13,15 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Kind, Member, Why};
+use omniverb_connection::readiness::Timeout;
+use omniverb_connection::readiness::interest::{EDGE, FLAGS};
 use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
 use super::links::{self, Flag, Link, Word};
 use super::members::{self, EpollSlot, NotJoinable, PollOutcome, Sleepers, may_be_member};
 use super::reader_polling::Unread;
-use super::ring_events::{
-    EDGE, ENDING, OURS, PRIVATE, READABLE, RingEvents, fd_of, has_bytes, newest, news,
-};
-use super::timeouts::{KernelTimeout, SHORT_MS, Timeout};
+use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
 use super::{
     broker_dispatch, detach, epoll_wakeup, kernel_fallback, kernel_socket, member_polling,
     reader_polling, receive_queue, unread, wake_latency,
@@ -32,7 +31,13 @@ use crate::table::{self, DESCRIPTORS};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
-pub(super) const MOVES: u32 = 8;
+pub(crate) const MOVES: u32 = 8;
+const MILLISECOND: u64 = 1_000_000;
+/// So long sleeps at first who is about to, while others, who are awake, have still to read what he
+/// sent them, in nanoseconds: they mostly have it by then, and to take back what is in many rings
+/// costs both ends more than that ([`unread::flush_unless_polled`]). The least that `epoll_wait`
+/// knows.
+const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
 ///
@@ -168,7 +173,7 @@ struct Call<'a, N> {
     is_nudged: &'a Cell<bool>,
 }
 
-impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
+impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
     fn get(&self, at: usize) -> libc::epoll_event {
         // SAFETY: one of the program's array that was written, wherever C has put it.
         unsafe { self.events.add(at).read_unaligned() }
@@ -201,7 +206,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
         // What the kernel has said a moment ago is true still.
         if kept < self.most && !(is_ours && kept > 0 && self.slot.was_asked()) {
             let (now, places) = (clock::now(), self.most - kept);
-            let told = (self.native)(self.events, places as c_int, KernelTimeout::Zero);
+            let told = (self.native)(self.events, places as c_int, Timeout::Zero);
             if told < 0 {
                 return told;
             }
@@ -226,7 +231,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
         member_polling::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
-            let told = (self.native)(self.events, self.most as c_int, KernelTimeout::Zero);
+            let told = (self.native)(self.events, self.most as c_int, Timeout::Zero);
             self.settle(told.max(0) as usize);
             return told;
         }
@@ -373,11 +378,11 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
     }
 
     /// Looks for a moment, polling all members. What there is to tell; 0: nothing.
-    fn look_for_a_moment(&self, most: u64) -> c_int {
+    fn look_for_a_moment(&self, wait: Timeout) -> c_int {
         if !member_polling::start_polling(self.slot, READABLE) {
             return self.ask_first();
         }
-        let is_there = || self.has_news();
+        let (most, is_there) = (wait.polling_ticks(clock::SECOND), || self.has_news());
         let (told, how) =
             reader_polling::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
         self.slot.looked(how);
@@ -412,20 +417,21 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
     }
 
     /// Waits in the kernel; again, if it was woken only to look.
-    fn sleep(&self, mut limit: KernelTimeout) -> c_int {
+    fn sleep(&self, mut limit: Timeout) -> c_int {
+        let mut is_first = true;
         loop {
             let began = clock::milliseconds();
             self.is_nudged.set(false);
-            let told = self.sleep_once(limit);
+            let told = self.sleep_once(limit, is_first);
             if told != 0 || !self.is_nudged.get() {
                 return told;
             }
-            limit = limit.without(began);
+            (limit, is_first) = (without(limit, began), false);
         }
     }
 
     /// Waits in the kernel, while no member is polled.
-    fn sleep_once(&self, limit: KernelTimeout) -> c_int {
+    fn sleep_once(&self, limit: Timeout, is_first: bool) -> c_int {
         unlinked_calls::falls_asleep(self.set);
         member_polling::stop_polling(self.slot);
         detach::settle();
@@ -438,12 +444,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
             (told, was_short) = wake_latency::timed_sleep(|| {
                 let mut limit = limit;
                 if unread::flush_unless_polled() {
-                    if limit == KernelTimeout::AsRequested {
-                        let told = sleep(KernelTimeout::Short);
+                    if is_first {
+                        let told = sleep(limit.at_most(SHORT));
                         if told != 0 || self.is_nudged.get() {
                             return told;
                         }
-                        limit = KernelTimeout::RestAfter(SHORT_MS as u64);
+                        limit = limit.after(SHORT);
                     }
                     unread::flush_all();
                 }
@@ -462,9 +468,14 @@ impl<N: Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int> Call<'_, N> {
     }
 }
 
+/// What is left of a time of which some is gone, since then in milliseconds.
+fn without(limit: Timeout, began: u64) -> Timeout {
+    limit.after(clock::milliseconds().saturating_sub(began).saturating_mul(MILLISECOND))
+}
+
 /// What the kernel shows of a member.
 fn kernels(link: Link, events: u32) -> u32 {
-    let wanted = PollFlags::from_bits_retain((events & !PRIVATE) as u16);
+    let wanted = PollFlags::from_bits_retain((events & !FLAGS) as u16);
     u32::from(kernel_socket::events(fd_of(link), wanted, 0).bits())
 }
 
@@ -489,7 +500,7 @@ pub(super) fn wait(
     events: *mut libc::epoll_event,
     most: c_int,
     wait: Timeout,
-    native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
+    native: impl Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int,
 ) -> c_int {
     broker_dispatch::poll();
     unread::reclaim_abandoned();
@@ -506,7 +517,7 @@ pub(super) fn wait(
     };
     let entry = DESCRIPTORS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
-    let mut limit = KernelTimeout::AsRequested;
+    let mut limit = wait;
     let slot = loop {
         if let Some(slot) = EpollSlot::of(id).or_else(|| slot_or_sleep(id, wait)) {
             break slot;
@@ -521,7 +532,7 @@ pub(super) fn wait(
         if told != 0 || !is_nudged.take() {
             return told;
         }
-        limit = limit.without(began);
+        limit = without(limit, began);
     };
     if events.is_null() || most <= 0 {
         leave_to_kernel(set);
@@ -530,7 +541,9 @@ pub(super) fn wait(
     }
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
     let call = Call { set: id, slot, events, most: most as usize, native, found, is_nudged };
-    let Timeout::AtMost(most) = wait else { return call.ask_once() };
+    if wait == Timeout::Zero {
+        return call.ask_once();
+    }
     member_polling::resume_polling(slot, READABLE);
     if call.has_news() {
         let told = call.ask();
@@ -539,7 +552,7 @@ pub(super) fn wait(
         }
     }
     let told =
-        if slot.is_worth_looking() { call.look_for_a_moment(most) } else { call.ask_first() };
+        if slot.is_worth_looking() { call.look_for_a_moment(wait) } else { call.ask_first() };
     if told != 0 {
         return told;
     }

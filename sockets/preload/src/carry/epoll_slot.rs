@@ -48,7 +48,7 @@ static USED: AtomicU64 = AtomicU64::new(0);
 
 /// What came of looking for a moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PollOutcome {
+pub(crate) enum PollOutcome {
     /// Something was found.
     Well,
     /// It was not looked, and something would have been found: so it is worth another look. What

@@ -507,6 +507,12 @@ pub(super) fn forget(fd: c_int, link: Link) -> bool {
     is_ours
 }
 
+/// A descriptor is for this link.
+pub(super) fn is_of(fd: c_int, link: Link) -> bool {
+    let ours = u64::from(link.index) + 1;
+    word_of(fd).is_some_and(|word| word.load(Ordering::Acquire) == ours)
+}
+
 /// One more than the highest index that a link ever had.
 pub(super) fn end() -> u32 {
     END.load(Ordering::Acquire)
@@ -526,14 +532,12 @@ pub(super) fn hold(index: u32) -> Option<Link> {
 
 /// A descriptor that is for a link, held.
 pub(super) fn fd_of(link: Link) -> Option<c_int> {
-    let ours = u64::from(link.index) + 1;
-    let is_its = |fd: c_int| word_of(fd).is_some_and(|word| word.load(Ordering::Acquire) == ours);
     let first = link.get(Word::Fd) as c_int;
-    if is_its(first) {
+    if is_of(first, link) {
         return Some(first);
     }
     // It has duplicates, and was offered by one that is no more.
-    (0..crate::table::DESCRIPTORS.end()).find(|fd| is_its(*fd))
+    (0..crate::table::DESCRIPTORS.end()).find(|fd| is_of(*fd, link))
 }
 
 /// The link of a tag is held, by a descriptor or a call.

@@ -12,6 +12,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Kind, Member, Why};
+use omniverb_connection::readiness::Interest;
 
 use omniverb_formats::Direction;
 
@@ -20,10 +21,6 @@ use super::links::{Link, Memory, Word};
 use super::{epoll_wakeup, receive_queue};
 use crate::fork_refcount;
 use crate::table::{DESCRIPTORS, MEMBERS};
-
-/// What only the kernel keeps count of: who was told, and that others are not.
-pub(super) const NOT_OURS: u32 =
-    (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
 /// How often a link is put where its socket is, which others change at the same time.
 const TRIES: u32 = 8;
@@ -136,7 +133,7 @@ pub(super) fn may_be_member(member: &Member) -> Result<(), NotJoinable> {
     MEMBERS.of_fd(member.fd, member.id, |other| {
         is_alone &= other.set == member.set || !is_open(other.set);
     });
-    if !is_known || !is_alone || member.events & NOT_OURS != 0 {
+    if !is_known || !is_alone || !Interest(member.events).is_level_or_edge() {
         return Err(NotJoinable::Forever);
     }
     let is_ours = set.is_some_and(|(fd, set)| fork_refcount::is_unshared(fd, set, None));

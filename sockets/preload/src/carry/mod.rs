@@ -16,8 +16,8 @@
 //! * **Waiting.** [`adaptive_spin`], [`spin_budget`], [`wake_latency`], [`yield_cpu`] and
 //!   [`cpu_contention`] decide how long a call polls before it sleeps; [`reader_polling`] tells the
 //!   peer that it polls.
-//! * **Readiness.** [`poll_select`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
-//!   [`member_polling`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`]; [`timeouts`] of all.
+//! * **Readiness.** [`polled_links`]; [`epoll`] with [`members`], [`epoll_slot`], [`maybe_ready`],
+//!   [`member_polling`], [`ring_events`], [`epoll_wakeup`], [`link_bitmap`].
 //! * **The kernel's socket.** [`kernel_socket`] asks it, [`kernel_check`] now and then,
 //!   [`connection_watch`] for all links by one call; [`receive_queue`] compares its bytes with the
 //!   ring's, [`tcp_inq`] tells how many are unread.
@@ -51,7 +51,7 @@ mod maybe_ready;
 mod member_polling;
 mod members;
 mod offers;
-mod poll_select;
+mod polled_links;
 mod reader_polling;
 mod reattach;
 mod receive;
@@ -64,7 +64,6 @@ mod send_source;
 pub(crate) mod spin_budget;
 mod suspend;
 mod tcp_inq;
-mod timeouts;
 mod try_guard;
 mod unread;
 mod unread_links;
@@ -75,6 +74,7 @@ mod yield_cpu;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{Ordering, fence};
 
+pub(crate) use epoll::MOVES;
 pub(crate) use fork::{
     OwnDescriptors, after_fork, before_clone, before_fork, before_spawn, before_unseen_fork,
     before_vfork,
@@ -83,11 +83,12 @@ use links::Word;
 use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
+use omniverb_connection::readiness::Timeout;
+pub(crate) use polled_links::{PolledLinks, prepare as prepare_poll};
 pub(crate) use route_lookup::Route;
 use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{File, SendfileRequest};
 pub(crate) use tcp_inq::{left_behind, set_inq};
-pub(crate) use timeouts::{KernelPoll, KernelTimeout, Timeout};
 
 use crate::count_slots::{self, Release};
 use crate::iovecs::Parts;
@@ -254,39 +255,6 @@ pub(crate) fn may_wait(fd: c_int) {
     }
 }
 
-/// `poll` and the like.
-///
-/// # Safety
-/// So many structures are there.
-#[inline(always)]
-pub(crate) unsafe fn poll(
-    all: *mut libc::pollfd,
-    count: u64,
-    wait: impl FnOnce() -> Timeout,
-    native: impl Fn(KernelPoll) -> c_int,
-) -> c_int {
-    if !links::is_on() {
-        return native(KernelPoll::Blocking);
-    }
-    // SAFETY: as the caller says.
-    unsafe { poll_select::poll(all, count, wait(), native) }
-}
-
-/// `select` and the like.
-#[inline(always)]
-pub(crate) fn select(
-    end: c_int,
-    sets: [*mut libc::fd_set; 3],
-    wait: impl FnOnce() -> Timeout,
-    native: impl Fn(KernelPoll) -> c_int,
-) -> c_int {
-    if !links::is_on() {
-        return native(KernelPoll::Blocking);
-    }
-    let [read, write, except] = sets;
-    poll_select::select(&poll_select::Sets { end, read, write, except }, wait(), native)
-}
-
 /// The kernel alone has to do with a socket from now on.
 #[inline]
 pub(crate) fn leave(fd: c_int) {
@@ -349,13 +317,13 @@ pub(crate) fn wait_in_set(
     set: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
-    wait: impl FnOnce() -> Timeout,
-    native: impl Fn(*mut libc::epoll_event, c_int, KernelTimeout) -> c_int,
+    timeout: Timeout,
+    native: impl Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int,
 ) -> c_int {
     if !links::is_on() || !memory_owner::is_this_process() {
-        return native(events, most, KernelTimeout::AsRequested);
+        return native(events, most, timeout);
     }
-    epoll::wait(set, events, most, wait(), native)
+    epoll::wait(set, events, most, timeout, native)
 }
 
 /// With all of them.

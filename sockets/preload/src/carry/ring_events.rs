@@ -2,19 +2,17 @@
 
 use core::ffi::c_int;
 
+use omniverb_connection::readiness::interest::{EDGE, FLAGS};
+
 use super::epoll_slot::EpollSlot;
 use super::links::{Flag, Link, Word};
-use super::members::NOT_OURS;
 use super::receive_queue;
 use crate::clock;
 
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-pub(super) const EDGE: u32 = libc::EPOLLET as u32;
-/// Bits that are no events.
-pub(super) const PRIVATE: u32 = EDGE | NOT_OURS;
 /// Of these what the ring says, and whether the connection ends ([`super::connection_watch`]), is
 /// all.
-pub(super) const OURS: u32 = READABLE | PRIVATE | ENDING;
+pub(super) const OURS: u32 = READABLE | FLAGS | ENDING;
 pub(super) const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// So many looks in vain at a member, one after another, are made without a pause; and the longest

@@ -4,8 +4,9 @@
 use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Member;
+use omniverb_connection::readiness::Interest;
+use omniverb_connection::readiness::interest::ONE_SHOT;
 
-use super::epoll_members::{EDGE, ONE_SHOT};
 use super::epoll_sets;
 use super::state::State;
 use crate::errno::keeping_errno;
@@ -18,7 +19,7 @@ impl State {
     pub(super) fn joins_sets(&mut self, fd: c_int) -> bool {
         let (id, mut is_well) = (table::look(fd).id(), true);
         memberships(fd, id, |member| {
-            if member.events & ONE_SHOT != 0 {
+            if Interest(member.events).is_one_shot() {
                 epoll_sets::has_one_shot();
             }
             is_well &= self.sets.find_or_add(member.set).is_some();
@@ -64,7 +65,7 @@ impl State {
                 }
             });
             let Some(member) = found else { continue };
-            if member.events & EDGE == 0 || !self.listeners.was_told(place, set) {
+            if !Interest(member.events).is_edge() || !self.listeners.was_told(place, set) {
                 with(self, place, member);
             }
         }
@@ -91,7 +92,7 @@ impl State {
             state.listeners.tells(place, id);
             events[count] = libc::epoll_event { events: libc::EPOLLIN as u32, u64: member.data };
             count += 1;
-            if member.events & ONE_SHOT != 0 {
+            if Interest(member.events).is_one_shot() {
                 disarm(set, member);
             }
         });
@@ -116,7 +117,8 @@ impl State {
             let Some((fd, id)) = self.listeners.known_at(place) else { continue };
             let mut found = None;
             memberships(fd, id, |member| {
-                if member.set == set && member.data == data && member.events & ONE_SHOT != 0 {
+                if member.set == set && member.data == data && Interest(member.events).is_one_shot()
+                {
                     found = Some(member);
                 }
             });

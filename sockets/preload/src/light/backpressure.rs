@@ -8,10 +8,12 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use omniverb_connection::readiness::Deadline;
+
 use super::descriptors::Token;
 use super::lanes::{self, Soon};
 use super::state::{State, with};
-use super::waiting::Waits;
+use super::waiting::is_over;
 use crate::carry::spin_budget::SpinBudget;
 use crate::clock;
 use crate::iovecs::Parts;
@@ -35,7 +37,7 @@ pub(super) struct Waited(Option<(SpinBudget, Option<u64>)>);
 pub(super) fn send_when_read(
     token: Token,
     (parts, from): (&Parts<'_>, usize),
-    (limit, waited): (Waits, &mut Waited),
+    (limit, waited): (Deadline, &mut Waited),
     about_to_wait: impl Fn(),
     by_state: impl Fn(&mut State) -> (Option<Result<usize, c_int>>, bool),
 ) -> Option<Result<usize, c_int>> {
@@ -74,7 +76,7 @@ pub(super) fn send_when_read(
             budget.renew(PAUSE);
         }
         let since = *since.get_or_insert_with(clock::now);
-        if budget.is_over() || limit.is_over() {
+        if budget.is_over() || is_over(limit) {
             if clock::is_over(since, PAUSE) {
                 WAS_IN_VAIN.store(true, Ordering::Relaxed);
             }

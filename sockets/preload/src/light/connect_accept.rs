@@ -16,6 +16,7 @@ use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Endpoints, Frame, Naming};
+use omniverb_connection::readiness::Deadline;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
@@ -31,7 +32,7 @@ use super::listener_notices;
 use super::slot_options::{self, SocketOptions};
 use super::socket_addresses::{self, Family};
 use super::state::{State, with};
-use super::waiting::{Waits, until};
+use super::waiting::{deadline_after, is_over, until};
 use crate::carry::broker::connection;
 use crate::clock;
 use crate::errno::{errno, fails, keeping_errno};
@@ -504,10 +505,10 @@ pub(crate) unsafe fn accept(
     let how = unsafe { next_fcntl(fd, libc::F_GETFL, 0) };
     let known = with(|state| state.listeners.of(fd).map(|one| one.inherited.times[0]));
     let waits = match how & libc::O_NONBLOCK {
-        0 => Waits::until(known.flatten().unwrap_or(0)),
-        _ => Waits::Never,
+        0 => deadline_after(known.flatten().unwrap_or(0)),
+        _ => Deadline::Never,
     };
-    let mut sleeps = Waits::Never;
+    let mut sleeps = Deadline::Never;
     loop {
         let outcome = until(sleeps, Some(fd), Awaits::Frames, |state| {
             let taken = state.take_pending(fd, flags);
@@ -526,14 +527,14 @@ pub(crate) unsafe fn accept(
             }
             Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
             // The kernel says that there is none.
-            _ if waits == Waits::Never => native(),
+            _ if waits == Deadline::Never => native(),
             _ if is_readable(fd) => match by_kernel(fd, &native) {
                 Some(new) => new,
                 // Another thread was quicker.
                 None => continue,
             },
             // As the kernel, which has the descriptor before it sleeps.
-            _ if sleeps == Waits::Never => match new_descriptor(libc::SOCK_CLOEXEC) {
+            _ if sleeps == Deadline::Never => match new_descriptor(libc::SOCK_CLOEXEC) {
                 Ok(new) => {
                     discard(new);
                     sleeps = waits;
@@ -542,7 +543,7 @@ pub(crate) unsafe fn accept(
                 Err(error) => fails(error),
             },
             // Or a handler has interrupted who has the lock.
-            _ if waits.is_over() || with(|_| ()).is_none() => fails(libc::EAGAIN),
+            _ if is_over(waits) || with(|_| ()).is_none() => fails(libc::EAGAIN),
             // Another process was quicker.
             _ => continue,
         };

@@ -3,40 +3,21 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use omniverb_connection::light::slot::{ERR, HUP};
+use omniverb_connection::descriptors::Kind;
+use omniverb_connection::readiness::Deadline;
+use omniverb_connection::readiness::interest::{Interest, Next};
 
 use super::descriptors::{self, Token};
 use super::lane_assignment::Awaits;
 use super::state::{State, with};
-use super::waiting::{Waits, look, sleep};
+use super::waiting::{is_over, look, sleep};
 use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
 use crate::next_functions::next_epoll_wait;
 use crate::table;
-use omniverb_connection::descriptors::Kind;
-
-const ALWAYS: u32 = ERR | HUP;
-pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-pub(super) const EDGE: u32 = libc::EPOLLET as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// What may be asked for together with that.
-const EXCLUSIVELY: u32 = EXCLUSIVE
-    | EDGE
-    | ALWAYS
-    | libc::EPOLLIN as u32
-    | libc::EPOLLOUT as u32
-    | libc::EPOLLWAKEUP as u32;
-/// What is no event.
-pub(super) const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
-}
-
-/// The kernel's rules: who is woken alone is so from the start.
-fn may_be_exclusive(operation: c_int, events: u32) -> bool {
-    let is_new = operation == libc::EPOLL_CTL_ADD && events & !EXCLUSIVELY == 0;
-    events & EXCLUSIVE == 0 || is_new
 }
 
 /// `epoll_ctl` with a light connection.
@@ -58,9 +39,8 @@ pub(super) unsafe fn change(
     }
     // SAFETY: the program's event, which the kernel would read as well.
     let event = needs_event.then(|| unsafe { event.read_unaligned() });
-    if operation != libc::EPOLL_CTL_DEL
-        && event.is_some_and(|event| !may_be_exclusive(operation, event.events))
-    {
+    let asked = Interest(event.map_or(0, |event| event.events));
+    if !asked.may_be_added() || operation != libc::EPOLL_CTL_ADD && asked.is_exclusive() {
         return answer(Some(Err(libc::EINVAL)));
     }
     let outcome = with(|state| {
@@ -74,7 +54,7 @@ pub(super) unsafe fn change(
             libc::EPOLL_CTL_ADD if state.slots.at(at).set != 0 => return Err(libc::ENOSPC),
             libc::EPOLL_CTL_ADD => {}
             libc::EPOLL_CTL_MOD if is_member => {
-                if state.slots.at(at).events & EXCLUSIVE != 0 {
+                if Interest(state.slots.at(at).events).is_exclusive() {
                     return Err(libc::EINVAL);
                 }
             }
@@ -150,22 +130,21 @@ impl State {
             let at = self.sets.at(place).ready.first();
             let set = self.sets.at(place);
             self.slots.remove_ready(&mut set.ready, at);
-            let slot = self.slots.at(at);
-            if slot.events & !FLAGS == 0 && slot.events & ONE_SHOT != 0 {
+            let interest = Interest(self.slots.at(at).events);
+            if interest.is_disarmed() {
                 continue;
             }
-            let asked = slot.events | ALWAYS;
-            let ready = self.readiness(at) & asked & !FLAGS;
-            let (set, slot) = (self.sets.at(place), self.slots.at(at));
+            let ready = interest.of(self.readiness(at));
             if ready == 0 {
                 continue;
             }
+            let (set, slot) = (self.sets.at(place), self.slots.at(at));
             events[count] = libc::epoll_event { events: ready, u64: slot.data };
             count += 1;
-            if slot.events & ONE_SHOT != 0 {
-                slot.events = ONE_SHOT;
-            } else if slot.events & EDGE == 0 {
-                self.slots.push_ready(&mut set.ready, at);
+            match interest.next() {
+                Next::Disarmed(next) => slot.events = next.0,
+                Next::Again => self.slots.push_ready(&mut set.ready, at),
+                Next::OnNews => {}
             }
         }
         count
@@ -173,12 +152,8 @@ impl State {
 
     /// A member may have something that its set is told of.
     pub(super) fn is_told_of(&mut self, at: u32) -> bool {
-        let slot = self.slots.at(at);
-        if slot.events & !FLAGS == 0 && slot.events & ONE_SHOT != 0 {
-            return false;
-        }
-        let asked = slot.events | ALWAYS;
-        self.readiness(at) & asked & !FLAGS != 0
+        let interest = Interest(self.slots.at(at).events);
+        !interest.is_disarmed() && interest.of(self.readiness(at)) != 0
     }
 }
 
@@ -188,7 +163,7 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 pub(super) fn wait(
     set: c_int,
     events: &mut [libc::epoll_event],
-    waits: Waits,
+    deadline: Deadline,
     mask: *const libc::sigset_t,
 ) -> Result<c_int, c_int> {
     let id = table::look(set).id();
@@ -212,11 +187,11 @@ pub(super) fn wait(
             count = ours.unwrap_or(0);
         }
         let has_members = with(|state| state.sets.find(id).is_some()).unwrap_or(false);
-        if count == 0 && waits != Waits::Never && has_members {
+        if count == 0 && deadline != Deadline::Never && has_members {
             count = look(|state| Some(state.collect((set, id), events)).filter(|count| *count > 0))
                 .unwrap_or(0);
         }
-        if count > 0 || waits == Waits::Never {
+        if count > 0 || deadline == Deadline::Never {
             return Ok(count as c_int);
         }
         let sleeper = sleepers::enter(Awaits::Members(id));
@@ -229,8 +204,8 @@ pub(super) fn wait(
             return Ok(count.unwrap_or(0) as c_int);
         }
         let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
-        sleep(sleeper, &mut all, waits, mask)?;
-        if waits.is_over() {
+        sleep(sleeper, &mut all, deadline, mask)?;
+        if is_over(deadline) {
             let count = with(|state| state.collect((set, id), events)).unwrap_or(0);
             return besides((set, id), events, count).map(|count| count as c_int);
         }

@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 const FEW: usize = 64;
 
 /// Calls with a list of so many, unless there is no memory for it.
-pub(super) fn with_list(count: usize, act: impl FnOnce(&mut [libc::pollfd])) {
+pub(crate) fn with_list(count: usize, act: impl FnOnce(&mut [libc::pollfd])) {
     let empty = libc::pollfd { fd: -1, events: 0, revents: 0 };
     if count <= FEW {
         return act(&mut [empty; FEW][..count]);

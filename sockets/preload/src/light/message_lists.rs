@@ -5,10 +5,13 @@
 
 use core::ffi::c_int;
 
+use omniverb_connection::readiness::Deadline;
+
 use super::descriptors::Token;
 use super::sleepers::now;
-use super::waiting::Waits;
+use super::waiting::is_over;
 use super::{msg_trunc, token_of};
+use crate::clock;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 use crate::iovecs::IOV_MAX;
 
@@ -130,7 +133,10 @@ pub(crate) unsafe fn receive_many(
 ) -> Option<c_int> {
     token_of(fd)?;
     // SAFETY: as the caller says.
-    let Some(waits) = (unsafe { Waits::of(timeout) }) else { return Some(fails(libc::EINVAL)) };
+    let Some(asked) = (unsafe { clock::timeout_of(timeout) }) else {
+        return Some(fails(libc::EINVAL));
+    };
+    let waits = asked.deadline(now());
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);
     let one = |message: *mut libc::msghdr| {
         let got = each(message, more.get());
@@ -139,8 +145,8 @@ pub(crate) unsafe fn receive_many(
         }
         got
     };
-    let got = several(messages, count, one, |_| timeout.is_null() || !waits.is_over());
-    if let Waits::Until(Some(until)) = waits {
+    let got = several(messages, count, one, |_| timeout.is_null() || !is_over(waits));
+    if let Deadline::Until(Some(until)) = waits {
         let left = until.saturating_sub(now());
         // SAFETY: as the caller says; the kernel says there what is left.
         unsafe {

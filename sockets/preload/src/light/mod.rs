@@ -65,15 +65,17 @@ use core::ffi::{CStr, c_int, c_void};
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::slot::Flag;
+use omniverb_connection::readiness::Timeout;
 use omniverb_connection::time_budget::TimeBudget;
 use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
 pub(crate) use descriptors::Token;
+pub(crate) use memory::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
-pub(crate) use polling::Selected;
+pub(crate) use polling::PolledConnections;
+pub(crate) use sleepers::{DOORBELLS, now};
 use state::with;
-pub(crate) use waiting::Waits;
 
 use crate::errno::{fails, keeping_errno};
 use crate::iovecs::Parts;
@@ -123,6 +125,12 @@ pub(crate) fn count() -> (u64, u64) {
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     enabled::is_on()
+}
+
+/// There may be some, and they are this process's.
+#[inline(always)]
+pub(crate) fn is_here() -> bool {
+    enabled::is_on() && memory_owner::is_this_process()
 }
 
 pub(crate) use enabled::is_begun;
@@ -357,40 +365,6 @@ pub(crate) fn listens(fd: c_int) {
     }
 }
 
-/// `poll`, if some of these are light. `waits` is asked then only.
-///
-/// # Safety
-/// So many are there.
-pub(crate) unsafe fn poll(
-    all: *mut libc::pollfd,
-    count: u64,
-    waits: impl FnOnce() -> Option<Waits>,
-    mask: *const libc::sigset_t,
-) -> Option<c_int> {
-    if !is_on() || !memory_owner::is_this_process() || all.is_null() || count == 0 {
-        return None;
-    }
-    // SAFETY: as the caller says.
-    let all = unsafe { core::slice::from_raw_parts_mut(all, usize::try_from(count).ok()?) };
-    if !polling::concerns(all) {
-        return None;
-    }
-    Some(said(polling::poll(all, waits()?, mask)))
-}
-
-/// `select`, if some of these are light.
-pub(crate) fn select(
-    selected: &Selected,
-    waits: impl FnOnce() -> Option<Waits>,
-    mask: *const libc::sigset_t,
-) -> Option<c_int> {
-    let is_here = is_on() && memory_owner::is_this_process() && selected.concerns();
-    if !is_here {
-        return None;
-    }
-    Some(said(selected.select(waits()?, mask)))
-}
-
 fn said(outcome: Result<c_int, c_int>) -> c_int {
     outcome.unwrap_or_else(fails)
 }
@@ -441,20 +415,16 @@ pub(crate) unsafe fn wait_in_set(
     set: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
-    waits: impl FnOnce() -> Option<Waits>,
+    timeout: Timeout,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_on()
-        || !memory_owner::is_this_process()
-        || events.is_null()
-        || !epoll_members::concerns(set)
-    {
+    if !is_here() || events.is_null() || !epoll_members::concerns(set) {
         return None;
     }
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
     // SAFETY: as the caller says.
     let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
-    Some(said(epoll_members::wait(set, events, waits()?, mask)))
+    Some(said(epoll_members::wait(set, events, timeout.deadline(now()), mask)))
 }
 
 /// `sendfile` to a light connection.

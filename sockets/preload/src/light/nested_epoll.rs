@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 
 use omniverb_connection::descriptors::Kind;
+use omniverb_connection::readiness::interest::{Interest, Next};
 
-use super::epoll_members::{EDGE, FLAGS, ONE_SHOT};
 use super::epoll_sets::Within;
 use super::state::{State, with};
 use crate::table;
@@ -97,18 +97,19 @@ impl State {
         }
         let mut count = 0;
         for (inner, one) in self.inner_of(id).into_iter().flatten() {
-            let is_asked = one.events & !FLAGS & IN != 0;
+            let interest = Interest(one.events);
+            let is_asked = interest.of(IN) != 0;
             if count == events.len() || !is_asked || !self.has_ready(inner) {
                 continue;
             }
             let Some(place) = self.sets.find(inner) else { continue };
-            if !self.sets.tells(place, id) && one.events & EDGE != 0 {
+            if !self.sets.tells(place, id) && interest.is_edge() {
                 continue;
             }
             events[count] = libc::epoll_event { events: IN, u64: one.data };
             count += 1;
-            if one.events & ONE_SHOT != 0 {
-                self.sets.nest(place, Within { events: ONE_SHOT, ..one });
+            if let Next::Disarmed(next) = interest.next() {
+                self.sets.nest(place, Within { events: next.0, ..one });
             }
         }
         count

@@ -22,6 +22,8 @@ use crate::next_functions::next_ppoll;
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
 const MOST: usize = 64;
+/// Entries of a list that a sleeper needs for itself, at its end.
+pub(crate) const DOORBELLS: usize = 2;
 /// What rings in the set that is no channel.
 const BROKER: u64 = u64::MAX;
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -172,7 +174,7 @@ impl Sleeper {
         if own_bell.is_none() || set.is_none() {
             left = Some(left.unwrap_or(MILLISECOND).min(MILLISECOND));
         }
-        let places = all.len() - 2;
+        let places = all.len() - DOORBELLS;
         for (place, bell) in all[places..].iter_mut().zip([own_bell, set]) {
             let fd = bell.map_or(-1, |bell| bell.as_raw_fd());
             *place = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -209,7 +211,7 @@ impl Sleeper {
 }
 
 /// The monotonic clock, in nanoseconds.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * NANOSECONDS + time.tv_nsec as u64
 }

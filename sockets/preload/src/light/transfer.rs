@@ -6,6 +6,7 @@ use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag};
+use omniverb_connection::readiness::Deadline;
 
 use super::backpressure::{Waited, send_when_read};
 use super::broker;
@@ -15,7 +16,7 @@ use super::known_options::is_any_least;
 use super::lane_assignment::Awaits;
 use super::lanes::{self, Takes};
 use super::state::{State, with};
-use super::waiting::{Waits, until};
+use super::waiting::{deadline_after, is_over, until};
 use crate::carry::broker as mail;
 use crate::errno;
 use crate::iovecs::Parts;
@@ -45,13 +46,13 @@ fn fails(error: c_int) -> isize {
 }
 
 /// How long a call may wait.
-fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
+fn waits(token: Token, flags: c_int, which: usize) -> Option<Deadline> {
     with(|state| {
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
         Some(match slot.has(Flag::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
-            true => Waits::Never,
-            false => Waits::until(slot.times[which]),
+            true => Deadline::Never,
+            false => deadline_after(slot.times[which]),
         })
     })
     .flatten()
@@ -97,10 +98,11 @@ fn send_in_steps(
             Some(Some(step)) => Ok(step),
             None => Err(libc::EAGAIN),
             Some(None) => {
-                let limit = times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Waits::Never);
+                let limit =
+                    times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Deadline::Never);
                 times = Some(limit);
                 let mut found = None;
-                if limit != Waits::Never {
+                if limit != Deadline::Never {
                     let waits = (limit, &mut waited);
                     let by_state = |state: &mut State| {
                         let sent = state.send(token, &parts, (sent, IfFull::Stays));
@@ -132,7 +134,7 @@ fn send_in_steps(
             // Others are not kept from what they do by one that sends much.
             sent += lanes::send(token, &parts, sent);
         }
-        let is_late = times.is_some_and(|limit| limit != Waits::Never && limit.is_over());
+        let is_late = times.is_some_and(|limit| limit != Deadline::Never && is_over(limit));
         if sent >= parts.total() || is_late && sent > 0 {
             return sent as isize;
         }
@@ -381,7 +383,7 @@ fn receive_in_steps(
     }
     let mut times = None;
     loop {
-        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Waits::Never);
+        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Deadline::Never);
         times = Some(limit);
         let attempt = |state: &mut State| {
             let is_short = |state: &mut State| {
@@ -389,7 +391,7 @@ fn receive_in_steps(
                     .slot(token)
                     .is_some_and(|at| state.queued(at) < target && !state.has_no_more(at))
             };
-            if wants_more && peeks && limit != Waits::Never && is_short(state) {
+            if wants_more && peeks && limit != Deadline::Never && is_short(state) {
                 return None;
             }
             state.receive(token, &parts, (got, takes))
@@ -398,8 +400,8 @@ fn receive_in_steps(
             Ok(Ok(0)) => return got as isize,
             Ok(Ok(bytes)) => got += bytes,
             // What there is by then.
-            Err(libc::EAGAIN) if peeks && wants_more && limit != Waits::Never => {
-                times = Some(Waits::Never);
+            Err(libc::EAGAIN) if peeks && wants_more && limit != Deadline::Never => {
+                times = Some(Deadline::Never);
                 continue;
             }
             Ok(Err(error)) | Err(error) if got == 0 => return fails(error),

@@ -3,6 +3,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_connection::readiness::Deadline;
+
 use super::lane_assignment::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
@@ -17,77 +19,23 @@ const SPINS: u32 = 16;
 /// So many waits are left out at most behind one that was in vain.
 const SKIP_MAX: u64 = 127;
 const MILLISECOND: u64 = 1_000_000;
-const SECOND: i64 = 1_000_000_000;
 
 /// Looks in a row that were in vain, and waits that do not look for that.
 static VAIN: AtomicU64 = AtomicU64::new(0);
 static SKIP: AtomicU64 = AtomicU64::new(0);
 
-/// How long a call may wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// It does not.
-    Never,
-    /// Until the monotonic clock shows this; `None`: for as long as it takes.
-    Until(Option<u64>),
+/// Until when a call waits that is told of in milliseconds; 0: for as long as it takes.
+pub(crate) fn deadline_after(milliseconds: u32) -> Deadline {
+    let limit = (milliseconds != 0).then(|| now() + u64::from(milliseconds) * MILLISECOND);
+    Deadline::Until(limit)
 }
 
-impl Waits {
-    /// So many milliseconds; 0: for as long as it takes.
-    pub(crate) fn until(milliseconds: u32) -> Self {
-        let limit = (milliseconds != 0).then(|| now() + u64::from(milliseconds) * MILLISECOND);
-        Self::Until(limit)
-    }
-
-    /// As `poll` says it.
-    pub(crate) fn of_milliseconds(timeout: c_int) -> Self {
-        match u32::try_from(timeout) {
-            Ok(0) => Self::Never,
-            Ok(some) => Self::until(some),
-            Err(_) => Self::Until(None),
-        }
-    }
-
-    /// As `ppoll` says it; `None`: that is no time, as the kernel will say.
-    ///
-    /// # Safety
-    /// The limit is there, or null.
-    pub(crate) unsafe fn of(limit: *const libc::timespec) -> Option<Self> {
-        if limit.is_null() {
-            return Some(Self::Until(None));
-        }
-        // SAFETY: as the caller says.
-        let limit = unsafe { *limit };
-        Self::within(limit.tv_sec, limit.tv_nsec).filter(|_| limit.tv_nsec < SECOND)
-    }
-
-    /// The same as `select` says it, for which more microseconds are some seconds.
-    ///
-    /// # Safety
-    /// The limit is there, or null.
-    pub(crate) unsafe fn of_time(limit: *const libc::timeval) -> Option<Self> {
-        if limit.is_null() {
-            return Some(Self::Until(None));
-        }
-        // SAFETY: as the caller says.
-        let limit = unsafe { *limit };
-        Self::within(limit.tv_sec, limit.tv_usec.saturating_mul(1000))
-    }
-
-    fn within(seconds: i64, nanoseconds: i64) -> Option<Self> {
-        let is_one = seconds >= 0 && nanoseconds >= 0;
-        let all = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
-        is_one.then(|| match all.unsigned_abs() {
-            0 => Self::Never,
-            some => Self::Until(Some(now().saturating_add(some))),
-        })
-    }
-
-    pub(super) fn is_over(self) -> bool {
-        match self {
-            Self::Never => true,
-            Self::Until(limit) => limit.is_some_and(|limit| now() >= limit),
-        }
+/// The call waits no more.
+pub(super) fn is_over(deadline: Deadline) -> bool {
+    match deadline {
+        Deadline::Never => true,
+        Deadline::Until(None) => false,
+        Deadline::Until(Some(_)) => deadline.is_over(now()),
     }
 }
 
@@ -134,16 +82,12 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
 pub(super) fn sleep(
     sleeper: Sleeper,
     all: &mut [libc::pollfd],
-    waits: Waits,
+    deadline: Deadline,
     mask: *const libc::sigset_t,
 ) -> Result<(), c_int> {
     let (has_more, wakes_at) =
         with(|state| (state.has_frames(), state.wakes_at())).unwrap_or_default();
-    let limit = match waits {
-        _ if has_more => Some(0),
-        Waits::Until(limit) => limit.min(wakes_at).or(limit).or(wakes_at),
-        Waits::Never => None,
-    };
+    let limit = if has_more { Some(0) } else { deadline.or_earlier(wakes_at) };
     let woken = sleeper.sleep(all, limit, mask);
     let error = errno();
     sleeper.leave();
@@ -156,7 +100,7 @@ pub(super) fn sleep(
 /// # Errors
 /// errno: `EAGAIN` if there is no time; `EINTR`; as of `poll`.
 pub(super) fn until<R>(
-    waits: Waits,
+    deadline: Deadline,
     fd: Option<c_int>,
     awaits: Awaits<'_>,
     mut attempt: impl FnMut(&mut State) -> Option<R>,
@@ -170,7 +114,7 @@ pub(super) fn until<R>(
     if let Some(outcome) = with(&mut both).ok_or(libc::EAGAIN)? {
         return Ok(outcome);
     }
-    if waits == Waits::Never {
+    if deadline == Deadline::Never {
         return Err(libc::EAGAIN);
     }
     loop {
@@ -184,12 +128,12 @@ pub(super) fn until<R>(
         }
         let fd = fd.unwrap_or(-1);
         let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
-        let slept = sleep(sleeper, &mut all, waits, core::ptr::null());
+        let slept = sleep(sleeper, &mut all, deadline, core::ptr::null());
         if let Some(outcome) = with(&mut both).flatten() {
             return Ok(outcome);
         }
         slept?;
-        if all[0].revents != 0 || waits.is_over() {
+        if all[0].revents != 0 || is_over(deadline) {
             return Err(libc::EAGAIN);
         }
     }

@@ -1,0 +1,15 @@
+//! Decides what calls that wait for several descriptors ask for and answer, without any I/O.
+//!
+//! * [`timeout`]: how long such a call waits, and what is left of that.
+//! * [`select_sets`]: `select` as a list for `poll`, and back.
+//! * [`poll_events`]: what `poll` says of a descriptor.
+//! * [`interest`]: what an epoll set is told of a member: level, edge, one-shot.
+
+pub mod interest;
+pub mod poll_events;
+pub mod select_sets;
+pub mod timeout;
+
+pub use interest::Interest;
+pub use select_sets::FdSets;
+pub use timeout::{Deadline, Timeout};

@@ -1,0 +1,254 @@
+//! Finds what links have for a call that waits for several descriptors (`poll`, `select`).
+//!
+//! What the kernel cannot see of a carried socket are bytes in its ring, and an error that is ours
+//! to tell. Before the kernel sleeps no ring is polled any more, so that bytes that come wake. The
+//! links are held as long as the call lasts: their descriptors may be for others by then.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+
+use libc::pollfd;
+use omniverb_connection::readiness::Timeout;
+use omniverb_connection::readiness::poll_events::{ENDING, IN, READABLE, of_ring};
+
+use super::epoll_slot::PollOutcome;
+use super::links::{self, Flag, Link, Word};
+use super::offers::{self, Found};
+use super::reader_polling::Unread;
+use super::{
+    broker_dispatch, epoll, kernel_check, kernel_socket, reader_polling, receive_queue, unread,
+    wake_latency,
+};
+use crate::transport::Transport;
+use crate::{clock, memory_owner, unlinked_calls};
+
+/// Descriptors of a call that are looked through.
+const MOST: usize = 1024;
+
+/// Where a descriptor is in the list of the call, and its link.
+#[derive(Clone, Copy)]
+struct Held {
+    place: u32,
+    link: u32,
+}
+
+/// The links of one call.
+pub(crate) struct PolledLinks {
+    held: [MaybeUninit<Held>; MOST],
+    count: usize,
+    is_armed: bool,
+    /// A socket without a link, by its descriptor: others get links meanwhile.
+    unlinked: Option<c_int>,
+    /// Calls that are counted for others: if there are any nobody gets a link.
+    uncounted: u32,
+}
+
+impl PolledLinks {
+    /// Of no link so far.
+    pub(crate) fn new() -> Self {
+        Self {
+            held: [const { MaybeUninit::uninit() }; MOST],
+            count: 0,
+            is_armed: false,
+            unlinked: None,
+            uncounted: 0,
+        }
+    }
+
+    /// For what no list is known: no socket has a link while the call lasts.
+    pub(crate) fn of_unknown() -> Self {
+        let mut links = Self::new();
+        if memory_owner::is_this_process() {
+            unlinked_calls::count();
+            links.uncounted = 1;
+            super::leave_all();
+        }
+        links
+    }
+
+    /// Of these descriptors. By a call that waits sockets are offered that were not, and it is
+    /// counted for those without a link.
+    pub(crate) fn of(all: &[pollfd], timeout: Timeout) -> Self {
+        if all.len() > MOST {
+            return Self::of_unknown();
+        }
+        let mut links = Self::new();
+        epoll::leave_all_to_kernel(all.iter().map(|one| one.fd));
+        for (place, one) in all.iter().enumerate() {
+            let found = if timeout == Timeout::Zero {
+                links::enter(one.fd).map_or(Found::Other, Found::Carried)
+            } else {
+                offers::enter(one.fd)
+            };
+            match found {
+                Found::Carried(link) | Found::Offered(link) => {
+                    let held = Held { place: place as u32, link: link.index() };
+                    links.held[links.count].write(held);
+                    links.count += 1;
+                }
+                Found::Counted if links.unlinked.is_none() => links.unlinked = Some(one.fd),
+                Found::Counted => {
+                    unlinked_calls::count();
+                    unlinked_calls::uncount_one(one.fd);
+                    links.uncounted += 1;
+                }
+                Found::Other => {}
+            }
+        }
+        links
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The call is over.
+    pub(crate) fn release(self) {
+        self.each_held(|_, link| link.release());
+        self.unlinked.into_iter().for_each(unlinked_calls::uncount_one);
+        (0..self.uncounted).for_each(|_| unlinked_calls::uncount());
+    }
+
+    fn each_held(&self, mut with: impl FnMut(usize, Link)) {
+        for held in &self.held[..self.count] {
+            // SAFETY: so many were written.
+            let held = unsafe { held.assume_init() };
+            if let Some(link) = Link::at(held.link) {
+                with(held.place as usize, link);
+            }
+        }
+    }
+
+    /// Calls with each that has memory, and is its descriptor's still.
+    fn each(&self, all: &mut [pollfd], mut with: impl FnMut(&mut pollfd, Link)) {
+        self.each_held(|place, link| {
+            if let Some(one) = all.get_mut(place)
+                && link.get(Word::Memory) != 0
+                && !link.has(Flag::Broken)
+                && links::is_of(one.fd, link)
+            {
+                with(one, link);
+            }
+        });
+    }
+
+    /// Some link is worth looking at for a moment.
+    pub(crate) fn is_worth_looking(&self, all: &mut [pollfd]) -> bool {
+        let mut found = false;
+        self.each(all, |one, link| {
+            found |= one.events & READABLE != 0 && reader_polling::is_worth_looking(link);
+        });
+        found
+    }
+
+    /// Starts polling those that the call wants bytes of. Whether any is polled.
+    pub(crate) fn start_polling(&self, all: &mut [pollfd]) -> bool {
+        let mut found = false;
+        self.each(all, |one, link| {
+            found |= one.events & READABLE != 0 && reader_polling::start_polling_link(link);
+        });
+        found
+    }
+
+    /// Some ring is polled.
+    pub(crate) fn any_is_polling(&self, all: &mut [pollfd]) -> bool {
+        let mut found = false;
+        self.each(all, |_, link| found |= reader_polling::is_polling(link));
+        found
+    }
+
+    /// Looks for a moment, polling the rings: how it went, and what `ask` has said at last.
+    pub(crate) fn look_for_a_moment(
+        timeout: Timeout,
+        is_ready: impl FnMut() -> bool,
+        ask: impl FnMut() -> c_int,
+    ) -> (c_int, PollOutcome) {
+        let most = timeout.polling_ticks(clock::SECOND);
+        reader_polling::look_for_a_moment(most, is_ready, ask, Unread::default)
+    }
+
+    /// How that went.
+    pub(crate) fn record_poll(&self, all: &mut [pollfd], how: PollOutcome) {
+        self.each(all, |_, link| reader_polling::record_poll(link, how));
+    }
+
+    /// Makes the kernel's call that sleeps; `got`: how many descriptors it has told of.
+    pub(crate) fn sleep<R>(
+        &self,
+        all: &mut [pollfd],
+        call: impl FnOnce(&mut [pollfd]) -> R,
+        got: impl FnOnce(&R) -> usize,
+    ) -> R {
+        unread::flush_all();
+        let (result, was_short) = wake_latency::timed_sleep(|| call(all));
+        if was_short && got(&result) > 0 {
+            // Looking would have found it.
+            self.each(all, |_, link| link.set(Word::Skip, 0));
+        }
+        kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
+        result
+    }
+
+    /// Changes when bytes that were in a ring are not there any more.
+    pub(crate) fn marks(&self, all: &mut [pollfd]) -> u64 {
+        let mut sum = 0_u64;
+        self.each(all, |_, link| sum = sum.wrapping_add(receive_queue::mark(link)));
+        sum
+    }
+
+    /// By a call that began then, and does not wait: what was there at that time goes another way
+    /// at this moment, or did until now.
+    pub(crate) fn is_passing(&self, all: &mut [pollfd], began: u64) -> bool {
+        let mut found = false;
+        self.each(all, |_, link| found |= receive_queue::wait_until_passed(link, began));
+        found
+    }
+}
+
+impl Transport for PolledLinks {
+    fn is_ready(&mut self, all: &mut [pollfd]) -> bool {
+        let mut found = false;
+        self.each(all, |one, link| {
+            found |= one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd)
+                || link.get(Word::Error) != 0;
+        });
+        found
+    }
+
+    fn add(&mut self, all: &mut [pollfd]) -> usize {
+        let mut count = 0;
+        self.each(all, |one, link| {
+            if one.revents & (ENDING | IN) != 0 && unread::has_unread(link) {
+                // Has it ended, and how?
+                _ = kernel_check::check_now(link, one.fd);
+            }
+            let is_readable =
+                one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd);
+            if is_readable {
+                receive_queue::note_shown(link);
+            }
+            let more = of_ring(is_readable, link.get(Word::Error) != 0, one.events);
+            count += usize::from(one.revents == 0 && more != 0);
+            one.revents |= more;
+        });
+        count
+    }
+
+    fn arm(&mut self, _: &[pollfd]) {
+        // Memory may still come.
+        self.each_held(|_, link| reader_polling::begin_sleep(link));
+        self.is_armed = true;
+    }
+
+    fn disarm(&mut self) {
+        if core::mem::take(&mut self.is_armed) {
+            self.each_held(|_, link| reader_polling::end_sleep(link));
+        }
+    }
+}
+
+/// Before a call that waits for several descriptors looks at them.
+pub(crate) fn prepare() {
+    broker_dispatch::poll();
+    unread::reclaim_abandoned();
+}

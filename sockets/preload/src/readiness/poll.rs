@@ -1,0 +1,309 @@
+//! Waits in `poll` for descriptors of which some are carried or light.
+//!
+//! The kernel is asked what the program asks it, and the transports add what it cannot see. A call
+//! that waits looks at memory for a moment, if that was worth while of late; then it has itself
+//! woken by what comes, looks once more, and sleeps in the kernel.
+
+use core::cell::RefCell;
+use core::ffi::c_int;
+
+use libc::{pollfd, sigset_t};
+use omniverb_connection::readiness::{Deadline, Timeout};
+
+use crate::carry::{self, PolledLinks};
+use crate::clock;
+use crate::errno::{errno, fails};
+use crate::light::{self, PolledConnections};
+use crate::next_functions::next_ppoll;
+use crate::transport::Transport;
+
+/// How many descriptors have something to tell, or errno.
+pub(super) type Answer = Result<c_int, c_int>;
+
+/// How often a call that does not wait looks again for what has gone another way meanwhile.
+const MOVES: u32 = carry::MOVES;
+
+/// Some descriptors may have to do with a transport.
+#[inline(always)]
+pub(super) fn is_on() -> bool {
+    carry::is_on() || light::is_here()
+}
+
+/// `poll` and the like. `timeout`: `None` for what is no time. `native` makes the program's call.
+///
+/// # Safety
+/// So many structures are there.
+#[inline(always)]
+pub(crate) unsafe fn poll(
+    (all, count): (*mut pollfd, u64),
+    timeout: impl FnOnce() -> Option<Timeout>,
+    mask: *const sigset_t,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if !is_on() {
+        return native();
+    }
+    let Some(timeout) = timeout() else { return native() };
+    // SAFETY: as the caller says.
+    unsafe { poll_array((all, count), timeout, mask, native) }
+}
+
+/// # Safety
+/// As of [`poll`].
+unsafe fn poll_array(
+    (all, count): (*mut pollfd, u64),
+    timeout: Timeout,
+    mask: *const sigset_t,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if carry::is_on() {
+        carry::prepare_poll();
+    }
+    if count == 0 {
+        // A way to sleep.
+        carry::may_sleep();
+        return native();
+    }
+    let most = isize::MAX as usize / size_of::<pollfd>();
+    let length = usize::try_from(count).ok().filter(|count| *count <= most);
+    let Some(length) = length.filter(|_| !all.is_null() && all.is_aligned()) else {
+        return unknown(native);
+    };
+    // SAFETY: as the caller says.
+    let all = unsafe { core::slice::from_raw_parts_mut(all, length) };
+    poll_list(all, timeout, mask, native)
+}
+
+/// A call for we do not know which descriptors.
+pub(super) fn unknown(native: impl FnOnce() -> c_int) -> c_int {
+    if !carry::is_on() {
+        return native();
+    }
+    let links = PolledLinks::of_unknown();
+    let result = native();
+    links.release();
+    result
+}
+
+/// `poll` of a list; `native` if it has nothing to do with a transport.
+pub(super) fn poll_list(
+    all: &mut [pollfd],
+    timeout: Timeout,
+    mask: *const sigset_t,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    let light = PolledConnections::of(all);
+    let has_links = carry::is_on();
+    let mut links = if has_links { PolledLinks::of(all, timeout) } else { PolledLinks::new() };
+    let answer = if let Some(light) = light {
+        let mut answer = Err(libc::ENOMEM);
+        light::with_list(all.len() + light::DOORBELLS, |list| {
+            answer = Call::beside_light(all, list, &mut links, light, mask).wait(timeout);
+        });
+        answer
+    } else if links.is_empty() {
+        if timeout != Timeout::Zero {
+            carry::may_sleep();
+        }
+        let result = native();
+        links.release();
+        return result;
+    } else {
+        let call = Call { all, beside: None, has_kernels: true, links: &mut links, mask };
+        { call }.wait(timeout)
+    };
+    links.release();
+    answer.unwrap_or_else(fails)
+}
+
+/// One call.
+struct Call<'a> {
+    all: &'a mut [pollfd],
+    beside: Option<Beside<'a>>,
+    /// The kernel knows some of the descriptors.
+    has_kernels: bool,
+    links: &'a mut PolledLinks,
+    mask: *const sigset_t,
+}
+
+/// What a call has of light connections.
+struct Beside<'a> {
+    light: PolledConnections,
+    /// What the kernel is asked: the same list without what is light, and room for doorbells.
+    list: &'a mut [pollfd],
+}
+
+impl<'a> Call<'a> {
+    fn beside_light(
+        all: &'a mut [pollfd],
+        list: &'a mut [pollfd],
+        links: &'a mut PolledLinks,
+        light: PolledConnections,
+        mask: *const sigset_t,
+    ) -> Self {
+        for (to, one) in list.iter_mut().zip(all.iter()) {
+            // The kernel looks at no negative descriptor.
+            let fd = if light::token_of(one.fd).is_some() { -1 } else { one.fd };
+            *to = pollfd { fd, events: one.events, revents: 0 };
+        }
+        let has_kernels = list[..all.len()].iter().any(|one| one.fd >= 0);
+        Self { all, beside: Some(Beside { light, list }), has_kernels, links, mask }
+    }
+
+    fn wait(&mut self, timeout: Timeout) -> Answer {
+        if timeout == Timeout::Zero {
+            return self.ask_once();
+        }
+        let deadline = match self.beside {
+            Some(_) => timeout.deadline(light::now()),
+            None => Deadline::Never,
+        };
+        loop {
+            if self.is_ready() {
+                let told = self.ask(true)?;
+                if told != 0 {
+                    return Ok(told);
+                }
+            }
+            let told = self.look(timeout)?;
+            if told != 0 {
+                return Ok(told);
+            }
+            self.arm();
+            let mut answer = if self.is_ready() { self.ask(true) } else { Ok(0) };
+            if answer == Ok(0) {
+                // What there was another thread may have had: a call that waits does not end for
+                // nothing.
+                answer = self.sleep(timeout, deadline);
+            }
+            self.disarm();
+            // Doorbells are rung for others, too.
+            if answer != Ok(0) || self.beside.is_none() || deadline.is_over(light::now()) {
+                return answer;
+            }
+        }
+    }
+
+    /// Asks, for a call that does not wait. What was there when that began, and goes another way at
+    /// this moment, is told of.
+    fn ask_once(&mut self) -> Answer {
+        let began = clock::now();
+        for _ in 0..MOVES {
+            let before = self.links.marks(self.all);
+            let is_ready = self.is_ready();
+            let told = self.ask(is_ready)?;
+            if told != 0
+                || !self.links.is_passing(self.all, began) && self.links.marks(self.all) == before
+            {
+                return Ok(told);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Some transport has something to tell.
+    fn is_ready(&mut self) -> bool {
+        let light = self.beside.as_mut().is_some_and(|beside| beside.light.is_ready(self.all));
+        self.links.is_ready(self.all) || light
+    }
+
+    /// What there is now, of the kernel's and the transports', as they were looked at just now.
+    /// If some of these have something that is told before a signal is.
+    fn ask(&mut self, is_ready: bool) -> Answer {
+        let mask = if is_ready { core::ptr::null() } else { self.mask };
+        let got = match &mut self.beside {
+            _ if !self.has_kernels => Ok(0),
+            Some(beside) => kernel(&mut beside.list[..self.all.len()], Timeout::Zero, mask),
+            None => kernel(self.all, Timeout::Zero, mask),
+        };
+        got.map(|got| self.tell(got))
+    }
+
+    /// Tells what the kernel has said, which of so many, and the transports besides.
+    fn tell(&mut self, got: c_int) -> c_int {
+        let Some(beside) = &mut self.beside else {
+            return got + self.links.add(self.all) as c_int;
+        };
+        for (one, other) in self.all.iter_mut().zip(beside.list.iter()) {
+            one.revents |= other.revents;
+        }
+        self.links.add(self.all);
+        self.all.iter().map(|one| c_int::from(one.revents != 0)).sum()
+    }
+
+    /// Looks for a moment, if that is worth while. What there is to tell; 0: nothing.
+    fn look(&mut self, timeout: Timeout) -> Answer {
+        if self.links.is_worth_looking(self.all) {
+            return if self.links.start_polling(self.all) {
+                self.poll_rings(timeout)
+            } else {
+                Ok(0)
+            };
+        }
+        if self.links.any_is_polling(self.all) {
+            // If there is something by the kernel they need not be sent away.
+            return self.ask(false);
+        }
+        let has_kernels = self.has_kernels;
+        let light = self.beside.as_mut().filter(|_| !has_kernels);
+        let is_ready = light.is_some_and(|beside| beside.light.look(self.all));
+        Ok(if is_ready { self.tell(0) } else { 0 })
+    }
+
+    fn poll_rings(&mut self, timeout: Timeout) -> Answer {
+        let call = RefCell::new(self);
+        let ask = || {
+            let mut call = call.borrow_mut();
+            let is_ready = call.is_ready();
+            call.ask(is_ready).unwrap_or_else(fails)
+        };
+        let is_ready = || call.borrow_mut().is_ready();
+        let (told, how) = PolledLinks::look_for_a_moment(timeout, is_ready, ask);
+        let call = call.into_inner();
+        let answer = if told < 0 { Err(errno()) } else { Ok(told) };
+        call.links.record_poll(call.all, how);
+        answer
+    }
+
+    fn arm(&mut self) {
+        self.links.arm(self.all);
+        if let Some(beside) = &mut self.beside {
+            beside.light.arm(self.all);
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.links.disarm();
+        if let Some(beside) = &mut self.beside {
+            beside.light.disarm();
+        }
+    }
+
+    fn sleep(&mut self, timeout: Timeout, deadline: Deadline) -> Answer {
+        let Self { all, beside, links, mask, .. } = self;
+        let count = all.len();
+        let slept = links.sleep(
+            all,
+            |all| match beside {
+                Some(Beside { light, list }) => light.sleep(list, deadline, *mask),
+                None => kernel(all, timeout, *mask),
+            },
+            |slept| slept.unwrap_or(0) as usize,
+        );
+        let got = slept?;
+        if let Some(Beside { light, list }) = beside {
+            light.is_ready(all);
+            debug_assert!(list.len() >= count);
+        }
+        Ok(self.tell(got))
+    }
+}
+
+/// Asks the kernel.
+fn kernel(all: &mut [pollfd], timeout: Timeout, mask: *const sigset_t) -> Answer {
+    let time = timeout.time().map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the list and the time are there; the mask is the program's.
+    let got = unsafe { next_ppoll(all.as_mut_ptr(), all.len() as u64, time, mask) };
+    if got < 0 { Err(errno()) } else { Ok(got) }
+}
