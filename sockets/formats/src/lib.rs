@@ -3,6 +3,7 @@
 //!
 //! * [`link_layout`] lays out a link's memory; [`byte_ring`] copies into and out of its rings;
 //!   [`direction`] is a stream of bytes through it, which either end can end at any instant.
+//! * [`link_slot`] lays out what one process keeps of a link.
 //! * [`try_guard`] guards a link for a short call.
 //! * [`broker_message`] encodes what processes and the broker say to each other.
 //! * [`channel`] lays out the memory of two processes whose connections need no kernel socket;
@@ -22,6 +23,7 @@ pub mod fallback_ledger;
 pub mod gateway_message;
 pub mod lane;
 pub mod link_layout;
+pub mod link_slot;
 pub mod listing;
 mod message_words;
 pub mod mirror;

@@ -471,10 +471,13 @@ functions! {
         // SAFETY: the program's limit, which the kernel would read as well.
         let how = (unsafe { timeout_of(timeout) }, mask);
         epoll::wait(set, events, most, how, |events, most, limit| {
-            let time = limit.map(Timeout::time);
-            let time = time.map(|time| time.map(|(tv_sec, tv_nsec)| timespec { tv_sec, tv_nsec }));
-            // What is no time is as the program has said it.
-            let time = time.as_ref().map_or(timeout, |time| time.as_ref().map_or(ptr::null(), ptr::from_ref));
+            let left = limit.and_then(Timeout::time);
+            let left = left.map(|(tv_sec, tv_nsec)| timespec { tv_sec, tv_nsec });
+            let time = match limit {
+                // What is no time is as the program has said it.
+                None => timeout,
+                Some(_) => left.as_ref().map_or(ptr::null(), ptr::from_ref),
+            };
             // SAFETY: as above.
             unsafe { next_epoll_pwait2(set, events, most, time, mask) }
         })

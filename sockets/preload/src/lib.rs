@@ -12,7 +12,7 @@
 //!   Most jump to the next library's function. Some call a function of [`call_observers`] with the
 //!   arguments first. The rest are [`hooks`], or [`io_hooks`] if they move bytes.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
-//!   `readiness` asks all of them for calls that wait for several descriptors, `transport` says how.
+//!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`;
 //!   `lifecycle` starts and ends both, `usage_report` counts what they moved.
 //! * `call_effects` records what a call does to descriptors, before and after it. For calls by
 //!   `syscall()`, `syscall_effects` does that, and `syscall_hook` gives them to the hooks.

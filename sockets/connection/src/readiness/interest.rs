@@ -39,7 +39,7 @@ impl Interest {
         self.0 & !FLAGS == 0 && self.is_one_shot()
     }
 
-    /// News only.
+    /// It is told of news only.
     #[must_use]
     pub fn is_edge(self) -> bool {
         self.0 & EDGE != 0

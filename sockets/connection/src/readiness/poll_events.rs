@@ -4,7 +4,7 @@ use crate::light::slot;
 
 /// Bits of `poll`, as Linux numbers them.
 pub const IN: i16 = 1;
-/// Urgent data.
+/// There is urgent data.
 pub const PRI: i16 = 2;
 /// There is room.
 pub const OUT: i16 = 4;
@@ -40,12 +40,12 @@ pub fn of_connection(events: u32, asked: i16) -> i16 {
     all & (asked | ERR | HUP)
 }
 
-/// What is added to what the kernel says of a socket that has bytes in memory, or an error.
+/// What is added to what the kernel says of a socket that has bytes in memory ([`READABLE`]), or an
+/// error of its own ([`ERR`]).
 #[must_use]
 #[inline]
-pub fn of_ring(is_readable: bool, has_error: bool, asked: i16) -> i16 {
-    let bytes = if is_readable { asked & READABLE } else { 0 };
-    bytes | if has_error { ERR } else { 0 }
+pub fn of_ring(events: i16, asked: i16) -> i16 {
+    events & (asked & READABLE | ERR)
 }
 
 #[cfg(test)]
@@ -63,13 +63,13 @@ mod tests {
     #[test]
     fn an_error_and_the_end_are_told_unasked() {
         assert_eq!(of_connection(slot::ERR | slot::HUP | slot::RDHUP, 0), ERR | HUP);
-        assert_eq!(of_ring(true, true, 0), ERR);
+        assert_eq!(of_ring(READABLE | ERR, 0), ERR);
     }
 
     #[test]
     fn bytes_in_memory_are_told_only_if_asked_for() {
-        assert_eq!(of_ring(true, false, OUT | RDNORM), RDNORM);
-        assert_eq!(of_ring(true, false, OUT), 0);
-        assert_eq!(of_ring(false, false, IN), 0);
+        assert_eq!(of_ring(READABLE, OUT | RDNORM), RDNORM);
+        assert_eq!(of_ring(READABLE, OUT), 0);
+        assert_eq!(of_ring(0, IN), 0);
     }
 }

@@ -4,7 +4,7 @@
 
 use omniverb_formats::{Direction, Place};
 
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 
 /// So many looks. Before the first one there are pauses of the processor, few where each message is
 /// waited for, more where several came without waiting: then more are to come at a time, since each
@@ -13,7 +13,7 @@ const LOOKS: u32 = 200;
 const PAUSES: u64 = 2;
 const PAUSES_MAX: u64 = 64;
 
-/// In [`Word::First`]: what was looked for came by the kernel.
+/// In [`omniverb_formats::link_slot::Polling::first`]: what was looked for came by the kernel.
 const BY_KERNEL: u64 = u64::MAX;
 /// In there, beside where it was looked in vain: by a call whose long way follows.
 const GOES_ON: u64 = 1;
@@ -27,16 +27,16 @@ fn vain_at(place: Place) -> u64 {
 #[inline(always)]
 pub(super) fn may_spin_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
     let link_flags = Flag::NonBlocking as u64 | Flag::Broken as u64;
-    let (head, first) = (direction.head(), link.get(Word::First));
+    let (head, first) = (direction.head(), link.polling.first.get());
     !place.is_taken()
         && head.position() == place.position()
         && !head.is_stopped()
         && direction.is_polling()
-        && link.get(Word::Flags) & link_flags == 0
-        && link.get(Word::Skip) == 0
-        && link.get(Word::Vain) == 0
-        && link.get(Word::Error) == 0
-        && link.get(Word::Looked) != 0
+        && link.identity.flags.get() & link_flags == 0
+        && link.receiver.skip.get() == 0
+        && link.receiver.vain.get() == 0
+        && link.glance.error.get() == 0
+        && link.glance.looked.get() != 0
         && first != BY_KERNEL
         && first & !GOES_ON != vain_at(place)
 }
@@ -51,25 +51,25 @@ pub(super) fn spin_first(
 ) -> bool {
     let has_come = spin(link, direction, place, wanted);
     if !has_come {
-        link.set(Word::First, vain_at(place) | GOES_ON);
+        link.polling.first.set(vain_at(place) | GOES_ON);
     }
     has_come
 }
 
 /// The long way of a call begins: where it has looked first, if that is here.
 pub(super) fn spun_first(link: Link, place: Place) -> Option<u64> {
-    let first = link.get(Word::First);
+    let first = link.polling.first.get();
     let has_looked = first != BY_KERNEL && first & GOES_ON != 0;
     if has_looked {
-        link.set(Word::First, first & !GOES_ON);
+        link.polling.first.set(first & !GOES_ON);
     }
     (has_looked && first & !GOES_ON == vain_at(place)).then(|| place.position())
 }
 
 /// The kernel had what a call has received: nobody looks first until something is found by looking.
 pub(super) fn note_kernel_bytes(link: Link) {
-    if link.get(Word::First) != BY_KERNEL {
-        link.set(Word::First, BY_KERNEL);
+    if link.polling.first.get() != BY_KERNEL {
+        link.polling.first.set(BY_KERNEL);
     }
 }
 
@@ -77,12 +77,12 @@ pub(super) fn note_kernel_bytes(link: Link) {
 /// has come.
 #[inline(always)]
 pub(super) fn spin(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
-    let taken = place.position().wrapping_sub(link.get(Word::EmptyAt));
+    let taken = place.position().wrapping_sub(link.polling.empty_at.get());
     let is_stream = taken > wanted as u64;
-    let more = if is_stream { 2 * link.get(Word::Pauses) } else { 0 };
+    let more = if is_stream { 2 * link.polling.pauses.get() } else { 0 };
     let pauses = more.clamp(PAUSES, PAUSES_MAX);
-    link.set(Word::EmptyAt, place.position());
-    link.set(Word::Pauses, pauses);
+    link.polling.empty_at.set(place.position());
+    link.polling.pauses.set(pauses);
     (0..pauses).for_each(|_| core::hint::spin_loop());
     let has_come = (0..LOOKS).any(|_| {
         direction.expect(place.position());
@@ -92,11 +92,11 @@ pub(super) fn spin(link: Link, direction: &Direction<Memory>, place: Place, want
         }
         has_come
     });
-    if has_come && link.get(Word::Vain) != 0 {
-        link.set(Word::Vain, 0);
+    if has_come && link.receiver.vain.get() != 0 {
+        link.receiver.vain.set(0);
     }
-    if has_come && link.get(Word::First) == BY_KERNEL {
-        link.set(Word::First, 0);
+    if has_come && link.polling.first.get() == BY_KERNEL {
+        link.polling.first.set(0);
     }
     has_come
 }

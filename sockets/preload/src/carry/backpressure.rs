@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use omniverb_formats::Direction;
 
-use super::links::{Link, Memory, Word};
+use super::links::{Link, Memory};
 use super::{cpu_contention, kernel_socket, yield_cpu};
 use crate::clock;
 
@@ -33,7 +33,7 @@ pub(super) fn limit(fd: c_int) -> u64 {
 
 /// The ring was full for long, not long ago.
 pub(super) fn is_left_out(link: Link) -> bool {
-    let until = link.get(Word::LeftOutUntil);
+    let until = link.congestion.given_up_until.get();
     until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
 }
 
@@ -76,21 +76,21 @@ pub(super) fn wait_for_room(
     *left = left.saturating_sub(took);
     if has_room {
         yield_cpu::note_arrival(had);
-        link.set(Word::WaitedForRoom, 0);
+        link.congestion.waited_for_room.set(0);
         if took < ROOM {
-            link.set(Word::LeftOut, 0);
+            link.congestion.given_up.set(0);
         }
         return true;
     }
-    let waited = link.get(Word::WaitedForRoom).saturating_add(took);
-    link.set(Word::WaitedForRoom, waited);
+    let waited = link.congestion.waited_for_room.get().saturating_add(took);
+    link.congestion.waited_for_room.set(waited);
     if waited >= IN_VAIN {
         // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
-        let times = link.get(Word::LeftOut);
-        link.set(Word::LeftOut, (times + 1).min(LEFT_OUT_MAX));
+        let times = link.congestion.given_up.get();
+        link.congestion.given_up.set((times + 1).min(LEFT_OUT_MAX));
         let time = (waited << times).min(clock::SECOND);
-        link.set(Word::LeftOutUntil, clock::now().wrapping_add(time).max(1));
-        link.set(Word::WaitedForRoom, 0);
+        link.congestion.given_up_until.set(clock::now().wrapping_add(time).max(1));
+        link.congestion.waited_for_room.set(0);
     }
     false
 }

@@ -24,7 +24,7 @@ use rustix::net::{
     connect, netlink, recv, recvmsg, sendmsg, socket_with,
 };
 
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 use super::{connection_watch, ended_links, kernel_socket, links};
 use crate::clock;
 use crate::table::DESCRIPTORS;
@@ -278,7 +278,7 @@ pub(super) fn is_any() -> bool {
 /// Links that are over are left when no thread is in here ([`super::broker_dispatch`]).
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
-        if link.get(Word::Memory) != 0 && is_over(link) {
+        if link.identity.memory.get() != 0 && is_over(link) {
             link.set_flag(Flag::Revoked);
             ended_links::mark_revoked();
         }
@@ -397,7 +397,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             tell(Request::Ended { link: name }, &[]);
         }
         (Reply::Over { link: name }, None) => {
-            part(|link| link.get(Word::Name) == name);
+            part(|link| link.identity.name.get() == name);
             // Or it is a channel.
             with(reply, [None, None]);
         }
@@ -409,8 +409,8 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         }
         (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
-                let fd = link.get(Word::Fd) as c_int;
-                fallback_ledger::refused(fd, link.get(Word::Cookie), why);
+                let fd = link.member.fd.get() as c_int;
+                fallback_ledger::refused(fd, link.identity.cookie.get(), why);
                 link.set_flag(Flag::KernelForGood);
                 link.set_flag(Flag::Abandoned);
                 link.set_flag(Flag::NeverPolls);
@@ -431,23 +431,23 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
 /// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
 /// can go on with, since it was offered.
 fn may_have_memory(link: Link) -> bool {
-    let fd = link.get(Word::Fd) as c_int;
+    let fd = link.member.fd.get() as c_int;
     let entry = DESCRIPTORS.look(fd);
-    let is_alone = fork_refcount::is_unshared(fd, entry, Some(link.get(Word::Cookie)));
+    let is_alone = fork_refcount::is_unshared(fd, entry, Some(link.identity.cookie.get()));
     is_alone && !link.has(Flag::Abandoned) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 
 /// A link has come. `false` if it is of no use any more.
 fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
-    if link.get(Word::Memory) != 0 || !may_have_memory(link) {
+    if link.identity.memory.get() != 0 || !may_have_memory(link) {
         return false;
     }
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let Some(base) = map_at(link.home(), file, link_layout::BYTES, access) else {
         return false;
     };
-    link.set(Word::Name, name);
-    connection_watch::put(link, link.get(Word::Fd) as c_int);
+    link.identity.name.set(name);
+    connection_watch::put(link, link.member.fd.get() as c_int);
     link.attach_memory(base, side);
     link.mark_maybe_ready();
     // Who leaves says so and looks for the memory then; one of the two is seen.

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::ended_links;
-use super::links::{Flag, Link, Word};
+use super::links::{Flag, Link};
 use crate::clock;
 use crate::library_fds;
 
@@ -169,7 +169,7 @@ fn is_asked(now: u64) -> bool {
 }
 
 fn is_known(link: Link, now: u64) -> bool {
-    now.wrapping_sub(link.get(Word::Looked)) < KNOWN
+    now.wrapping_sub(link.glance.looked.get()) < KNOWN
 }
 
 /// Asks. `false`: another thread does, or there is nothing to ask.
@@ -189,7 +189,7 @@ fn ask() -> bool {
         }
         if let Some(link) = Link::of_tag(event.data.u64()) {
             // It is looked at now.
-            link.set(Word::Looked, 0);
+            link.glance.looked.set(0);
             link.release();
         }
     }

@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::epoll_slot::EpollSlot;
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 use super::{kernel_socket, receive_queue, unread};
 use crate::errno::keeping_errno;
 
@@ -77,11 +77,11 @@ pub(super) fn begin_anew() {
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
 pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
-    if link.get(Word::Memory) == 0 || link.has(Flag::Detached) {
+    if link.identity.memory.get() == 0 || link.has(Flag::Detached) {
         return;
     }
     unread::with_signals_blocked(|| {
-        let pump = link.word(Word::Pump);
+        let pump = &link.sender.reclaim_lock;
         let has_pump = unread::lock_pump(pump);
         let under_way = loop {
             if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
@@ -114,7 +114,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
 /// What is to be read and what is to be sent moves there. `None`: it makes no sense, or does not
 /// come in time.
 fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
-    let (shared, side) = (link.memory()?, link.get(Word::Side) as usize & 1);
+    let (shared, side) = (link.memory()?, link.identity.side.get() as usize & 1);
     let (outward, inward) = (link.outward()?, link.inward()?);
     // Processes that are made later have it, too: each byte is one's of them.
     let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -143,7 +143,7 @@ fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
     outward.detach_writer(&Direction::new(own, side), rest.unwrap_or(None));
     let own_inward = Direction::new(own, 1 - side);
     let sleeps = || {
-        link.word(Word::Sleeping).load(Ordering::SeqCst) != 0
+        link.receiver.sleeping.load(Ordering::SeqCst) != 0
             || EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers)
     };
     let inherits = if why == Reason::Shared { Inherits::Yes } else { Inherits::No };
@@ -152,8 +152,8 @@ fn moves(link: Link, fd: c_int, why: Reason, is_its: bool) -> Option<()> {
         Reason::NotAllowed if !sleeps() => seen(link, place, unread),
         _ => 0,
     });
-    link.set(Word::Passed, 0);
-    link.set(Word::Before, 0);
+    link.receiver.passed.set(0);
+    link.receiver.before.set(0);
     replace(link, base)?;
     let copied = read.ok()?;
     let is_late = why == Reason::NotAllowed
@@ -170,15 +170,15 @@ fn own_inward_fence(link: Link) -> Option<u64> {
 /// So many of the unread bytes were there when this process looked last, or told the program of
 /// them: the rest may have come when nothing was to come any more.
 fn seen(link: Link, place: Place, unread: usize) -> usize {
-    let told = [Word::Shown, Word::Told].map(|word| link.get(word).checked_sub(1));
-    let seen = [Some(link.get(Word::SeenHead)), told[0], told[1]];
+    let told = [&link.receiver.shown, &link.member.told].map(|head| head.get().checked_sub(1));
+    let seen = [Some(link.receiver.seen_head.get()), told[0], told[1]];
     let ahead = seen.into_iter().flatten().map(|head| place.until(head));
     ahead.filter(|bytes| *bytes <= unread).max().unwrap_or(0)
 }
 
 /// Comes to where the link's memory is, at once for all threads.
 fn replace(link: Link, by: *mut c_void) -> Option<()> {
-    let at = link.get(Word::Memory) as *mut c_void;
+    let at = link.identity.memory.get() as *mut c_void;
     let (bytes, flags) = (link_layout::BYTES, MremapFlags::MAYMOVE);
     // SAFETY: both are mappings of ours of so many bytes, and whoever has the address of the second
     // goes on with what is there then.
@@ -194,7 +194,7 @@ fn replace(link: Link, by: *mut c_void) -> Option<()> {
 
 /// Puts zeroed memory where the link's memory is, at once for all threads.
 fn replace_by_nothing(link: Link) {
-    let at = link.get(Word::Memory) as *mut c_void;
+    let at = link.identity.memory.get() as *mut c_void;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the link's own mapping.

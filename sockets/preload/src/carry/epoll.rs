@@ -18,7 +18,7 @@ use omniverb_connection::readiness::interest::{EDGE, FLAGS};
 use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
-use super::links::{self, Flag, Link, Word};
+use super::links::{self, Flag, Link};
 use super::members::{self, EpollSlot, NotJoinable, PollOutcome, Sleepers, may_be_member};
 use super::reader_polling::Unread;
 use super::ring_events::{ENDING, OURS, READABLE, RingEvents, fd_of, has_bytes, newest, news};
@@ -105,7 +105,7 @@ pub(super) unsafe fn changed(
         let event = unsafe { event.read_unaligned() };
         let id = DESCRIPTORS.look(fd).id();
         let member = Member { set, fd, id, events: event.events, data: event.u64 };
-        link.set(Word::Fd, fd as u64);
+        link.member.fd.set(fd as u64);
         // What wakes sleepers is for this process only.
         let is_own = may_be_member(&member).is_ok();
         let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
@@ -274,7 +274,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
     /// Tells what the ring has to say of a member, behind the `count` events that there are, of
     /// which the kernel has told the first. How many more there are.
     fn tell(&self, link: Link, by_kernel: usize, count: usize) -> usize {
-        let (newest, told) = (newest(link), link.get(Word::Told));
+        let (newest, told) = (newest(link), link.member.told.get());
         if news(link) == 0 {
             return 0;
         }
@@ -291,7 +291,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         if bits == 0 {
             return 0;
         }
-        let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
+        let (data, events) = (link.member.data.get(), link.glance.events.get() as u32);
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
         // What an edge tells is all that is so; and behind an error there may be bytes.
@@ -307,7 +307,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
             return 0;
         }
         if is_edge && bits & READABLE != 0 {
-            let word = link.word(Word::Told);
+            let word = &link.member.told;
             let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
             // One of those who wait is told.
             if word.compare_exchange(told, newest, ok, err).is_err() {
@@ -315,7 +315,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
             }
         }
         if bits & READABLE != 0 {
-            link.set(Word::Shown, newest);
+            link.receiver.shown.set(newest);
         }
         self.slot.tells(link);
         match same {
@@ -329,7 +329,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
     fn has_another(&self, link: Link) -> bool {
         let mut found = false;
         let is_same = |other: Link| {
-            other.get(Word::Data) == link.get(Word::Data) && other.index() != link.index()
+            other.member.data.get() == link.member.data.get() && other.index() != link.index()
         };
         self.slot.each_of_all(is_same, |_| found = true);
         found
@@ -342,7 +342,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
             return;
         }
         self.slot.each_held(has_bytes, |link| {
-            let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
+            let (data, events) = (link.member.data.get(), link.glance.events.get() as u32);
             let readable = events & READABLE;
             if readable == 0 || receive_queue::unread_bytes(link) == 0 {
                 return true;
@@ -355,7 +355,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
                 && receive_queue::is_readable(link, fd_of(link))
                 && kernels(link, events) & self.get(at).events != 0
             {
-                link.set(Word::Shown, newest(link));
+                link.receiver.shown.set(newest(link));
                 self.set(at, self.get(at).events | readable, data);
             }
             true
@@ -371,7 +371,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         };
         if (0..told).any(|at| self.get(at).events & ENDING != 0) {
             unread::each_with_bytes(
-                |link| self.slot.has(link) && ends(link.get(Word::Data)),
+                |link| self.slot.has(link) && ends(link.member.data.get()),
                 |link| _ = kernel_check::check_now(link, fd_of(link)),
             );
         }
@@ -409,7 +409,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
     fn ask_first(&self) -> c_int {
         let mut is_any_polling = false;
         self.slot.each_maybe_ready(|link| {
-            let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
+            let asks = link.glance.events.get() as u32 & libc::EPOLLOUT as u32 != 0;
             is_any_polling = asks && reader_polling::is_polling(link);
             !is_any_polling
         });

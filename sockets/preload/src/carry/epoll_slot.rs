@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use omniverb_connection::descriptors::PIECE;
 
 use super::link_bitmap::LinkBitmap;
-use super::links::{self, Link, MAYBE_READY, Word};
+use super::links::{self, Link, MAYBE_READY};
 use super::maybe_ready::{self, SETS};
 use super::members::is_open;
 use super::{receive_queue, wake_latency};
@@ -87,7 +87,7 @@ impl EpollSlot {
     /// The slot that a link is in.
     #[inline]
     pub(super) fn with(link: Link) -> Option<EpollSlot> {
-        EpollSlot::at((link.get(Word::Set) as usize).checked_sub(1)?)
+        EpollSlot::at((link.glance.set.get() as usize).checked_sub(1)?)
     }
 
     pub(super) fn is(self, other: EpollSlot) -> bool {
@@ -127,7 +127,7 @@ impl EpollSlot {
         self.maybe_ready().clear();
         for link in (0..links::end()).filter_map(Link::at) {
             // It may be in another one by now.
-            _ = link.word(Word::Set).compare_exchange(self.name(), 0, ok, err);
+            _ = link.glance.set.compare_exchange(self.name(), 0, ok, err);
         }
         self.set_word(MANY, 0);
         self.asked(0);
@@ -188,7 +188,7 @@ impl EpollSlot {
 
     /// It is a member.
     pub(super) fn has(self, link: Link) -> bool {
-        link.get(Word::Set) == self.name()
+        link.glance.set.get() == self.name()
     }
 
     /// Calls with all members, held, maybe ready or not, of which `which` says so at a glance.
@@ -209,25 +209,25 @@ impl EpollSlot {
 
     /// A link becomes a member, or is to be polled again.
     pub(super) fn comes(self, link: Link) {
-        link.set(Word::Since, self.word(TOLD));
-        link.set(Word::Idle, 0);
-        link.set(Word::IsPolled, 0);
+        link.member.since.set(self.word(TOLD));
+        link.glance.idle.set(0);
+        link.glance.is_polled.set(0);
     }
 
     /// What the ring of a member that is held has to tell: nothing for the time being, as was found
     /// when the other end's word was this. If nothing else changes it need not be looked at.
     pub(super) fn is_quiet(self, link: Link, word: u64, (events, told): (u64, u64)) {
-        link.word(Word::Quiet).swap(word, Ordering::SeqCst);
+        link.glance.quiet.swap(word, Ordering::SeqCst);
         // Who changes it does that first, and then what is set here.
-        if link.get(Word::Events) != events || link.get(Word::Told) != told {
-            link.word(Word::Quiet).swap(MAYBE_READY, Ordering::SeqCst);
+        if link.glance.events.get() != events || link.member.told.get() != told {
+            link.glance.quiet.swap(MAYBE_READY, Ordering::SeqCst);
         }
     }
 
     /// A member has something, and is told of.
     pub(super) fn tells(self, link: Link) {
-        link.set(Word::Since, self.counts(1));
-        link.set(Word::Idle, 0);
+        link.member.since.set(self.counts(1));
+        link.glance.idle.set(0);
         link.reset_look_delay();
     }
 

@@ -7,7 +7,6 @@ use core::ffi::c_int;
 
 use omniverb_ring::UserMemory;
 
-use super::links::Word;
 use super::ring_copy::{self, RECEIVE_FLAGS, SEND_FLAGS};
 use super::{adaptive_spin, broker, kernel_check, try_guard, unread, unread_links};
 use crate::clock;
@@ -25,7 +24,7 @@ pub(crate) fn send(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isize> 
     if flags & !SEND_FLAGS != 0 {
         return None;
     }
-    let guard = try_guard::enter(fd, Word::Writer)?;
+    let guard = try_guard::enter(fd, |slot| &slot.sender.lock)?;
     let (link, now) = (guard.link(), clock::now());
     if has_duties(|| now) || !kernel_check::was_recent(link, now) {
         return None;
@@ -41,7 +40,7 @@ pub(crate) fn receive(fd: c_int, piece: UserMemory, flags: c_int) -> Option<isiz
     if flags & !RECEIVE_FLAGS != 0 {
         return None;
     }
-    let guard = try_guard::enter(fd, Word::Reader)?;
+    let guard = try_guard::enter(fd, |slot| &slot.receiver.lock)?;
     if has_duties(clock::now) {
         return None;
     }

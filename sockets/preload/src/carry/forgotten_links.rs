@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_formats::Direction;
 
-use super::links::{self, Flag, Link, Memory, Word};
+use super::links::{self, Flag, Link, Memory};
 
 /// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
 /// here is not forgotten.
@@ -38,7 +38,7 @@ pub(super) fn remember(tag: u64) -> bool {
 
 /// Some call is under way by a link that the socket had before: no new one is made.
 pub(super) fn has_forgotten(link: Link) -> bool {
-    held().any(|tag| tag != link.tag() && links::cookie_of(tag) == link.get(Word::Cookie))
+    held().any(|tag| tag != link.tag() && links::cookie_of(tag) == link.identity.cookie.get())
 }
 
 /// Some call is under way by a link that was forgotten.

@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 
 use super::kernel_socket::{self, Information};
-use super::links::{Flag, Link, Word};
+use super::links::{Flag, Link};
 use super::{connection_watch, unread};
 use crate::clock;
 use crate::next_functions::next_poll;
@@ -35,7 +35,7 @@ const RESETS: u32 = 4;
 /// Looks, if that is long ago.
 #[inline(always)]
 pub(super) fn check(link: Link, fd: c_int) -> Checked {
-    if clock::is_over(link.get(Word::Looked), clock::MOMENT) {
+    if clock::is_over(link.glance.looked.get(), clock::MOMENT) {
         check_now(link, fd)
     } else {
         Checked::Events(PollFlags::empty())
@@ -45,13 +45,14 @@ pub(super) fn check(link: Link, fd: c_int) -> Checked {
 /// What was seen of it is true still, as far as can be told by who sends, at most.
 #[inline(always)]
 pub(super) fn is_recent(link: Link, now: u64) -> bool {
-    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT || connection_watch::is_calm(link, now)
+    now.wrapping_sub(link.glance.looked.get()) < clock::MOMENT
+        || connection_watch::is_calm(link, now)
 }
 
 /// The same, as far as is known without asking.
 #[inline(always)]
 pub(super) fn was_recent(link: Link, now: u64) -> bool {
-    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
+    now.wrapping_sub(link.glance.looked.get()) < clock::MOMENT
         || connection_watch::was_calm(link, now)
 }
 
@@ -71,16 +72,16 @@ pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
     // Who changes how it waits says so by another word here: then what is seen below is old.
     // Nobody believes it before it is seen: this is no time that was not long ago.
     let began = (clock::now() ^ 1 << 63).max(1);
-    link.set(Word::Looked, began);
+    link.glance.looked.set(began);
     let mut one = libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
     kernel_socket::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
     let events = PollFlags::from_bits_retain(one.revents as u16);
-    if kernel_socket::cookie(fd) != Some(link.get(Word::Cookie)) {
+    if kernel_socket::cookie(fd) != Some(link.identity.cookie.get()) {
         return Checked::OtherSocket;
     }
     let is_non_blocking = kernel_socket::is_non_blocking(fd);
-    let (word, now) = (link.word(Word::Looked), clock::now().max(1));
+    let (word, now) = (&link.glance.looked, clock::now().max(1));
     if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         if is_non_blocking {
             link.set_flag(Flag::NonBlocking);
@@ -139,9 +140,9 @@ fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
 
 /// An error that is to be told, once.
 pub(super) fn take_error(link: Link) -> Option<c_int> {
-    if link.get(Word::Error) == 0 {
+    if link.glance.error.get() == 0 {
         return None;
     }
-    let error = link.word(Word::Error).swap(0, Ordering::AcqRel);
+    let error = link.glance.error.swap(0, Ordering::AcqRel);
     (error != 0).then_some(error as c_int)
 }

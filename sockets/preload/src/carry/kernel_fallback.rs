@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 use omniverb_formats::link_layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
-use super::links::{self, Flag, Link, Word};
+use super::links::{self, Flag, Link};
 use super::unread::{self, is_same_socket};
 use super::{detach, forgotten_links, kernel_socket, receive_queue};
 use crate::table::{self, DESCRIPTORS, MEMBERS};
@@ -98,7 +98,7 @@ pub(super) fn stop_sending(fd: c_int) {
 pub(super) fn leave_revoked() {
     links::each(|fd, link| {
         if link.has(Flag::Revoked) {
-            fallback_ledger::parted(fd, link.get(Word::Cookie));
+            fallback_ledger::parted(fd, link.identity.cookie.get());
             link.clear_flag(Flag::Revoked);
             link.set_flag(Flag::Ended);
             close_both(link, fd);
@@ -145,7 +145,7 @@ pub(super) fn close(fd: c_int) {
     let escaped = links::enter(fd).and_then(|link| {
         // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
         // long as the descriptor is for the link.
-        let is_last = link.get(Word::FdCount) == 1 && link.get(Word::Memory) != 0;
+        let is_last = link.identity.fd_count.get() == 1 && link.identity.memory.get() != 0;
         let escapes = is_last && is_same_socket(link, fd);
         if escapes {
             stop_carrying(link, fd);
@@ -168,7 +168,7 @@ pub(super) fn close(fd: c_int) {
     }
     let has_escaped = escaped == Some(link.index());
     if is_last && (has_escaped || is_same_socket(link, fd)) {
-        if link.get(Word::Memory) != 0 {
+        if link.identity.memory.get() != 0 {
             if !has_escaped {
                 stop_carrying(link, fd);
             }
@@ -230,7 +230,7 @@ pub(super) fn shutdown(fd: c_int, how: c_int) {
         // The other end is told of this in the link's memory: it would not be in another one.
         link.set_flag(Flag::KernelForGood);
     }
-    if (sends || receives) && link.get(Word::Memory) == 0 {
+    if (sends || receives) && link.identity.memory.get() == 0 {
         // Then it gets none, for the same reason.
         link.set_flag(Flag::KernelForGood);
         link.set_flag(Flag::Abandoned);
@@ -337,7 +337,7 @@ pub(super) fn finish() {
             // Others of the family are to know.
             link.record_worth();
         }
-        if is_same_socket(link, fd) && link.get(Word::Memory) != 0 {
+        if is_same_socket(link, fd) && link.identity.memory.get() != 0 {
             stop_carrying(link, fd);
             end(link, fd);
         }

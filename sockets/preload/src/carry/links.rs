@@ -11,18 +11,18 @@
 //! something: when it ends zeros come there, and the next link of this slot.
 
 use core::ffi::{c_int, c_void};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_connection::descriptors::{PIECE, Room};
 use omniverb_formats::link_layout::RING;
+use omniverb_formats::link_slot::{BYTES, ENDS, LEFT, LINKS as MOST, LinkSlot};
+pub(super) use omniverb_formats::link_slot::{Flag, MAYBE_READY};
 use omniverb_formats::{Direction, link_layout, try_guard};
-use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
 use super::link_bitmap::{self, LinkBitmap};
-use super::link_words::{ENDS, LEFT, MOST, WORDS};
-pub(super) use super::link_words::{Flag, MAYBE_READY, Word};
 use super::{admission, ended_links, maybe_ready, unread_links};
 use crate::memory_owner;
 use crate::shared_memory;
@@ -39,8 +39,9 @@ const TRIES_AWAKE: u32 = 100;
 /// Sockets are carried at all.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
+const WORDS: usize = BYTES / size_of::<u64>();
 const IN_PIECE: usize = PIECE / WORDS;
-const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(WORDS));
+const _: () = assert!(PIECE.is_multiple_of(WORDS));
 
 static SLOTS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
 /// One more than the highest slot ever used.
@@ -64,11 +65,20 @@ fn left() -> LinkBitmap {
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
 
-/// One of them: its slot of words ([`Word`]).
+/// One of them: its slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
-    words: &'static [AtomicU64; WORDS],
+    slot: &'static LinkSlot,
     index: u32,
+}
+
+impl Deref for Link {
+    type Target = LinkSlot;
+
+    #[inline(always)]
+    fn deref(&self) -> &LinkSlot {
+        self.slot
+    }
 }
 
 impl Link {
@@ -80,52 +90,33 @@ impl Link {
             Some(slots) => slots,
             None => SLOTS.make(piece)?,
         };
-        Some(Link { words: &slots.as_chunks::<WORDS>().0[at], index })
+        let words: &[AtomicU64; WORDS] = &slots.as_chunks().0[at];
+        // SAFETY: a slot is so many atomic words, and begins at a multiple of its size in a page.
+        let slot = unsafe { &*core::ptr::from_ref(words).cast::<LinkSlot>() };
+        Some(Link { slot, index })
     }
 
     pub(super) fn index(self) -> u32 {
         self.index
     }
 
+    /// Its fields, for as long as there are links.
     #[inline(always)]
-    pub(super) fn word(self, word: Word) -> &'static AtomicU64 {
-        &self.words[word as usize]
-    }
-
-    #[inline(always)]
-    pub(super) fn get(self, word: Word) -> u64 {
-        self.word(word).load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    pub(super) fn set(self, word: Word, value: u64) {
-        self.word(word).store(value, Ordering::Release);
-    }
-
-    #[inline(always)]
-    pub(super) fn has(self, flag: Flag) -> bool {
-        self.get(Word::Flags) & flag as u64 != 0
-    }
-
-    pub(super) fn set_flag(self, flag: Flag) {
-        self.word(Word::Flags).fetch_or(flag as u64, Ordering::AcqRel);
-    }
-
-    pub(super) fn clear_flag(self, flag: Flag) {
-        self.word(Word::Flags).fetch_and(!(flag as u64), Ordering::AcqRel);
+    pub(super) fn slot(self) -> &'static LinkSlot {
+        self.slot
     }
 
     /// Bytes that may be in the ring: should they be taken back the kernel has to have room for
     /// them, with what it needs to keep them.
     #[inline(always)]
     pub(super) fn room(self) -> usize {
-        RING.min(self.get(Word::Room) as usize / 2)
+        RING.min(self.sender.room.get() as usize / 2)
     }
 
     /// Its memory, if it has come.
     #[inline(always)]
     pub(super) fn memory(self) -> Option<Memory> {
-        match self.get(Word::Memory) {
+        match self.identity.memory.get() {
             0 => None,
             base => Some(Memory::new(base as usize)),
         }
@@ -134,44 +125,41 @@ impl Link {
     /// Bytes that go out.
     #[inline(always)]
     pub(super) fn outward(self) -> Option<Direction<Memory>> {
-        Some(Direction::new(self.memory()?, self.get(Word::Side) as usize))
+        Some(Direction::new(self.memory()?, self.identity.side.get() as usize))
     }
 
     /// Bytes that come in.
     #[inline(always)]
     pub(super) fn inward(self) -> Option<Direction<Memory>> {
-        Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
+        Some(Direction::new(self.memory()?, 1 - self.identity.side.get() as usize))
     }
 
     /// The word that changes with all that comes; `None`: it has no memory. For a caller that holds
     /// it, or only looks: it may be another link's by now.
     #[inline(always)]
     pub(super) fn glance(self) -> Option<u64> {
-        let found = self.get(Word::Glance);
+        let found = self.glance.head_at.get();
         if found == 0 {
             return None;
         }
         let memory = Memory::new(found as usize & !1);
-        Some(
-            memory
-                .load(link_layout::word(found as usize & 1, link_layout::HEAD), Ordering::Acquire),
-        )
+        Some(link_layout::head(&memory, found as usize & 1).load(Ordering::Acquire))
     }
 
     /// Its memory has come. Whoever looks for it sees all that was said of it before.
     pub(super) fn attach_memory(self, base: *mut c_void, side: u64) {
-        self.set(Word::Side, side);
-        self.set(Word::Home, base as u64);
-        self.set(Word::Quiet, MAYBE_READY);
-        self.set(Word::Glance, base as u64 | (1 - (side & 1)));
-        self.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+        self.identity.side.set(side);
+        self.place.home.set(base as u64);
+        self.glance.quiet.set(MAYBE_READY);
+        self.glance.head_at.set(base as u64 | (1 - (side & 1)));
+        self.identity.memory.store(base as u64, Ordering::SeqCst);
     }
 
     /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
     /// after this.
     pub(super) fn mark_maybe_ready(self) {
-        if let Some(maybe_ready) = maybe_ready::of(self.get(Word::Set)) {
-            self.word(Word::Quiet).swap(MAYBE_READY, Ordering::SeqCst);
+        if let Some(maybe_ready) = maybe_ready::of(self.glance.set.get()) {
+            self.glance.quiet.swap(MAYBE_READY, Ordering::SeqCst);
             maybe_ready.put(self.index);
             fence(Ordering::SeqCst);
         }
@@ -179,48 +167,48 @@ impl Link {
 
     /// Who waits in its set looks at it closely at once.
     pub(super) fn reset_look_delay(self) {
-        if self.get(Word::Looks) != 0 {
-            self.set(Word::Looks, 0);
-            self.set(Word::Later, 0);
+        if self.member.looks.get() != 0 {
+            self.member.looks.set(0);
+            self.member.later.set(0);
         }
     }
 
     /// It is in no set any more.
     pub(super) fn leave_set(self) {
-        if let Some(maybe_ready) = maybe_ready::of(self.get(Word::Set)) {
+        if let Some(maybe_ready) = maybe_ready::of(self.glance.set.get()) {
             maybe_ready.take(self.index);
-            self.set(Word::Set, 0);
+            self.glance.set.set(0);
         }
     }
 
     /// There is an error that is to be told, once.
     pub(super) fn set_error(self, error: c_int) {
-        self.set(Word::Error, error as u64);
+        self.glance.error.set(error as u64);
         self.mark_maybe_ready();
     }
 
     /// Where its memory is to be mapped; null: wherever the kernel likes.
     pub(super) fn home(self) -> *mut c_void {
-        self.get(Word::Home) as *mut c_void
+        self.place.home.get() as *mut c_void
     }
 
     /// Says something of this side.
     pub(super) fn say(self, what: u64) {
         if let Some(memory) = self.memory() {
-            let at = link_layout::word(self.get(Word::Side) as usize, link_layout::SAID);
-            memory.word(at).fetch_or(what, Ordering::AcqRel);
+            let side = self.identity.side.get() as usize;
+            link_layout::said(&memory, side).fetch_or(what, Ordering::AcqRel);
         }
     }
 
     /// What the other side has said.
     pub(super) fn peer_said(self) -> u64 {
-        let at = link_layout::word(1 - self.get(Word::Side) as usize, link_layout::SAID);
-        self.memory().map_or(0, |memory| memory.load(at, Ordering::Acquire))
+        let side = 1 - self.identity.side.get() as usize;
+        self.memory().map_or(0, |memory| link_layout::said(&memory, side).load(Ordering::Acquire))
     }
 
     /// What the broker is told to call it by.
     pub(super) fn tag(self) -> u64 {
-        u64::from(self.index) | self.get(Word::Generation) << 32
+        u64::from(self.index) | self.identity.generation.get() << 32
     }
 
     /// The link of a tag, if that is still its.
@@ -248,17 +236,17 @@ impl Link {
     fn hold(self) -> bool {
         let more = |holders: u64| (1..ENDS).contains(&holders).then_some(holders + 1);
         // In one order with who takes a descriptor's link away, and looks then who holds it.
-        self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
+        self.identity.holders.fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
     }
 
     /// It is held by others than the caller and descriptors: a call is under way.
     pub(super) fn is_in_use(self) -> bool {
-        let holders = self.word(Word::Holders).load(Ordering::SeqCst);
-        holders > 1 + self.get(Word::FdCount) || self.is_in_short_call()
+        let holders = self.identity.holders.load(Ordering::SeqCst);
+        holders > 1 + self.identity.fd_count.get() || self.is_in_short_call()
     }
 
     fn short_call_owners(self) -> [u64; 2] {
-        try_guard::owners([Word::Writer, Word::Reader].map(|lock| self.word(lock)))
+        try_guard::owners(self.locks())
     }
 
     /// A call is under way that has it in hand without holding it ([`super::try_guard`]).
@@ -288,7 +276,7 @@ impl Link {
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
         // It is nobody else's before its end has come.
         let less = |holders: u64| Some(if holders == 1 { ENDS } else { holders.wrapping_sub(1) });
-        if self.word(Word::Holders).fetch_update(ok, err, less) == Ok(1) {
+        if self.identity.holders.fetch_update(ok, err, less) == Ok(1) {
             self.end();
         }
     }
@@ -315,19 +303,19 @@ impl Link {
     /// Nothing holds it, nor can, before its slot is used anew.
     #[cold]
     fn end(self) {
-        if self.get(Word::Dirty) != 0 || unread_links::all().has(self.index) {
-            unread_links::take(self.index, self.word(Word::Dirty));
+        if self.sender.dirty.get() != 0 || unread_links::all().has(self.index) {
+            unread_links::take(self.index, &self.sender.dirty);
         }
         self.record_worth();
-        if self.get(Word::Memory) != 0 {
-            ended_links::put(self.get(Word::Name));
+        if self.identity.memory.get() != 0 {
+            ended_links::put(self.identity.name.get());
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(self.has_put(), Ordering::Relaxed);
         }
         if self.wait_for_short_calls() {
             self.free();
         } else {
-            self.word(Word::Holders).store(LEFT, Ordering::Release);
+            self.identity.holders.store(LEFT, Ordering::Release);
             left().put(self.index);
             ARE_LEFT.store(true, Ordering::Release);
         }
@@ -335,7 +323,7 @@ impl Link {
 
     /// Its memory goes, and its slot is nobody's.
     fn free(self) {
-        let base = self.get(Word::Memory);
+        let base = self.identity.memory.get();
         if base != 0 {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
             // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
@@ -345,12 +333,12 @@ impl Link {
             };
             if zeros.is_err() {
                 // What is there now nobody knows: it is not used any more.
-                self.set(Word::Glance, 0);
-                self.set(Word::Home, 0);
+                self.glance.head_at.set(0);
+                self.place.home.set(0);
             }
-            self.set(Word::Memory, 0);
+            self.identity.memory.set(0);
         }
-        self.set(Word::Holders, 0);
+        self.identity.holders.set(0);
         FREE.fetch_min(self.index, Ordering::AcqRel);
     }
 }
@@ -420,7 +408,7 @@ pub(super) fn free_left() {
     }
     left().each(0, end(), |index| {
         let Some(link) = Link::at(index) else { return true };
-        let (holders, ok, err) = (link.word(Word::Holders), Ordering::AcqRel, Ordering::Relaxed);
+        let (holders, ok, err) = (&link.identity.holders, Ordering::AcqRel, Ordering::Relaxed);
         if holders.compare_exchange(LEFT, ENDS, ok, err).is_err() {
             return true;
         }
@@ -441,7 +429,7 @@ fn claim() -> Option<Link> {
     let first = FREE.load(Ordering::Acquire);
     // What is known of free ones is old where several threads make some at a time.
     (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
-        let holders = link.word(Word::Holders);
+        let holders = &link.identity.holders;
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
         // A lock that is taken for good (in the middle of a call, of a thread that a child of
         // `fork` does not have) would be in its way.
@@ -462,22 +450,16 @@ pub(super) fn make(fd: c_int) -> Option<Link> {
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
     link.leave_set();
-    let (generation, home) =
-        (link.get(Word::Generation).wrapping_add(1) & 0x7fff_ffff, link.home());
-    // Somebody who has come too late may have one of these locks, and releases it.
-    let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
-    let others = link.words.iter().enumerate().filter(|(at, _)| !stays.contains(at));
-    others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
-    link.set(Word::Generation, generation);
-    link.set(Word::Home, home as u64);
-    link.set(Word::FdCount, 1);
+    link.identity.generation.set(link.identity.generation.get().wrapping_add(1) & 0x7fff_ffff);
+    link.reset();
+    link.identity.fd_count.set(1);
     let word = &piece[at % PIECE];
     GIVEN.fetch_add(1, Ordering::SeqCst);
     let ours = u64::from(link.index) + 1;
     if word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         return Some(link);
     }
-    link.set(Word::FdCount, 0);
+    link.identity.fd_count.set(0);
     link.release();
     link.release();
     None
@@ -488,7 +470,7 @@ pub(super) fn make(fd: c_int) -> Option<Link> {
 pub(super) fn take(fd: c_int) -> Option<(Link, bool)> {
     let found = word_of(fd)?.swap(0, Ordering::SeqCst);
     let link = Link::at(u32::try_from(found.checked_sub(1)?).ok()?)?;
-    let is_last = link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_last = link.identity.fd_count.fetch_sub(1, Ordering::AcqRel) == 1;
     Some((link, is_last))
 }
 
@@ -501,7 +483,7 @@ pub(super) fn forget(fd: c_int, link: Link) -> bool {
     // The slot is not used anew as long as the caller holds it: so this is the same link.
     let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if is_ours {
-        link.word(Word::FdCount).fetch_sub(1, Ordering::AcqRel);
+        link.identity.fd_count.fetch_sub(1, Ordering::AcqRel);
         link.release();
     }
     is_ours
@@ -523,7 +505,7 @@ pub(super) fn end() -> u32 {
 pub(super) fn hold(index: u32) -> Option<Link> {
     let link = Link::at(index)?;
     link.hold().then_some(())?;
-    if link.get(Word::FdCount) > 0 {
+    if link.identity.fd_count.get() > 0 {
         return Some(link);
     }
     link.release();
@@ -532,7 +514,7 @@ pub(super) fn hold(index: u32) -> Option<Link> {
 
 /// A descriptor that is for a link, held.
 pub(super) fn fd_of(link: Link) -> Option<c_int> {
-    let first = link.get(Word::Fd) as c_int;
+    let first = link.member.fd.get() as c_int;
     if is_of(first, link) {
         return Some(first);
     }
@@ -543,14 +525,14 @@ pub(super) fn fd_of(link: Link) -> Option<c_int> {
 /// The link of a tag is held, by a descriptor or a call.
 pub(super) fn is_held(tag: u64) -> bool {
     Link::was_of_tag(tag).is_some_and(|link| {
-        let holders = link.word(Word::Holders).load(Ordering::SeqCst);
+        let holders = link.identity.holders.load(Ordering::SeqCst);
         (1..ENDS).contains(&holders) && link.tag() == tag
     })
 }
 
 /// The cookie of its socket.
 pub(super) fn cookie_of(tag: u64) -> u64 {
-    Link::was_of_tag(tag).map_or(0, |link| link.get(Word::Cookie))
+    Link::was_of_tag(tag).map_or(0, |link| link.identity.cookie.get())
 }
 
 /// How many there were with memory, and how many bytes were put into their rings: for reports.
@@ -573,7 +555,7 @@ pub(super) fn copy(from: c_int, to: c_int) {
     if let Some(piece) = piece {
         GIVEN.fetch_add(1, Ordering::SeqCst);
         // The hold of this call becomes the descriptor's.
-        link.word(Word::FdCount).fetch_add(1, Ordering::AcqRel);
+        link.identity.fd_count.fetch_add(1, Ordering::AcqRel);
         let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
         debug_assert!(was == 0);
     } else {
@@ -584,7 +566,8 @@ pub(super) fn copy(from: c_int, to: c_int) {
 /// Calls with each descriptor that has one, and that.
 pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
     let given = GIVEN.load(Ordering::SeqCst);
-    let mut left = (0..end()).filter_map(Link::at).map(|link| link.get(Word::FdCount)).sum::<u64>();
+    let mut left =
+        (0..end()).filter_map(Link::at).map(|link| link.identity.fd_count.get()).sum::<u64>();
     let end = crate::table::DESCRIPTORS.end();
     for fd in 0..end {
         // Otherwise what was counted may be others than those that are found.

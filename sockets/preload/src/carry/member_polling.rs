@@ -11,7 +11,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_formats::Direction;
 
 use super::epoll_slot::{AWAY, CROWD, EpollSlot, HAND, MANY, SKIP, TOLD};
-use super::links::{self, Link, Memory, Word};
+use super::links::{self, Link, Memory};
 use super::{reader_polling, receive_queue};
 
 /// So often in a row a member is polled in vain.
@@ -25,7 +25,7 @@ const AGE: u64 = 2 * CROWD;
 fn mark_idle(slot: EpollSlot, link: Link) {
     let Some(direction) = link.inward() else { return };
     direction.while_not_polling(|| {
-        let has_nothing = || receive_queue::is_all_read(&direction) && link.get(Word::Error) == 0;
+        let has_nothing = || receive_queue::is_all_read(&direction) && link.glance.error.get() == 0;
         if has_nothing() {
             slot.maybe_ready().take(link.index());
             fence(Ordering::SeqCst);
@@ -42,21 +42,21 @@ pub(super) fn start_polling(slot: EpollSlot, wanted: u32) -> bool {
     let (mut is_any, mut many) = (false, 0);
     slot.each_maybe_ready(|link| {
         many += 1;
-        if link.get(Word::IsPolled) != 0 {
+        if link.glance.is_polled.get() != 0 {
             is_any = true;
             return true;
         }
         slot.holding(link, |link| {
-            let idle = link.get(Word::Idle);
+            let idle = link.glance.idle.get();
             if idle >= IDLE || many > CROWD {
                 return mark_idle(slot, link);
             }
-            let is_wanted = link.get(Word::Events) as u32 & wanted != 0;
+            let is_wanted = link.glance.events.get() as u32 & wanted != 0;
             if is_wanted && reader_polling::start_polling_member(link) {
-                link.set(Word::IsPolled, 1);
+                link.glance.is_polled.set(1);
                 is_any = true;
             } else {
-                link.set(Word::Idle, idle + 1);
+                link.glance.idle.set(idle + 1);
             }
         });
         true
@@ -82,7 +82,7 @@ pub(super) fn stop_polling(slot: EpollSlot) {
     slot.each_held(
         |link| {
             link.reset_look_delay();
-            link.get(Word::IsPolled) != 0 || link.inward().is_some_and(is_polling)
+            link.glance.is_polled.get() != 0 || link.inward().is_some_and(is_polling)
         },
         |link| {
             stop_polling_member(link);
@@ -95,10 +95,10 @@ pub(super) fn stop_polling(slot: EpollSlot) {
 /// The ring of a member that is held is not polled any more.
 fn stop_polling_member(link: Link) {
     let Some(direction) = link.inward() else { return };
-    link.set(Word::IsPolled, 0);
+    link.glance.is_polled.set(0);
     if direction.may_be_polling() {
         direction.stop_polling();
-        link.set(Word::Idle, link.get(Word::Idle) + 1);
+        link.glance.idle.set(link.glance.idle.get() + 1);
     }
 }
 
@@ -111,11 +111,11 @@ pub(super) fn retire_idle(slot: EpollSlot) {
     slot.maybe_ready().each(slot.word(HAND) as u32, links::end(), |index| {
         slot.set_word(HAND, u64::from(index) + 1);
         let found = Link::at(index).filter(|link| slot.has(*link));
-        let is_old = |link: &Link| told.wrapping_sub(link.get(Word::Since)) > AGE;
+        let is_old = |link: &Link| told.wrapping_sub(link.member.since.get()) > AGE;
         if let Some(link) = found.filter(is_old) {
             slot.holding(link, |link| {
                 stop_polling_member(link);
-                link.set(Word::Idle, IDLE);
+                link.glance.idle.set(IDLE);
                 mark_idle(slot, link);
             });
         }

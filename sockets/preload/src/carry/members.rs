@@ -17,7 +17,7 @@ use omniverb_connection::readiness::Interest;
 use omniverb_formats::Direction;
 
 pub(super) use super::epoll_slot::{EpollSlot, PollOutcome};
-use super::links::{Link, Memory, Word};
+use super::links::{Link, Memory};
 use super::{epoll_wakeup, receive_queue};
 use crate::fork_refcount;
 use crate::table::{DESCRIPTORS, MEMBERS};
@@ -50,7 +50,7 @@ pub(super) enum Sleepers {
 pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     let Some(slot) = EpollSlot::claim(member.set) else { return false };
     let mine = slot.name();
-    let word = link.word(Word::Set);
+    let word = &link.glance.set;
     if let Some(other) = EpollSlot::with(link)
         && !other.is(slot)
     {
@@ -59,10 +59,10 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
         }
         link.leave_set();
     }
-    link.set(Word::Data, member.data);
-    link.set(Word::Events, u64::from(member.events));
+    link.member.data.set(member.data);
+    link.glance.events.set(u64::from(member.events));
     // What there is now is news.
-    link.set(Word::Told, 0);
+    link.member.told.set(0);
     slot.comes(link);
     let found = word.compare_exchange(0, mine, Ordering::SeqCst, Ordering::Acquire);
     if found.is_err_and(|now| now != mine) {
@@ -70,7 +70,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     }
     fence(Ordering::SeqCst);
     // If its memory is still to come it is maybe ready from then on ([`Link::has_come`]).
-    if link.word(Word::Memory).load(Ordering::SeqCst) != 0 {
+    if link.identity.memory.load(Ordering::SeqCst) != 0 {
         link.mark_maybe_ready();
     }
     // Who sleeps has not looked for it, or not for these events.
@@ -86,7 +86,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
 fn has_nothing(link: Link) -> bool {
     let is_empty =
         |inward: Direction<Memory>| !inward.may_be_polling() && receive_queue::is_all_read(&inward);
-    link.get(Word::Error) == 0 && link.inward().is_none_or(is_empty)
+    link.glance.error.get() == 0 && link.inward().is_none_or(is_empty)
 }
 
 /// A link is in the set that its socket is in, as the table says, and alone there as far as others

@@ -5,7 +5,7 @@
 //! `carry`. Sockets without a link are the kernel's. `hooks`, `io_hooks` and `call_observers` call
 //! the functions in here.
 //!
-//! * **Links.** [`links`] keeps them, [`link_words`] names their fields; [`ended_links`] and
+//! * **Links.** [`links`] keeps them ([`omniverb_formats::link_slot`]); [`ended_links`] and
 //!   [`forgotten_links`] remember those that are over. [`mod@offers`] offers sockets to the
 //!   [`broker`], [`admission`] decides how soon, [`broker_dispatch`] handles the answers.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
@@ -45,7 +45,6 @@ mod kernel_check;
 mod kernel_fallback;
 mod kernel_socket;
 mod link_bitmap;
-mod link_words;
 mod links;
 mod maybe_ready;
 mod member_polling;
@@ -79,7 +78,6 @@ pub(crate) use fork::{
     OwnDescriptors, after_fork, before_clone, before_fork, before_spawn, before_unseen_fork,
     before_vfork,
 };
-use links::Word;
 use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
@@ -228,7 +226,7 @@ pub(crate) fn receive(
             if !matches!(found, Found::Carried(_)) {
                 unread::flush_before(fd, flags);
             }
-            match link_for_call(fd, found, Word::Sleeping, &native) {
+            match link_for_call(fd, found, |slot| &slot.receiver.sleeping, &native) {
                 Ok(link) => link,
                 Err(got) => return got,
             }
@@ -420,7 +418,7 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
         None => {
             if let Some(link) = links::enter(from) {
                 // The kernel keeps a member for as long as one of its descriptors is there.
-                if link.get(Word::Set) == 0 {
+                if link.glance.set.get() == 0 {
                     kernel_fallback::stop_carrying(link, from);
                 } else {
                     kernel_fallback::leave(link, from);
@@ -448,7 +446,7 @@ pub(crate) fn shutdown(fd: c_int, how: c_int) {
 /// How a socket waits has changed.
 pub(crate) fn mode_changed(fd: c_int) {
     if let Some(link) = links::enter(fd) {
-        link.set(Word::Looked, 0);
+        link.glance.looked.set(0);
         link.release();
     }
 }
@@ -485,7 +483,7 @@ pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c
 /// `SO_ERROR`, as far as the kernel does not know of it.
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let link = links::enter(fd)?;
-    let error = if link.get(Word::Memory) != 0 {
+    let error = if link.identity.memory.get() != 0 {
         _ = kernel_check::check_now(link, fd);
         kernel_check::take_error(link)
     } else {
@@ -521,7 +519,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
 /// What is known of a link, in words.
 pub(crate) fn describe(fd: c_int) -> Option<&'static str> {
     let link = links::enter(fd)?;
-    let is_there = link.get(Word::Memory) != 0;
+    let is_there = link.identity.memory.get() != 0;
     let is_polling = link.inward().is_some_and(|direction| direction.is_polling());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
     let rests = reattach::is_suspended(link);

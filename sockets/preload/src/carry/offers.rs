@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 
-use super::links::{self, Flag, Link, Word};
+use super::links::{self, Flag, Link};
 use super::members::NotJoinable;
 use super::{
     admission, broker, broker_dispatch, forgotten_links, kernel_fallback, kernel_socket, members,
@@ -44,7 +44,7 @@ pub(super) fn enter(fd: c_int) -> Found {
     broker_dispatch::poll();
     for _ in 0..2 {
         if let Some(link) = links::enter(fd) {
-            let is_there = link.get(Word::Memory) != 0;
+            let is_there = link.identity.memory.get() != 0;
             return if is_there { Found::Carried(link) } else { Found::Offered(link) };
         }
         let kind = DESCRIPTORS.look(fd).kind();
@@ -135,8 +135,8 @@ fn offer_now(fd: c_int) -> bool {
         return false;
     }
     let Some(link) = links::make(fd) else { return false };
-    link.set(Word::Cookie, cookie);
-    link.set(Word::Fd, fd as u64);
+    link.identity.cookie.set(cookie);
+    link.member.fd.set(fd as u64);
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = DESCRIPTORS.look(fd);

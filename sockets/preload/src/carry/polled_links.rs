@@ -9,10 +9,10 @@ use core::mem::MaybeUninit;
 
 use libc::pollfd;
 use omniverb_connection::readiness::Timeout;
-use omniverb_connection::readiness::poll_events::{ENDING, IN, READABLE, of_ring};
+use omniverb_connection::readiness::poll_events::{ENDING, ERR, IN, READABLE, of_ring};
 
 use super::epoll_slot::PollOutcome;
-use super::links::{self, Flag, Link, Word};
+use super::links::{self, Flag, Link};
 use super::offers::{self, Found};
 use super::reader_polling::Unread;
 use super::{
@@ -123,7 +123,7 @@ impl PolledLinks {
     fn each(&self, all: &mut [pollfd], mut with: impl FnMut(&mut pollfd, Link)) {
         self.each_held(|place, link| {
             if let Some(one) = all.get_mut(place)
-                && link.get(Word::Memory) != 0
+                && link.identity.memory.get() != 0
                 && !link.has(Flag::Broken)
                 && links::is_of(one.fd, link)
             {
@@ -183,7 +183,7 @@ impl PolledLinks {
         let (result, was_short) = wake_latency::timed_sleep(|| call(all));
         if was_short && got(&result) > 0 {
             // Looking would have found it.
-            self.each(all, |_, link| link.set(Word::Skip, 0));
+            self.each(all, |_, link| link.receiver.skip.set(0));
         }
         kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         result
@@ -210,7 +210,7 @@ impl Transport for PolledLinks {
         let mut found = false;
         self.each(all, |one, link| {
             found |= one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd)
-                || link.get(Word::Error) != 0;
+                || link.glance.error.get() != 0;
         });
         found
     }
@@ -222,12 +222,12 @@ impl Transport for PolledLinks {
                 // Has it ended, and how?
                 _ = kernel_check::check_now(link, one.fd);
             }
-            let is_readable =
-                one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd);
-            if is_readable {
+            let mut events = if link.glance.error.get() == 0 { 0 } else { ERR };
+            if one.events & READABLE != 0 && receive_queue::is_readable(link, one.fd) {
+                events |= READABLE;
                 receive_queue::note_shown(link);
             }
-            let more = of_ring(is_readable, link.get(Word::Error) != 0, one.events);
+            let more = of_ring(events, one.events);
             count += usize::from(one.revents == 0 && more != 0);
             one.revents |= more;
         });

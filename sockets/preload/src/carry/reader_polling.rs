@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use omniverb_formats::Direction;
 
 use super::epoll_slot::{EpollSlot, PollOutcome};
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 use super::spin_budget::SpinBudget;
 use super::wake_latency::{back_off, poll_time};
 use super::{detach, forgotten_links};
@@ -26,9 +26,9 @@ static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 fn may_poll(link: Link) -> bool {
     let closed = Flag::NeverPolls as u64 | Flag::Ended as u64;
     let link_flags = closed | Flag::Shared as u64 | Flag::Broken as u64;
-    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+    let is_awake = link.receiver.sleeping.load(Ordering::SeqCst) == 0
         && !EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers);
-    is_awake && link.get(Word::Flags) & link_flags == 0
+    is_awake && link.identity.flags.get() & link_flags == 0
 }
 
 /// This end polls the ring.
@@ -147,9 +147,9 @@ pub(super) fn look_for_a_moment(
 
 /// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
 pub(super) fn begin_sleep(link: Link) {
-    link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+    link.receiver.sleeping.fetch_add(1, Ordering::SeqCst);
     if let Some(direction) = link.inward() {
-        link.set(Word::IsPolled, 0);
+        link.glance.is_polled.set(0);
         direction.stop_polling();
     }
     detach::settle();
@@ -157,15 +157,15 @@ pub(super) fn begin_sleep(link: Link) {
 
 /// It is over.
 pub(super) fn end_sleep(link: Link) {
-    link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
+    link.receiver.sleeping.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// This call is one that looks; those after some in vain do not.
 pub(super) fn is_worth_looking(link: Link) -> bool {
-    match link.get(Word::Skip) {
+    match link.receiver.skip.get() {
         0 => true,
         left => {
-            link.set(Word::Skip, left - 1);
+            link.receiver.skip.set(left - 1);
             false
         }
     }
@@ -174,10 +174,10 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
 /// Looking has come to an end. If it was in vain it is left out for a while.
 pub(super) fn record_poll(link: Link, how: PollOutcome) {
     if how == PollOutcome::Well {
-        link.set(Word::Vain, 0);
+        link.receiver.vain.set(0);
         return;
     }
-    let (vain, skip) = back_off(link.get(Word::Vain));
-    link.set(Word::Vain, vain);
-    link.set(Word::Skip, skip);
+    let (vain, skip) = back_off(link.receiver.vain.get());
+    link.receiver.vain.set(vain);
+    link.receiver.skip.set(skip);
 }

@@ -14,7 +14,7 @@ use omniverb_connection::backoff::{Backoff, Outcome};
 use omniverb_formats::Direction;
 
 use super::admission::WORTH;
-use super::links::{self, Flag, Link, Memory, Word};
+use super::links::{self, Flag, Link, Memory};
 use super::members::EpollSlot;
 use super::{forgotten_links, offers, receive_queue, unread};
 use crate::clock;
@@ -91,7 +91,7 @@ pub(super) fn fate(link: Link, fd: c_int) -> Fate {
 /// It is forgotten, if its socket may be offered now.
 fn try_forget(link: Link, fd: c_int) -> bool {
     // Without memory there was none: it is not the other end that has ended it.
-    let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
+    let (has_memory, now) = (link.identity.memory.get() != 0, clock::now());
     if has_memory && !backoff(fd).is_due(now, FORKED) {
         return false;
     }
@@ -103,7 +103,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     let entry = DESCRIPTORS.look(fd);
     let is_free = offers::may_be(fd, entry)
         && (!entry.is_shared()
-            || fork_refcount::is_sole_holder(fd, entry, Some(link.get(Word::Cookie)))
+            || fork_refcount::is_sole_holder(fd, entry, Some(link.identity.cookie.get()))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     if !is_free || !forgotten_links::remember(link.tag()) {
         return false;
@@ -138,8 +138,8 @@ fn is_over(link: Link) -> bool {
         | Flag::Suspended as u64
         | Flag::Watched as u64
         | Flag::Detached as u64;
-    let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
-    if link.get(Word::Flags) & !harmless != 0 || is_open {
+    let is_open = link.glance.error.get() != 0 || link.receiver.shown.get() != 0;
+    if link.identity.flags.get() & !harmless != 0 || is_open {
         return false;
     }
     match (link.outward(), link.inward()) {

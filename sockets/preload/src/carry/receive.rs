@@ -14,7 +14,7 @@ use omniverb_formats::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::kernel_check::{self, Checked};
-use super::links::{self, Flag, Link, Memory, Word};
+use super::links::{self, Flag, Link, Memory};
 use super::members::PollOutcome;
 use super::reader_polling::{begin_sleep, end_sleep, is_worth_looking, record_poll, start_polling};
 use super::receive_queue::{
@@ -49,9 +49,9 @@ enum Ring {
 /// What is there for who wants so many; nothing if the ring makes no sense.
 #[inline]
 fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
-    let mut seen = link.get(Word::SeenHead);
+    let mut seen = link.receiver.seen_head.get();
     let waiting = direction.waiting_by(&mut seen, wanted);
-    link.set(Word::SeenHead, seen);
+    link.receiver.seen_head.set(seen);
     match waiting {
         Ok((place, 0)) => Ring::Empty(place),
         Ok((place, bytes)) => Ring::Bytes(place, bytes),
@@ -140,8 +140,8 @@ fn receive_in_steps(
         in_parts: false,
     };
     let got = call.run();
-    if got >= 0 && flags & libc::MSG_PEEK == 0 && link.get(Word::Shown) != 0 {
-        link.set(Word::Shown, 0);
+    if got >= 0 && flags & libc::MSG_PEEK == 0 && link.receiver.shown.get() != 0 {
+        link.receiver.shown.set(0);
     }
     got
 }
@@ -211,7 +211,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// There are bytes in the ring. Those of the kernel come first.
     fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
         let mut peeked = 0;
-        let has_before = self.link.get(Word::Before) > 0;
+        let has_before = self.link.receiver.before.get() > 0;
         if has_before || !is_passed(self.link, self.fd, &self.direction) {
             match self.before_fence() {
                 Ok(0) => {}
@@ -272,7 +272,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         {
             return step;
         }
-        let seen = match self.link.get(Word::Vain) {
+        let seen = match self.link.receiver.vain.get() {
             0 => kernel_check::check(self.link, self.fd),
             _ => kernel_check::check_now(self.link, self.fd),
         };
@@ -286,7 +286,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             }
             Checked::Events(events) => events,
         };
-        if self.got == 0 && self.link.get(Word::Error) != 0 {
+        if self.got == 0 && self.link.glance.error.get() != 0 {
             return self.fail();
         }
         let is_waiting = self.is_waiting();
@@ -333,10 +333,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
     #[inline]
     fn leaves_to_kernel(&mut self, place: Place) -> Option<Step> {
         let link = self.link;
-        if link.get(Word::Error) != 0 || link.get(Word::Looked) == 0 {
+        if link.glance.error.get() != 0 || link.glance.looked.get() == 0 {
             return None;
         }
-        let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
+        let is_known = !clock::is_over(link.glance.looked.get(), KNOWN);
         let is_sure = is_known || self.has(libc::MSG_DONTWAIT);
         let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Flag::NonBlocking);
         if is_asking
@@ -346,7 +346,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             start_polling(link, &self.direction);
             return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
         }
-        if !self.is_waiting() || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
+        if !self.is_waiting() || self.has(libc::MSG_WAITALL) || link.receiver.skip.get() == 0 {
             return None;
         }
         is_worth_looking(link);
@@ -387,7 +387,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     if !events.intersects(PollFlags::IN | kernel_check::ENDING) => {}
                 _ => {
                     // What the next look finds must not be missed for being too soon.
-                    self.link.set(Word::Looked, 0);
+                    self.link.glance.looked.set(0);
                     return true;
                 }
             }
@@ -425,7 +425,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if is_nothing && !kernel_socket::is_non_blocking(self.fd) {
             // That was changed where nobody has seen it.
             kernel_socket::set_errno(before);
-            self.link.set(Word::Looked, 0);
+            self.link.glance.looked.set(0);
             return Step::Again;
         }
         self.told(result)
@@ -462,7 +462,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         kernel_socket::keeping_errno(broker_dispatch::poll_after_sleep);
         if result > 0 && was_short {
             // Looking would have found it.
-            self.link.set(Word::Skip, 0);
+            self.link.receiver.skip.set(0);
         }
         self.told(result)
     }
@@ -471,7 +471,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
             if wake_latency::learn_wakeup(self.link) {
-                self.link.set(Word::Skip, 0);
+                self.link.receiver.skip.set(0);
                 members::looks_again(self.link);
             }
             self.had_of_kernel(result as usize);

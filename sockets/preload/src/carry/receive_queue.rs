@@ -8,7 +8,7 @@ use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
 use super::kernel_socket;
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 use crate::clock;
 
 /// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
@@ -63,7 +63,7 @@ pub(super) fn is_readable(link: Link, fd: c_int) -> bool {
 
 /// The program is told that there are bytes.
 pub(super) fn note_shown(link: Link) {
-    link.set(Word::Shown, mark(link).wrapping_add(unread_bytes(link) as u64) + 1);
+    link.receiver.shown.set(mark(link).wrapping_add(unread_bytes(link) as u64) + 1);
 }
 
 /// Changes when bytes that were in the ring are not there any more.
@@ -78,7 +78,7 @@ fn is_passing(link: Link) -> bool {
     link.inward().is_some_and(|direction| {
         let place = direction.place();
         place.is_taken()
-            && link.get(Word::Flags) & link_flags == 0
+            && link.identity.flags.get() & link_flags == 0
             && direction.head().since(place).is_ok_and(|bytes| bytes > 0)
     })
 }
@@ -107,8 +107,8 @@ pub(super) fn wait_until_passed(link: Link, began: u64) -> bool {
 /// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
 pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
     let others = Flag::NeverPolls as u64 | Flag::Shared as u64;
-    let shown = link.get(Word::Shown);
-    let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Flags) & others == 0;
+    let shown = link.receiver.shown.get();
+    let is_shown = || link.receiver.shown.get() == shown && link.identity.flags.get() & others == 0;
     if shown == 0 || !is_shown() || kernel_socket::receives_for(fd).is_some() {
         return false;
     }
@@ -144,18 +144,18 @@ fn store_spent(words: &[AtomicU64; 2], spent: Spent) {
 #[inline]
 pub(super) fn is_passed(link: Link, fd: c_int, direction: &Direction<Memory>) -> bool {
     let fence = direction.fence();
-    link.get(Word::Passed) == fence.wrapping_add(1) || is_passed_now(link, fd, fence)
+    link.receiver.passed.get() == fence.wrapping_add(1) || is_passed_now(link, fd, fence)
 }
 
 #[cold]
 fn is_passed_now(link: Link, fd: c_int, fence: u64) -> bool {
     let (left, queued) = before(fd, fence).unwrap_or((usize::MAX, 0));
-    link.set(Word::Before, left.min(queued) as u64);
+    link.receiver.before.set(left.min(queued) as u64);
     let is_passed = left == 0;
     // What was not read there may have been nobody's to tell of.
     link.mark_maybe_ready();
     if is_passed {
-        link.set(Word::Passed, fence.wrapping_add(1));
+        link.receiver.passed.set(fence.wrapping_add(1));
     }
     is_passed
 }

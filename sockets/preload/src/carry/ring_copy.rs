@@ -7,7 +7,7 @@ use omniverb_formats::link_layout::RING;
 use omniverb_formats::{Direction, Head};
 use omniverb_ring::UserMemory;
 
-use super::links::{Flag, Link, Memory, Word};
+use super::links::{Flag, Link, Memory};
 use super::unread;
 use crate::iovecs::Parts;
 
@@ -81,18 +81,18 @@ pub(super) fn try_send(
         return false;
     }
     // The other end looks at the head itself all the time: it would have to be fetched from there.
-    let head = Head::at(link.get(Word::Head));
-    let mut seen = link.get(Word::SeenPlace);
+    let head = Head::at(link.sender.head.get());
+    let mut seen = link.sender.seen_place.get();
     // As if what the kernel has no room for were in use.
     let (room, wanted) = (link.room(), length + RING - link.room());
     let used = direction.used(head, &mut seen, wanted);
-    link.set(Word::SeenPlace, seen);
+    link.sender.seen_place.set(seen);
     let has_room = used.is_ok_and(|used| used + length <= room);
     let link_flags = Flag::Broken as u64 | Flag::Abandoned as u64;
-    let is_open = link.get(Word::IsFenced) != 0
-        && link.get(Word::Flags) & link_flags == 0
-        && link.get(Word::Error) == 0
-        && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+    let is_open = link.sender.is_fenced.get() != 0
+        && link.identity.flags.get() & link_flags == 0
+        && link.glance.error.get() == 0
+        && link.sender.calls.load(Ordering::SeqCst) == 0;
     has_room && is_open && {
         bytes.put_in(direction, head.position());
         unread::publish(link, direction, fd, head, length).is_some()
@@ -109,16 +109,16 @@ pub(super) fn try_receive(
     flags: c_int,
 ) -> Option<isize> {
     let wanted = bytes.total();
-    let mut seen = link.get(Word::SeenHead);
+    let mut seen = link.receiver.seen_head.get();
     let waiting = direction.waiting_by(&mut seen, wanted);
-    link.set(Word::SeenHead, seen);
+    link.receiver.seen_head.set(seen);
     let (place, there) = waiting.ok()?;
     let length = there.min(wanted);
     let is_quick = length > 0
         && length <= PIECE
         && flags & (!RECEIVE_FLAGS | libc::MSG_PEEK) == 0
         && (flags & libc::MSG_WAITALL == 0 || length == wanted)
-        && link.get(Word::Passed) == direction.fence().wrapping_add(1)
+        && link.receiver.passed.get() == direction.fence().wrapping_add(1)
         && !link.has(Flag::Broken);
     if !is_quick {
         return None;
@@ -127,8 +127,8 @@ pub(super) fn try_receive(
     if !direction.take(place, length) {
         return None;
     }
-    if link.get(Word::Shown) != 0 {
-        link.set(Word::Shown, 0);
+    if link.receiver.shown.get() != 0 {
+        link.receiver.shown.set(0);
     }
     Some(length as isize)
 }

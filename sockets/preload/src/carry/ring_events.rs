@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_connection::readiness::interest::{EDGE, FLAGS};
 
 use super::epoll_slot::EpollSlot;
-use super::links::{Flag, Link, Word};
+use super::links::{Flag, Link};
 use super::receive_queue;
 use crate::clock;
 
@@ -41,7 +41,7 @@ impl RingEvents {
                 *place = link.index();
             }
             news.count += 1;
-            news.is_ours &= link.get(Word::Events) as u32 & !OURS == 0;
+            news.is_ours &= link.glance.events.get() as u32 & !OURS == 0;
             true
         });
         news
@@ -65,23 +65,23 @@ impl RingEvents {
 
 /// The descriptor that a member is in its set by.
 pub(super) fn fd_of(link: Link) -> c_int {
-    link.get(Word::Fd) as c_int
+    link.member.fd.get() as c_int
 }
 
 /// What the ring has to say of a member.
 pub(super) fn news(link: Link) -> u32 {
-    if link.get(Word::Memory) == 0 || link.has(Flag::Broken) {
+    if link.identity.memory.get() == 0 || link.has(Flag::Broken) {
         return 0;
     }
-    let events = link.get(Word::Events) as u32;
-    let error = if link.get(Word::Error) == 0 { 0 } else { libc::EPOLLERR as u32 };
+    let events = link.glance.events.get() as u32;
+    let error = if link.glance.error.get() == 0 { 0 } else { libc::EPOLLERR as u32 };
     let is_wanted = events & READABLE != 0 && receive_queue::unread_bytes(link) > 0;
     // Of bytes of the kernel's that come first that has told, but not of this news.
     let bytes = is_wanted
         && if events & EDGE == 0 {
             receive_queue::is_readable(link, fd_of(link))
         } else {
-            link.get(Word::Told) != newest(link)
+            link.member.told.get() != newest(link)
         };
     error | if bytes { events & READABLE } else { 0 }
 }
@@ -94,13 +94,13 @@ pub(super) fn newest(link: Link) -> u64 {
 /// A member may have news, as far as a glance tells.
 #[inline(always)]
 fn may_have_news(link: Link) -> bool {
-    let is_quiet = |word| word == link.get(Word::Quiet) || is_later(link);
-    link.glance().is_some_and(|word| !is_quiet(word) || link.get(Word::Error) != 0)
+    let is_quiet = |word| word == link.glance.quiet.get() || is_later(link);
+    link.glance().is_some_and(|word| !is_quiet(word) || link.glance.error.get() != 0)
 }
 
 /// It is too soon to look at it closely once more.
 fn is_later(link: Link) -> bool {
-    let later = link.get(Word::Later);
+    let later = link.member.later.get();
     later != 0 && (later.wrapping_sub(clock::now()) as i64) > 0
 }
 
@@ -108,18 +108,18 @@ fn is_later(link: Link) -> bool {
 /// something by it. Each such look may cost two calls of the kernel's, and the other end might want
 /// just that.
 fn is_looked_at_in_vain(link: Link) {
-    let looks = link.get(Word::Looks) + 1;
-    link.set(Word::Looks, looks);
+    let looks = link.member.looks.get() + 1;
+    link.member.looks.set(looks);
     if looks > LOOKS {
         let pause = clock::MOMENT << (looks / LOOKS).min(PAUSE_MAX);
-        link.set(Word::Later, clock::now().wrapping_add(pause).max(1));
+        link.member.later.set(clock::now().wrapping_add(pause).max(1));
     }
 }
 
 /// Whether a member that is held has news. If there will be none before something changes it need
 /// not be looked at until then.
 fn has_news(slot: EpollSlot, link: Link) -> bool {
-    let (word, events, told) = (link.glance(), link.get(Word::Events), link.get(Word::Told));
+    let (word, events, told) = (link.glance(), link.glance.events.get(), link.member.told.get());
     if news(link) != 0 {
         return true;
     }

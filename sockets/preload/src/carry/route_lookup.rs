@@ -3,8 +3,10 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
+use omniverb_formats::link_slot::{Field, LinkSlot};
+
 use super::broker_dispatch;
-use super::links::{self, Flag, Link, Word};
+use super::links::{self, Flag, Link};
 use super::offers::{self, Found};
 use super::reattach::{self, Fate};
 use crate::unlinked_calls;
@@ -19,7 +21,7 @@ pub(super) fn link_for_send(
     match route {
         Route::Ring(link) => Ok(link),
         Route::Suspended(link) => Err(call_suspended(link, native)),
-        Route::Unknown => link_for_call(fd, offers::enter(fd), Word::Sending, native),
+        Route::Unknown => link_for_call(fd, offers::enter(fd), |slot| &slot.sender.calls, native),
     }
 }
 
@@ -38,7 +40,7 @@ pub(crate) enum Route {
 pub(super) fn route_of(fd: c_int) -> Route {
     broker_dispatch::poll();
     let Some(link) = links::enter(fd) else { return Route::Unknown };
-    let has_memory = link.get(Word::Memory) != 0;
+    let has_memory = link.identity.memory.get() != 0;
     let next = match link.has(Flag::Reattachable) {
         true => reattach::fate(link, fd),
         false => Fate::Active,
@@ -60,22 +62,22 @@ pub(super) fn call_suspended(link: Link, native: impl Fn() -> isize) -> isize {
 }
 
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
-/// word of those that are in such a call, while its link may come.
+/// field of those that are in such a call, while its link may come.
 pub(super) fn link_for_call(
     fd: c_int,
     found: Found,
-    counts: Word,
+    counts: fn(&LinkSlot) -> &Field,
     native: &impl Fn() -> isize,
 ) -> Result<Link, isize> {
     match found {
         Found::Carried(link) => Ok(link),
         Found::Offered(link) => {
-            link.word(counts).fetch_add(1, Ordering::SeqCst);
+            counts(&link).fetch_add(1, Ordering::SeqCst);
             // Its memory may have come before that was said: then there may be bytes in the ring,
             // or this end may be polling already.
-            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let has_come = link.identity.memory.load(Ordering::SeqCst) != 0;
             let result = if has_come { None } else { Some(native()) };
-            link.word(counts).fetch_sub(1, Ordering::SeqCst);
+            counts(&link).fetch_sub(1, Ordering::SeqCst);
             result.map_or(Ok(link), |result| {
                 link.release();
                 Err(result)

@@ -14,7 +14,7 @@ use rustix::event::PollFlags;
 
 use super::backpressure::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::kernel_check::{self, Checked, ENDING};
-use super::links::{self, Flag, Link, Memory, Word};
+use super::links::{self, Flag, Link, Memory};
 use super::ring_copy::{self, PIECE, SEND_FLAGS};
 use super::send_source::{File, Source};
 use super::unread::{self, is_same_socket, reclaim};
@@ -146,7 +146,7 @@ fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     let is_empty = !place.is_taken() && place.position() == head.position();
     let is_plain = flags & !SEND_FLAGS == 0 || head.is_stopped();
     let may_put = direction.is_polling() && !head.is_stopped();
-    is_empty && is_plain && !may_put && link.get(Word::Error) == 0
+    is_empty && is_plain && !may_put && link.glance.error.get() == 0
 }
 
 /// A descriptor is for another socket than the call began with. If nobody has seen how that came,
@@ -175,8 +175,7 @@ fn put(
     let (mut sent, mut rounds, mut left) = (0, 0, if is_waiting { PATIENCE } else { ROOM });
     loop {
         let (head, place) = (direction.head(), direction.place());
-        let is_ours =
-            !link.has(Flag::Abandoned) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+        let is_ours = !link.has(Flag::Abandoned) && link.sender.calls.load(Ordering::SeqCst) == 0;
         // The broker may have said meanwhile that it is over.
         let is_ours = is_ours && (sent == 0 || !broker::is_any());
         let is_open = direction.is_polling() && !place.is_taken() && is_ours;
@@ -184,15 +183,15 @@ fn put(
             link.set_flag(Flag::Broken);
             break;
         };
-        if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, fd, bytes) {
+        if !is_open || link.sender.is_fenced.get() == 0 && !fence(link, direction, fd, bytes) {
             break;
         }
-        link.set(Word::SeenPlace, place.position());
+        link.sender.seen_place.set(place.position());
         let wanted = (source.total() - sent).min(PIECE);
         if RING > link.room() && link.room().saturating_sub(bytes) < wanted {
             // What the kernel had has gone on since.
             let room = kernel_socket::room(fd) as u64;
-            link.set(Word::Room, room.max(link.get(Word::Room)));
+            link.sender.room.set(room.max(link.sender.room.get()));
         }
         let room = link.room();
         let length = wanted.min(room / 2);
@@ -231,7 +230,7 @@ fn put(
 /// back. Over a link of a network that is little at first.
 fn fence(link: Link, direction: &Direction<Memory>, fd: c_int, bytes: usize) -> bool {
     // It grows with what goes through the kernel.
-    link.set(Word::Room, kernel_socket::room(fd) as u64);
+    link.sender.room.set(kernel_socket::room(fd) as u64);
     if bytes > 0 || link.room() < LEAST {
         return false;
     }
@@ -239,7 +238,7 @@ fn fence(link: Link, direction: &Direction<Memory>, fd: c_int, bytes: usize) -> 
     direction.set_fence(information.given());
     // Nothing that goes by the kernel says so any more.
     kernel_socket::acknowledge(fd);
-    link.set(Word::IsFenced, 1);
+    link.sender.is_fenced.set(1);
     true
 }
 
@@ -260,8 +259,8 @@ fn by_kernel(
         let is_locked = lock(link, direction);
         let done = reclaim(link, direction, fd);
         if done {
-            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
-            link.set(Word::IsFenced, 0);
+            link.sender.calls.fetch_add(1, Ordering::SeqCst);
+            link.sender.is_fenced.set(0);
         }
         if is_locked {
             unlock(link);
@@ -302,7 +301,7 @@ fn by_kernel(
         unread::flush_before(fd, flags);
     }
     let result = native();
-    link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
+    link.sender.calls.fetch_sub(1, Ordering::AcqRel);
     if !is_polling && (1..LARGE).contains(&result) {
         counts(link);
     }
@@ -311,8 +310,8 @@ fn by_kernel(
 
 /// The kernel has sent a small message, since the other end does not look.
 fn counts(link: Link) {
-    let calls = link.word(Word::ByKernel).fetch_add(1, Ordering::Relaxed) + 1;
+    let calls = link.congestion.by_kernel.fetch_add(1, Ordering::Relaxed) + 1;
     if calls.is_multiple_of(AT_ONCE) {
-        link.set(Word::IsCounted, calls);
+        link.congestion.is_counted.set(calls);
     }
 }

@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use super::links::{Flag, Link, Word};
+use super::links::{Flag, Link};
 use super::send::AT_ONCE;
 use super::{kernel_fallback, kernel_socket, reattach};
 use crate::clock;
@@ -31,22 +31,22 @@ const OTHERWISE: u64 = Flag::KernelForGood as u64
 /// Looks at a link after a call that has sent, if that is due.
 #[inline(always)]
 pub(super) fn check(link: Link, fd: c_int) {
-    if link.get(Word::IsCounted) != 0 {
+    if link.congestion.is_counted.get() != 0 {
         check_now(link, fd);
     }
 }
 
 #[cold]
 fn check_now(link: Link, fd: c_int) {
-    let calls = link.word(Word::IsCounted).swap(0, Ordering::Relaxed);
+    let calls = link.congestion.is_counted.swap(0, Ordering::Relaxed);
     let often = if reattach::is_first(fd) { CALLS } else { AGAIN };
     if !calls.is_multiple_of(often) {
         return;
     }
     let carried = link.has_carried();
-    let was = link.word(Word::CarriedThen).swap(carried, Ordering::Relaxed);
+    let was = link.congestion.carried_then.swap(carried, Ordering::Relaxed);
     let bytes = carried.wrapping_sub(was);
-    if bytes < WORTH * often && link.get(Word::Flags) & OTHERWISE == 0 {
+    if bytes < WORTH * often && link.identity.flags.get() & OTHERWISE == 0 {
         // What it has carried in all that time counts if that was worth it.
         let worth = if carried >= WORTH * calls { carried } else { bytes };
         reattach::record_end(fd, worth, clock::now());

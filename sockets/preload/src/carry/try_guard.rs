@@ -11,9 +11,10 @@
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;
 
+use omniverb_formats::link_slot::{Field, LinkSlot};
 use omniverb_formats::try_guard;
 
-use super::links::{self, Link, Word};
+use super::links::{self, Link};
 use crate::memory_owner;
 
 /// A link that has memory, in hand until this is dropped.
@@ -37,10 +38,13 @@ impl Drop for TryGuard {
 
 /// The link of a descriptor, if it has one with memory, and the lock at it is free.
 #[inline(always)]
-pub(super) fn enter(fd: c_int, lock: Word) -> Option<TryGuard> {
+pub(super) fn enter(
+    fd: c_int,
+    lock: impl FnOnce(&'static LinkSlot) -> &'static Field,
+) -> Option<TryGuard> {
     let (link, is_its) = links::find(fd)?;
-    let lock = link.word(lock);
-    let is_its = || is_its() && link.get(Word::Memory) != 0;
+    let lock = lock(link.slot());
+    let is_its = || is_its() && link.identity.memory.get() != 0;
     // One that is made gives the lock back.
     try_guard::try_lock(lock, memory_owner::this_thread(), is_its).then(|| TryGuard { link, lock })
 }

@@ -13,7 +13,7 @@ use omniverb_formats::{Direction, Head};
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
-use super::links::{self, Flag, Link, Memory, Word};
+use super::links::{self, Flag, Link, Memory};
 use super::unread_links::{self, is_any};
 use super::writer_lock::{self, lock, unlock};
 use super::{broker, kernel_socket};
@@ -61,8 +61,8 @@ pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> b
     if !place.is_taken() && place.position() == head.position() {
         return true;
     }
-    link.set(Word::IsFenced, 0);
-    if place.is_before(link.get(Word::SeenPlace)) {
+    link.sender.is_fenced.set(0);
+    if place.is_before(link.sender.seen_place.get()) {
         // What was read is unread again, and may be so for ever.
         link.set_flag(Flag::Broken);
         kernel_socket::reset(fd);
@@ -75,7 +75,7 @@ pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> b
         return true;
     }
     with_signals_blocked(|| {
-        let pump = link.word(Word::Pump);
+        let pump = &link.sender.reclaim_lock;
         if !lock_pump(pump) {
             // Its bytes may be with the kernel or not: nobody can tell any more.
             link.set_flag(Flag::Broken);
@@ -158,7 +158,7 @@ fn pass(link: Link, direction: &Direction<Memory>, fd: c_int, stretch: Stretch) 
     if direction.finish_reclaim(stretch, done).is_err() {
         link.set_flag(Flag::Broken);
     }
-    link.set(Word::SeenPlace, stretch.behind(done).from);
+    link.sender.seen_place.set(stretch.behind(done).from);
     done == stretch.bytes
 }
 
@@ -187,7 +187,7 @@ pub(super) fn flush_wholly(link: Link, fd: c_int) {
 /// them; or it has some.
 #[inline(always)]
 pub(super) fn mark_unread(link: Link) {
-    if link.get(Word::Dirty) == 0 {
+    if link.sender.dirty.get() == 0 {
         mark_unread_now(link);
     }
 }
@@ -205,7 +205,7 @@ pub(super) fn publish(
 ) -> Option<bool> {
     mark_unread(link);
     let is_polling = direction.publish(head, length)?;
-    link.set(Word::Head, head.position().wrapping_add(length as u64));
+    link.sender.head.set(head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
     mark_unread(link);
     if !is_polling && is_same_socket(link, fd) {
@@ -217,7 +217,7 @@ pub(super) fn publish(
 
 #[cold]
 fn mark_unread_now(link: Link) {
-    unread_links::put(link.index(), link.word(Word::Dirty));
+    unread_links::put(link.index(), &link.sender.dirty);
 }
 
 /// Calls with each link, and a descriptor of it, that has such bytes: whether some are left. It may
@@ -237,10 +237,10 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
             if has && links::fd_of(link).is_some_and(|fd| with(fd, link)) {
                 break;
             }
-            unread_links::take(link.index(), link.word(Word::Dirty));
+            unread_links::take(link.index(), &link.sender.dirty);
             // Who has put more since is about to sleep, perhaps, and has seen that it is said.
             let is_old = put_so_far(link) == head;
-            if is_old && link.word(Word::Dirty).load(Ordering::SeqCst) == 0 {
+            if is_old && link.sender.dirty.load(Ordering::SeqCst) == 0 {
                 break;
             }
             mark_unread_now(link);
@@ -254,7 +254,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
 #[cold]
 fn is_nobodys(index: u32) {
     let Some(link) = Link::at(index) else { return };
-    unread_links::take(index, link.word(Word::Dirty));
+    unread_links::take(index, &link.sender.dirty);
     // Its slot may have been used anew at this moment.
     if let Some(link) = links::hold(index) {
         mark_unread_now(link);
@@ -388,5 +388,5 @@ pub(super) fn has_unread(link: Link) -> bool {
 
 /// The descriptor is still for the link's socket.
 pub(super) fn is_same_socket(link: Link, fd: c_int) -> bool {
-    kernel_socket::cookie(fd) == Some(link.get(Word::Cookie))
+    kernel_socket::cookie(fd) == Some(link.identity.cookie.get())
 }

@@ -3,8 +3,8 @@
 //! These bytes go through the kernel when this end sleeps, or the reader has left.
 //!
 //! Who puts bytes into a ring says so before, and looks behind whether that is still so: the link
-//! has a word for it ([`super::link_words::Word::Dirty`]). Who finds none there says that first,
-//! and looks then whether there are some.
+//! has a field for it ([`omniverb_formats::link_slot::Sender::dirty`]). A thread that finds none
+//! there says that first, and looks then whether there are some.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 

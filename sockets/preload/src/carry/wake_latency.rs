@@ -11,10 +11,9 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::backoff::{self, moving_average};
-use omniverb_formats::link_layout::{self, RANG};
-use omniverb_ring::WordMemory;
+use omniverb_formats::link_layout;
 
-use super::links::{Link, Word};
+use super::links::Link;
 use crate::clock;
 
 /// How long is looked at least, and at most.
@@ -57,8 +56,8 @@ pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
 /// Bytes are about to go by the kernel to somebody who does not look.
 pub(super) fn note_wakeup_sent(link: Link) {
     if let Some(memory) = link.memory() {
-        let word = link_layout::word(link.get(Word::Side) as usize, RANG);
-        memory.store(word, clock::now(), Ordering::Relaxed);
+        let side = link.identity.side.get() as usize;
+        link_layout::rang(&memory, side).store(clock::now(), Ordering::Relaxed);
     }
 }
 
@@ -66,12 +65,12 @@ pub(super) fn note_wakeup_sent(link: Link) {
 /// the sleep that just was.
 pub(super) fn learn_wakeup(link: Link) -> bool {
     let Some(memory) = link.memory() else { return false };
-    let word = link_layout::word(1 - link.get(Word::Side) as usize, RANG);
-    let rang = memory.load(word, Ordering::Relaxed);
-    if rang == link.get(Word::Heard) {
+    let side = 1 - link.identity.side.get() as usize;
+    let rang = link_layout::rang(&memory, side).load(Ordering::Relaxed);
+    if rang == link.polling.heard.get() {
         return false;
     }
-    link.set(Word::Heard, rang);
+    link.polling.heard.set(rang);
     let asleep = FELL_ASLEEP.load(Ordering::Relaxed);
     let woke = WOKE.load(Ordering::Relaxed);
     if rang.wrapping_sub(asleep) as i64 <= 0 {

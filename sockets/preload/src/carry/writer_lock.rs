@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use omniverb_formats::{Direction, try_guard};
 use rustix::thread::sched_yield;
 
-use super::links::{self, Link, Memory, Word};
+use super::links::{self, Link, Memory};
 use crate::memory_owner;
 
 /// How often the lock is tried, and how many of these times without giving the processor away.
@@ -20,12 +20,12 @@ const TRIES_AWAKE: u32 = 100;
 /// Has the lock, if it is free.
 #[inline(always)]
 pub(super) fn try_lock(link: Link) -> bool {
-    try_guard::try_lock(link.word(Word::Writer), memory_owner::this_thread(), || true)
+    try_guard::try_lock(&link.sender.lock, memory_owner::this_thread(), || true)
 }
 
 /// Has the lock. `false`: the direction was stopped instead.
 pub(super) fn lock(link: Link, direction: &Direction<Memory>) -> bool {
-    let (word, me) = (link.word(Word::Writer), memory_owner::this_thread());
+    let (word, me) = (&link.sender.lock, memory_owner::this_thread());
     for tried in 0..TRIES {
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return true,
@@ -39,18 +39,18 @@ pub(super) fn lock(link: Link, direction: &Direction<Memory>) -> bool {
 }
 
 pub(super) fn unlock(link: Link) {
-    try_guard::unlock(link.word(Word::Writer));
+    try_guard::unlock(&link.sender.lock);
 }
 
 /// In a child: threads that were at it are not there. This one may be in the middle of a call that
 /// it has interrupted itself.
 pub(super) fn reset_in_child() {
     links::each(|_, link| {
-        for lock in [Word::Writer, Word::Reader] {
-            if link.get(lock) != memory_owner::this_thread() {
-                link.set(lock, 0);
+        for lock in link.locks() {
+            if lock.load(Ordering::Acquire) != memory_owner::this_thread() {
+                lock.store(0, Ordering::Release);
             }
         }
-        link.set(Word::Pump, 0);
+        link.sender.reclaim_lock.set(0);
     });
 }

@@ -116,7 +116,7 @@ pub(super) fn poll_list(
     answer.unwrap_or_else(fails)
 }
 
-/// One call.
+/// One call, until it has an answer.
 struct Call<'a> {
     all: &'a mut [pollfd],
     beside: Option<Beside<'a>>,

@@ -3,7 +3,6 @@
 
 use core::ffi::c_int;
 
-use super::super::links::Word;
 use super::super::reader_polling::{begin_sleep, end_sleep, start_polling};
 use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, kernel_socket, unread};
@@ -17,7 +16,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// be bytes that were sent past the library.
     pub(super) fn before_fence(&mut self) -> Result<usize, Step> {
         let before = kernel_socket::errno();
-        let known = self.link.get(Word::Before) as usize;
+        let known = self.link.receiver.before.get() as usize;
         let now = || unread_before(self.fd, self.direction.fence());
         // A look takes nothing away, so what is known would stay as little as it was.
         let fresh = if self.has(libc::MSG_PEEK) { now() } else { None };
@@ -26,7 +25,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let got = self.receive_at_most(most, flags);
         if got <= 0 {
             // What was known is old.
-            self.link.set(Word::Before, 0);
+            self.link.receiver.before.set(0);
         }
         match got {
             1.. => Ok(got as usize),
@@ -81,8 +80,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
     pub(super) fn had_of_kernel(&self, got: usize) {
         adaptive_spin::note_kernel_bytes(self.link);
-        let left = self.link.get(Word::Before).saturating_sub(got as u64);
-        self.link.set(Word::Before, left);
+        let left = self.link.receiver.before.get().saturating_sub(got as u64);
+        self.link.receiver.before.set(left);
         self.link.reset_look_delay();
         let _ = self.direction.show_activity() || start_polling(self.link, &self.direction);
     }
