@@ -64,13 +64,13 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use move_lock::MOVES;
 use omniverb_sys::extent::Kind;
-use omniverb_sys::{Extent, clock, memfd, proc_maps};
+use omniverb_sys::{Extent, clock, memfd, memory_room, proc_maps};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
 use strategy::{Mover, Patience};
-use stretch_move::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Stretch, Work};
+use stretch_move::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, STRETCH_BYTES_MIN, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
@@ -183,6 +183,7 @@ pub fn adopt_onto(
         return Err(AdoptError::NotPermitted);
     }
     let calm = Calm::new();
+    let step = step_of(length);
     fork::install();
     if file.as_raw_fd() <= STANDARD_ERROR {
         // A program that closed its standard streams must not print into its own memory.
@@ -196,7 +197,7 @@ pub fn adopt_onto(
     strategy::prepare()?;
     strategy::keep();
     let region = Region::new((start, length), (file, offset), kind)?.link();
-    let moved = move_out(region, strategies).and_then(|()| {
+    let moved = move_out(region, strategies, step).and_then(|()| {
         let file = region_of(region).file();
         match kind {
             Kind::File => Ok(memfd::finish(file, peers).map_err(system)?),
@@ -206,7 +207,7 @@ pub fn adopt_onto(
     let outcome = match moved {
         Ok(()) => Ok(region),
         Err(error) => Err((
-            move_back(region, strategies, Patience::Left).map(|()| Region::unlink(region)),
+            move_back(region, (strategies, step), Patience::Left).map(|()| Region::unlink(region)),
             error,
         )),
     };
@@ -226,7 +227,27 @@ fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
     unsafe { region.as_ref() }
 }
 
-fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
+/// Bytes of a region of such a length that are moved at once, which exist twice meanwhile. Reads
+/// files, and allocates: not with [`MOVES`].
+fn step_of(length: usize) -> usize {
+    match length <= STRETCH_BYTES_MIN {
+        true => STRETCH_BYTES_MIN,
+        false => step_within(memory_room::bytes()),
+    }
+}
+
+/// A quarter of the memory that is left, so that what the program itself needs at that moment has
+/// room, too.
+fn step_within(room: u64) -> usize {
+    let quarter = usize::try_from(room / 4).unwrap_or(usize::MAX);
+    quarter.clamp(STRETCH_BYTES_MIN, STRETCH_BYTES_MAX) & !(PAGE_BYTES - 1)
+}
+
+fn move_out(
+    region: NonNull<Region>,
+    strategies: &[Strategy],
+    step: usize,
+) -> Result<(), AdoptError> {
     let region = region_of(region);
     let pagemap = stretch_move::open_pagemap();
     let mut mover = Mover::optional(strategies);
@@ -236,7 +257,7 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
             region,
             offset: region.offset + done as u64,
             address: region.start + done,
-            length: STRETCH_BYTES_MAX.min(region.length - done),
+            length: step.min(region.length - done),
         };
         let direction = Direction::Out { pagemap: pagemap.as_ref().map(AsFd::as_fd) };
         mover.perform(&Work { stretch, direction }).map_err(|error| match error {
@@ -289,14 +310,14 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
 /// Moves everything that is still mapped of the region's file, wherever that is by now.
 fn move_back(
     region: NonNull<Region>,
-    strategies: &[Strategy],
+    (strategies, step): (&[Strategy], usize),
     patience: Patience,
 ) -> Result<(), AdoptError> {
     let region = region_of(region);
     let mut mover = Mover::mandatory(strategies, patience);
     let mut changes = 0;
     while let Some(place) = find_place(region)? {
-        match move_place(region, &mut mover, &place) {
+        match move_place(region, &mut mover, &place, step) {
             // What was found there is there no more, or not in one piece: it is looked for again.
             Err(AdoptError::Changed) if changes < CHANGES_MAX => changes += 1,
             Err(AdoptError::Changed) => return Err(AdoptError::Busy),
@@ -310,7 +331,12 @@ fn move_back(
 /// In steps: behind each the file is emptied, so that there is little that exists twice. From the
 /// end to the beginning: to find the end of what the file holds the kernel goes through all that is
 /// there, which is no more than a step if what follows has been emptied.
-fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
+fn move_place(
+    region: &Region,
+    mover: &mut Mover<'_>,
+    place: &Place,
+    step: usize,
+) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
     if io_uring_buffers::within(address, address + length) {
         return Err(AdoptError::Registered);
@@ -318,7 +344,7 @@ fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(
     let pagemap = stretch_move::open_pagemap();
     let mut left = length;
     while left > 0 {
-        let (staging, staged) = release_pages::pages(STRETCH_BYTES_MAX.min(left))?;
+        let (staging, staged) = release_pages::pages(step.min(left))?;
         let begin = left - staged;
         let stretch = Stretch {
             region,
@@ -418,17 +444,18 @@ impl AdoptedPages {
 
     fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
         let _calm = Calm::new();
+        let step = step_of(self.page_length());
         let lock = MOVES.guard();
         let begun = clock::now();
         let tried_for = || clock::now().saturating_sub(begun);
-        let mut outcome = move_back(self.region, strategies, Patience::Left);
+        let mut outcome = move_back(self.region, (strategies, step), Patience::Left);
         while outcome == Err(AdoptError::Busy) && tried_for() < RELEASE_TIME_MAX_NS {
             let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
             let patience = match tried_for() > RELEASE_TIME_MAX_NS / 2 {
                 true => Patience::Over,
                 false => Patience::Left,
             };
-            outcome = move_back(self.region, strategies, patience);
+            outcome = move_back(self.region, (strategies, step), patience);
         }
         outcome?;
         let freed = Region::unlink(self.region);
@@ -444,5 +471,18 @@ impl Drop for AdoptedPages {
         if !self.released {
             let _ = self.withdraw(&Strategy::ALL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_moved_at_once_where_little_memory_is_left() {
+        assert_eq!(step_within(u64::MAX), STRETCH_BYTES_MAX);
+        assert_eq!(step_within(8 << 20), 2 << 20);
+        assert_eq!(step_within((8 << 20) - 1), (2 << 20) - PAGE_BYTES);
+        assert_eq!(step_within(0), STRETCH_BYTES_MIN);
     }
 }

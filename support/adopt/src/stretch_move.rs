@@ -28,6 +28,9 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// Budget: longest stretch moved at once. It bounds how long other threads wait (about two
 /// milliseconds) and how much memory exists twice.
 pub(crate) const STRETCH_BYTES_MAX: usize = 4 << 20;
+/// Shortest stretch moved at once where there is more, however little memory is left: for each
+/// the threads are stopped once.
+pub(crate) const STRETCH_BYTES_MIN: usize = 128 << 10;
 
 /// Pages of the program at `address` and where they are, or will be, in the region's file.
 #[derive(Clone, Copy)]
