@@ -67,6 +67,7 @@ TABLE = [
     _python("port_held", where="user"),
     _python("connections_come_and_go"),
     _python("answers_not_read"),
+    _python("ten_thousand_sockets", seconds=6),
     _python("status_in_a_loop", seconds=6),
     _python("huge_files", sends=True),
     Row("peers_die", ("/opt/programs/kill", "peer_dies", "400", "11"), seconds=0),

@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import socket
 import struct
@@ -66,6 +67,72 @@ def _silent():
 def silent_connections():
     """Connections that say nothing."""
     return _silent()
+
+
+def _held_by_one(count, open_one):
+    """Has as many at a time as it may, and counts them."""
+    held, most = [], 0
+    while going_on():
+        try:
+            while len(held) < count and going_on():
+                held.append(open_one())
+        except (OSError, session.Refused):
+            time.sleep(0.02)
+        most = max(most, len(held))
+        # Those that have ended make room for others.
+        poller = select.poll()
+        for one in held:
+            poller.register(one.fileno(), select.POLLHUP)
+        ended = {file for file, _ in poller.poll(20)}
+        for one in [one for one in held if one.fileno() in ended]:
+            one.close()
+            held.remove(one)
+    return most
+
+
+class _Said(Client):
+    """A client, as what it waits by."""
+
+    def fileno(self):
+        """Of the socket for calls."""
+        return self.calls.fileno()
+
+
+def _connection():
+    to = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    to.setblocking(False)
+    try:
+        to.connect(session.path())
+    except OSError:
+        to.close()
+        raise
+    return to
+
+
+@attack
+def ten_thousand_sockets(processes="10", each="1000"):
+    """Connections of many processes, held; half of them say nothing, half have a queue pair each."""
+    here, there = os.pipe()
+    for number in range(int(processes)):
+        if os.fork():
+            continue
+        try:
+            _LIBC.prctl(1, 9, 0, 0, 0)  # die with the parent
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            held = _held_by_one(int(each), [_connection, _with_queue_pair][number % 2])
+        finally:
+            os.write(there, struct.pack("q", held))
+            os._exit(0)
+    os.close(there)
+    with os.fdopen(here, "rb") as numbers:
+        return sum(number for number, in struct.iter_unpack("q", numbers.read()))
+
+
+def _with_queue_pair():
+    client = _Said()
+    datagrams(client)
+    return client
 
 
 @attack

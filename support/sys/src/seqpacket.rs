@@ -22,8 +22,10 @@ pub use crate::socket_unread::unread;
 /// Most descriptors one message carries. A message with more is an error at either end.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// Clients that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
+/// Budget: clients that wait to be accepted; others wait in `connect`. All that are in front are
+/// accepted first, whosever they are: who fills the queue delays others by so many turns. The kernel
+/// caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 512;
 
 fn seqpacket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
