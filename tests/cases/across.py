@@ -317,7 +317,7 @@ class Commands:
             self.ends.append(process.start(line, stdout=file, stderr=file))
             process.until(lambda: process.listens(across.server.pid, port), 10, self.written)
         process.until(lambda: "going" in process.written(self.said[1]), 20, self.written)
-        check("did early 20" in process.written(self.said[0]), self.written())
+        process.until(lambda: "did early 20" in process.written(self.said[0]), 20, self.written)
 
     def written(self):
         """What both have said."""

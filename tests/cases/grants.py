@@ -90,20 +90,20 @@ def _account(test):
 
 
 # MiB of a region; the cgroup of its owner has 1.2 times that.
-_REGION = 160
+REGION = 160
 
 
 # What peers may do with the region, and whether they keep what they were granted.
-_PEERS = {"rounds": 0, "read_only": 1, "read_only_kept": 2}
+PEERS = {"rounds": 0, "read_only": 1, "read_only_kept": 2}
 
 
 def _charged(peers, rounds, slow=False):
     limit = 60 + 20 * rounds
 
     def run(scene):
-        owner = _Cgroup("charged", _REGION * 6 // 5)
+        owner = _Cgroup("charged", REGION * 6 // 5)
         try:
-            print(scene.run("charged", "lives_within_its_limit", rounds, _REGION, _PEERS[peers],
+            print(scene.run("charged", "lives_within_its_limit", rounds, REGION, PEERS[peers],
                             limit=limit, OWNER_CGROUP=owner.folder))
         finally:
             owner.close()
@@ -111,7 +111,7 @@ def _charged(peers, rounds, slow=False):
 
 
 def _kept(scene):
-    owner = _Cgroup("kept", _REGION * 6 // 5)
+    owner = _Cgroup("kept", REGION * 6 // 5)
     try:
         print(scene.run("charged", "what_peers_keep_has_a_bound", 12, 16, limit=120,
                         OWNER_CGROUP=owner.folder))
@@ -123,6 +123,10 @@ def _parted(test):
     def run(scene):
         print(scene.run("parted", test))
     return Case(f"grants.parted.{test}", run, 60)
+
+
+def _placed(scene):
+    print(scene.run("placed", "a_peer_chooses_a_node"))
 
 
 def _rights(trusted):
@@ -154,9 +158,10 @@ def _trusting(stage):
 def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("parted")), *[_charged(peers, 2) for peers in _PEERS],
-             *[_charged(peers, 100, slow=True) for peers in _PEERS],
-             Case("grants.charged.kept", _kept, 130)]
+             *map(_parted, tests_of("parted")), *[_charged(peers, 2) for peers in PEERS],
+             *[_charged(peers, 100, slow=True) for peers in PEERS],
+             Case("grants.charged.kept", _kept, 130),
+             Case("grants.placed.a_peer_chooses_a_node", _placed, 60)]
     return [Group("grants.exact", cases, _exact, weight=WAITS),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,
                   weight=WAITS)]

@@ -4,6 +4,7 @@ hide no packet filter for long."""
 
 import contextlib
 import functools
+import re
 import subprocess
 import time
 from types import SimpleNamespace
@@ -22,12 +23,19 @@ _FLOOD_SECONDS = 20
 _LONGEST = 10 * _CONSENT_SECONDS + 30
 
 
+def _six(container):
+    """The IPv6 address of a container."""
+    return f"fd77::{container.address.rpartition('.')[2]}"
+
+
 def _flood(place, kinds, victims, forged=False):
-    """The fourth container floods some of the first three."""
-    attacker = place.containers[3]
+    """The fourth container floods some of the first three; `forged`: by this version of IP."""
+    *first, attacker = place.containers
     own = None if forged else attacker.address
+    address = _six if forged == 6 else lambda one: one.address
     return payloads.flood(place.stage, attacker.namespace, kinds, own,
-                          [one.address for one in victims], _RATE * len(victims))
+                          [address(one) for one in victims], _RATE * len(victims),
+                          [address(one) for one in first] if forged == 6 else [])
 
 
 def _ways(daemon):
@@ -40,11 +48,20 @@ def _ways(daemon):
     return found
 
 
+def _index_of_six(container):
+    """The index of its GID; all containers have the same number of them."""
+    text = container.run("ibv_devinfo", "-v")
+    found = re.search(r"GID\[\s*(\d+)\]:\s*fd77:", text)
+    check(found, text)
+    return found.group(1)
+
+
 def _goes_on_and_begins(kinds, forged, place):
     """A link that is there stays; ones that are made meanwhile are direct."""
     one, other, third, _ = place.containers
+    words = ["-x", _index_of_six(one)] if forged == 6 else []
     old = duet.Duet(SimpleNamespace(server=one, client=third),
-                    ["ib_send_bw", "-F", "-s", "64", "-D", str(_FLOOD_SECONDS + 30)])
+                    ["ib_send_bw", "-F", "-s", "64", "-D", str(_FLOOD_SECONDS + 30), *words])
     try:
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")
@@ -52,7 +69,7 @@ def _goes_on_and_begins(kinds, forged, place):
         with _flood(place, kinds, [one], forged):
             while time.monotonic() < begun + _FLOOD_SECONDS:
                 try:
-                    _begins(place, one, other)
+                    _begins(place, one, other, words)
                 finally:
                     check(old.client.poll() is None and old.server.poll() is None,
                           f"the link has ended within {time.monotonic() - begun:.1f} s: "
@@ -61,10 +78,10 @@ def _goes_on_and_begins(kinds, forged, place):
         old.abort()
 
 
-def _begins(place, one, other):
+def _begins(place, one, other, words=()):
     """A new connection beside the one that there is, which is direct."""
     new = duet.Duet(SimpleNamespace(server=one, client=other),
-                    ["ib_send_bw", "-F", "-s", "64", "-D", "2"])
+                    ["ib_send_bw", "-F", "-s", "64", "-D", "2", *words])
     try:
         process.until(lambda: len(_ways(place.daemon)) == 4, 20,
                       lambda: f"another link: {_ways(place.daemon)} {new.text(1)}")
@@ -106,6 +123,8 @@ def _place(stage):
     file = stage.folder("configuration") / "omniverbd.toml"
     file.write_text(f"consent_seconds = {_CONSENT_SECONDS}\n")
     with Pair(stage, count=4, daemon_arguments=["--config", file]) as place:
+        for one in place.containers:
+            one.namespace.ip("addr", "add", f"{_six(one)}/64", "dev", "eth0", "nodad")
         yield place
 
 
@@ -113,7 +132,8 @@ def groups():
     """Four containers, of which the last one is hostile."""
     floods = [(kind, [kind]) for kind in payloads.KINDS] + [("mixed", list(payloads.KINDS))]
     flood_cases = [(name, kinds, False) for name, kinds in floods]
-    flood_cases += [("forged_sources", list(payloads.KINDS), True)]
+    flood_cases += [("forged_sources", list(payloads.KINDS), 4),
+                    ("forged_sources_6", list(payloads.KINDS), 6)]
     cases = [*(Case(f"neighbours.flood_of_{name}",
                     functools.partial(_goes_on_and_begins, kinds, forged), 150)
                for name, kinds, forged in flood_cases),

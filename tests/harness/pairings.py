@@ -17,22 +17,31 @@ PEERS = ("machine", "container", "process", "wire")
 _PLACES = {"machine": "another", "wire": "far"}
 
 
+def root_words(stage):
+    """What a kernel is told whose first process is to enter the root of this host."""
+    folders = {stage.dist: "/opt/omniverb", stage.programs: "/opt/programs"}
+    shown = ",".join(f"{here}={there}" for here, there in folders.items())
+    return f"host_root={_TAG} host_folders={shown}"
+
+
+# Where that is, in QEMU's words.
+ROOT_DEVICES = ("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+                "-device", f"virtio-9p-pci,fsdev=root,mount_tag={_TAG}")
+
+
 class Rooted(Machine):
     """A machine with the programs of this host."""
 
     window, neighbours = "256m", 2
 
     def __init__(self, stage, host, **options):
-        folders = {stage.dist: "/opt/omniverb", stage.programs: "/opt/programs"}
-        shown = ",".join(f"{here}={there}" for here, there in folders.items())
-        self.kernel_words = f"host_root={_TAG} host_folders={shown}"
+        self.kernel_words = root_words(stage)
         options.setdefault("memory", 1024)
         super().__init__(stage, host, image.archive({}, (*image.DAX, *image.ROOT), "rooted"),
                          **options)
 
     def devices(self):
-        return ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-                "-device", f"virtio-9p-pci,fsdev=root,mount_tag={_TAG}"]
+        return ROOT_DEVICES
 
 
 @contextlib.contextmanager

@@ -36,6 +36,9 @@ def noise(rng, _own, _to):
 
 
 def _checked(own, to, packet):
+    if ":" in to:
+        body = roce.packet("0.0.0.0", "0.0.0.0", *packet, sport=_SPORT)[28:-4]
+        return _SPORT, body + roce.check6(own, to, body, _SPORT)
     return (_SPORT, roce.packet(own, to, *packet, sport=_SPORT)[28:])
 
 
@@ -63,27 +66,32 @@ KINDS = {"handshakes": handshakes, "noise": noise, "management": management,
          "strangers": strangers}
 
 
-def _address(rng):
-    """One that nothing has in the network of containers."""
-    return f"10.77.0.{rng.randrange(100, 250)}"
+def _address(rng, to, others):
+    """One that nothing has in the network of containers, or one of these that are not its own."""
+    others = [one for one in others if one != to]
+    if others and rng.random() < 0.5:
+        return rng.choice(others)
+    return ("fd77::" if ":" in to else "10.77.0.") + str(rng.randrange(100, 250))
 
 
 def _whole(own, to, sport, payload):
-    """An IPv4 packet with no checksums, as a raw socket takes it."""
+    """An IP packet, of version 4 with no checksums, as a raw socket takes it."""
+    if ":" in to:
+        return roce.packet6(own, to, payload, sport or _SPORT)
     length = 28 + len(payload)
     return (struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0x4000, 64, 17, 0)
             + socket.inet_aton(own) + socket.inet_aton(to)
             + struct.pack(">HHHH", sport or _SPORT, roce.PORT, length - 20, 0) + payload)
 
 
-def lines(kinds, own, targets, each=256):
+def lines(kinds, own, targets, each=256, others=()):
     """What `flood payloads` reads: many different ones of these kinds to all targets; each from
-    another forged address if `own` is None."""
+    another forged address if `own` is None, half of them from addresses of `others`."""
     rng, found = random.Random(7), []
     while len(found) < each * len(targets):
         for to in targets:
             for kind in kinds:
-                source = own or _address(rng)
+                source = own or _address(rng, to, others)
                 for port, payload in KINDS[kind](rng, source, to):
                     if own is None:
                         port, payload = _WHOLE_PACKET, _whole(source, to, port, payload)
@@ -94,14 +102,14 @@ def lines(kinds, own, targets, each=256):
 
 
 @contextlib.contextmanager
-def flood(stage, namespace, kinds, own, targets, rate):
-    """Floods from the address `own`, or from forged ones, with so many packets a second in all, if
-    the machine has the time for that."""
+def flood(stage, namespace, kinds, own, targets, rate, others=()):
+    """Floods from the address `own`, or from forged ones, as `lines` has them, with so many packets
+    a second in all, if the machine has the time for that."""
     running = process.start([*namespace.enter(), stage.programs / "flood", "payloads", rate],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
     try:
-        running.stdin.write(lines(kinds, own, targets))
+        running.stdin.write(lines(kinds, own, targets, others=others))
         running.stdin.flush()
         yield
         check(running.poll() is None, "the flood has ended")

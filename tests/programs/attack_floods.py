@@ -111,7 +111,7 @@ def _connection():
 
 @attack
 def ten_thousand_sockets(processes="10", each="1000"):
-    """Connections of many processes, held; half of them say nothing, half have a queue pair each."""
+    """Connections of many processes, held; half say nothing, half have a queue pair each."""
     here, there = os.pipe()
     for number in range(int(processes)):
         if os.fork():

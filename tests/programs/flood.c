@@ -52,13 +52,14 @@ TEST(datagrams)
 #define TEMPLATES 4096
 #define WHOLE_PACKET 65536
 
-static int socket_for(unsigned port)
+static int socket_for(unsigned port, int family)
 {
     if (port == WHOLE_PACKET) {
-        int raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+        int raw = socket(family, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
         check(raw >= 0, "raw socket: %m");
         return raw;
     }
+    check(family == AF_INET, "datagrams of IPv6 are whole packets");
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     check(s >= 0, "socket: %m");
     /* Packets without an identification, as those of RoCE: it is part of their checksum. */
@@ -70,35 +71,47 @@ static int socket_for(unsigned port)
 }
 
 /* Payloads that standard input has, over and over, as fast as allowed. A line of standard input:
- * IPv4 address, port of the sender (0: any; 65536: a whole IP packet), payload in hexadecimal; an
- * empty one ends them.
+ * IP address, port of the sender (0: any; 65536: a whole IP packet), payload in hexadecimal; an
+ * empty one ends them. Datagrams of IPv6 are whole packets.
  * Arguments: packets a second in all. Goes on until standard input ends; then it prints how many it
  * sent and for how many ms. */
 static unsigned read_payloads(struct mmsghdr *messages, int *sockets)
 {
     static unsigned char bytes[TEMPLATES][512];
-    static struct sockaddr_in to[TEMPLATES];
+    static union {
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } to[TEMPLATES];
     static struct iovec parts[TEMPLATES];
     char line[2048], address[64], hex[1200];
     unsigned count = 0, port;
-    int known = -1;
+    int known = -1, known_family = 0;
     unsigned known_port = 0;
     while (fgets(line, sizeof line, stdin) && line[0] != '\n') {
         check(count < TEMPLATES, "too many payloads");
         check(sscanf(line, "%63s %u %1199s", address, &port, hex) == 3, "payload: %s", line);
-        to[count] = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(4791)};
-        check(inet_aton(address, &to[count].sin_addr), "an IPv4 address");
+        int family = strchr(address, ':') ? AF_INET6 : AF_INET;
+        if (family == AF_INET) {
+            to[count].four = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(4791)};
+            check(inet_aton(address, &to[count].four.sin_addr), "an IPv4 address");
+        } else {
+            to[count].six = (struct sockaddr_in6){.sin6_family = AF_INET6};
+            check(inet_pton(AF_INET6, address, &to[count].six.sin6_addr), "an IPv6 address");
+        }
         size_t length = strlen(hex) / 2;
         check(length <= sizeof bytes[0], "%zu bytes are too many", length);
         for (size_t i = 0; i < length; i++)
             check(sscanf(hex + 2 * i, "%2hhx", &bytes[count][i]) == 1, "hexadecimal");
         parts[count] = (struct iovec){bytes[count], length};
         messages[count].msg_hdr = (struct msghdr){.msg_name = &to[count],
-                                                  .msg_namelen = sizeof to[count],
+                                                  .msg_namelen = family == AF_INET
+                                                                     ? sizeof to[count].four
+                                                                     : sizeof to[count].six,
                                                   .msg_iov = &parts[count], .msg_iovlen = 1};
-        if (known < 0 || port != known_port) {
-            known = socket_for(port);
+        if (known < 0 || port != known_port || family != known_family) {
+            known = socket_for(port, family);
             known_port = port;
+            known_family = family;
         }
         sockets[count++] = known;
     }

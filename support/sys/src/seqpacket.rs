@@ -23,8 +23,8 @@ pub use crate::socket_unread::unread;
 pub const DESCRIPTORS_MAX: usize = 8;
 
 /// Budget: clients that wait to be accepted; others wait in `connect`. All that are in front are
-/// accepted first, whosever they are: who fills the queue delays others by so many turns. The kernel
-/// caps it at `net.core.somaxconn`.
+/// accepted first, whosever they are: who fills the queue delays others by so many turns. The
+/// kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 512;
 
 fn seqpacket() -> io::Result<OwnedFd> {
