@@ -1,9 +1,9 @@
 //! Defines commands of the control plane to the engine, and events back.
 
 use crate::kept_memory::HolderPath;
-use crate::pacing::token_bucket::Limit;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::grant_pacing::Denied;
+use omniverb_pacer::Limit;
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Access, Extent};

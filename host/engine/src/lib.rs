@@ -34,7 +34,7 @@ pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;
 pub use network::handshake_datagram;
 pub use omniverb_link::grant_pacing::Denied;
+pub use omniverb_pacer::Limit;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{Done as FaultCounters, Faults};
-pub use pacing::token_bucket::Limit;
 pub use recorder::packet_queue::PacketQueue;

@@ -4,4 +4,3 @@ pub(crate) mod fair_schedule;
 pub(crate) mod flow_control;
 pub(crate) mod sender_throttle;
 pub(crate) mod shared_budget;
-pub(crate) mod token_bucket;

@@ -4,7 +4,7 @@
 //! one part, and leaves the others theirs. What is spent here is never an answer to a question of
 //! ours: those are told apart before (`network/own_questions.rs`).
 
-use super::token_bucket::{Bucket, Limit};
+use omniverb_pacer::{Limit, Limiter};
 use omniverb_terms::Gid;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -21,25 +21,25 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// A bucket that has a byte for each message.
-    fn bucket(self, now: u64) -> Bucket {
+    /// A limiter that has a byte for each message.
+    fn limiter(self, now: u64) -> Limiter {
         let Rate { per_second, at_once } = self;
-        Bucket::new(Limit { bits_per_second: per_second * 8, burst_bytes: at_once }, now)
+        Limiter::new(Limit { bits_per_second: per_second * 8, burst_bytes: at_once }, now)
     }
 }
 
 /// What is left of it.
 pub(crate) struct Shares {
-    whole: Bucket,
-    lots: Vec<Bucket>,
+    whole: Limiter,
+    lots: Vec<Limiter>,
     dealt: RandomState,
 }
 
 impl Shares {
     /// All of them, of which one sender has `of_one` if others want theirs.
     pub(crate) fn new(all: Rate, of_one: Rate, now: u64) -> Shares {
-        let lots = (0..LOTS).map(|_| of_one.bucket(now)).collect();
-        Shares { whole: all.bucket(now), lots, dealt: RandomState::new() }
+        let lots = (0..LOTS).map(|_| of_one.limiter(now)).collect();
+        Shares { whole: all.limiter(now), lots, dealt: RandomState::new() }
     }
 
     /// One more of this sender's, if there may be one more.
@@ -58,7 +58,7 @@ impl Shares {
 }
 
 /// One more, if there may be one more.
-fn take(from: &mut Bucket, now: u64) -> bool {
+fn take(from: &mut Limiter, now: u64) -> bool {
     let may = from.ready(now).is_ok();
     if may {
         from.take(1);

@@ -111,9 +111,7 @@ impl Links {
 
     /// Takes one from its place, to serve it.
     pub(super) fn take(&mut self, index: usize) -> Option<Box<Link>> {
-        let mut link = self.places.get_mut(index)?.take()?;
-        link.begin();
-        Some(link)
+        self.places.get_mut(index)?.take()
     }
 
     /// It was served.
@@ -234,11 +232,15 @@ impl Links {
 
     /// The next one to serve.
     pub(super) fn next(&mut self) -> Option<usize> {
-        self.agenda.next()
+        let index = self.agenda.next()?;
+        if let Some(link) = self.get_mut(index) {
+            link.begin();
+        }
+        Some(index)
     }
 
     /// These may send again.
-    pub(super) fn unpark(&mut self, parked: Vec<usize>) {
+    pub(super) fn unpark(&mut self, parked: impl IntoIterator<Item = usize>) {
         for index in parked {
             if let Some(link) = self.get_mut(index) {
                 link.unpark();

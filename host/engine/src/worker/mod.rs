@@ -15,6 +15,7 @@ mod multicast_copies;
 mod pending_work;
 mod processor_yield;
 mod rate_limit;
+mod rate_limit_tree;
 mod recent_connection_ids;
 mod recheck_schedule;
 mod report_limits;

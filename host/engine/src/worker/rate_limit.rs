@@ -1,18 +1,18 @@
-//! Applies a vNIC's rate limit, and keeps the links that wait for it.
+//! Holds up the links of a vNIC that has a rate limit, until it is their turn.
 //!
-//! A link that may not send is put down here once, and comes out when the limit lets the vNIC send
-//! again, or is another. What is sent is taken from the limit, and so is what peers are told of the
-//! wait.
+//! A link that may not send waits here once, and comes out when the pacer says that it is the
+//! vNIC's turn and it is the first in line, or when the vNIC has no limit any more. What is sent is
+//! taken from the limit, and so is what peers are told of the wait.
 
 use super::link::Link;
-use super::timers::{Alarm, Due, Timers};
-use crate::pacing::token_bucket::{Bucket, Limit};
+use super::rate_limit_tree::RateLimits;
+use omniverb_pacer::{Limit, Limiter, NodeId};
 use omniverb_terms::VnicId;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// How long a vNIC that has used up its limit waits at least, in nanoseconds: then it has earned
-/// several packets, which are sent in one go.
-const QUANTUM: u64 = 1_000_000;
+/// Bytes that a link sends in a turn of its vNIC, the last packet apart: one train.
+const TURN: u64 = 64 << 10;
 /// What may be spent on telling peers that answers wait for a limit: a part of the limit itself, so
 /// that whatever they do most of it is left for the answers; and bytes at once.
 const NOTICES: (u64, u64) = (8, 512);
@@ -22,10 +22,12 @@ pub(super) const fn framing(to: IpAddr) -> u64 {
     14 + if to.is_ipv6() { 40 } else { 20 } + 8
 }
 
-/// What is left of a limit, and what of that for notices.
+/// The limit of a vNIC.
 struct Limited {
-    bucket: Bucket,
-    notices: Bucket,
+    /// Its place among all limits.
+    leaf: NodeId,
+    /// What is left of it for notices.
+    notices: Limiter,
 }
 
 /// What a limit leaves for notices.
@@ -33,30 +35,43 @@ fn notices(limit: Limit) -> Limit {
     Limit { bits_per_second: limit.bits_per_second / NOTICES.0, burst_bytes: NOTICES.1 }
 }
 
+/// A link that sends in the turn of its vNIC.
+#[derive(Clone, Copy)]
+struct Turn {
+    index: usize,
+    /// Bytes that it may still send in it.
+    left: u64,
+}
+
 /// The limit of one vNIC, if it has one, and its links that wait for that.
 #[derive(Default)]
 pub(super) struct Gate {
     limited: Option<Limited>,
     /// By their indices, in the order in which they came.
-    waiting: Vec<usize>,
-    /// Goes off when they may go on.
-    alarm: Alarm,
+    waiting: VecDeque<usize>,
+    turn: Option<Turn>,
 }
 
 impl Gate {
-    /// Another limit, or none; who has waited.
-    pub(super) fn set_limit(&mut self, limit: Option<Limit>, now: u64) -> Vec<usize> {
+    /// Another limit, or none; the links that wait no more.
+    pub(super) fn set_limit(
+        &mut self,
+        vnic: VnicId,
+        limit: Option<Limit>,
+        limits: &mut RateLimits,
+        now: u64,
+    ) -> VecDeque<usize> {
         match (limit, &mut self.limited) {
             (Some(limit), Some(limited)) => {
-                limited.bucket.change(limit, now);
+                let _ = limits.pacer.set_limit(limited.leaf, Some(limit), now);
                 limited.notices.change(notices(limit), now);
+                return VecDeque::new();
             }
-            (limit, limited) => {
-                *limited = limit.map(|limit| Limited {
-                    bucket: Bucket::new(limit, now),
-                    notices: Bucket::new(notices(limit), now),
-                });
+            (Some(limit), limited) => {
+                let notices = Limiter::new(notices(limit), now);
+                *limited = limits.add(vnic, limit, now).map(|leaf| Limited { leaf, notices });
             }
+            (None, _) => self.close(limits),
         }
         std::mem::take(&mut self.waiting)
     }
@@ -66,60 +81,92 @@ impl Gate {
         self.limited.is_some()
     }
 
-    /// Whether a link may send a packet now. If not it waits here until the time that is returned,
-    /// or longer.
+    /// Whether a link may send a packet now. If not it waits here, for the limit until the time
+    /// that is returned, and for its turn.
     pub(super) fn pass(
         &mut self,
         (index, link): (usize, &mut Link),
-        timers: &mut Timers,
+        limits: &mut RateLimits,
         now: u64,
     ) -> Result<(), u64> {
-        let Some(limited) = &mut self.limited else { return Ok(()) };
-        let Err(at) = limited.bucket.ready(now) else { return Ok(()) };
-        let at = at.max(now + QUANTUM);
-        if link.park() {
-            self.waiting.push(index);
+        let Some(Limited { leaf, .. }) = self.limited else { return Ok(()) };
+        let pacer = &mut limits.pacer;
+        let may = match self.turn {
+            Some(turn) => turn.index == index && turn.left > 0 && pacer.may_go_on(leaf, now),
+            None => self.waiting.is_empty() && pacer.may_begin(leaf, now),
+        };
+        if may {
+            return Ok(());
         }
-        self.alarm.set(timers, Due::Vnic(link.ends().vnic), Some(at));
-        Err(at)
+        if link.park() {
+            self.waiting.push_back(index);
+        }
+        // In a turn it is said at its end that more is wanted.
+        if self.turn.is_none() {
+            pacer.want(leaf, now);
+        }
+        Err(pacer.ready_at(leaf, now))
     }
 
     /// A packet of so many bytes has passed.
-    pub(super) fn passed(&mut self, bytes: u64) {
-        if let Some(limited) = &mut self.limited {
-            limited.bucket.take(bytes);
+    pub(super) fn passed(&mut self, bytes: u64, limits: &mut RateLimits, now: u64) {
+        if let Some(limited) = &self.limited {
+            limits.pacer.sent(limited.leaf, bytes, now);
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.left = turn.left.saturating_sub(bytes);
         }
     }
 
     /// How long a link waits that may not pass before `at`, if its peer may be told that now: all
     /// that wait take turns.
     pub(super) fn notice(&mut self, at: u64, now: u64) -> Option<u64> {
+        let wait = at.checked_sub(now).filter(|wait| *wait > 0)?;
         let may = self.limited.as_mut()?.notices.ready(now).is_ok();
-        may.then(|| at.saturating_sub(now).saturating_mul(self.waiting.len() as u64))
+        may.then(|| wait.saturating_mul(self.waiting.len() as u64))
     }
 
     /// A notice of so many bytes was sent. It counts as a packet as well, on account.
-    pub(super) fn noticed(&mut self, bytes: u64) {
+    pub(super) fn noticed(&mut self, bytes: u64, limits: &mut RateLimits, now: u64) {
         if let Some(limited) = &mut self.limited {
             limited.notices.take(bytes);
-            limited.bucket.take(bytes);
+        }
+        self.passed(bytes, limits, now);
+    }
+
+    /// It is the turn of the vNIC: the link that sends in it, which does not wait any more. When it
+    /// was served, [`Gate::end_turn`] follows.
+    pub(super) fn begin_turn(&mut self) -> Option<usize> {
+        let index = self.waiting.pop_front()?;
+        self.turn = Some(Turn { index, left: TURN });
+        Some(index)
+    }
+
+    /// The turn is over.
+    pub(super) fn end_turn(&mut self, limits: &mut RateLimits, now: u64) {
+        self.turn = None;
+        if let Some(limited) = &self.limited
+            && !self.waiting.is_empty()
+        {
+            limits.pacer.want(limited.leaf, now);
         }
     }
 
-    /// The alarm went off; who may go on.
-    pub(super) fn open(&mut self) -> Vec<usize> {
-        self.alarm.went_off();
-        std::mem::take(&mut self.waiting)
-    }
-
     /// A link is gone.
-    pub(super) fn forget(&mut self, index: usize) {
+    pub(super) fn forget(&mut self, index: usize, limits: &mut RateLimits) {
         self.waiting.retain(|waiting| *waiting != index);
+        if let Some(limited) = &self.limited
+            && self.waiting.is_empty()
+        {
+            limits.pacer.cancel(limited.leaf);
+        }
     }
 
-    /// The vNIC is gone.
-    pub(super) fn close(&mut self, vnic: VnicId, timers: &mut Timers) {
-        self.alarm.cancel(timers, Due::Vnic(vnic));
+    /// The limit is gone, or the vNIC.
+    pub(super) fn close(&mut self, limits: &mut RateLimits) {
+        if let Some(limited) = self.limited.take() {
+            limits.remove(limited.leaf);
+        }
     }
 }
 
@@ -162,32 +209,77 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_pass_waits_once_until_the_alarm() {
-        let (mut gate, mut timers) = (Gate::default(), Timers::default());
+    fn who_may_not_pass_waits_once_until_it_is_its_turn() {
+        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
         let (mut one, mut other) = (link(1), link(2));
-        assert_eq!(gate.pass((1, &mut one), &mut timers, 0), Ok(()), "no limit");
+        assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()), "no limit");
         let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1000 };
-        assert!(gate.set_limit(Some(limit), 0).is_empty());
-        assert_eq!(gate.pass((1, &mut one), &mut timers, 0), Ok(()));
-        gate.passed(5000);
-        let at = gate.pass((1, &mut one), &mut timers, 0).unwrap_err();
+        let set = |gate: &mut Gate, limits: &mut RateLimits, limit, now| {
+            gate.set_limit(VnicId(1), limit, limits, now)
+        };
+        assert!(set(&mut gate, &mut limits, Some(limit), 0).is_empty());
+        assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()));
+        gate.passed(5000, &mut limits, 0);
+        let at = gate.pass((1, &mut one), &mut limits, 0).unwrap_err();
         for (index, link) in [(2, &mut other), (1, &mut one)] {
-            assert_eq!(gate.pass((index, link), &mut timers, 0), Err(at));
+            assert_eq!(gate.pass((index, link), &mut limits, 0), Err(at));
         }
-        assert_eq!(timers.first(), Some(at));
         assert_eq!(gate.notice(at, 0), Some(2 * at), "all that wait take turns");
-        assert_eq!(timers.next(at), Some(Due::Vnic(VnicId(1))));
-        assert_eq!(gate.open(), [1, 2]);
-        [&mut one, &mut other].into_iter().for_each(Link::unpark);
-        assert_eq!(gate.pass((1, &mut one), &mut timers, at), Ok(()));
-        gate.passed(50_000);
-        for (index, link) in [(2, &mut other), (1, &mut one)] {
-            assert!(gate.pass((index, link), &mut timers, at).is_err());
-        }
-        gate.forget(2);
-        gate.close(VnicId(1), &mut timers);
-        assert_eq!(timers.first(), None);
-        assert_eq!(gate.set_limit(None, at), [1], "without a limit nobody waits");
+        assert_eq!(gate.notice(at, at), None, "a turn is not waited for long");
+        assert_eq!(limits.next(at - 1), None);
+        let now = limits.next_at().unwrap();
+        assert!((at..at + 4096).contains(&now), "{at} {now}");
+        assert_eq!(limits.next(now), Some(VnicId(1)));
+        assert_eq!(gate.begin_turn(), Some(1));
+        one.unpark();
+        assert_eq!(gate.pass((1, &mut one), &mut limits, now), Ok(()));
+        assert!(gate.pass((2, &mut other), &mut limits, now).is_err(), "not its turn");
+        gate.passed(5000, &mut limits, now);
+        assert!(gate.pass((1, &mut one), &mut limits, now).is_err());
+        gate.end_turn(&mut limits, now);
+        let now = limits.next_at().unwrap();
+        assert_eq!((limits.next(now), gate.begin_turn()), (Some(VnicId(1)), Some(2)));
+        other.unpark();
+        gate.end_turn(&mut limits, now);
+        assert_eq!(
+            gate.pass((2, &mut other), &mut limits, now).unwrap_err(),
+            now,
+            "its turn is over"
+        );
+        gate.forget(2, &mut limits);
+        assert_eq!(set(&mut gate, &mut limits, None, now), [1], "without a limit nobody waits");
         assert!(!gate.is_limited());
+        assert_eq!(limits.next_at(), None);
+    }
+
+    #[test]
+    fn a_turn_is_a_train_and_links_take_turns() {
+        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
+        let mut links = [link(0), link(1)];
+        let limit = Limit { bits_per_second: 8_000_000_000, burst_bytes: 1 << 20 };
+        gate.set_limit(VnicId(1), Some(limit), &mut limits, 0);
+        gate.passed(1 << 20, &mut limits, 0);
+        let mut sent = [0_u64; 2];
+        for (index, link) in links.iter_mut().enumerate() {
+            assert!(gate.pass((index, link), &mut limits, 0).is_err());
+        }
+        // The thread comes late: much has been earned.
+        let mut now = 1_000_000;
+        while let Some(vnic) = limits.next(now) {
+            assert_eq!(vnic, VnicId(1));
+            let index = gate.begin_turn().unwrap();
+            links[index].unpark();
+            let before = sent[index];
+            while gate.pass((index, &mut links[index]), &mut limits, now).is_ok() {
+                gate.passed(4096, &mut limits, now);
+                sent[index] += 4096;
+            }
+            assert!(sent[index] - before <= TURN);
+            gate.end_turn(&mut limits, now);
+            now += 1000;
+        }
+        let all: u64 = sent.iter().sum();
+        assert!((1_000_000..1_100_000).contains(&all), "{all}");
+        assert!(sent[0].abs_diff(sent[1]) <= TURN, "{sent:?}");
     }
 }

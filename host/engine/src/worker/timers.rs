@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 pub(crate) enum Due {
     /// The link at this index.
     Link(usize),
-    /// A vNIC whose limit lets it send again.
-    Vnic(VnicId),
     /// A vNIC for which delayed packets arrive.
     Faults(VnicId),
     /// A vNIC that keeps early packets.

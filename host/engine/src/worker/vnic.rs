@@ -3,6 +3,7 @@
 use super::fault_queue::FaultQueue;
 use super::multicast_copies::Copies;
 use super::rate_limit::Gate;
+use super::rate_limit_tree::RateLimits;
 use super::recent_connection_ids::SpokenIds;
 use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
@@ -80,8 +81,8 @@ impl Vnic {
     }
 
     /// It is gone.
-    pub(super) fn close(&mut self, id: VnicId, timers: &mut Timers) {
-        self.gate.close(id, timers);
+    pub(super) fn close(&mut self, id: VnicId, timers: &mut Timers, limits: &mut RateLimits) {
+        self.gate.close(limits);
         self.early.cancel(timers, Due::Early(id));
     }
 

@@ -13,8 +13,9 @@ impl State {
             }
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
             Command::SetLimit { vnic, limit } => {
-                if let Some(vnic) = self.vnics.get_mut(vnic) {
-                    self.links.unpark(vnic.gate.set_limit(limit, clock::now()));
+                if let Some(of) = self.vnics.get_mut(vnic) {
+                    let free = of.gate.set_limit(vnic, limit, &mut self.limits, clock::now());
+                    self.links.unpark(free);
                 }
             }
             Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),

@@ -47,7 +47,7 @@ impl State {
     pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
         let Some(mut vnic) = self.vnics.close(id) else { return };
         watcher.remove(&vnic.sockets);
-        vnic.close(id, &mut self.clocked);
+        vnic.close(id, &mut self.clocked, &mut self.limits);
         if let Some(fault_queue) = &mut vnic.fault_queue {
             fault_queue.close(id, &mut self.clocked);
             self.showing.forget_faults(id);
@@ -93,7 +93,7 @@ impl State {
         let Ends { vnic, qpn, peer_qpn, flow, service, .. } = *link.ends();
         let counted = link.counters();
         if let Some(of) = self.vnics.get_mut(vnic) {
-            of.gate.forget(index);
+            of.gate.forget(index, &mut self.limits);
             if service != Service::Ud && counted.sent_packets + counted.received_packets > 0 {
                 of.unclaimed.connection_ended(qpn, flow.destination);
             }

@@ -18,6 +18,7 @@ use super::link_clock::{LinkClock, Now};
 use super::links::Links;
 use super::pending_work::WorkLeft;
 use super::processor_yield::Yielding;
+use super::rate_limit_tree::RateLimits;
 use super::shared_counters::Showing;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
@@ -45,6 +46,8 @@ pub(super) struct State {
     yielding: Yielding,
     vnics: Vnics,
     links: Links,
+    /// Rate limits of vNICs.
+    limits: RateLimits,
     /// Alarms of links, by their time.
     timers: Timers,
     /// Alarms of vNICs, by the clock.
@@ -84,6 +87,7 @@ impl State {
             yielding: Yielding::default(),
             vnics: Vnics::default(),
             links: Links::default(),
+            limits: RateLimits::default(),
             timers: Timers::default(),
             clocked: Timers::default(),
             link_clock: LinkClock::new(clock::now()),
@@ -105,6 +109,7 @@ impl State {
         self.give_way_to_small(now.clock);
         let mut busy = self.hear_bells();
         busy |= self.time_passes(now);
+        busy |= self.serve_limited(now.clock);
         busy |= self.serve_links();
         busy |= self.map_some();
         self.wake_applications();
@@ -152,10 +157,6 @@ impl State {
                         link.timeout(now.links);
                     }
                     self.links.touch(index, Reason::Look);
-                }
-                Due::Vnic(vnic) => {
-                    let Some(vnic) = self.vnics.get_mut(vnic) else { continue };
-                    self.links.unpark(vnic.gate.open());
                 }
                 Due::Faults(vnic) => {
                     if let Some(fault_queue) = self.vnics.detour_mut(vnic) {
@@ -275,7 +276,8 @@ impl State {
     /// When the next alarm goes off, by the clock.
     pub(super) fn next_deadline(&self) -> Option<u64> {
         let of_links = self.timers.first().map(|time| self.link_clock.clock_at(time));
-        self.clocked.first().into_iter().chain(of_links).min()
+        let of_limits = self.limits.next_at().map(|at| at.max(1));
+        self.clocked.first().into_iter().chain(of_links).chain(of_limits).min()
     }
 
     /// The thread sleeps, until then if nothing happens.

@@ -1,6 +1,6 @@
 //! Serves a link: takes what its application did, sends what is to be sent.
 
-use super::State;
+use super::{LINKS_PER_TURN, State};
 use crate::command::Event;
 use crate::network::forwarding::Place;
 use crate::network::packet_train::Train;
@@ -78,7 +78,7 @@ impl State {
         loop {
             if limited
                 && let Some(vnic) = self.vnics.get_mut(id)
-                && let Err(at) = vnic.gate.pass((index, link), &mut self.clocked, now.clock)
+                && let Err(at) = vnic.gate.pass((index, link), &mut self.limits, now.clock)
             {
                 self.tell_delay(link, train, now, at);
                 return WorkLeft::Nothing;
@@ -87,7 +87,7 @@ impl State {
                 return WorkLeft::Nothing;
             };
             if limited && let Some(vnic) = self.vnics.get_mut(id) {
-                vnic.gate.passed(length as u64 + framing);
+                vnic.gate.passed(length as u64 + framing, &mut self.limits, now.clock);
             }
             room = room.saturating_sub(1);
             if train.accepts(length, count_max) {
@@ -116,6 +116,27 @@ impl State {
         }
     }
 
+    /// Serves links of vNICs whose limits let them send, as many as a turn allows.
+    pub(super) fn serve_limited(&mut self, now: u64) -> bool {
+        let mut any = false;
+        for _ in 0..LINKS_PER_TURN {
+            let Some(id) = self.limits.next(now) else { break };
+            any = true;
+            let Some(index) = self.vnics.get_mut(id).and_then(|vnic| vnic.gate.begin_turn()) else {
+                continue;
+            };
+            if let Some(link) = self.links.get_mut(index) {
+                link.unpark();
+            }
+            self.serve(index);
+            self.deliver_passages();
+            if let Some(vnic) = self.vnics.get_mut(id) {
+                vnic.gate.end_turn(&mut self.limits, now);
+            }
+        }
+        any
+    }
+
     /// Nothing may be sent until `at`; the peer may have to know.
     fn tell_delay(&mut self, link: &mut Link, train: &mut Train, now: Now, at: u64) {
         let Ends { vnic, flow, .. } = *link.ends();
@@ -125,7 +146,8 @@ impl State {
         let Some(vnic) = self.vnics.get_mut(vnic) else { return };
         let Some(wait) = vnic.gate.notice(at, now.clock) else { return };
         let Some(length) = link.delay(now.links, wait, train) else { return };
-        vnic.gate.noticed(length as u64 + framing(flow.destination));
+        let bytes = length as u64 + framing(flow.destination);
+        vnic.gate.noticed(bytes, &mut self.limits, now.clock);
         // By itself: it is not like others.
         if !train.is_empty() {
             self.depart(link, train);

@@ -1,0 +1,18 @@
+//! Paces senders by a tree of rate limits (DESIGN, section 9).
+//!
+//! * [`Limiter`] is one limit: the time from which on more may be sent.
+//! * [`Pacer`] is a tree of them: the line, groups within it, and leaves that send. A leaf sends
+//!   when every limit above it allows that, and takes turns with its siblings.
+//!
+//! Time is an argument, in nanoseconds. A byte takes no whole number of them, nor of picoseconds:
+//! the remainder is kept with the limit, so nothing is rounded away. A limit is exact over any time
+//! that its senders have something to send. The error is one packet, however long that lasts.
+#![forbid(unsafe_code)]
+
+mod limiter;
+mod pacer;
+mod rings;
+mod wheel;
+
+pub use limiter::{Limit, Limiter};
+pub use pacer::{NodeId, Pacer, Refused};

@@ -1,0 +1,218 @@
+//! Holds one sender to a rate: keeps the time from which on it may send again.
+//!
+//! What is sent moves that time forward by what it takes at the rate. A sender that was silent has
+//! that time behind it, by the time that its burst takes at most. Whoever finds it in the past may
+//! send a packet of any size: so the average is exact whatever the size of packets, and a burst is
+//! exceeded by one packet at most.
+
+/// How much may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Bits of Ethernet frames, as tc(8) counts them: headers included, preamble and checksum not.
+    pub bits_per_second: u64,
+    /// Bytes that may be sent at once after a time without traffic.
+    pub burst_bytes: u64,
+}
+
+/// Nanoseconds that a byte takes at one bit a second.
+const BYTE: u64 = 8_000_000_000;
+
+impl Limit {
+    /// Nanoseconds that so many bytes take, and the part of one that is left over, in
+    /// `bits_per_second`ths.
+    fn takes(self, bytes: u64, rest: u64) -> (i64, u64) {
+        let rate = self.bits_per_second.max(1);
+        // Nearly always: bytes of a packet, and a division that takes a few nanoseconds.
+        let small = bytes.checked_mul(BYTE).and_then(|bits| bits.checked_add(rest));
+        if let Some(all) = small {
+            return ((all / rate).cast_signed(), all % rate);
+        }
+        let all = u128::from(bytes) * u128::from(BYTE) + u128::from(rest);
+        let rate = u128::from(rate);
+        (i64::try_from(all / rate).unwrap_or(FOREVER), (all % rate) as u64)
+    }
+}
+
+/// As long as anything takes: a century.
+const FOREVER: i64 = 100 * 366 * 86_400 * 1_000_000_000;
+
+/// The state of a limit.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    limit: Limit,
+    /// Nanoseconds that a burst takes.
+    burst: i64,
+    /// From then on more may be sent.
+    free_at: i64,
+    /// The part of a nanosecond that `free_at` lacks, in `bits_per_second`ths: nothing is rounded.
+    rest: u64,
+}
+
+fn signed(now: u64) -> i64 {
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+impl Limiter {
+    /// One whose sender was silent until now.
+    #[must_use]
+    pub fn new(limit: Limit, now: u64) -> Limiter {
+        let burst = limit.takes(limit.burst_bytes, 0).0.clamp(1, FOREVER);
+        Limiter { limit, burst, free_at: signed(now) - burst, rest: 0 }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// Another limit from now on. What was earned or is owed stays, in bytes.
+    pub fn change(&mut self, limit: Limit, now: u64) {
+        self.keep_credit(0, now);
+        let new = Limiter::new(limit, now);
+        let bits = i128::from(self.free_at - signed(now)) * i128::from(self.limit.bits_per_second);
+        let owed = bits / i128::from(limit.bits_per_second.max(1));
+        // A debt made at a high rate would last long at a low one: a burst's worth is enough.
+        let owed = owed.clamp(i128::from(-new.burst), i128::from(new.burst)) as i64;
+        *self = Limiter { free_at: signed(now) + owed, ..new };
+    }
+
+    /// Forgets what a silent sender has earned beyond its burst, or `least` nanoseconds' worth if
+    /// that is more.
+    pub(crate) fn keep_credit(&mut self, least: u64, now: u64) {
+        let earliest = signed(now) - self.burst.max(signed(least));
+        if self.free_at < earliest {
+            (self.free_at, self.rest) = (earliest, 0);
+        }
+    }
+
+    /// The nanosecond from which on something may be sent.
+    #[must_use]
+    pub fn ready_at(&self) -> u64 {
+        u64::try_from(self.free_at + 1).unwrap_or(0)
+    }
+
+    /// Whether something may be sent now.
+    #[must_use]
+    pub fn is_ready(&self, now: u64) -> bool {
+        self.free_at < signed(now)
+    }
+
+    /// Whether something may be sent now, by a sender that has earned no more than its burst; if
+    /// not, when it may.
+    ///
+    /// # Errors
+    /// That time.
+    pub fn ready(&mut self, now: u64) -> Result<(), u64> {
+        self.keep_credit(0, now);
+        if self.is_ready(now) { Ok(()) } else { Err(self.ready_at()) }
+    }
+
+    /// Whether half of a burst may be sent at once.
+    #[must_use]
+    pub fn is_half_full(&self, now: u64) -> bool {
+        signed(now) - self.free_at >= self.burst - self.burst / 2
+    }
+
+    /// So many bytes were sent.
+    pub fn take(&mut self, bytes: u64) {
+        let (time, rest) = self.limit.takes(bytes, self.rest);
+        self.free_at = self.free_at.saturating_add(time).min(i64::MAX / 2);
+        self.rest = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let limit = Limit { bits_per_second: 8_000, burst_bytes: 1000 };
+        let mut limiter = Limiter::new(limit, 0);
+        assert_eq!(limiter.ready(0), Ok(()));
+        limiter.take(1500);
+        // 500 bytes too many at 1000 bytes a second.
+        assert_eq!(limiter.ready(0), Err(500_000_001));
+        assert_eq!(limiter.ready(500_000_000), Err(500_000_001));
+        assert_eq!(limiter.ready(500_000_001), Ok(()));
+        // However long nobody sends, no more than a burst is saved up.
+        assert_eq!(limiter.ready(3_600_000_000_000), Ok(()));
+        assert!(limiter.is_half_full(3_600_000_000_000));
+        limiter.take(1000);
+        assert!(limiter.ready(3_600_000_000_000).is_err());
+        assert!(!limiter.is_half_full(3_600_000_000_000));
+    }
+
+    #[test]
+    fn a_change_takes_effect_at_once() {
+        let mut limiter = Limiter::new(Limit { bits_per_second: 8, burst_bytes: 100 }, 0);
+        limiter.take(200);
+        limiter.change(Limit { bits_per_second: 8_000_000, burst_bytes: 100 }, 0);
+        assert_eq!(limiter.ready(0), Err(100_001));
+    }
+
+    #[test]
+    fn rates_at_which_a_byte_takes_no_whole_number_of_anything_are_exact() {
+        // 26.67 ps a byte: rounded to picoseconds, it would be 2.6 % off.
+        let limit = Limit { bits_per_second: 300_000_000_000, burst_bytes: 1 };
+        let mut limiter = Limiter::new(limit, 0);
+        (0..3_000_000).for_each(|_| limiter.take(1250));
+        // 3.75 GB at 37.5 GB a second.
+        assert_eq!(limiter.ready_at(), 100_000_000);
+        // The most that there can be of both.
+        let mut limiter = Limiter::new(Limit { bits_per_second: 1, burst_bytes: u64::MAX }, 0);
+        assert_eq!(limiter.ready(u64::MAX), Ok(()));
+        (0..9).for_each(|_| limiter.take(u64::MAX));
+        assert!(limiter.ready(u64::MAX / 4).is_err());
+    }
+
+    proptest! {
+        /// Over any time, what is sent is the burst and the rate, give or take one packet.
+        #[test]
+        fn the_rate_is_kept(
+            rate in 1_000_000_u64..100_000_000,
+            packets in proptest::collection::vec(64_u64..9000, 200..400),
+        ) {
+            let limit = Limit { bits_per_second: rate, burst_bytes: 10_000 };
+            let mut limiter = Limiter::new(limit, 0);
+            let (mut now, mut sent) = (0, 0);
+            for packet in &packets {
+                while let Err(at) = limiter.ready(now) {
+                    prop_assert!(at > now);
+                    now = at;
+                }
+                limiter.take(*packet);
+                sent += packet;
+            }
+            let allowed = 10_000 + u128::from(now) * u128::from(rate) / 8 / 1_000_000_000;
+            prop_assert!(u128::from(sent) <= allowed + 9000);
+            prop_assert!(u128::from(sent) + 9000 + 10_000 >= allowed);
+        }
+
+        /// Changes neither give nor take more than a burst.
+        #[test]
+        fn changes_are_hitless(
+            rates in proptest::collection::vec(1_000_000_u64..1_000_000_000, 2..20),
+        ) {
+            let limit = |rate| Limit { bits_per_second: rate, burst_bytes: 3000 };
+            let mut limiter = Limiter::new(limit(rates[0]), 0);
+            limiter.take(3000);
+            let (mut now, mut sent, mut allowed) = (0_u64, 0_u64, 0_u128);
+            for rate in rates {
+                limiter.change(limit(rate), now);
+                let end = now + 50_000_000;
+                while let at = limiter.ready_at() && at < end {
+                    limiter.take(1500);
+                    sent += 1500;
+                    now = now.max(at);
+                }
+                now = end;
+                allowed += u128::from(rate) * 50_000_000 / 8;
+            }
+            let error = i128::from(sent) - (allowed / 1_000_000_000).cast_signed();
+            prop_assert!(error.abs() <= 2 * 1500, "{error} bytes");
+        }
+    }
+}

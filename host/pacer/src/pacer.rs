@@ -1,0 +1,494 @@
+//! Says which of many senders sends next: a tree of limits, in which leaves send.
+//!
+//! A node that has something to send waits for one of two things. While its own limit is used up it
+//! waits for *time*, in the wheel. Then it waits for its *turn*, in a ring at its parent, which
+//! itself waits for time or a turn as long as that ring has somebody. The root goes down the rings
+//! to a leaf. What the leaf sends is taken from every limit on the way up.
+//!
+//! * Nothing is taken from a leaf before its time: that is the backpressure.
+//! * Siblings get equal numbers of bytes of what their parent has (deficit round robin), whatever
+//!   the size of their packets, and one that asks for turns and sends nothing gets no more of them.
+//! * Credit is not lost while a node waits for others: up to [`CATCH_UP`] of it is kept, so that
+//!   limits are exact although thousands of nodes and a busy processor are in the way.
+//! * A change of a limit moves nothing but times: who waits goes on waiting.
+
+use crate::limiter::{Limit, Limiter};
+use crate::rings::{NONE, Rings};
+use crate::wheel::Wheel;
+
+/// What a node keeps at least of what it did not send, in nanoseconds of its rate: it may have
+/// waited for its turn, or the thread for its processor. (With 20 us, children of a parent that is
+/// nearly full get 2 % too little.)
+const CATCH_UP: u64 = 1_000_000;
+/// Bytes of a turn: about a packet.
+const TURN: i64 = 4096;
+/// Nodes from the root to a leaf at most: line, tenant, shared policy, vNIC, and some to spare.
+const DEPTH: usize = 8;
+
+/// The name of a node. That of a removed one is not the name of any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId {
+    index: u32,
+    generation: u32,
+}
+
+/// Why a tree is left as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such node, or it has been removed.
+    NoNode,
+    /// Only groups have children.
+    NotGroup,
+    /// A group that has children, and the root, stay.
+    InUse,
+    /// The tree would be deeper than it may.
+    TooDeep,
+}
+
+/// What a node waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Timed,
+    /// For a turn of its parent.
+    Turn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Free,
+    Group,
+    Leaf,
+}
+
+#[derive(Debug)]
+struct Node {
+    kind: Kind,
+    state: State,
+    generation: u32,
+    parent: u32,
+    children: u32,
+    /// The child that had a turn last.
+    latest: u32,
+    /// Bytes that are left of its turn.
+    left: i64,
+    /// What was left of it when it was given the turn that it had last.
+    left_then: i64,
+    limiter: Option<Limiter>,
+}
+
+/// A tree of limits. Its root is the line.
+#[derive(Debug)]
+pub struct Pacer {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    wheel: Wheel,
+    /// For each node, its children that wait for a turn.
+    turns: Rings,
+    /// A leaf that waits for time waits so many nanoseconds at least.
+    pause: u64,
+}
+
+const ROOT: u32 = 0;
+
+impl Pacer {
+    /// A tree of a root without a limit. A leaf that has used up its limit waits `pause`
+    /// nanoseconds at least, so that it may send several packets in one go; the rate stays what it
+    /// is. Less than a millisecond.
+    #[must_use]
+    pub fn new(pause: u64) -> Pacer {
+        let mut pacer = Pacer {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            wheel: Wheel::new(),
+            turns: Rings::default(),
+            pause: pause.min(CATCH_UP),
+        };
+        pacer.insert(Kind::Group, NONE, None);
+        pacer
+    }
+
+    /// The line, which every leaf sends by.
+    #[must_use]
+    pub fn root(&self) -> NodeId {
+        NodeId { index: ROOT, generation: 0 }
+    }
+
+    /// A new group of leaves and groups, within another.
+    ///
+    /// # Errors
+    /// The parent is not one, or too deep.
+    pub fn add_group(
+        &mut self,
+        parent: NodeId,
+        limit: Option<Limit>,
+        now: u64,
+    ) -> Result<NodeId, Refused> {
+        self.add(Kind::Group, parent, limit, now)
+    }
+
+    /// A new leaf, within a group.
+    ///
+    /// # Errors
+    /// The parent is not one, or too deep.
+    pub fn add_leaf(
+        &mut self,
+        parent: NodeId,
+        limit: Option<Limit>,
+        now: u64,
+    ) -> Result<NodeId, Refused> {
+        self.add(Kind::Leaf, parent, limit, now)
+    }
+
+    fn add(
+        &mut self,
+        kind: Kind,
+        parent: NodeId,
+        limit: Option<Limit>,
+        now: u64,
+    ) -> Result<NodeId, Refused> {
+        let parent = self.group(parent)?;
+        if self.path(parent).count() >= DEPTH {
+            return Err(Refused::TooDeep);
+        }
+        let limiter = limit.map(|limit| Limiter::new(limit, now));
+        let index = self.insert(kind, parent, limiter);
+        self.nodes[parent as usize].children += 1;
+        Ok(NodeId { index, generation: self.nodes[index as usize].generation })
+    }
+
+    fn insert(&mut self, kind: Kind, parent: u32, limiter: Option<Limiter>) -> u32 {
+        let (state, children, latest, left) = (State::Idle, 0, NONE, TURN);
+        let left_then = left;
+        if let Some(index) = self.free.pop() {
+            let generation = self.nodes[index as usize].generation;
+            let node = Node {
+                kind,
+                state,
+                generation,
+                parent,
+                children,
+                latest,
+                left,
+                left_then,
+                limiter,
+            };
+            self.nodes[index as usize] = node;
+            return index;
+        }
+        let index = self.nodes.len();
+        let generation = 0;
+        let node =
+            Node { kind, state, generation, parent, children, latest, left, left_then, limiter };
+        self.nodes.push(node);
+        self.turns.grow_members(index + 1);
+        self.turns.grow_rings(index + 1);
+        self.wheel.grow(index + 1);
+        index as u32
+    }
+
+    /// A node is gone, and what it is owed or owes.
+    ///
+    /// # Errors
+    /// It is a group that has children.
+    pub fn remove(&mut self, id: NodeId) -> Result<(), Refused> {
+        let index = self.find(id)?;
+        if index == ROOT || self.nodes[index as usize].children > 0 {
+            return Err(Refused::InUse);
+        }
+        self.unlink(index);
+        let node = &mut self.nodes[index as usize];
+        node.kind = Kind::Free;
+        node.generation = node.generation.wrapping_add(1);
+        let parent = std::mem::replace(&mut node.parent, NONE);
+        self.nodes[parent as usize].children -= 1;
+        self.free.push(index);
+        Ok(())
+    }
+
+    /// A node is in another group from now on, with what it is owed and owes.
+    ///
+    /// # Errors
+    /// There is no such group, it is too deep, or it is within the node.
+    pub fn move_to(&mut self, id: NodeId, parent: NodeId, now: u64) -> Result<(), Refused> {
+        let (index, parent) = (self.find(id)?, self.group(parent)?);
+        if index == ROOT || self.path(parent).any(|above| above == index) {
+            return Err(Refused::InUse);
+        }
+        // Below a group there may be as many levels as there are: it moves while it has none.
+        if self.nodes[index as usize].children > 0 {
+            return Err(Refused::InUse);
+        }
+        if self.path(parent).count() >= DEPTH {
+            return Err(Refused::TooDeep);
+        }
+        let waits = self.nodes[index as usize].state != State::Idle;
+        self.unlink(index);
+        let old = std::mem::replace(&mut self.nodes[index as usize].parent, parent);
+        self.nodes[old as usize].children -= 1;
+        self.nodes[parent as usize].children += 1;
+        if waits {
+            self.arm(index, now);
+        }
+        Ok(())
+    }
+
+    /// Another limit for a node from now on, or none.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn set_limit(&mut self, id: NodeId, limit: Option<Limit>, now: u64) -> Result<(), Refused> {
+        let index = self.find(id)?;
+        let node = &mut self.nodes[index as usize];
+        match (limit, &mut node.limiter) {
+            (Some(limit), Some(limiter)) => limiter.change(limit, now),
+            (limit, limiter) => *limiter = limit.map(|limit| Limiter::new(limit, now)),
+        }
+        if node.state == State::Timed {
+            self.wheel.remove(index);
+            self.arm(index, now);
+        }
+        Ok(())
+    }
+
+    /// The limit of a node.
+    #[must_use]
+    pub fn limit(&self, id: NodeId) -> Option<Limit> {
+        Some(self.nodes[self.find(id).ok()? as usize].limiter.as_ref()?.limit())
+    }
+
+    /// A leaf has something to send: [`Pacer::next`] says when it may. Once is enough.
+    pub fn want(&mut self, leaf: NodeId, now: u64) {
+        let Ok(index) = self.leaf(leaf) else { return };
+        let node = &mut self.nodes[index as usize];
+        if node.state != State::Idle {
+            return;
+        }
+        if let Some(limiter) = &mut node.limiter {
+            limiter.keep_credit(self.pause, now);
+        }
+        self.arm(index, now);
+    }
+
+    /// A leaf has nothing to send any more.
+    pub fn cancel(&mut self, leaf: NodeId) {
+        if let Ok(index) = self.leaf(leaf) {
+            self.unlink(index);
+        }
+    }
+
+    /// Whether a leaf that does not wait may send at once: every limit above it allows that, and
+    /// nobody waits for a turn there.
+    pub fn may_begin(&mut self, leaf: NodeId, now: u64) -> bool {
+        let Ok(index) = self.leaf(leaf) else { return true };
+        if self.nodes[index as usize].state != State::Idle {
+            return false;
+        }
+        if let Some(limiter) = &mut self.nodes[index as usize].limiter {
+            limiter.keep_credit(self.pause, now);
+        }
+        self.path(index).all(|above| {
+            self.is_ready(above, now) && (above == index || self.turns.front(above) == NONE)
+        })
+    }
+
+    /// Whether a leaf whose turn it is may send one more packet in it.
+    #[must_use]
+    pub fn may_go_on(&self, leaf: NodeId, now: u64) -> bool {
+        let Ok(index) = self.leaf(leaf) else { return true };
+        self.path(index).all(|above| self.is_ready(above, now))
+    }
+
+    /// When the limits above a leaf will allow it to send, as far as they tell: others may be
+    /// before it.
+    #[must_use]
+    pub fn ready_at(&self, leaf: NodeId, now: u64) -> u64 {
+        let Ok(index) = self.leaf(leaf) else { return now };
+        let times = self
+            .path(index)
+            .filter_map(|above| Some(self.nodes[above as usize].limiter.as_ref()?.ready_at()));
+        times.max().unwrap_or(now).max(now)
+    }
+
+    /// A leaf has sent so many bytes: with a turn, or on account.
+    pub fn sent(&mut self, leaf: NodeId, bytes: u64, now: u64) {
+        let Ok(mut index) = self.leaf(leaf) else { return };
+        while let Some(node) = self.nodes.get_mut(index as usize) {
+            if let Some(limiter) = &mut node.limiter {
+                limiter.keep_credit(CATCH_UP, now);
+                limiter.take(bytes);
+            }
+            node.left = node.left.saturating_sub_unsigned(bytes);
+            index = node.parent;
+        }
+    }
+
+    /// The leaf whose turn it is. It does not wait any more: it sends, and says how much before
+    /// this is asked again, and whether it wants more.
+    pub fn next(&mut self, now: u64) -> Option<NodeId> {
+        while let Some(index) = self.wheel.pop(now) {
+            // Beyond the horizon it comes out early.
+            self.arm(index, now);
+        }
+        loop {
+            if self.nodes[ROOT as usize].state != State::Turn {
+                return None;
+            }
+            if !self.is_ready(ROOT, now) {
+                self.arm(ROOT, now);
+                return None;
+            }
+            if let Some(leaf) = self.descend(now) {
+                let generation = self.nodes[leaf as usize].generation;
+                return Some(NodeId { index: leaf, generation });
+            }
+        }
+    }
+
+    /// When [`Pacer::next`] may have something.
+    #[must_use]
+    pub fn next_at(&self) -> Option<u64> {
+        match self.nodes[ROOT as usize].state {
+            State::Turn => Some(0),
+            _ => self.wheel.first(),
+        }
+    }
+
+    /// Goes down from the root to a leaf whose turn it is. `None`: a node on the way has to wait
+    /// for time, and does so now.
+    fn descend(&mut self, now: u64) -> Option<u32> {
+        let mut at = ROOT;
+        loop {
+            let child = self.turns.front(at);
+            if child == NONE {
+                // Cannot be: who has a turn has somebody to give it to.
+                self.unlink(at);
+                return None;
+            }
+            if !self.is_ready(child, now) {
+                self.unlink(child);
+                self.arm(child, now);
+                return None;
+            }
+            let is_alone = self.turns.has_one(at);
+            let node = &mut self.nodes[child as usize];
+            if node.left <= 0 {
+                if is_alone {
+                    node.left = TURN;
+                } else {
+                    node.left = (node.left + TURN).min(TURN);
+                    self.turns.remove(child);
+                    self.turns.push_back(at, child);
+                    continue;
+                }
+            }
+            let kind = node.kind;
+            node.left_then = node.left;
+            self.nodes[at as usize].latest = child;
+            if kind == Kind::Leaf {
+                self.unlink(child);
+                return Some(child);
+            }
+            at = child;
+        }
+    }
+
+    /// Has a node that waits for nothing, or did for time, wait for what it has to: time, or a
+    /// turn.
+    fn arm(&mut self, index: u32, now: u64) {
+        let node = &mut self.nodes[index as usize];
+        let at = match &node.limiter {
+            Some(limiter) if !limiter.is_ready(now) => limiter.ready_at(),
+            _ => return self.take_turn(index, now),
+        };
+        node.state = State::Timed;
+        let pause = if node.kind == Kind::Leaf { self.pause } else { 0 };
+        // Once its pause is over a leaf that comes out beyond the horizon does not pause again.
+        let at = if at > now + pause { at } else { now + pause };
+        self.wheel.insert(index, at, now);
+    }
+
+    /// Has a node wait for a turn of its parent.
+    fn take_turn(&mut self, index: u32, now: u64) {
+        let node = &mut self.nodes[index as usize];
+        node.state = State::Turn;
+        let (parent, left, unused) = (node.parent, node.left, node.left_then == node.left);
+        if index == ROOT {
+            return;
+        }
+        // What left in the middle of its turn goes on with it, if it used it and nobody had one
+        // meanwhile.
+        if left > 0 && !unused && self.nodes[parent as usize].latest == index {
+            self.turns.push_front(parent, index);
+        } else {
+            self.nodes[index as usize].left = (left + TURN).min(TURN);
+            self.turns.push_back(parent, index);
+        }
+        let above = &mut self.nodes[parent as usize];
+        if above.state == State::Idle {
+            if let Some(limiter) = &mut above.limiter {
+                limiter.keep_credit(CATCH_UP, now);
+            }
+            self.arm(parent, now);
+        }
+    }
+
+    /// Has a node wait for nothing any more, nor any above it that waited on its account only.
+    fn unlink(&mut self, mut index: u32) {
+        loop {
+            let node = &mut self.nodes[index as usize];
+            let (state, parent) = (std::mem::replace(&mut node.state, State::Idle), node.parent);
+            match state {
+                State::Idle => return,
+                State::Timed => {
+                    self.wheel.remove(index);
+                    return;
+                }
+                State::Turn if index == ROOT => return,
+                State::Turn => {
+                    self.turns.remove(index);
+                }
+            }
+            if self.turns.front(parent) != NONE {
+                return;
+            }
+            index = parent;
+        }
+    }
+
+    fn is_ready(&self, index: u32, now: u64) -> bool {
+        self.nodes[index as usize].limiter.as_ref().is_none_or(|limiter| limiter.is_ready(now))
+    }
+
+    /// A node and all above it.
+    fn path(&self, from: u32) -> impl Iterator<Item = u32> {
+        let above = |index: &u32| Some(self.nodes[*index as usize].parent);
+        std::iter::successors(Some(from), move |index| above(index).filter(|it| *it != NONE))
+    }
+
+    fn find(&self, id: NodeId) -> Result<u32, Refused> {
+        let node = self.nodes.get(id.index as usize).ok_or(Refused::NoNode)?;
+        let there = node.kind != Kind::Free && node.generation == id.generation;
+        if there { Ok(id.index) } else { Err(Refused::NoNode) }
+    }
+
+    fn group(&self, id: NodeId) -> Result<u32, Refused> {
+        let index = self.find(id)?;
+        match self.nodes[index as usize].kind {
+            Kind::Group => Ok(index),
+            _ => Err(Refused::NotGroup),
+        }
+    }
+
+    fn leaf(&self, id: NodeId) -> Result<u32, Refused> {
+        let index = self.find(id)?;
+        match self.nodes[index as usize].kind {
+            Kind::Leaf => Ok(index),
+            _ => Err(Refused::NoNode),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pacer_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+//! Thousands of limiters in virtual time: each gets what its limit says, within one packet.
+//!
+//! Senders always have something to send, a packet takes no time, and the thread looks at the pacer
+//! when that asks for it. So what differs from a limit is the pacer's doing.
+
+use omniverb_pacer::{Limit, NodeId, Pacer};
+use std::collections::HashMap;
+
+const SECOND: u64 = 1_000_000_000;
+/// Before anything is measured, bursts are over.
+const WARM: u64 = SECOND / 5;
+
+/// A limit that allows a packet at once.
+fn rate(bits_per_second: u64) -> Option<Limit> {
+    Some(Limit { bits_per_second, burst_bytes: 4096 })
+}
+
+/// A leaf: what it may have, the size of its packets, what it has sent.
+struct Sender {
+    id: NodeId,
+    tenant: usize,
+    bits_per_second: u64,
+    packet: u64,
+    sent: u64,
+}
+
+/// A line, its tenants, their senders.
+struct Line {
+    pacer: Pacer,
+    tenants: Vec<(NodeId, u64)>,
+    senders: Vec<Sender>,
+    by_id: HashMap<NodeId, usize>,
+    now: u64,
+}
+
+impl Line {
+    /// Senders have 9/10 of the line, one up to three times as much as another, and tenants
+    /// `room` percent of what theirs may have.
+    fn new((tenants, each): (usize, usize), line: u64, room: u64, packet: u64) -> Line {
+        let mut pacer = Pacer::new(0);
+        let root = pacer.root();
+        pacer.set_limit(root, rate(line), 0).unwrap();
+        let count = tenants * each;
+        let weight = |n: usize| 1000 + 2000 * (n * 7919 % count) as u64 / count as u64;
+        let all: u64 = (0..count).map(weight).sum();
+        let mut made =
+            Line { pacer, tenants: Vec::new(), senders: Vec::new(), by_id: HashMap::new(), now: 0 };
+        for tenant in 0..tenants {
+            let rates = (tenant * each..(tenant + 1) * each).map(|n| {
+                (u128::from(line) * 9 / 10 * u128::from(weight(n)) / u128::from(all)) as u64
+            });
+            let cap = rates.clone().sum::<u64>() * room / 100;
+            let group = made.pacer.add_group(root, rate(cap), 0).unwrap();
+            made.tenants.push((group, cap));
+            for bits_per_second in rates {
+                let id = made.pacer.add_leaf(group, rate(bits_per_second), 0).unwrap();
+                made.by_id.insert(id, made.senders.len());
+                made.senders.push(Sender { id, tenant, bits_per_second, packet, sent: 0 });
+            }
+        }
+        made
+    }
+
+    fn begin(&mut self) {
+        self.senders.iter().for_each(|sender| self.pacer.want(sender.id, 0));
+    }
+
+    /// Goes on until this time.
+    fn run(&mut self, end: u64) {
+        while self.now < end {
+            while let Some(leaf) = self.pacer.next(self.now) {
+                let sender = &mut self.senders[self.by_id[&leaf]];
+                sender.sent += sender.packet;
+                self.pacer.sent(leaf, sender.packet, self.now);
+                self.pacer.want(leaf, self.now);
+            }
+            self.now = self.pacer.next_at().map_or(end, |at| at.clamp(self.now, end));
+        }
+    }
+
+    /// What each sends within so long.
+    fn measure(&mut self, time: u64) -> Vec<u64> {
+        let before: Vec<_> = self.senders.iter().map(|sender| sender.sent).collect();
+        self.run(self.now + time);
+        self.senders.iter().zip(before).map(|(sender, before)| sender.sent - before).collect()
+    }
+
+    /// How many packets what they sent is off at most from what they may.
+    fn worst(&self, sent: &[u64], time: u64) -> f64 {
+        let off = self.senders.iter().zip(sent).map(|(sender, sent)| {
+            let may = allowed(sender.bits_per_second, time);
+            (*sent as f64 - may).abs() / sender.packet as f64
+        });
+        off.fold(0.0, f64::max)
+    }
+
+    /// What each tenant has sent.
+    fn of_tenants(&self, sent: &[u64]) -> Vec<u64> {
+        let mut all = vec![0; self.tenants.len()];
+        self.senders.iter().zip(sent).for_each(|(sender, sent)| all[sender.tenant] += sent);
+        all
+    }
+}
+
+/// Bytes that a rate lets pass in a time.
+fn allowed(bits_per_second: u64, time: u64) -> f64 {
+    bits_per_second as f64 / 8.0 * time as f64 / SECOND as f64
+}
+
+/// Everybody is within a packet: of one more by what the wheel's slots round.
+#[track_caller]
+fn exact(line: &mut Line, time: u64) {
+    line.begin();
+    line.run(WARM);
+    let sent = line.measure(time);
+    let worst = line.worst(&sent, time);
+    assert!(worst <= 1.01, "{worst} packets");
+}
+
+#[test]
+fn each_of_10_201_nodes_is_exact() {
+    exact(&mut Line::new((300, 33), 20_000_000_000, 120, 4096), 2 * SECOND);
+}
+
+#[test]
+fn each_of_300_tenants_with_one_vnic_is_exact() {
+    exact(&mut Line::new((300, 1), 10_000_000_000, 120, 4096), 2 * SECOND);
+}
+
+#[test]
+fn each_of_10_000_vnics_of_one_tenant_is_exact() {
+    exact(&mut Line::new((1, 10_000), 20_000_000_000, 120, 1024), SECOND / 2);
+}
+
+#[test]
+fn a_tenants_cap_is_exact_and_shared_evenly() {
+    let mut line = Line::new((300, 33), 20_000_000_000, 50, 4096);
+    line.begin();
+    line.run(WARM);
+    let sent = line.measure(2 * SECOND);
+    for ((_, cap), bytes) in line.tenants.iter().zip(line.of_tenants(&sent)) {
+        let off = (bytes as f64 - allowed(*cap, 2 * SECOND)).abs() / 4096.0;
+        assert!(off <= 1.5, "{off} packets");
+    }
+    // Whoever may have more than an even share has no more than the others.
+    for tenant in [0, 150, 299] {
+        let of = |sender: &&Sender| sender.tenant == tenant;
+        let mine: Vec<_> =
+            line.senders.iter().zip(&sent).filter(|(sender, _)| of(sender)).collect();
+        let most = mine.iter().map(|(_, sent)| **sent).max().unwrap();
+        for (sender, sent) in mine {
+            let may = allowed(sender.bits_per_second, 2 * SECOND);
+            assert!(*sent as f64 + 2.0 * 4096.0 >= may.min(most as f64), "{sent} of {may}, {most}");
+        }
+    }
+}
+
+/// Every tenth sender sends packets of 64 bytes or 64 KiB, and a tenant has itself called without
+/// end: whoever keeps to the rules does not notice.
+#[test]
+fn hostile_senders_hurt_nobody_else() {
+    let mut line = Line::new((300, 33), 20_000_000_000, 120, 4096);
+    for (n, sender) in line.senders.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
+        sender.packet = if n % 20 == 0 { 64 } else { 65_536 };
+    }
+    line.begin();
+    line.run(WARM);
+    let sent = line.measure(SECOND);
+    let (mut honest, mut hostile) = (0.0_f64, 0.0_f64);
+    for (n, (sender, sent)) in line.senders.iter().zip(&sent).enumerate() {
+        let off = (*sent as f64 - allowed(sender.bits_per_second, SECOND)).abs();
+        match n % 10 {
+            0 => hostile = hostile.max(off / sender.packet.max(4096) as f64),
+            _ => honest = honest.max(off / 4096.0),
+        }
+    }
+    // A packet of 64 KiB keeps its tenant's limit busy for 7 ms, about half a packet of others.
+    assert!(honest <= 1.5, "{honest} packets");
+    // They are held to their limits, too: within a burst or a packet of theirs.
+    assert!(hostile <= 1.5, "{hostile} bursts or packets");
+}
+
+#[test]
+fn changes_hit_nobody() {
+    let mut line = Line::new((300, 3), 10_000_000_000, 120, 4096);
+    line.begin();
+    line.run(WARM);
+    // A third of them gets twice as much, and half as much again, in turn.
+    for round in 0..6 {
+        for n in (round % 3..line.senders.len()).step_by(3) {
+            let sender = &mut line.senders[n];
+            sender.bits_per_second =
+                if round < 3 { sender.bits_per_second / 2 } else { sender.bits_per_second * 2 };
+            line.pacer.set_limit(sender.id, rate(sender.bits_per_second), line.now).unwrap();
+        }
+        // Immediately after it, everybody has the new rate, or the old.
+        let sent = line.measure(SECOND / 4);
+        let worst = line.worst(&sent, SECOND / 4);
+        assert!(worst <= 1.2, "{worst} packets in round {round}");
+    }
+}
+
+#[test]
+fn stopping_and_starting_gives_no_more_than_a_burst() {
+    let mut line = Line::new((100, 3), 1_000_000_000, 120, 1500);
+    line.begin();
+    line.run(WARM);
+    for sender in line.senders.iter().step_by(2) {
+        line.pacer.cancel(sender.id);
+    }
+    let sent = line.measure(SECOND / 2);
+    for (n, (sender, sent)) in line.senders.iter().zip(&sent).enumerate() {
+        let off = *sent as f64 - allowed(sender.bits_per_second, SECOND / 2);
+        assert!(if n % 2 == 0 { *sent == 0 } else { off.abs() <= 1.2 * 1500.0 });
+    }
+    for sender in line.senders.iter().step_by(2) {
+        line.pacer.want(sender.id, line.now);
+    }
+    let sent = line.measure(SECOND / 2);
+    for (sender, sent) in line.senders.iter().zip(&sent) {
+        let off = *sent as f64 - allowed(sender.bits_per_second, SECOND / 2);
+        assert!((-1.2 * 1500.0..4096.0 + 1.2 * 1500.0).contains(&off), "{off}");
+    }
+}
