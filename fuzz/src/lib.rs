@@ -73,6 +73,7 @@ pub const TARGETS: &[Target] = &[
     ("broker", broker),
     ("pins", pins),
     ("wire_packet", wire_packet),
+    ("vgid", vgid),
     ("transport_connection", transport_connection),
     ("engine_link", engine_link),
     ("engine_trace", engine_trace),
@@ -94,6 +95,24 @@ pub const TARGETS: &[Target] = &[
     ("offers", offers),
     ("light", light),
 ];
+
+/// A GID that claims to be a tenant's: what it says, if it says anything, is said so by it alone.
+pub fn vgid(bytes: &[u8]) {
+    use omniverb_terms::Gid;
+    use omniverb_vgid::{Codec, TenantKey, UnderlayNetwork, VirtualNetwork};
+    let Some((gid, key)) = bytes.split_first_chunk::<16>() else { return };
+    let key = key.first_chunk::<16>().copied().unwrap_or_default();
+    let prefix = [0x2001, 0x0db8, 0, 0, 0, 0, 0, 0].into();
+    let wide = UnderlayNetwork::ipv6(prefix, 56);
+    for underlay in [Some(UnderlayNetwork::Ipv4), wide].into_iter().flatten() {
+        let codec = Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, underlay);
+        // With the key anybody can make one; without, random bytes are none.
+        let gid = Gid::new(*gid);
+        if let Some(found) = codec.decipher(gid) {
+            assert_eq!(codec.encipher(found.address), Some(gid));
+        }
+    }
+}
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the
 /// shared memory changed at any time, doorbells, floods.

@@ -1,0 +1,19 @@
+//! Virtual GIDs (vGIDs): names of tenants' vNICs that say, to who has the tenant's key, where the
+//! vNIC is (DESIGN, section 9).
+//!
+//! * [`Codec`] makes and reads them with a [`TenantKey`]: no lookup, no table, no message.
+//! * [`QpnRanges`] gives each vNIC a range of the host's QPNs of its own. A program counts from
+//!   small numbers ([`VirtualQpn`]); packets carry [`PhysicalQpn`]s, offset + virtual number.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod key;
+mod network;
+mod qpn;
+mod qpn_ranges;
+
+pub use codec::{Codec, Deciphered, Generation, VnicAddress, is_reserved};
+pub use key::{DerivedKey, TenantKey};
+pub use network::{UnderlayNetwork, VirtualNetwork};
+pub use qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};
+pub use qpn_ranges::QpnRanges;
