@@ -37,6 +37,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
         "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         "wire_packet" | "transport_connection" => packets(target, random),
+        "psp" => sealed(random),
         "rsocket_peer" => socket(random),
         "dma_peer" => crate::dma::input(random),
         "kernel_addresses" => (0..random.below(6)).flat_map(|_| netlink(random)).collect(),
@@ -51,6 +52,21 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
             random.bytes(length)
         }
     }
+}
+
+/// A header that is right but for what it says, or the beginning of a request or an answer.
+fn sealed(random: &mut Random) -> Vec<u8> {
+    let length = random.below(100);
+    let mut bytes = random.bytes(36 + length);
+    if random.below(3) == 0 {
+        bytes[..8].copy_from_slice(b"OVPSP\0\x01\x01");
+        bytes[7] += random.below(2) as u8;
+        bytes.truncate([40, 60, 41][random.below(3)]);
+    } else {
+        let spi = random.below(4) as u8;
+        bytes[..8].copy_from_slice(&[17, 1, random.below(6) as u8, 1, 0, 0, 0, spi]);
+    }
+    bytes
 }
 
 /// A machine's memory, and runs of pages that are mostly there.

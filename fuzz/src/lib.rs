@@ -74,6 +74,7 @@ pub const TARGETS: &[Target] = &[
     ("pins", pins),
     ("wire_packet", wire_packet),
     ("vgid", vgid),
+    ("psp", psp),
     ("transport_connection", transport_connection),
     ("engine_link", engine_link),
     ("engine_trace", engine_trace),
@@ -112,6 +113,26 @@ pub fn vgid(bytes: &[u8]) {
             assert_eq!(codec.encipher(found.address), Some(gid));
         }
     }
+}
+
+/// Packets and messages of the handshake, of somebody without the keys.
+pub fn psp(bytes: &[u8]) {
+    use omniverb_psp::handshake::{Accepted, Ends, Pending};
+    use omniverb_psp::{Header, MasterKey, Receiver};
+    let key = omniverb_vgid::TenantKey::new([1; 16]);
+    let here = std::net::Ipv4Addr::LOCALHOST.into();
+    let ends = Ends { sender: here, receiver: here };
+    if let Ok(header) = Header::decode(bytes) {
+        let written = header.encode().expect("what was read fits");
+        assert_eq!((&written[..2], &written[3..]), (&bytes[..2], &bytes[3..16]));
+    }
+    let mut receiver = Receiver::new(MasterKey::new([2; 32]));
+    let numbers = bytes.first().map_or(0, |count| count % 4);
+    (0..numbers).for_each(|_| drop(receiver.give(7)));
+    assert!(receiver.open(&mut bytes.to_vec()).is_err());
+    assert!(Accepted::new(&[&key], ends, bytes).is_none());
+    let pending = Pending::new(&key, ends, [3; 16]).expect("a request");
+    assert!(pending.finish(bytes).is_err());
 }
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the

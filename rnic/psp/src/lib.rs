@@ -1,0 +1,29 @@
+//! PSP version 0: AES-128-GCM around a tenant's packets between hosts (PSP architecture
+//! specification; DESIGN, section 9).
+//!
+//! * A [`Receiver`] gives out numbers (SPIs) and their keys, and opens packets sealed with them.
+//! * A [`Sender`] has one SPI and its key from the receiver; each of its threads seals by a
+//!   [`Sealer`].
+//! * [`handshake`] takes them from one to the other, sealed under the tenant's key.
+//!
+//! The receiver makes the keys, so each direction has its own handshake.
+#![forbid(unsafe_code)]
+
+pub mod handshake;
+mod header;
+mod key;
+mod receiver;
+mod replay_window;
+mod sender;
+
+pub use header::{HEADER_BYTES, Header, Malformed};
+pub use key::{MasterKey, PacketKey, Spi};
+pub use receiver::{Dropped, Opened, Receiver};
+pub use sender::{Exhausted, Sealer, Sender, sealed_bytes};
+
+/// The UDP port of PSP.
+pub const PORT: u16 = 1000;
+/// Bytes of the integrity check value at the end of a packet.
+pub const ICV_BYTES: usize = 16;
+/// The next header of a packet that holds UDP.
+pub const NEXT_UDP: u8 = 17;
