@@ -4,7 +4,7 @@
     owing.py victim FOLDER PORT WHAT        with the library
     owing.py liar FOLDER PORT BROKER COUNT WHAT    without it
     owing.py serves ADDRESS PORT [CALL]     with the library
-    owing.py commands ADDRESS PORT BROKER FLAGS HOW    without it
+    owing.py commands ADDRESS PORT BROKER FLAGS HOW [WAKES]    without it
 
 A victim has COUNT connections whose other ends read nothing, so that the kernel has no room, and
 then pretend that rings are full. It does WHAT, and says how many seconds that took.
@@ -15,9 +15,11 @@ the ring: `early` ones, and `late` ones once the first byte of the file FLAGS sa
 over. HOW: `head`, it goes on writing; `fence`, it says first that they are behind bytes of the
 kernel's that are still to come, and that they are not when the link is over; `again`, it writes
 what was read already in other words; `full`, as `head`, once the server has no descriptor left and
-is to be given another link.
+is to be given another link. With WAKES a server that sleeps for this connection alone is woken as
+an honest end does it, by bytes through the kernel.
 """
 
+import contextlib
 import mmap
 import os
 import pathlib
@@ -37,6 +39,7 @@ from hostile import BYTES, RING, WORDS  # noqa: E402
 _PLACE, _HEAD, _FENCE, _POLLING = 0x00, 0x80, 0x100, 0x180
 _POSITION, _TAKEN = (1 << 62) - 1, 1 << 62
 _SECONDS = 60
+_TICK = b"tick\n"
 
 
 def _until(is_so):
@@ -376,7 +379,7 @@ def _fills():
         pass
 
 
-def commands(address, port, broker, flags, how):
+def commands(address, port, broker, flags, how, wakes=""):
     """Sends commands by the ring, whatever the link is."""
     near = socket.create_connection((address, port), 10)
     ticks = socket.create_connection((address, port), 10)
@@ -401,7 +404,12 @@ def commands(address, port, broker, flags, how):
     while not flags[0]:
         count += 1
         if count <= 20:
+            # Behind what wakes a server that sleeps for this connection alone.
+            given += len(_TICK) if wakes else 0
+            memory.set(_FENCE, given)
             append(b"early %d\n" % count)
+            if wakes:
+                near.send(_TICK)
         elif count == 21 and how == "fence":
             # Behind what the kernel is to have had before.
             memory.set(_FENCE, given + 100)
@@ -412,7 +420,7 @@ def commands(address, port, broker, flags, how):
             _link(broker, last)
         elif count == 30:
             print("going", flush=True)
-        ticks.send(b"tick\n")
+        ticks.send(_TICK)
         time.sleep(0.02)
     memory.set(_FENCE, given)
     for number in range(60):
@@ -426,7 +434,10 @@ def commands(address, port, broker, flags, how):
         if number == 20:
             # It looks as if somebody else had stopped it.
             memory.set(_HEAD, head | 1 << 63)
-        ticks.send(b"tick\n")
+        ticks.send(_TICK)
+        if wakes:
+            with contextlib.suppress(OSError):
+                near.send(_TICK)
         time.sleep(0.02)
     print("tried", flush=True)
     time.sleep(_SECONDS)
