@@ -21,6 +21,15 @@ def _arrived(name):
     return run
 
 
+def _uninvolved(name):
+    def run(ways):
+        """Calls with no socket of TCP among their descriptors: the kernel's alone."""
+        for way in (False, True):
+            text = ways.run(way, ways.program("uninvolved"), name)
+            check(text == "ok\n", text)
+    return run
+
+
 def _built(ways, name, *flags):
     program = ways.folder / name
     if not program.exists():
@@ -67,5 +76,8 @@ def groups():
               for how in ("epoll", "edge", "poll", "select", "send", "receive", "writes", "ring")]
     light = [Case(f"light.instructions.{how}", _instructions(how), 120)
              for how in ("epoll", "poll", "send", "receive", "ring")]
+    for cases, family in ((waits, "carry"), (light, "light")):
+        cases += [Case(f"{family}.uninvolved.{name}", _uninvolved(name))
+                  for name in ("addresses", "exclusive")]
     return [Group("carry.received", waits, carry.Carried, weight=WAITS),
             Group("light.received", light, Light, weight=WAITS)]

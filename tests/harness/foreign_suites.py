@@ -20,6 +20,8 @@ BACK_ENDS = {"epoll": [], "poll": ["EVENT_NOEPOLL=1"],
 _ENDS = re.compile(r"(?:\.\.\. |^)(ok|skipped|FAIL|ERROR|expected failure|"
                    r"unexpected success)\b",
                    re.MULTILINE)
+# Seconds for a unit of Redis': on a busy machine the longest takes three hundred.
+_LONGEST = 900
 # Of Redis, those whose tests are about connections; of nginx, by the beginnings of their names.
 _REDIS = ("unit/auth", "unit/protocol", "unit/networking", "unit/pubsub", "unit/multi",
           "unit/querybuf", "unit/obuf-limits", "unit/limits", "unit/client-eviction",
@@ -180,10 +182,12 @@ class Redis(Suite):
 
     def _run(self, ways, way, unit, *words):
         folder = _copied(ways, "redis")
-        text = ways.run(way, *_as_nobody(ways, "env", "-C", folder, "tclsh",
+        # Which ends its servers, too, if they take too long.
+        ends = ["timeout", "--signal=KILL", _LONGEST]
+        text = ways.run(way, *_as_nobody(ways, "env", "-C", folder, *ends, "tclsh",
                                          "tests/test_helper.tcl", "--clients", 1, "--single",
                                          unit, *words),
-                        limit=400, accept=range(-64, 256))
+                        limit=_LONGEST + 60, accept=range(-64, 256))
         text = re.sub(r"\x1b\[[\d;]*m", "", text)
         found = {}
         for how, name in re.findall(r"\[(ok|err|exception|ignore|timeout)\]: (.*)", text):

@@ -163,7 +163,9 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::send_file(at, from, offset, count) };
         }
-        let asked = if offset.is_null() || !carry::is_on() {
+        // What is no socket of TCP has no bytes to overtake.
+        let is_plain = !carry::is_on() || !DESCRIPTORS.look(to).kind().is_stream();
+        let asked = if offset.is_null() || is_plain {
             SendfileRequest::Other
         } else {
             // SAFETY: the kernel would read it as well.

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 
 use libc::timespec;
+use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::Timeout;
 use omniverb_ring::UserMemory;
 
@@ -21,6 +22,7 @@ use crate::next_functions::*;
 use crate::readiness::epoll;
 use crate::readiness::poll::poll;
 use crate::readiness::select::{Sets, select};
+use crate::table;
 
 /// The kernel looks at no more messages of one call (sendmmsg(2)).
 const MESSAGES: u32 = 1024;
@@ -468,9 +470,11 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
+        // What is no set is refused, whatever the limit says, which may be no address.
+        let is_set = table::look(set).kind() == Kind::Set;
         // SAFETY: the program's limit, which the kernel would read as well.
-        let how = (unsafe { timeout_of(timeout) }, mask);
-        epoll::wait(set, events, most, how, |events, most, limit| {
+        let limit = if is_set { unsafe { timeout_of(timeout) } } else { None };
+        epoll::wait(set, events, most, (limit, mask), |events, most, limit| {
             let left = limit.and_then(Timeout::time);
             let left = left.map(|(tv_sec, tv_nsec)| timespec { tv_sec, tv_nsec });
             let time = match limit {

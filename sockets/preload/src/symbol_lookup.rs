@@ -62,6 +62,19 @@ pub(crate) fn finish() {
         let found = if found.is_null() { missing as *mut c_void } else { found };
         row.slot().store(found, Ordering::Relaxed);
     }
+    // SAFETY: a string; the caller is in this library.
+    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE_THREADED.store(single.cast(), Ordering::Relaxed);
+}
+
+/// A byte of the C library's, which is not 0 while it has made no thread; null before glibc 2.32.
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+/// The C library has made no thread so far, for all that is known.
+pub(crate) fn is_single_threaded() -> bool {
+    let word = SINGLE_THREADED.load(Ordering::Relaxed);
+    // SAFETY: the C library's own variable, which stays.
+    !word.is_null() && unsafe { word.read_volatile() } != 0
 }
 
 /// What an older C library does not have, a program asked for by the name that we have.

@@ -13,7 +13,8 @@ use super::state::{State, with};
 use super::waiting::{is_over, look, sleep};
 use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
-use crate::next_functions::next_epoll_wait;
+use crate::next_functions::{next_epoll_pwait, next_epoll_wait};
+use crate::symbol_lookup::is_single_threaded;
 use crate::table;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
@@ -159,6 +160,17 @@ impl State {
 
 static TURN: AtomicU32 = AtomicU32::new(0);
 
+/// The same, of a thread that is about to wait there. Nobody gives a set members while the only
+/// thread waits, so the kernel does that alone where it has none: it wakes one waiter only where
+/// several processes ask for that (`EPOLLEXCLUSIVE`), which it does not know of those that poll.
+pub(super) fn concerns_waiter(set: c_int) -> bool {
+    let is_without = || {
+        let id = table::look(set).id();
+        with(|state| state.sets.find(id).is_none()).unwrap_or(false)
+    };
+    concerns(set) && !(is_single_threaded() && is_without())
+}
+
 /// `epoll_pwait` in such a set.
 pub(super) fn wait(
     set: c_int,
@@ -178,7 +190,7 @@ pub(super) fn wait(
             })
             .ok_or(libc::EINTR)?;
         }
-        count = besides((set, id), events, count)?;
+        count = besides((set, id), events, count, mask)?;
         if count == 0 && !is_first {
             let ours = with(|state| {
                 state.progress();
@@ -207,7 +219,7 @@ pub(super) fn wait(
         sleep(sleeper, &mut all, deadline, mask)?;
         if is_over(deadline) {
             let count = with(|state| state.collect((set, id), events)).unwrap_or(0);
-            return besides((set, id), events, count).map(|count| count as c_int);
+            return besides((set, id), events, count, mask).map(|count| count as c_int);
         }
     }
 }
@@ -217,13 +229,18 @@ fn besides(
     (set, id): (c_int, u32),
     events: &mut [libc::epoll_event],
     count: usize,
+    mask: *const libc::sigset_t,
 ) -> Result<usize, c_int> {
     if count == events.len() {
         return Ok(count);
     }
     let (told, rest) = events.split_at_mut(count);
-    // SAFETY: the rest of the program's array.
-    let got = unsafe { next_epoll_wait(set, rest.as_mut_ptr(), rest.len() as c_int, 0) };
+    let (to, most) = (rest.as_mut_ptr(), rest.len() as c_int);
+    // SAFETY: the rest of the program's array, and its mask.
+    let got = match mask.is_null() || count > 0 {
+        true => unsafe { next_epoll_wait(set, to, most, 0) },
+        false => unsafe { next_epoll_pwait(set, to, most, 0, mask) },
+    };
     let Ok(got) = usize::try_from(got) else { return Err(errno()) };
     let mut kept = 0;
     for index in 0..got {

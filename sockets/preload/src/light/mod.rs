@@ -418,7 +418,7 @@ pub(crate) unsafe fn wait_in_set(
     timeout: Timeout,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
-    if !is_here() || events.is_null() || !epoll_members::concerns(set) {
+    if !is_here() || events.is_null() || !epoll_members::concerns_waiter(set) {
         return None;
     }
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;

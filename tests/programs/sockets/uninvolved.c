@@ -1,0 +1,113 @@
+/*
+ * Calls about descriptors that no socket of TCP is among, with the library's functions before them:
+ * they give what the kernel gives, also for addresses that are none. `uninvolved WHAT` says "ok".
+ * WHAT: "addresses"; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NEED(what) do { if (!(what)) { \
+	fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #what, strerror(errno)); \
+	exit(1); } } while (0)
+
+enum { WAITERS = 8, ROUNDS = 20, PAGE = 4096, LONG_MS = 20000, PAUSE_US = 1000 };
+
+static int set_with(int member, uint32_t events)
+{
+	struct epoll_event event = {.events = events};
+	int set = epoll_create1(0);
+
+	NEED(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, member, &event));
+	return set;
+}
+
+static int is_fault(long result)
+{
+	return result == -1 && errno == EFAULT;
+}
+
+static void addresses(void)
+{
+	void *none = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct epoll_event event;
+	int ends[2], file = memfd_create("file", 0);
+
+	NEED(none != MAP_FAILED && file >= 0 && !ftruncate(file, PAGE));
+	NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	NEED(is_fault(sendfile(ends[0], file, none, 1)));
+	NEED(write(ends[1], "w", 1) == 1);
+	int set = set_with(ends[0], EPOLLIN);
+	NEED(is_fault(epoll_pwait(set, &event, 1, 0, none)));
+	NEED(is_fault(epoll_pwait(set, &event, 1, -1, none)));
+	if (syscall(SYS_epoll_pwait2, set, &event, 1, NULL, NULL, 0) < 0 && errno == ENOSYS)
+		return;
+	NEED(is_fault(syscall(SYS_epoll_pwait2, -1, &event, 1, none, NULL, 0)));
+	NEED(is_fault(syscall(SYS_epoll_pwait2, set, &event, 1, NULL, none, 8)));
+}
+
+/* Whether the kernel says that a process sleeps in the call of this number. */
+static int is_in(pid_t process, long number)
+{
+	char path[64], said[64] = "";
+	snprintf(path, sizeof path, "/proc/%d/syscall", process);
+	int file = open(path, O_RDONLY);
+
+	NEED(file >= 0 && read(file, said, sizeof said - 1) >= 0);
+	close(file);
+	return said[0] != 'r' && atol(said) == number;
+}
+
+static void exclusive(void)
+{
+	int ends[2], told[2];
+	pid_t waiters[WAITERS];
+	char byte;
+
+	NEED(!pipe(ends) && !pipe(told));
+	for (int i = 0; i < WAITERS; i++) {
+		waiters[i] = fork();
+		NEED(waiters[i] >= 0);
+		if (!waiters[i]) {
+			struct epoll_event event;
+			int set = set_with(ends[0], EPOLLIN | EPOLLET | EPOLLEXCLUSIVE);
+			int got = epoll_wait(set, &event, 1, LONG_MS);
+			_exit(got == 1 && write(told[1], "t", 1) == 1 ? 0 : 1);
+		}
+	}
+	for (int i = 0; i < WAITERS; i++)
+		while (!is_in(waiters[i], SYS_epoll_wait) && !is_in(waiters[i], SYS_epoll_pwait) &&
+		       !is_in(waiters[i], SYS_ppoll))
+			usleep(PAUSE_US);
+	for (int i = 0; i < WAITERS; i++) {
+		NEED(write(ends[1], "x", 1) == 1 && read(told[0], &byte, 1) == 1);
+		/* Whoever is woken besides says so, too, before it is gone. */
+		int status;
+		NEED(wait(&status) > 0 && status == 0);
+		usleep(ROUNDS * PAUSE_US);
+		NEED(waitpid(-1, &status, WNOHANG) <= 0);
+		NEED(read(ends[0], &byte, 1) == 1);
+	}
+}
+
+int main(int count, char **words)
+{
+	NEED(count == 2);
+	if (!strcmp(words[1], "addresses"))
+		addresses();
+	else
+		exclusive();
+	puts("ok");
+	return 0;
+}
