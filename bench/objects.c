@@ -2,9 +2,14 @@
  * What an object of each kind costs to make and to destroy, beside so many others.
  *
  * Makes COUNT objects of a kind, or as many as there may be, then destroys them in the order in
- * which they were made. "mr-beside" and "mw-beside" are a thousand regions and windows, one at a
- * time, beside COUNT queue pairs. Out: a line for each kind and count: the kind, the count that was
- * asked for, the objects that there were, nanoseconds for each to make and to destroy.
+ * which they were made. The kinds that end in "-beside" are made and destroyed one at a time, beside
+ * COUNT others:
+ *   mr-beside, mw-beside   regions and windows, beside queue pairs
+ *   mr-rereg-beside        ibv_rereg_mr, beside queue pairs with receives for another region
+ *   mr-mapped-beside       ibv_dereg_mr of a region that a peer has mapped, beside queue pairs
+ *   qp-reset-beside        RESET of a queue pair that has bound a window, beside those of another one
+ * Out: a line for each kind and count: the kind, the count that was asked for, the objects that there
+ * were, nanoseconds for each to make and to destroy.
  * With COUNT_INSTRUCTIONS, below callgrind, each of these is a dump of its own instead.
  * Usage: objects COUNT[,COUNT...] [KIND...]
  */
@@ -18,10 +23,17 @@
 #include <valgrind/callgrind.h>
 #else
 #define CALLGRIND_ZERO_STATS
+#define CALLGRIND_TOGGLE_COLLECT
 #define CALLGRIND_DUMP_STATS_AT(name) (void)name
 #endif
 
-enum { TURNS = 1000, ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
+enum {
+	TURNS = 1000,
+	ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+	/* A region that a peer maps, and WRITEs until then. */
+	MAPPED = 1 << 20,
+	WRITES_MAX = 10000,
+};
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -145,25 +157,187 @@ static int end_id(void *it)
 	return rdma_destroy_id(it);
 }
 
+static int keep(void *it)
+{
+	(void)it;
+	return 0;
+}
+
+static struct ibv_mr *region(void)
+{
+	static struct ibv_mr *mr;
+
+	if (!mr)
+		mr = ibv_reg_mr(pd, memory, sizeof memory, ACCESS | IBV_ACCESS_MW_BIND);
+	return mr;
+}
+
+/* One with a receive. */
+static void *make_receiving_qp(void)
+{
+	struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = 64, .lkey = region()->lkey};
+	struct ibv_recv_wr *bad, wr = {.sg_list = &sge, .num_sge = 1};
+	struct ibv_qp *qp = make_qp();
+
+	if (!qp)
+		return NULL;
+	check(ibv_modify_qp(qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1},
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+	      "modify to INIT");
+	check(ibv_post_recv(qp, &wr, &bad), "post_recv");
+	return qp;
+}
+
+static void *make_other_mr(void)
+{
+	static struct ibv_mr *mr;
+
+	if (!mr)
+		return mr = make_local_mr();
+	check(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE),
+	      "rereg_mr");
+	return mr;
+}
+
+/* Does what `wr` says, and waits for that. */
+static void done(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	wr->send_flags = IBV_SEND_SIGNALED;
+	check(ibv_post_send(qp, wr, &bad), "post_send");
+	completed(cq, "a request");
+}
+
+/* Whether the kernel has this page on a file that others can map. */
+static int is_shared(const void *page)
+{
+	FILE *file = fopen("/proc/self/maps", "r");
+	unsigned long start, end;
+	char line[512], flags[8];
+	int found = 0;
+
+	if (!file)
+		fail("/proc/self/maps");
+	while (!found && fgets(line, sizeof line, file))
+		found = sscanf(line, "%lx-%lx %7s", &start, &end, flags) == 3 && flags[3] == 's' &&
+			start <= (unsigned long)page && (unsigned long)page < end;
+	fclose(file);
+	return found;
+}
+
+/* A region that is mapped by the peer of a queue pair, which is one of ours. */
+static void *make_mapped_mr(void)
+{
+	static struct ibv_qp *writer, *owner;
+	static char *pages;
+	struct ibv_mr *mr;
+
+	if (!writer) {
+		writer = make_qp();
+		owner = make_qp();
+		if (!writer || !owner || posix_memalign((void **)&pages, 4096, MAPPED))
+			fail("create_qp");
+		memset(pages, 1, MAPPED);
+		to_rts(writer, owner->qp_num, &gid, 0);
+		to_rts(owner, writer->qp_num, &gid, 0);
+	}
+	mr = ibv_reg_mr(pd, pages, MAPPED, ACCESS);
+	for (int i = 0; mr && i < WRITES_MAX && !is_shared(pages); i++) {
+		struct ibv_sge sge = {.addr = (uintptr_t)memory, .length = sizeof memory,
+				      .lkey = region()->lkey};
+
+		for (int at = 0; at < MAPPED; at += sizeof memory)
+			done(writer, &(struct ibv_send_wr){
+				.opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
+				.wr.rdma = {.remote_addr = (uintptr_t)pages + at, .rkey = mr->rkey},
+			});
+	}
+	return mr && is_shared(pages) ? mr : NULL;
+}
+
+/* A queue pair that can send to nobody, which is enough to bind windows. */
+static struct ibv_qp *make_binding_qp(void)
+{
+	struct ibv_qp *qp = make_qp();
+
+	if (qp)
+		to_rts(qp, 0xfffffe, &gid, 0);
+	return qp;
+}
+
+static void bind_window(struct ibv_qp *qp, struct ibv_mw *mw)
+{
+	mw->rkey = ibv_inc_rkey(mw->rkey);
+	done(qp, &(struct ibv_send_wr){
+		.opcode = IBV_WR_BIND_MW,
+		.bind_mw = {.mw = mw, .rkey = mw->rkey, .bind_info = {
+			.mr = region(), .addr = (uintptr_t)memory, .length = 64,
+			.mw_access_flags = IBV_ACCESS_REMOTE_WRITE,
+		}},
+	});
+}
+
+static void *make_bound_mw(void)
+{
+	static struct ibv_qp *qp;
+	struct ibv_mw *mw = make_mw();
+
+	if (!qp && !(qp = make_binding_qp()))
+		fail("create_qp");
+	if (mw)
+		bind_window(qp, mw);
+	return mw;
+}
+
+static void *make_bound_qp(void)
+{
+	static struct ibv_qp *qp;
+	static struct ibv_mw *mw;
+
+	if (!qp) {
+		qp = make_qp();
+		mw = make_mw();
+	}
+	if (!qp || !mw)
+		return NULL;
+	to_rts(qp, 0xfffffd, &gid, 0);
+	bind_window(qp, mw);
+	return qp;
+}
+
+static int reset_qp(void *it)
+{
+	return ibv_modify_qp(it, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE);
+}
+
 static const struct kind {
 	const char *name;
 	void *(*make)(void);
 	int (*end)(void *);
-	int is_beside;
+	/* What it is beside, and how often; 0: beside those of its kind. */
+	void *(*make_other)(void);
+	int (*end_other)(void *);
+	int turns;
+	/* To make it is not counted. */
+	int is_prepared;
 } kinds[] = {
-	{"pd", make_pd, end_pd, 0},
-	{"mr", make_mr, end_mr, 0},
-	{"mr-local", make_local_mr, end_mr, 0},
-	{"mw", make_mw, end_mw, 0},
-	{"cq", make_cq, end_cq, 0},
-	{"qp", make_qp, end_qp, 0},
-	{"srq", make_srq, end_srq, 0},
-	{"ah", make_ah, end_ah, 0},
-	{"xrcd", make_xrcd, end_xrcd, 0},
-	{"channel", make_channel, end_channel, 0},
-	{"cm-id", make_id, end_id, 0},
-	{"mr-beside", make_local_mr, end_mr, 1},
-	{"mw-beside", make_mw, end_mw, 1},
+	{.name = "pd", .make = make_pd, .end = end_pd},
+	{.name = "mr", .make = make_mr, .end = end_mr},
+	{.name = "mr-local", .make = make_local_mr, .end = end_mr},
+	{.name = "mw", .make = make_mw, .end = end_mw},
+	{.name = "cq", .make = make_cq, .end = end_cq},
+	{.name = "qp", .make = make_qp, .end = end_qp},
+	{.name = "srq", .make = make_srq, .end = end_srq},
+	{.name = "ah", .make = make_ah, .end = end_ah},
+	{.name = "xrcd", .make = make_xrcd, .end = end_xrcd},
+	{.name = "channel", .make = make_channel, .end = end_channel},
+	{.name = "cm-id", .make = make_id, .end = end_id},
+	{"mr-beside", make_local_mr, end_mr, make_qp, end_qp, TURNS, 0},
+	{"mw-beside", make_mw, end_mw, make_qp, end_qp, TURNS, 0},
+	{"mr-rereg-beside", make_other_mr, keep, make_receiving_qp, end_qp, TURNS, 0},
+	{"mr-mapped-beside", make_mapped_mr, end_mr, make_qp, end_qp, TURNS / 20, 1},
+	{"qp-reset-beside", make_bound_qp, reset_qp, make_bound_mw, end_mw, TURNS / 20, 1},
 };
 
 /* Makes as many as there may be, at most `count`; how many. */
@@ -220,28 +394,34 @@ static void measure(const struct kind *kind, long count, void **all)
 
 static void measure_beside(const struct kind *kind, long count, void **all)
 {
-	const struct kind qps = {"qp", make_qp, end_qp, 0};
-	long made = make_all(&qps, all, count);
+	const struct kind others = {.make = kind->make_other, .end = kind->end_other};
+	long made = make_all(&others, all, count);
 	double make = 0, end = 0;
 
 	if (made == 0)
-		fail("create_qp");
+		fail(kind->name);
 	CALLGRIND_ZERO_STATS;
-	for (int turn = 0; turn < TURNS; turn++) {
+	for (int turn = 0; turn < kind->turns; turn++) {
+		if (kind->is_prepared) {
+			CALLGRIND_TOGGLE_COLLECT;
+		}
 		double begin = now();
 		void *it = kind->make();
 		double between = now();
 
 		if (!it)
 			fail(kind->name);
+		if (kind->is_prepared) {
+			CALLGRIND_TOGGLE_COLLECT;
+		}
 		check(kind->end(it), kind->name);
 		make += between - begin;
 		end += now() - between;
 	}
 	counted(kind, count, "end");
-	/* For each of the thousand. */
-	told(kind, count, made, make / TURNS * made, end / TURNS * made);
-	end_all(&qps, all, made);
+	/* For each of the turns. */
+	told(kind, count, made, make / kind->turns * made, end / kind->turns * made);
+	end_all(&others, all, made);
 }
 
 static int is_wanted(const char *name, int count, char **words)
@@ -276,7 +456,7 @@ int main(int count, char **words)
 
 			if (number <= 0 || !all)
 				fail("COUNT");
-			(kinds[i].is_beside ? measure_beside : measure)(&kinds[i], number, all);
+			(kinds[i].turns ? measure_beside : measure)(&kinds[i], number, all);
 			free(all);
 			if (*at++ != ',')
 				break;

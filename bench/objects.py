@@ -33,6 +33,9 @@ TITLES = {
     "channel": "completion channel", "cm-id": "rdma_cm id",
     "mr-beside": "memory region beside queue pairs",
     "mw-beside": "memory window beside queue pairs",
+    "mr-rereg-beside": "region that changes, beside queue pairs",
+    "mr-mapped-beside": "mapped region beside queue pairs",
+    "qp-reset-beside": "RESET beside bound windows",
 }
 
 

@@ -10,8 +10,8 @@ use omniverb_link::grant_pacing;
 use omniverb_session::{body, page_rights};
 use omniverb_sys::io_uring_pin::Pin;
 use omniverb_sys::{lock, try_lock};
-use omniverb_terms::{Errno, Rkey};
-use std::collections::HashMap;
+use omniverb_terms::{Errno, Qpn, Rkey};
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -59,6 +59,8 @@ pub(crate) struct Key {
     region: Arc<Region>,
     /// Parts of it that are on files of a daemon's.
     adopted: Vec<Extent>,
+    /// Queue pairs whose peers may have been granted some of those: others reach none of them.
+    lent_by: BTreeSet<Qpn>,
     /// Never to be mapped (again).
     mediated: bool,
 }
@@ -70,8 +72,9 @@ impl Keys {
         let named_otherwise = region.iova != region.memory.address() as u64;
         // What comes and goes is not to be moved, either.
         let mediated = named_otherwise || region.extras.looks.is_some();
-        let key = Key { region: region.clone(), adopted: Vec::new(), mediated };
-        lock(&self.list).insert(region.rkey, key);
+        let (region, adopted, lent_by) = (region.clone(), Vec::new(), BTreeSet::new());
+        let key = Key { region, adopted, lent_by, mediated };
+        lock(&self.list).insert(key.region.rkey, key);
     }
 
     /// Whether this is one of them: the daemon knows of it.
@@ -155,6 +158,23 @@ impl Keys {
         lock(&self.list).get(&rkey).is_some_and(|key| !key.adopted.is_empty())
     }
 
+    /// Queue pairs by which peers may have been granted extents of these keys.
+    pub(crate) fn lent_by(&self, rkeys: impl Iterator<Item = Rkey>) -> BTreeSet<Qpn> {
+        let list = lock(&self.list);
+        rkeys.filter_map(|rkey| list.get(&rkey)).flat_map(|key| &key.lent_by).copied().collect()
+    }
+
+    /// Pages of a key are back. Says whether it has no extents any more: then nobody is granted any.
+    /// To be called while pages are [moved](Self::move_pages).
+    pub(crate) fn forget_loans(&self, rkey: Rkey) -> bool {
+        let mut list = lock(&self.list);
+        let Some(key) = list.get_mut(&rkey) else { return true };
+        if key.adopted.is_empty() {
+            key.lent_by.clear();
+        }
+        key.adopted.is_empty()
+    }
+
     /// Keys and first pages of extents.
     pub(crate) fn extents(&self, which: impl Fn(Rkey, &Extent) -> bool) -> Vec<(Rkey, usize)> {
         let mut found = Vec::new();
@@ -186,6 +206,11 @@ impl Key {
     /// Whether it is never to be mapped (any more).
     pub(crate) fn is_mediated(&self) -> bool {
         self.mediated
+    }
+
+    /// The peer of a queue pair is about to be granted extents of it.
+    pub(crate) fn lend_by(&mut self, qpn: Qpn) {
+        self.lent_by.insert(qpn);
     }
 
     /// Whether it has this very extent.
@@ -277,6 +302,31 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_ring::UserMemory;
+    use omniverb_terms::Lkey;
+
+    #[test]
+    fn pages_come_back_from_those_that_they_were_lent_by_only() {
+        let keys = Keys::default();
+        for rkey in [Rkey(1), Rkey(2)] {
+            keys.add(&Arc::new(Region {
+                lkey: Lkey(rkey.0),
+                rkey,
+                pd: 0,
+                access: 0,
+                iova: 0,
+                memory: UserMemory::EMPTY,
+                moved: Default::default(),
+                extras: Default::default(),
+            }));
+        }
+        (1..=1000).for_each(|qpn| _ = keys.with(Rkey(2), |key, _| key.lend_by(Qpn(qpn))));
+        (0..2).for_each(|_| _ = keys.with(Rkey(1), |key, _| key.lend_by(Qpn(7))));
+        assert_eq!(keys.lent_by([Rkey(1), Rkey(3)].into_iter()), BTreeSet::from([Qpn(7)]));
+        assert!(keys.forget_loans(Rkey(1)) && keys.forget_loans(Rkey(3)));
+        assert!(keys.lent_by([Rkey(1)].into_iter()).is_empty());
+        assert_eq!(keys.lent_by([Rkey(1), Rkey(2)].into_iter()).len(), 1000);
+    }
 
     #[test]
     fn what_there_is_no_room_for_may_be_asked_for_again() {

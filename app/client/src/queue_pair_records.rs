@@ -6,7 +6,7 @@ use crate::multicast_attachments::Groups;
 use omniverb_device::Qp;
 use omniverb_sys::lock;
 use omniverb_terms::{Gid, Qpn};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Whom a QP is to be connected with.
@@ -71,6 +71,12 @@ impl QueuePairs {
     /// All of them. Nothing is locked when this returns.
     pub(crate) fn all(&self) -> Vec<Arc<Qp>> {
         lock(&self.list).values().map(|record| record.qp.clone()).collect()
+    }
+
+    /// Those of these numbers that are there.
+    pub(crate) fn those(&self, numbers: &BTreeSet<Qpn>) -> Vec<Arc<Qp>> {
+        let list = lock(&self.list);
+        numbers.iter().filter_map(|number| list.get(number)).map(|it| it.qp.clone()).collect()
     }
 
     /// All of them, and what is known of each.

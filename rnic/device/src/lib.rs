@@ -24,6 +24,7 @@ mod platform;
 pub mod qp;
 mod readers;
 pub mod receive_ring;
+mod region_receivers;
 mod resident_pages;
 pub mod scatter_gather;
 pub mod send_work_request;

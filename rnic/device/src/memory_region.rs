@@ -1,10 +1,11 @@
 //! Memory regions and the table of keys.
 
 use crate::readers::{Reader, Readers, UsesRegions};
+use crate::region_receivers::RegionReceivers;
 use crate::spin_lock::lock;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Lkey, Qpn, Rkey};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -142,14 +143,23 @@ pub(crate) struct Window {
 }
 
 /// All windows of an opened device, by the upper bits of their keys. What becomes of them is in
-/// `window`.
+/// `memory_window`.
 #[derive(Default)]
-pub(crate) struct Windows(pub(crate) Mutex<HashMap<u32, Window>>);
+pub(crate) struct Windows(pub(crate) Mutex<WindowTable>);
+
+/// What is behind the lock of [`Windows`].
+#[derive(Default)]
+pub(crate) struct WindowTable {
+    pub(crate) by_name: HashMap<u32, Window>,
+    /// Names of those that are bound for the peers of one queue pair.
+    pub(crate) bound_by: HashMap<Qpn, HashSet<u32>>,
+}
 
 /// All regions of an opened device.
 #[derive(Default)]
 pub struct Regions {
     pub(crate) readers: Readers,
+    receivers: RegionReceivers,
     by_lkey: RwLock<HashMap<Lkey, Arc<Region>>>,
     pub(crate) by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
     pub(crate) windows: Windows,
@@ -162,12 +172,21 @@ pub struct RegionCache {
     last: Option<Arc<Region>>,
     /// The one before.
     other: Option<Arc<Region>>,
+    purpose: Purpose,
+}
+
+/// What regions of a cache are looked up for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Sends,
+    /// They promise something to senders.
+    Receives,
 }
 
 impl RegionCache {
     /// An empty one, for look-ups of this queue pair.
-    pub(crate) fn of(user: Weak<dyn UsesRegions>) -> RegionCache {
-        RegionCache { reader: Reader::of(user), last: None, other: None }
+    pub(crate) fn of(user: Weak<dyn UsesRegions>, purpose: Purpose) -> RegionCache {
+        RegionCache { reader: Reader::of(user), last: None, other: None, purpose }
     }
 
     /// The region that was looked up last.
@@ -259,6 +278,40 @@ impl Regions {
             cache.other = None;
         }
         cache.last = self.get(lkey);
+        if cache.purpose == Purpose::Receives
+            && cache.last.is_some()
+            && self.receivers.is_enabled()
+        {
+            self.receivers.add(lkey, cache.reader.user());
+        }
+    }
+
+    /// Removes a region and the windows on it, as [`Self::remove`]; its key will name another memory.
+    /// Receives for it promise nothing any more. `all_note`: has all queue pairs
+    /// [note](Self::note_receive) the receives that they have posted.
+    pub fn remove_to_change(
+        &self,
+        lkey: Lkey,
+        all_note: impl FnOnce(),
+    ) -> Option<Arc<Region>> {
+        // Before the caches are void: who looks something up afterwards enters a list.
+        self.receivers.enable();
+        let region = self.remove(lkey);
+        if !self.receivers.is_complete() {
+            all_note();
+            self.receivers.complete();
+        }
+        region
+    }
+
+    /// Receives for a region that was [removed](Self::remove_to_change) promise nothing any more.
+    pub fn doubt_receives(&self, lkey: Lkey) {
+        self.receivers.take(lkey).iter().for_each(|user| user.doubt_receives(lkey));
+    }
+
+    /// A queue pair has a receive posted that names this key.
+    pub(crate) fn note_receive(&self, lkey: Lkey, user: &Weak<dyn UsesRegions>) {
+        self.receivers.add(lkey, user);
     }
 
     /// Looks a remote key up.
@@ -290,6 +343,7 @@ mod tests {
 
     impl UsesRegions for Nothing {
         fn finish_access(&self) {}
+        fn doubt_receives(&self, _: Lkey) {}
     }
 
     fn region(lkey: u32) -> Arc<Region> {
@@ -311,7 +365,7 @@ mod tests {
         (1..=3).for_each(|lkey| regions.insert(region(lkey)));
         let user = Arc::new(Nothing);
         let known: Weak<Nothing> = Arc::downgrade(&user);
-        let mut cache = RegionCache::of(known);
+        let mut cache = RegionCache::of(known, Purpose::Sends);
         let mut found = |lkey: u32| regions.by_lkey(&mut cache, Lkey(lkey)).map(|it| it.lkey.0);
         assert_eq!((found(1), found(2)), (Some(1), Some(2)));
         // Without the table: a look at it would go wrong.

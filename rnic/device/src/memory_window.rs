@@ -7,7 +7,7 @@
 //! queue pair executes: from the moment a key has ended nothing passes.
 
 use crate::limits::WINDOWS_MAX;
-use crate::memory_region::{Extras, Region, Regions, Window, WindowType, write};
+use crate::memory_region::{Extras, Region, Regions, Window, WindowTable, WindowType, write};
 use crate::spin_lock::lock;
 use crate::verbs_constants::access;
 use omniverb_terms::{Lkey, Qpn, Rkey};
@@ -46,6 +46,7 @@ impl Regions {
         mut draw: impl FnMut() -> u32,
     ) -> Option<Rkey> {
         let mut windows = lock(&self.windows.0);
+        let windows = &mut windows.by_name;
         if windows.len() >= WINDOWS_MAX {
             return None;
         }
@@ -64,21 +65,27 @@ impl Regions {
     /// The window of this key ends. When this returns no queue pair uses what it opened. Says
     /// whether there was one. Not to be called with a queue pair's lock held.
     pub fn remove_window(&self, rkey: Rkey) -> bool {
-        let Some(mut window) = lock(&self.windows.0).remove(&name(rkey)) else { return false };
-        self.unbind(&mut window);
+        let mut windows = lock(&self.windows.0);
+        if !windows.by_name.contains_key(&name(rkey)) {
+            return false;
+        }
+        self.unbind(&mut windows, name(rkey));
+        windows.by_name.remove(&name(rkey));
+        drop(windows);
         self.readers.finish_access();
         true
     }
 
     /// Whether a key is one of a window's.
     pub(crate) fn is_windows_key(&self, rkey: Rkey) -> bool {
-        lock(&self.windows.0).contains_key(&name(rkey))
+        lock(&self.windows.0).by_name.contains_key(&name(rkey))
     }
 
     /// A queue pair binds a window. Says whether it may.
     pub(crate) fn bind(&self, qpn: Qpn, pd: u32, bind: &Bind) -> bool {
         let mut windows = lock(&self.windows.0);
-        let Some(window) = windows.get_mut(&name(bind.rkey)) else { return false };
+        let name = name(bind.rkey);
+        let Some(window) = windows.by_name.get(&name) else { return false };
         let second = window.of == WindowType::Two;
         // A key that may be in use still, or was just now, is no new one.
         let fresh = window.bound.is_none() && bind.length > 0 && window.rkey != bind.rkey;
@@ -92,15 +99,19 @@ impl Regions {
                 None => return false,
             },
         };
-        self.unbind(window);
-        window.rkey = bind.rkey;
+        self.unbind(&mut windows, name);
         if let Some(region) = &bound {
+            if let Some(only) = region.extras.only {
+                windows.bound_by.entry(only).or_default().insert(name);
+            }
             if let Some(whole) = &region.extras.part_of {
                 whole.extras.windows.fetch_add(1, Ordering::AcqRel);
             }
             write(&self.by_rkey).insert(bind.rkey, region.clone());
         }
-        window.bound = bound;
+        if let Some(window) = windows.by_name.get_mut(&name) {
+            (window.rkey, window.bound) = (bind.rkey, bound);
+        }
         true
     }
 
@@ -141,22 +152,21 @@ impl Regions {
     /// them.
     pub(crate) fn invalidate(&self, qpn: Qpn, rkey: Rkey) -> bool {
         let mut windows = lock(&self.windows.0);
-        let Some(window) = windows.get_mut(&name(rkey)) else { return false };
+        let Some(window) = windows.by_name.get(&name(rkey)) else { return false };
         let ours = window.bound.as_ref().is_some_and(|region| region.extras.only == Some(qpn));
         if window.rkey != rkey || !ours {
             return false;
         }
-        self.unbind(window);
+        self.unbind(&mut windows, name(rkey));
         true
     }
 
     /// Ends what a queue pair bound for its peers: the next one of its number, or the next peer of
     /// this one, has no part in it.
     pub(crate) fn end_windows_of(&self, qpn: Qpn) {
-        for window in lock(&self.windows.0).values_mut() {
-            if window.bound.as_ref().is_some_and(|bound| bound.extras.only == Some(qpn)) {
-                self.unbind(window);
-            }
+        let mut windows = lock(&self.windows.0);
+        for name in windows.bound_by.remove(&qpn).unwrap_or_default() {
+            self.unbind(&mut windows, name);
         }
     }
 
@@ -167,16 +177,27 @@ impl Regions {
         if !region.is_bound() {
             return;
         }
-        for window in windows.values_mut() {
+        let is_on = |window: &Window| {
             let whole = window.bound.as_ref().and_then(|bound| bound.extras.part_of.as_ref());
-            if whole.is_some_and(|whole| std::ptr::eq(&**whole, region)) {
-                self.unbind(window);
-            }
+            whole.is_some_and(|whole| std::ptr::eq(&**whole, region))
+        };
+        let on_it = windows.by_name.iter().filter(|(_, window)| is_on(window));
+        for name in on_it.map(|(name, _)| *name).collect::<Vec<_>>() {
+            self.unbind(&mut windows, name);
         }
     }
 
-    fn unbind(&self, window: &mut Window) {
-        let Some(region) = window.bound.take() else { return };
+    fn unbind(&self, windows: &mut WindowTable, name: u32) {
+        let window = windows.by_name.get_mut(&name);
+        let Some(region) = window.and_then(|window| window.bound.take()) else { return };
+        if let Some(only) = region.extras.only
+            && let Some(names) = windows.bound_by.get_mut(&only)
+        {
+            names.remove(&name);
+            if names.is_empty() {
+                windows.bound_by.remove(&only);
+            }
+        }
         write(&self.by_rkey).remove(&region.rkey);
         if let Some(whole) = &region.extras.part_of {
             whole.extras.windows.fetch_sub(1, Ordering::AcqRel);
@@ -188,6 +209,7 @@ impl Regions {
 mod tests {
     use super::*;
     use omniverb_ring::UserMemory;
+    use std::collections::HashSet;
 
     const PD: u32 = 3;
     const OURS: Qpn = Qpn(5);
@@ -246,6 +268,27 @@ mod tests {
         assert!(regions.get_remote(again).is_some());
         regions.end_windows_of(OURS);
         assert!(regions.get_remote(again).is_none() && !region.is_bound());
+    }
+
+    #[test]
+    fn a_reset_looks_at_windows_of_its_queue_pair_only() {
+        let (regions, region) = with_region(access::LOCAL_WRITE | access::MW_BIND);
+        let mut draw = (1..).map(|number| number << 8);
+        let mut bound = |qpn| {
+            let first = regions.add_window(WindowType::Two, PD, || draw.next().unwrap()).unwrap();
+            assert!(regions.bind(qpn, PD, &on(&region, next(first))));
+            next(first)
+        };
+        let (ours, theirs) = ([bound(OURS), bound(OURS)], bound(Qpn(6)));
+        let names = |qpn| lock(&regions.windows.0).bound_by.get(&qpn).map(HashSet::len);
+        assert_eq!((names(OURS), names(Qpn(6))), (Some(2), Some(1)));
+        assert!(regions.invalidate(OURS, ours[0]));
+        assert_eq!(names(OURS), Some(1));
+        regions.end_windows_of(OURS);
+        assert!(ours.iter().all(|rkey| regions.get_remote(*rkey).is_none()));
+        assert!(regions.get_remote(theirs).is_some());
+        assert!(regions.remove_window(theirs));
+        assert!(lock(&regions.windows.0).bound_by.is_empty(), "nothing is left of it");
     }
 
     #[test]

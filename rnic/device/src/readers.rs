@@ -8,6 +8,7 @@
 
 use crate::spin_lock::lock;
 use crate::weak_list::Weaks;
+use omniverb_terms::Lkey;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Weak};
@@ -16,6 +17,8 @@ use std::sync::{Mutex, Weak};
 pub(crate) trait UsesRegions: Send + Sync {
     /// Returns when the lock has been free.
     fn finish_access(&self);
+    /// What a local key names is another memory from now on.
+    fn doubt_receives(&self, lkey: Lkey);
 }
 
 /// Looks regions up for one user, which has its lock.
@@ -28,6 +31,10 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn of(user: Weak<dyn UsesRegions>) -> Reader {
         Reader { generation: Cell::new(u64::MAX), user }
+    }
+
+    pub(crate) fn user(&self) -> &Weak<dyn UsesRegions> {
+        &self.user
     }
 }
 
@@ -94,6 +101,8 @@ mod tests {
             drop(lock(&self.lock));
             self.finished.fetch_add(1, Ordering::Relaxed);
         }
+
+        fn doubt_receives(&self, _: Lkey) {}
     }
 
     fn with_reader() -> (Arc<User>, Reader) {

@@ -206,8 +206,13 @@ impl ReceiveQueue {
 
     /// Whether a receive that waits names this key.
     pub fn names(&self, lkey: Lkey) -> bool {
-        (self.taken..self.posted)
-            .any(|position| self.at(position).1.iter().any(|sge| sge.lkey == lkey))
+        self.lkeys().any(|other| other == lkey)
+    }
+
+    /// Keys that receives which wait name.
+    pub fn lkeys(&self) -> impl Iterator<Item = Lkey> {
+        let waiting = self.taken..self.posted;
+        waiting.flat_map(|position| self.at(position).1.iter().map(|sge| sge.lkey))
     }
 
     /// Puts the receive that was taken last back to the front.

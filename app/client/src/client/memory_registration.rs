@@ -118,8 +118,10 @@ impl Client {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
-        self.deregister(region)?;
-        self.qps.all().iter().for_each(|qp| qp.doubt_receives(region.lkey));
+        let all_note = || self.qps.all().iter().for_each(|qp| qp.note_receives());
+        let regions = &self.shared.regions;
+        self.end_region(region, || regions.remove_to_change(region.lkey, all_note))?;
+        regions.doubt_receives(region.lkey);
         let opens = wish.access & access::REMOTE != 0;
         // SAFETY: the caller's promise.
         let region = unsafe { wish.region(region.lkey, if opens { rkey } else { NO_RKEY }) };
@@ -146,10 +148,19 @@ impl Client {
         if !self.is_ours() {
             return Ok(()); // a forked child's copy of the handle: nothing of it is registered
         }
+        self.end_region(region, || self.shared.regions.remove(region.lkey))
+    }
+
+    /// Ends what peers may do with a region that `remove` takes out of the table.
+    fn end_region(
+        &self,
+        region: &Region,
+        remove: impl FnOnce() -> Option<Arc<Region>>,
+    ) -> Result<(), Errno> {
         if region.is_bound() {
             return Err(Errno::EBUSY);
         }
-        let registered = self.shared.regions.remove(region.lkey);
+        let registered = remove();
         if region.rkey != NO_RKEY && self.keys.has(region.rkey) {
             if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
                 self.shared.regions.insert(region);
@@ -187,7 +198,8 @@ impl Client {
     fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
         self.keys.mediate_one(rkey);
         if self.keys.has_extents(rkey) {
-            self.qps.all().iter().for_each(|qp| qp.revoke_grants());
+            let lenders = self.keys.lent_by(std::iter::once(rkey));
+            self.qps.those(&lenders).iter().for_each(|qp| qp.revoke_grants());
         }
         // Without a daemon there is nobody to forget it.
         let _ = self.call(&DeregMr { rkey, reserved: 0 }.into());

@@ -175,7 +175,7 @@ impl Client {
         if taken.is_empty() {
             return Ok(());
         }
-        let qps = self.qps.all();
+        let qps = self.qps.those(&self.keys.lent_by(taken.iter().map(|(rkey, _)| *rkey)));
         qps.iter().for_each(|qp| qp.revoke_grants());
         match manner {
             Manner::Kindly => await_peers(&qps, PATIENCE),
@@ -206,7 +206,7 @@ impl Client {
             }
         }
         self.taking.left();
-        let gone = released.into_iter().filter(|rkey| !self.keys.has_extents(*rkey));
+        let gone = released.into_iter().filter(|rkey| self.keys.forget_loans(*rkey));
         gone.for_each(|rkey| self.tell_released(rkey));
         outcome
     }
@@ -235,14 +235,18 @@ impl Client {
 }
 
 /// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
-/// these uses.
-pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
+/// these uses; it is to be told from now on when they are taken back.
+pub(super) fn may_lend(qp: &Qp, key: &mut Key, uses: u32) -> Result<(), Errno> {
     let (_, attributes) = qp.query();
     let may = !key.is_mediated()
         && may_map(qp.service, attributes.access_flags, uses)
         && qp.pd == key.region().pd
         && qp.lend();
-    if may { Ok(()) } else { Err(Errno::EACCES) }
+    if !may {
+        return Err(Errno::EACCES);
+    }
+    key.lend_by(qp.number);
+    Ok(())
 }
 
 /// Whether so much more of a key may be lent, and nothing of it is.

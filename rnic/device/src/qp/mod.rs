@@ -36,7 +36,7 @@ use self::xrc::Extended;
 use self::xrc_relay_table::Hidden;
 use crate::cq::Cq;
 use crate::device_shared::Shared;
-use crate::memory_region::RegionCache;
+use crate::memory_region::{Purpose, RegionCache};
 use crate::page_grants::Grants;
 use crate::platform::AsyncEvent;
 use crate::readers::{Reader, UsesRegions};
@@ -249,8 +249,8 @@ impl Qp {
                 waiting: Waiting::default(),
                 patience: Patience::default(),
                 receives: Receives::new(receives, plain),
-                send_cache: RegionCache::of(me.clone()),
-                recv_cache: RegionCache::of(me.clone()),
+                send_cache: RegionCache::of(me.clone(), Purpose::Sends),
+                recv_cache: RegionCache::of(me.clone(), Purpose::Receives),
                 reader: Reader::of(me.clone()),
                 grants: Grants::default(),
                 meter,
@@ -393,14 +393,19 @@ impl Qp {
         drop(self.inner.lock());
     }
 
-    /// What a local key names is another memory from now on: a message for a receive that names it
-    /// may fail, so whoever sends it is to wait for what becomes of it.
-    pub fn doubt_receives(&self, lkey: Lkey) {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        if self.service == Service::Rc && self.srq.is_none() && inner.receives.doubt(lkey) {
-            inner.links.iter_mut().for_each(LinkEnd::promise_nothing);
+    /// Notes the receives that are posted, for regions that may become others.
+    pub fn note_receives(&self) {
+        let inner = self.inner.lock();
+        if self.promises_receives() {
+            let user: Weak<dyn UsesRegions> = self.me.clone();
+            let note = |lkey| self.shared.regions.note_receive(lkey, &user);
+            inner.receives.lkeys().for_each(note);
         }
+    }
+
+    /// Whether its receives promise something to the sender.
+    fn promises_receives(&self) -> bool {
+        self.service == Service::Rc && self.srq.is_none()
     }
 
     /// With its lock held.
@@ -421,6 +426,16 @@ impl Qp {
 impl UsesRegions for Qp {
     fn finish_access(&self) {
         Qp::finish_access(self);
+    }
+
+    /// A message for a receive that names the key may fail, so its sender is to wait for what
+    /// becomes of it.
+    fn doubt_receives(&self, lkey: Lkey) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if self.promises_receives() && inner.receives.doubt(lkey) {
+            inner.links.iter_mut().for_each(LinkEnd::promise_nothing);
+        }
     }
 }
 

@@ -70,6 +70,11 @@ impl Receives {
         doubtful
     }
 
+    /// Keys that receives which wait name.
+    pub(crate) fn lkeys(&self) -> impl Iterator<Item = Lkey> {
+        self.queue.lkeys()
+    }
+
     /// How many wait for a message, and what all that were ever posted take.
     pub(crate) fn promised(&self) -> (u32, u32) {
         (self.queue.waiting() as u32, self.floor)
