@@ -2,14 +2,14 @@
  * What an object of each kind costs to make and to destroy, beside so many others.
  *
  * Makes COUNT objects of a kind, or as many as there may be, then destroys them in the order in
- * which they were made. The kinds that end in "-beside" are made and destroyed one at a time, beside
- * COUNT others:
+ * which they were made. The kinds that end in "-beside" are made and destroyed one at a time,
+ * beside COUNT others:
  *   mr-beside, mw-beside   regions and windows, beside queue pairs
  *   mr-rereg-beside        ibv_rereg_mr, beside queue pairs with receives for another region
  *   mr-mapped-beside       ibv_dereg_mr of a region that a peer has mapped, beside queue pairs
- *   qp-reset-beside        RESET of a queue pair that has bound a window, beside those of another one
- * Out: a line for each kind and count: the kind, the count that was asked for, the objects that there
- * were, nanoseconds for each to make and to destroy.
+ *   qp-reset-beside        RESET of a queue pair with a bound window, beside those of another one
+ * Out: a line for each kind and count: the kind, the count that was asked for, the objects that
+ * there were, nanoseconds for each to make and to destroy.
  * With COUNT_INSTRUCTIONS, below callgrind, each of these is a dump of its own instead.
  * Usage: objects COUNT[,COUNT...] [KIND...]
  */

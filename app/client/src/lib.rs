@@ -7,6 +7,7 @@
 
 mod call_turns;
 mod client;
+mod daemon_calls;
 mod daemon_choice;
 mod daemon_listener;
 mod daemon_memory;

@@ -164,7 +164,7 @@ impl Keys {
         rkeys.filter_map(|rkey| list.get(&rkey)).flat_map(|key| &key.lent_by).copied().collect()
     }
 
-    /// Pages of a key are back. Says whether it has no extents any more: then nobody is granted any.
+    /// Pages of a key are back. Says whether it has no extents any more: then none are granted.
     /// To be called while pages are [moved](Self::move_pages).
     pub(crate) fn forget_loans(&self, rkey: Rkey) -> bool {
         let mut list = lock(&self.list);

@@ -296,6 +296,27 @@ fn understood(bytes: &[u8], from: u32) -> Option<Heard> {
     }
 }
 
+/// The parts of XRC domains that this process has, where others find it.
+#[derive(Default)]
+pub(crate) struct Places(Mutex<Vec<Arc<Place>>>);
+
+impl Places {
+    /// The part that this process has of a domain.
+    pub(crate) fn of(&self, domain: &Arc<Domain>) -> Option<Arc<Place>> {
+        lock(&self.0).iter().find(|place| Arc::ptr_eq(&place.domain, domain)).cloned()
+    }
+
+    /// Others find this one from now on.
+    pub(crate) fn add(&self, place: Arc<Place>) {
+        lock(&self.0).push(place);
+    }
+
+    /// They do no longer.
+    pub(crate) fn remove(&self, place: &Arc<Place>) {
+        lock(&self.0).retain(|other| !Arc::ptr_eq(other, place));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -278,22 +278,15 @@ impl Regions {
             cache.other = None;
         }
         cache.last = self.get(lkey);
-        if cache.purpose == Purpose::Receives
-            && cache.last.is_some()
-            && self.receivers.is_enabled()
+        if cache.purpose == Purpose::Receives && cache.last.is_some() && self.receivers.is_enabled()
         {
             self.receivers.add(lkey, cache.reader.user());
         }
     }
 
-    /// Removes a region and the windows on it, as [`Self::remove`]; its key will name another memory.
-    /// Receives for it promise nothing any more. `all_note`: has all queue pairs
-    /// [note](Self::note_receive) the receives that they have posted.
-    pub fn remove_to_change(
-        &self,
-        lkey: Lkey,
-        all_note: impl FnOnce(),
-    ) -> Option<Arc<Region>> {
+    /// Removes a region, as [`Self::remove`], whose key is to name another memory. `all_note`: has
+    /// all queue pairs [note](crate::Qp::note_receives) the receives that they have posted.
+    pub fn remove_to_change(&self, lkey: Lkey, all_note: impl FnOnce()) -> Option<Arc<Region>> {
         // Before the caches are void: who looks something up afterwards enters a list.
         self.receivers.enable();
         let region = self.remove(lkey);

@@ -1,10 +1,10 @@
 //! Finds the queue pairs that have receives for a region which becomes another one.
 //!
-//! A sender trusts what the receives of its peer promise. When the memory behind a local key changes
-//! (`ibv_rereg_mr`) they promise nothing any more, and all queue pairs with such receives have to say
-//! so. There may be thousands with others. So queue pairs enter a list of each region that they look
-//! up for receives: from the first such change on, which looks at all of them, since most programs
-//! never make one.
+//! A sender trusts what the receives of its peer promise. When the memory behind a local key
+//! changes (`ibv_rereg_mr`) they promise nothing any more, and all queue pairs with such receives
+//! have to say so. There may be thousands with others. So queue pairs enter a list of each region
+//! that they look up for receives: from the first such change on, which looks at all of them, since
+//! most programs never make one.
 
 use crate::readers::UsesRegions;
 use crate::spin_lock::lock;
@@ -61,7 +61,7 @@ impl RegionReceivers {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// They have.
+    /// All queue pairs have been looked at.
     pub(crate) fn complete(&self) {
         self.is_complete.store(true, Ordering::Release);
     }

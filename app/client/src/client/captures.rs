@@ -1,24 +1,25 @@
 //! While somebody captures packets: what the daemon wants traced.
 
-use super::Client;
 use crate::daemon_memory;
 use crate::message_descriptors::Delivered;
+use crate::queue_pair_records::QueuePairs;
+use crate::trace_ring::Tracing;
 use omniverb_link::Tracer;
 use omniverb_link::operation_trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
 
-impl Client {
+impl Tracing {
     /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
     /// that nothing comes.
-    pub(super) fn trace_begin(&self, begin: Option<Delivered<TraceBegin>>) {
+    pub(super) fn begin(&self, begin: Option<Delivered<TraceBegin>>) {
         let mapped = begin.and_then(|begin| daemon_memory::map(&begin.files, TRACE_BYTES).ok());
-        self.tracing.set(mapped.and_then(|memory| Tracer::new(&memory)));
+        self.set(mapped.and_then(|memory| Tracer::new(&memory)));
     }
 
     /// A link is to be traced, or no longer.
-    pub(super) fn trace_link(&self, m: &TraceLink) {
-        let tracer = self.tracing.tracer();
-        let Some(qp) = self.qp(m.qpn) else { return };
+    pub(super) fn trace_link(&self, qps: &QueuePairs, m: &TraceLink) {
+        let tracer = self.tracer();
+        let Some(qp) = qps.get(m.qpn) else { return };
         match tracer.filter(|_| m.on != 0) {
             Some(tracer) => qp.trace(m.peer_qpn, &tracer),
             None => qp.untrace(Some(m.peer_qpn)),
@@ -26,9 +27,9 @@ impl Client {
     }
 
     /// Nobody wants to know any more.
-    pub(super) fn trace_end(&self) {
-        if self.tracing.set(None) {
-            self.qps.all().iter().for_each(|qp| qp.untrace(None));
+    pub(super) fn end(&self, qps: &QueuePairs) {
+        if self.set(None) {
+            qps.all().iter().for_each(|qp| qp.untrace(None));
         }
     }
 }

@@ -1,15 +1,14 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
 use super::Client;
+use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::message_descriptors::Delivered;
 use crate::page_revocation::Question;
-use omniverb_device::Qp;
 use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
 use omniverb_sys::seqpacket;
-use omniverb_terms::Qpn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -17,10 +16,6 @@ use std::sync::Arc;
 const EVENTS_AT_ONCE: usize = 64;
 
 impl Client {
-    pub(super) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
-        self.qps.get(qpn)
-    }
-
     /// Takes the events there are, a number of them at a time: the data path has its turns, too.
     pub(crate) fn take_events(&self) {
         let Some(events) = self.progress.listening() else { return };
@@ -54,63 +49,65 @@ impl Client {
                 // A link that cannot be attached is as good as a peer that never answers.
                 let attached = Delivered::new(ready, came).and_then(|link| self.link_ready(link));
                 if ready.peer_qpn.is_group() && attached.is_err() {
-                    self.group_link_refused(&ready);
+                    self.groups.link_refused(self, &ready);
                 }
             }
             Message::LinkClosed(closed) => {
-                if let Some(qp) = self.qp(closed.qpn) {
+                if let Some(qp) = self.qps.get(closed.qpn) {
                     match closed.reason {
                         CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
                         _ => qp.peer_closed(closed.peer_qpn),
                     }
                     if qp.is_hidden() {
-                        self.have_called(Call::Discard { qpn: closed.qpn });
+                        self.defer(Call::Discard { qpn: closed.qpn });
                     }
                     if closed.peer_qpn.is_group() {
-                        self.group_link_gone(closed.qpn, closed.peer_qpn);
+                        self.groups.link_gone(self, closed.qpn, closed.peer_qpn);
                     }
                 }
             }
-            Message::BellClosed(closed) => self.bell_closed(closed.bell),
+            Message::BellClosed(closed) => {
+                self.bells.close(closed.bell, &self.shared, &self.progress.sleep)
+            }
             Message::Adopt(adopt) => {
                 let to = events.clone();
                 match Delivered::new(adopt, came) {
                     // Not while others are on their way back: what is asked for may be among them.
                     Ok(ask) => {
-                        if let Some(question) = self.taking.leave(Question { ask, to }) {
-                            self.answer_adopt(question);
+                        if let Some(question) = self.pages.taking.leave(Question { ask, to }) {
+                            self.pages.answer_adopt(question);
                         }
                     }
                     Err(errno) => {
                         // What is known already it was not told of anew.
                         if adopt.fresh != 0 {
-                            self.let_go((adopt.memory, self.bells.era()), 1);
+                            self.pages.let_go((adopt.memory, self.bells.era()), 1);
                         }
                         let refusal = Adopted { token: adopt.token, errno, epoch: 0 };
                         self.progress.answer(&to, refusal.into());
                     }
                 }
             }
-            Message::Pin(ask) => self.progress.answer(events, self.pin(&ask)),
+            Message::Pin(ask) => self.progress.answer(events, self.pages.pin(&ask)),
             Message::Granted(granted) => {
                 let mapped = match Delivered::new(granted, came) {
-                    Ok(grant) => self.map(grant),
+                    Ok(grant) => self.mapped.map(&self.qps, &self.pages, grant),
                     Err(errno) => {
-                        self.let_go((granted.memory, self.bells.era()), 1);
+                        self.pages.let_go((granted.memory, self.bells.era()), 1);
                         Err(errno)
                     }
                 };
                 if let Err(errno) = mapped {
                     let Granted { qpn, peer_qpn, rkey, .. } = granted;
-                    self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
+                    self.qps.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
                 }
             }
-            Message::GrantDenied(denied) => self.grant_denied(&denied),
-            Message::GrantEnded(ended) => self.grant_ended(&ended),
-            Message::TakeBack(ask) => self.hear_take_back(&ask),
-            Message::TraceBegin(begin) => self.trace_begin(Delivered::new(begin, came).ok()),
-            Message::TraceLink(trace) => self.trace_link(&trace),
-            Message::TraceEnd(_) => self.trace_end(),
+            Message::GrantDenied(denied) => self.qps.grant_denied(&denied),
+            Message::GrantEnded(ended) => self.qps.grant_ended(&ended),
+            Message::TakeBack(ask) => self.pages.hear_take_back(&ask),
+            Message::TraceBegin(begin) => self.tracing.begin(Delivered::new(begin, came).ok()),
+            Message::TraceLink(trace) => self.tracing.trace_link(&self.qps, &trace),
+            Message::TraceEnd(_) => self.tracing.end(&self.qps),
             // Denied: the QP stays with mediated operations, which it uses already.
             _ => {}
         }

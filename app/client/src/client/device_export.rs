@@ -1,7 +1,7 @@
 //! Devices that are shared with other processes: this one's with those that import it, and others'
 //! that it imports.
 
-use super::pending_grants::Manner;
+use super::granted_pages::{GrantedPages, Manner};
 use super::{Client, memory_registration};
 use crate::device_import::{Device, Door, Exported, Import, Owner};
 use crate::errno_conversion::errno_of;
@@ -30,14 +30,9 @@ impl Client {
     /// errno: `EMFILE`.
     pub fn command_file(&self) -> Result<(OwnedFd, OwnedFd), Errno> {
         let (file, door) = seqpacket::pair().map_err(|error| errno_of(&error))?;
-        let card = self.card();
+        let card = card(self);
         seqpacket::try_send(door.as_fd(), card.bytes(), &[]).map_err(|error| errno_of(&error))?;
         Ok((file, door))
-    }
-
-    fn card(&self) -> Card {
-        let (magic, version) = (device_import::MAGIC, device_import::VERSION);
-        Card { magic, node_guid: self.nic().node_guid, version, reserved: 0 }
     }
 
     /// Lets others import what a context has.
@@ -83,7 +78,7 @@ impl Client {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
-        if shown(file).ok_or(Errno::EINVAL)? != self.card() {
+        if shown(file).ok_or(Errno::EINVAL)? != card(self) {
             return Err(Errno::EOPNOTSUPP);
         }
         let (ours, theirs) = seqpacket::pair().map_err(|error| errno_of(&error))?;
@@ -98,6 +93,12 @@ impl Client {
         let line = crate::device_import::Line::new(ours, device);
         Import::new(line, self.service.clone(), self.imported.clone())
     }
+}
+
+/// What a command file of this process shows.
+fn card(client: &Client) -> Card {
+    let (magic, version) = (device_import::MAGIC, device_import::VERSION);
+    Card { magic, node_guid: client.nic().node_guid, version, reserved: 0 }
 }
 
 /// Whether a descriptor is a command file of some process's.
@@ -124,15 +125,13 @@ impl Drop for Offer {
     }
 }
 
-impl Owner for Client {
+impl Owner for GrantedPages {
     fn with_pages(
         &self,
         pages: &Range<usize>,
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        if self.keeps_pages {
-            return Err(Errno::EPERM);
-        }
+        self.may_grant()?;
         self.withdraw(|_, extent| extent.overlaps(pages.start, pages.end), Manner::Kindly)?;
         let _moving = self.keys.move_pages();
         let granted = self.keys.extents(|_, extent| extent.overlaps(pages.start, pages.end));

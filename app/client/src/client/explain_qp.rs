@@ -4,7 +4,7 @@
 //! In: a queue pair, and status of the process's vNIC, in lines (`host/control`,
 //! `server/status.rs`). Out: text for people. Nothing else is done by it.
 
-use super::Client;
+use crate::daemon_calls::DaemonCalls;
 use crate::device_platform;
 use omniverb_session::Message;
 use omniverb_session::body::{Cursor, QueryStatus};
@@ -17,25 +17,23 @@ const WAYS_MAX: usize = 4;
 /// Bytes of what one is called, or travels by: the rest is cut off.
 const WORD_MAX: usize = 100;
 
-impl Client {
-    /// Says what the daemon knows of the ways of a queue pair.
-    pub(super) fn explain(&self, qpn: Qpn) {
-        let Some(explain) = device_platform::explanations() else { return };
-        let mut ways = Ways::of(qpn);
-        let mut from = Cursor::START;
-        for _ in 0..PIECES_MAX {
-            let Ok(Message::Status(piece)) = self.call(&QueryStatus { from }.into()) else {
-                return;
-            };
-            let text = piece.text.get(..piece.length as usize).unwrap_or(&[]);
-            String::from_utf8_lossy(text).lines().for_each(|line| ways.read(line));
-            if ways.stage == Stage::Past || piece.more == 0 {
-                break;
-            }
-            from = piece.next;
+/// Says what the daemon knows of the ways of a queue pair.
+pub(super) fn explain_qp(daemon: &impl DaemonCalls, qpn: Qpn) {
+    let Some(explain) = device_platform::explanations() else { return };
+    let mut ways = Ways::of(qpn);
+    let mut from = Cursor::START;
+    for _ in 0..PIECES_MAX {
+        let Ok(Message::Status(piece)) = daemon.call(&QueryStatus { from }.into()) else {
+            return;
+        };
+        let text = piece.text.get(..piece.length as usize).unwrap_or(&[]);
+        String::from_utf8_lossy(text).lines().for_each(|line| ways.read(line));
+        if ways.stage == Stage::Past || piece.more == 0 {
+            break;
         }
-        ways.found.iter().for_each(|way| explain(qpn, way));
+        from = piece.next;
     }
+    ways.found.iter().for_each(|way| explain(qpn, way));
 }
 
 /// Where in the list we are.

@@ -1,6 +1,7 @@
 //! Queue pairs of XRC that are not the application's: requests of one that is go on by them.
 
 use super::Client;
+use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::queue_pair_records::Connection;
 use crate::xrc_directory::Place;
@@ -51,7 +52,7 @@ pub(super) fn receiver(
     match made {
         Ok(()) => Ok(qp),
         Err(errno) => {
-            client.have_called(Call::Discard { qpn: qp.number });
+            client.defer(Call::Discard { qpn: qp.number });
             Err(errno)
         }
     }

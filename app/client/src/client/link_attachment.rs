@@ -2,14 +2,14 @@
 
 use super::Client;
 use crate::daemon_memory;
-use crate::doorbells::{BELL_BYTES, PeerBell};
+use crate::doorbells::{BELL_BYTES, Bells, PeerBell};
 use crate::message_descriptors::{Delivered, LinkFiles};
 use omniverb_device::doorbell::Bell;
-use omniverb_device::{FarEnd, Peer};
+use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::Extent;
+use omniverb_sys::{Extent, Sleeper};
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 
@@ -29,12 +29,12 @@ impl Client {
         // A link within this process tells of its bell twice, once for each end.
         let name = self.bells.name(ready.bell);
         if let Some(memory) = bell.filter(|_| self.bells.get(name).is_none()) {
-            self.add_bell(ready, &memory)?;
+            self.bells.add_delivered(ready, &memory, &self.shared)?;
         }
         let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
         // Of one that is destroyed by now the daemon has told the peer, and somebody else may have
         // the memory.
-        let qp = self.qp(ready.qpn).ok_or(Errno::ENOENT)?;
+        let qp = self.qps.get(ready.qpn).ok_or(Errno::ENOENT)?;
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
             return Err(Errno::EPROTO);
         }
@@ -51,7 +51,7 @@ impl Client {
         };
         let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
         let of_group = ready.peer_qpn.is_group();
-        if of_group && !self.group_link_comes(&qp, ready) {
+        if of_group && !self.groups.link_comes(&qp, ready) {
             self.qps.while_there(ready.qpn, || endpoint.close());
             return Err(Errno::ENOENT);
         }
@@ -73,14 +73,33 @@ impl Client {
         } else if of_group {
             return Err(Errno::EINVAL);
         }
-        if of_group && !self.group_link_came(ready) {
+        if of_group && !self.groups.link_came(ready) {
             qp.peer_closed(ready.peer_qpn);
             return Err(Errno::ENOENT);
         }
         Ok(())
     }
 
-    fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), Errno> {
+    /// The daemon whose events were read until now is gone. Links between processes need none; the
+    /// engine's links, and the bells it rang, died with it.
+    pub(crate) fn daemon_lost(&self) {
+        self.bells.begin_era();
+        self.tracing.end(&self.qps);
+        self.qps.all().iter().for_each(|qp| qp.engine_died());
+        self.groups.links_gone(self);
+        let dead = self.bells.remove_engines(&self.progress.sleep);
+        dead.iter().for_each(|bell| self.shared.bells.remove(bell));
+    }
+}
+
+impl Bells {
+    /// Adds the bell that a link came with.
+    fn add_delivered(
+        &self,
+        ready: &LinkReady,
+        memory: &Extent<OwnedFd>,
+        shared: &Shared,
+    ) -> Result<(), Errno> {
         let both = daemon_memory::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
@@ -89,32 +108,21 @@ impl Client {
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?);
-        self.shared.bells.add(bell.clone());
+        shared.bells.add(bell.clone());
         let ours = (memory, ready.bell_side as usize);
-        self.bells.add(self.bells.name(ready.bell), ours, bell, peer, far_end(ready));
+        self.add(self.name(ready.bell), ours, bell, peer, far_end(ready));
         Ok(())
     }
 
     /// Bells with links are to wake us, those without no more.
-    pub(crate) fn hear_bells(&self) {
-        let over = self.bells.review(&self.progress.sleep);
-        over.iter().for_each(|bell| self.shared.bells.remove(bell));
+    pub(crate) fn hear_all(&self, shared: &Shared, sleep: &Sleeper) {
+        let over = self.review(sleep);
+        over.iter().for_each(|bell| shared.bells.remove(bell));
     }
 
     /// The peer process of a bell is gone.
-    pub(super) fn bell_closed(&self, bell: u64) {
-        let over = self.bells.remove(self.bells.name(bell), &self.progress.sleep);
-        over.iter().for_each(|bell| self.shared.bells.remove(bell));
-    }
-
-    /// The daemon whose events were read until now is gone. Links between processes need none; the
-    /// engine's links, and the bells it rang, died with it.
-    pub(crate) fn daemon_lost(&self) {
-        self.bells.begin_era();
-        self.trace_end();
-        self.qps.all().iter().for_each(|qp| qp.engine_died());
-        self.group_links_gone();
-        let dead = self.bells.remove_engines(&self.progress.sleep);
-        dead.iter().for_each(|bell| self.shared.bells.remove(bell));
+    pub(super) fn close(&self, bell: u64, shared: &Shared, sleep: &Sleeper) {
+        let over = self.remove(self.name(bell), sleep);
+        over.iter().for_each(|bell| shared.bells.remove(bell));
     }
 }

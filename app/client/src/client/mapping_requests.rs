@@ -1,17 +1,20 @@
 //! Mappings of peers' regions: asked for, granted, denied.
 
 use super::Client;
+use super::granted_pages::GrantedPages;
+use crate::daemon_calls::DaemonCalls;
 use crate::message_descriptors::Delivered;
+use crate::peer_mappings::Mapped;
+use crate::queue_pair_records::QueuePairs;
 use crate::window_loans;
 use omniverb_device::page_grants::{Backing, Denied, Grant};
 use omniverb_session::Message;
-use omniverb_session::body::{
-    self, Connected, GrantDenied, GrantEnded, Granted, LetGo, RequestGrant,
-};
+use omniverb_session::body::{self, Connected, GrantDenied, GrantEnded, Granted, RequestGrant};
 use omniverb_session::page_rights;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Errno, Qpn, Rkey};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 impl Client {
     pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
@@ -24,9 +27,11 @@ impl Client {
         };
         // Without a daemon, another may be asked in a while.
         let errno = if crate::daemon_session::is_lost(errno) { Errno::EAGAIN } else { errno };
-        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
+        self.qps.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
     }
+}
 
+impl QueuePairs {
     /// The daemon did not grant what we asked for.
     pub(super) fn grant_denied(&self, denied: &GrantDenied) {
         // What touched no whole page says nothing of the rest of the region.
@@ -34,7 +39,7 @@ impl Client {
             Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
             _ => Denied::ForGood,
         };
-        if let Some(qp) = self.qp(denied.qpn) {
+        if let Some(qp) = self.get(denied.qpn) {
             qp.not_granted(denied.peer_qpn, denied.rkey, how);
         }
     }
@@ -42,39 +47,47 @@ impl Client {
     /// What the daemon granted is not ours any more: the mapping goes now and not at the next use,
     /// so that its owner does not pay for what is in it.
     pub(super) fn grant_ended(&self, ended: &GrantEnded) {
-        if let Some(qp) = self.qp(ended.qpn) {
+        if let Some(qp) = self.get(ended.qpn) {
             qp.grant_ended(ended.peer_qpn, ended.rkey, ended.page_start);
         }
     }
+}
 
+impl Mapped {
     /// The daemon granted what we asked for.
-    pub(super) fn map(&self, delivered: Delivered<Granted>) -> Result<(), Errno> {
+    pub(super) fn map(
+        &self,
+        qps: &QueuePairs,
+        pages: &Arc<GrantedPages>,
+        delivered: Delivered<Granted>,
+    ) -> Result<(), Errno> {
         let Delivered { said: granted, files: extent } = delivered;
         let piece = window_loans::piece(granted.memory, &extent);
-        let mapped = self.map_extent(&granted, &extent, piece);
+        let mapped = self.map_extent((qps, pages), &granted, &extent, piece);
         if let (Err(_), Some(piece)) = (mapped, piece) {
-            self.let_go((piece, self.bells.era()), 1);
+            pages.let_go((piece, pages.bells.era()), 1);
         }
         mapped
     }
 
     fn map_extent(
         &self,
+        (qps, pages): (&QueuePairs, &Arc<GrantedPages>),
         granted: &Granted,
         extent: &Extent<OwnedFd>,
         piece: Option<body::Extent>,
     ) -> Result<(), Errno> {
-        let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
+        let (qp, peer) = qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
         let writable = page_rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let (me, era) = (self.me.clone(), self.bells.era());
+        let (weak, era) = (Arc::downgrade(pages), pages.bells.era());
         let let_go = move |piece, times| {
-            if let Some(client) = me.upgrade() {
-                client.let_go((piece, era), times);
+            if let Some(pages) = weak.upgrade() {
+                pages.let_go((piece, era), times);
             }
         };
         let make_room = || qp.drop_oldest_grant();
-        let window = self.mapped.window(peer, (extent, piece), how, make_room, let_go)?;
+        let window = self.window(peer, (extent, piece), how, make_room, let_go)?;
         let backing = match window_loans::is_device(extent) {
             true => Backing::Device,
             false => Backing::File,
@@ -91,17 +104,5 @@ impl Client {
         };
         qp.granted(granted.peer_qpn, grant);
         Ok(())
-    }
-
-    /// This process has let go of a piece of a window that it was told of so many times, by the
-    /// daemon of this era. Another one does not know it, and may mean something else by it.
-    pub(super) fn let_go(&self, (piece, era): (body::Extent, u64), times: u32) {
-        // First the socket: an era ends before another one is listened to.
-        let Some(events) = self.progress.listening().filter(|_| self.is_ours()) else { return };
-        if self.bells.era() != era {
-            return;
-        }
-        let said = LetGo { memory: piece, times, reserved: 0 };
-        self.progress.answer(&events, said.into());
     }
 }

@@ -1,8 +1,8 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in `lending`.
 
 use super::Client;
-use super::pending_grants::Manner;
-use omniverb_device::memory_region::NO_RKEY;
+use crate::daemon_calls::DaemonCalls;
+use omniverb_device::memory_region::{NO_RKEY, Regions};
 use omniverb_device::{Extras, Region, WindowType, access};
 use omniverb_session::Message;
 use omniverb_session::body::{DeregMr, MrRegistered, RegMr};
@@ -46,6 +46,41 @@ fn random_key() -> u32 {
     omniverb_sys::random::number() as u32
 }
 
+/// A key of the daemon's for a region.
+fn register_key(daemon: &impl DaemonCalls, regions: &Regions, wish: &Wish) -> Result<Rkey, Errno> {
+    let ask = RegMr {
+        pd: wish.pd,
+        access: wish.access & (access::LOCAL_WRITE | access::REMOTE),
+        addr: wish.iova,
+        length: wish.length as u64,
+        rkey: Rkey(0),
+        reserved: 0,
+    };
+    loop {
+        let rkey = match daemon.call(&ask.into())? {
+            Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
+            _ => return Err(Errno::EPROTO),
+        };
+        if regions.is_free(rkey.0) {
+            return Ok(rkey);
+        }
+        // One that the daemon does not know of: a window's, or of a region without remote
+        // access, or that has changed.
+        daemon.call(&DeregMr { rkey, reserved: 0 }.into())?;
+    }
+}
+
+/// A key of a region that peers may not use. They may later ([`Client::reregister`]), by the same
+/// number.
+fn spare_key(regions: &Regions) -> Lkey {
+    loop {
+        let key = random_key();
+        if key != NO_RKEY.0 && regions.is_free(key) {
+            return Lkey(key);
+        }
+    }
+}
+
 impl Client {
     /// Registers memory.
     ///
@@ -64,40 +99,18 @@ impl Client {
         // One number for both keys, as with the drivers of kernels: programs that send their L_Key
         // to peers work with those.
         let (lkey, rkey) = match wish.access & access::REMOTE {
-            0 => (self.spare_key(), NO_RKEY),
-            _ => self.register_key(&wish).map(|rkey| (Lkey(rkey.0), rkey))?,
+            0 => (spare_key(&self.shared.regions), NO_RKEY),
+            _ => {
+                register_key(self, &self.shared.regions, &wish).map(|rkey| (Lkey(rkey.0), rkey))?
+            }
         };
         // SAFETY: the caller's promise.
         let region = unsafe { wish.region(lkey, rkey) };
         self.shared.regions.insert(region.clone());
         if rkey != NO_RKEY {
-            self.keys.add(&region);
+            self.pages.keys.add(&region);
         }
         Ok(region)
-    }
-
-    /// A key of the daemon's for a region.
-    fn register_key(&self, wish: &Wish) -> Result<Rkey, Errno> {
-        let ask = RegMr {
-            pd: wish.pd,
-            access: wish.access & (access::LOCAL_WRITE | access::REMOTE),
-            addr: wish.iova,
-            length: wish.length as u64,
-            rkey: Rkey(0),
-            reserved: 0,
-        };
-        loop {
-            let rkey = match self.call(&ask.into())? {
-                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
-                _ => return Err(Errno::EPROTO),
-            };
-            if self.shared.regions.is_free(rkey.0) {
-                return Ok(rkey);
-            }
-            // One that the daemon does not know of: a window's, or of a region without remote
-            // access, or that has changed.
-            self.call(&DeregMr { rkey, reserved: 0 }.into())?;
-        }
     }
 
     /// Registers anew what was registered: its local key stays. `rkey`: what peers are to name it
@@ -129,17 +142,6 @@ impl Client {
         Ok(region)
     }
 
-    /// A key of a region that peers may not use. They may later ([`Self::reregister`]), by the same
-    /// number.
-    fn spare_key(&self) -> Lkey {
-        loop {
-            let key = random_key();
-            if key != NO_RKEY.0 && self.shared.regions.is_free(key) {
-                return Lkey(key);
-            }
-        }
-    }
-
     /// Deregisters memory: when this returns, no peer reaches it any more.
     ///
     /// # Errors
@@ -161,12 +163,15 @@ impl Client {
             return Err(Errno::EBUSY);
         }
         let registered = remove();
-        if region.rkey != NO_RKEY && self.keys.has(region.rkey) {
-            if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
+        if region.rkey != NO_RKEY && self.pages.keys.has(region.rkey) {
+            // Without a daemon nobody has to forget it.
+            let forget = || _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
+            if let (Err(errno), Some(region)) = (self.pages.revoke(region.rkey, forget), registered)
+            {
                 self.shared.regions.insert(region);
                 return Err(errno);
             }
-            self.keys.remove(region.rkey);
+            self.pages.keys.remove(region.rkey);
         }
         Ok(())
     }
@@ -187,33 +192,5 @@ impl Client {
         if self.is_ours() {
             self.shared.regions.remove_window(rkey);
         }
-    }
-
-    /// Takes a key's pages back from everybody who mapped them, for good. The right ends first,
-    /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon,
-    /// which has them let go of their mappings.
-    ///
-    /// # Errors
-    /// errno: the pages could not be moved back, and whoever keeps a mapping reaches them still.
-    fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
-        self.keys.mediate_one(rkey);
-        if self.keys.has_extents(rkey) {
-            let lenders = self.keys.lent_by(std::iter::once(rkey));
-            self.qps.those(&lenders).iter().for_each(|qp| qp.revoke_grants());
-        }
-        // Without a daemon there is nobody to forget it.
-        let _ = self.call(&DeregMr { rkey, reserved: 0 }.into());
-        // Who is at them at this moment reaches a region that is gone.
-        self.withdraw_those(|keys| keys.take_out_of(rkey), Manner::AtOnce)
-    }
-
-    /// A QP lost access rights: no mapping may outlive them.
-    ///
-    /// # Errors
-    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
-    /// mapped them reaches them until that succeeds.
-    pub(super) fn revoke_all(&self) -> Result<(), Errno> {
-        self.keys.mediate(|_| true);
-        self.withdraw(|_, _| true, Manner::Kindly).inspect_err(|_| self.take_all_back())
     }
 }

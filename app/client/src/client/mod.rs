@@ -6,6 +6,8 @@ mod captures;
 mod daemon_events;
 mod device_export;
 mod explain_qp;
+mod granted_pages;
+mod group_attachment;
 mod hidden_qps;
 mod link_attachment;
 mod mapping_requests;
@@ -29,17 +31,17 @@ pub use self::open_shared_qp::OpenedQp;
 pub use self::secondary_libraries::Answer;
 pub use self::xrc_srq_links::Membership;
 
+use self::granted_pages::GrantedPages;
+use self::multicast_groups::MulticastGroups;
+use crate::daemon_calls::DaemonCalls;
 use crate::daemon_session::{self, Session};
 use crate::message_descriptors::Delivered;
 use crate::vnic_facts::{NoDevice, VirtualNic};
 use crate::{
-    deferred_tasks, device_import, device_platform, doorbells, environment, event_subscribers,
-    fork, memory_keys, peer_mappings, xrc_directory,
+    deferred_tasks, device_import, device_platform, doorbells, event_subscribers, fork,
+    memory_keys, peer_mappings, xrc_directory,
 };
-use crate::{
-    page_revocation, progress_state, queue_pair_records, shared_qp, statistics, trace_ring,
-    watched_fds,
-};
+use crate::{progress_state, queue_pair_records, shared_qp, statistics, trace_ring, watched_fds};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -51,18 +53,17 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 pub struct Client {
     /// What all objects of the device share; whoever makes one names it.
     pub shared: Arc<Shared>,
-    session: Session,
+    pub(crate) session: Arc<Session>,
     nic: RwLock<VirtualNic>,
     statistics: statistics::Area,
-    pub(crate) qps: queue_pair_records::QueuePairs,
+    pub(crate) qps: Arc<queue_pair_records::QueuePairs>,
     /// What peers may reach, and what of it lies on files of a daemon's.
-    keys: memory_keys::Keys,
-    bells: doorbells::Bells,
-    progress: Arc<progress_state::Progress>,
+    pages: Arc<GrantedPages>,
+    pub(crate) groups: MulticastGroups,
+    pub(crate) bells: Arc<doorbells::Bells>,
+    pub(crate) progress: Arc<progress_state::Progress>,
     /// Calls to the daemon that nobody of the application waits for.
     calls: Arc<deferred_tasks::Calls>,
-    /// What is taken back from peers.
-    taking: Arc<page_revocation::Taking>,
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
@@ -70,7 +71,7 @@ pub struct Client {
     /// What of peers is mapped here.
     mapped: peer_mappings::Mapped,
     /// Its parts of XRC domains, where others find it.
-    places: Mutex<Vec<Arc<xrc_directory::Place>>>,
+    places: xrc_directory::Places,
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
@@ -79,15 +80,11 @@ pub struct Client {
     exporter: Arc<device_import::Exporter>,
     /// What is mapped of those whose we import.
     imported: Arc<device_import::Budget>,
-    /// Whoever attaches or detaches a queue pair has its turn.
-    pub(crate) attaching: Mutex<()>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    tracing: trace_ring::Tracing,
+    pub(crate) tracing: trace_ring::Tracing,
     /// Which process made it; see [`fork::generation`].
     generation: u64,
-    /// The environment says that no pages of this process are to be granted.
-    keeps_pages: bool,
 }
 
 static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
@@ -96,7 +93,7 @@ static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 extern "C" fn before_fork() {
     memory_keys::hold_pages();
     if let Some(client) = Client::existing() {
-        client.withdraw_before_fork();
+        client.pages.withdraw_before_fork();
     }
 }
 
@@ -142,30 +139,36 @@ impl Client {
         let service = Arc::<device_import::Service>::default();
         let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
+        let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
+        let pages = GrantedPages::new(
+            shared.clone(),
+            session.clone(),
+            Arc::clone(&qps),
+            bells.clone(),
+            progress.clone(),
+        );
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
+            groups: MulticastGroups::new(qps.clone(), pages.clone()),
+            exporter: device_import::Exporter::new(service.clone(), pages.me.clone()),
+            pages,
             shared,
             session,
             nic: RwLock::new(nic),
             statistics: area,
-            qps: Default::default(),
-            keys: memory_keys::Keys::default(),
+            qps,
             bells,
             watches: watched_fds::Watches::new(progress.ears.clone()),
             audience: Default::default(),
             progress,
             calls: Arc::default(),
-            taking: Arc::default(),
             mapped: peer_mappings::Mapped::default(),
-            places: Mutex::default(),
+            places: Default::default(),
             openers: Default::default(),
-            exporter: device_import::Exporter::new(service.clone(), me.clone()),
             service,
             imported: Arc::default(),
-            attaching: Mutex::default(),
             me: me.clone(),
             tracing: Default::default(),
             generation: fork::generation(),
-            keeps_pages: environment::keeps_pages(),
         }))
     }
 
@@ -195,12 +198,7 @@ impl Client {
         }
     }
 
-    /// Asks the daemon; reconnects if it was restarted.
-    fn call(&self, message: &Message) -> Result<Message, Errno> {
-        self.call_with_files(message).map(|answer| answer.said)
-    }
-
-    /// The same, with the files that belong to the answer.
+    /// Asks the daemon, and reconnects if it was restarted: the answer, with its files.
     fn call_with_files(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
@@ -211,33 +209,20 @@ impl Client {
                 self.session.call(message)
             }
             Err(Errno::ETIMEDOUT) => {
-                self.have_called(deferred_tasks::Call::Settle);
+                self.defer(deferred_tasks::Call::Settle);
                 Err(Errno::ETIMEDOUT)
             }
             answer => answer,
         }
     }
+}
 
-    /// Has this done by the thread for it.
-    fn have_called(&self, call: deferred_tasks::Call) {
+impl DaemonCalls for Client {
+    fn call(&self, message: &Message) -> Result<Message, Errno> {
+        self.call_with_files(message).map(|answer| answer.said)
+    }
+
+    fn defer(&self, call: deferred_tasks::Call) {
         self.calls.ask(&self.me, call);
-    }
-
-    /// Whether there is a daemon, as far as we know.
-    #[cfg(any(test, feature = "fuzz"))]
-    pub(crate) fn is_connected(&self) -> bool {
-        self.session.events().is_some()
-    }
-
-    /// Whether there is somewhere to write traces.
-    #[cfg(test)]
-    pub(crate) fn is_tracing(&self) -> bool {
-        self.tracing.tracer().is_some()
-    }
-
-    /// Whether each peer process may wake us.
-    #[cfg(test)]
-    pub(crate) fn heard_bells(&self) -> Vec<bool> {
-        self.bells.heard()
     }
 }

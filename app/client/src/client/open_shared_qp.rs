@@ -8,6 +8,7 @@
 //! are heard only from the socket of their part. The maker looks for the statement once more when
 //! it is connected: who made it is alive, and so it is his door.
 
+use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::{Line, Watched};
@@ -113,7 +114,7 @@ impl Membership {
             return Err(Errno::EIO);
         }
         let place = &self.place;
-        self.client.hand_over_at(place)?;
+        serve_domain(&self.client.me, place)?;
         let (listener, door) = autobind_socket::listen().map_err(|error| errno_of(&error))?;
         let ask = OpenQp { qpn: number, door, part: place.part.number, reserved: 0 };
         place.attend(door);

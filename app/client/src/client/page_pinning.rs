@@ -5,7 +5,7 @@
 //! takes a copy of; it says where they are. They are the process's own memory all the time: so when
 //! they are taken back, the engine has left them before anybody is told so.
 
-use super::Client;
+use super::granted_pages::GrantedPages;
 use super::pending_grants::{Refused, has_room, may_lend};
 use crate::memory_keys::{Key, Others};
 use omniverb_device::Qp;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long until it is looked at again.
 const LOOK: Duration = Duration::from_micros(20);
 
-impl Client {
+impl GrantedPages {
     /// The answer to a question for pages that are to stay where they are.
     pub(super) fn pin(&self, ask: &Pin) -> Message {
         let Pin { token, start, length, .. } = *ask;
@@ -35,16 +35,14 @@ impl Client {
 
     /// The number of the ring that keeps them, and the EPOCH of the link that they are reached by.
     fn keep_pages(&self, ask: &Pin) -> Result<(u32, u32), Errno> {
-        if self.keeps_pages {
-            return Err(Errno::EPERM);
-        }
+        self.may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
         // While others are on their way back, in another thread, none are lent.
         let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
         let era = self.bells.era();
-        let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
+        let qp = self.qps.get(ask.qpn).ok_or(Errno::EACCES)?;
         let kept = self.keys.with(ask.rkey, |key, others| {
             let ring = self.keep(&qp, key, (start, length), (era, others))?;
             // Before whoever takes the pages back moves it: the keys are locked.

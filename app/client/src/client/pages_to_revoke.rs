@@ -1,7 +1,6 @@
 //! Lists what is to be taken back from peers, and the calls that wait for it.
 
-use super::Client;
-use super::pending_grants::Manner;
+use super::granted_pages::{GrantedPages, Manner};
 use crate::page_revocation::{PageOwner, Question};
 use crate::region_extent::Extent;
 use omniverb_session::Message;
@@ -9,7 +8,7 @@ use omniverb_session::body::{TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeSet;
 
-impl Client {
+impl GrantedPages {
     /// The daemon says what is to be taken back.
     pub(super) fn hear_take_back(&self, ask: &TakeBack) {
         match ask.what {
@@ -63,7 +62,7 @@ impl Client {
     }
 }
 
-impl PageOwner for Client {
+impl PageOwner for GrantedPages {
     fn take_back(&self, which: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
         let is_one = |rkey, extent: &Extent| which.contains(&(rkey, extent.start()));
         // An attempt has all peers let go of all that they have: none is made for what cannot be

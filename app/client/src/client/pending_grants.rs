@@ -4,7 +4,7 @@
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
 //! them (`omniverb_link::grant_pacing`).
 
-use super::Client;
+use super::granted_pages::{GrantedPages, Manner};
 use crate::memory_keys::{Key, Keys, Others};
 use crate::message_descriptors::Delivered;
 use crate::region_extent::Extent;
@@ -38,17 +38,6 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Why pages were not moved of which some may be where they were to go: what has no other name.
 const STUCK: Errno = Errno::EIO;
 
-/// How extents are taken back from peers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
-    Kindly,
-    /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
-    BeforeFork,
-    /// Whoever is at the pages reaches a region that is gone: it does so again, and finds none.
-    AtOnce,
-}
-
 /// Why a question for pages is not answered with them.
 pub(super) enum Refused {
     /// An extent is in the way, with this first page: the daemon gave up waiting for it, has it
@@ -71,7 +60,7 @@ impl From<Errno> for Refused {
     }
 }
 
-impl Client {
+impl GrantedPages {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
         let (token, era) = (ask.said.token, self.bells.era());
@@ -91,16 +80,14 @@ impl Client {
     /// The EPOCH of the link that the pages will be reached by.
     fn move_pages(&self, delivered: Delivered<Adopt>) -> Result<u32, Errno> {
         let Delivered { said: ask, files: onto } = delivered;
-        if self.keeps_pages {
-            return Err(Errno::EPERM);
-        }
+        self.may_grant()?;
         let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
         let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
         start.checked_add(length).ok_or(Errno::EPROTO)?;
         // While others are on their way back, in another thread, none are moved.
         let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
         let era = self.bells.era();
-        let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
+        let qp = self.qps.get(ask.qpn).ok_or(Errno::EACCES)?;
         // Files are read for that: not while the keys are locked.
         let is_sealed = self.keys.with(ask.rkey, |key, _| key.is_sealed()).ok_or(Errno::EACCES)?;
         let room = is_sealed.then(memory_room::bytes);

@@ -8,6 +8,7 @@
 //! and what the daemon has no room for waits in `event_answers.rs`.
 
 use super::Client;
+use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use omniverb_device::background_progress::Turn;
 use omniverb_sys::clock;
@@ -75,10 +76,13 @@ fn run(client: &Weak<Client>) {
             }
         }
         client.watches.call();
-        active |= client.run_errands();
+        for task in progress.take_errands() {
+            client.defer(task);
+            active = true;
+        }
         if clock::now() >= hear_at {
             hear_at = clock::now() + HEAR_EVERY;
-            client.hear_bells();
+            client.bells.hear_all(&client.shared, &progress.sleep);
         }
         let mut turn = client.shared.progress();
         if !turn.is_polled && client.shared.bells.want_kicks() {
@@ -90,7 +94,7 @@ fn run(client: &Weak<Client>) {
         quiet = if active || turn.is_busy { 0 } else { quiet + 1 };
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
-            client.have_called(Call::Reconnect);
+            client.defer(Call::Reconnect);
         }
     }
 }
@@ -123,18 +127,9 @@ impl Client {
             }
             self.progress.listen_to(events);
             if self.progress.listening().is_some() {
-                self.take_older_back(self.bells.era());
+                self.pages.take_older_back(self.bells.era());
             }
         }
         self.progress.listening().is_some()
-    }
-
-    fn run_errands(&self) -> bool {
-        let errands = self.progress.take_errands();
-        let any = !errands.is_empty();
-        for errand in errands {
-            self.have_called(errand);
-        }
-        any
     }
 }

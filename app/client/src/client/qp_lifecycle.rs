@@ -1,9 +1,12 @@
 //! Queue pairs as the daemon knows them.
 
 use super::Client;
+use super::explain_qp::explain_qp;
+use super::multicast_groups::await_last_words;
+use crate::daemon_calls::DaemonCalls;
 use crate::datagram_destinations::Reply;
 use crate::deferred_tasks::{Call, Caller, Made};
-use crate::queue_pair_records::{Connection, Ticket};
+use crate::queue_pair_records::{Connection, QueuePairs, Ticket};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, access};
@@ -32,7 +35,7 @@ impl Client {
     /// errno: `ENOMEM` over a quota.
     pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, Errno> {
         let (slot, statistics) = self.statistics.take().ok_or(Errno::ENOMEM)?;
-        let made = self.number_qp(&spec, slot).and_then(|(number, ticket)| {
+        let made = number_qp(self, &spec, slot).and_then(|(number, ticket)| {
             let qp = Qp::new(&self.shared, spec, number, statistics);
             if qp.is_none() {
                 let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
@@ -48,16 +51,6 @@ impl Client {
                 self.statistics.give(slot);
                 Err(errno)
             }
-        }
-    }
-
-    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(Qpn, Ticket), Errno> {
-        let ask = CreateQp::new(spec.service, spec.pd, statistics_slot);
-        match self.call(&ask.into())? {
-            Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
-                Ok((qpn, Ticket { issued, proof: ticket }))
-            }
-            _ => Err(Errno::EPROTO),
         }
     }
 
@@ -89,16 +82,16 @@ impl Client {
         let lost = before.access_flags & !attributes.access_flags;
         let mut revoked = Ok(());
         if mask.contains(QpMask::ACCESS_FLAGS) && takes_back(qp.service, from, lost) {
-            revoked = self.revoke_all();
+            revoked = self.pages.revoke_all();
         }
         match to {
             State::Rtr => {
                 self.start_progress()?;
                 if qp.service == Service::Ud {
-                    self.attach_all(qp);
+                    self.groups.attach_all(&**self, qp);
                 }
                 if let Some(connection) = connection.filter(|_| qp.service != Service::Ud) {
-                    self.connect_qp(qp, connection)?;
+                    self.qps.connect_by(&**self, qp, connection)?;
                 }
             }
             State::Reset => {
@@ -107,18 +100,12 @@ impl Client {
                 if connected || qp.service == Service::Ud {
                     let answer =
                         self.call(&DisconnectQp { qpn: qp.number, peer_qpn: Qpn(0) }.into());
-                    self.link_ended(answer);
+                    self.pages.link_ended(answer);
                 }
             }
             _ => {}
         }
         revoked
-    }
-
-    pub(super) fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
-        self.qps.connect(qp.number, connection);
-        self.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
-        Ok(())
     }
 
     /// Waits until what was posted to a queue pair has left, for [`LEAVE_MAX`] at most: its
@@ -137,39 +124,68 @@ impl Client {
         }
     }
 
-    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> Reply {
-        let Some(qp) = self.qp(qpn) else { return Reply::Over };
-        let Destination { dgid, sgid, qpn: dest_qpn } = destination;
-        let connection = Connection { dgid, sgid, dest_qpn };
-        match self.call(&connect_message(qpn, &connection, Purpose::Connect)) {
-            Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
-            Ok(_) => {}
-            Err(errno) => {
-                not_sent(qpn, &destination, errno);
-                qp.unreachable(destination);
-            }
-        }
-        Reply::Over
-    }
-
-    /// A queue pair that peers were granted something by is in ERR.
-    fn qp_failed(&self, qpn: Qpn) {
-        self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
-    }
-
     /// Destroys a queue pair: nothing of it is left, here or in the daemon. In a forked child it is
     /// the parent's, and stays.
     pub fn destroy_qp(&self, qp: &Arc<Qp>) {
         if !self.is_ours() {
             return;
         }
-        self.await_last_words(qp);
+        await_last_words(qp);
         qp.destroy();
         let slot = self.qps.remove(qp.number);
-        self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
+        self.pages.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
         if let Some(slot) = slot {
             self.statistics.give(slot);
         }
+    }
+}
+
+/// Has the daemon give a queue pair its number.
+fn number_qp(
+    daemon: &impl DaemonCalls,
+    spec: &QpSpec,
+    statistics_slot: u32,
+) -> Result<(Qpn, Ticket), Errno> {
+    let ask = CreateQp::new(spec.service, spec.pd, statistics_slot);
+    match daemon.call(&ask.into())? {
+        Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
+            Ok((qpn, Ticket { issued, proof: ticket }))
+        }
+        _ => Err(Errno::EPROTO),
+    }
+}
+
+fn request_datagram_link(
+    daemon: &impl DaemonCalls,
+    qps: &QueuePairs,
+    qpn: Qpn,
+    destination: Destination,
+) -> Reply {
+    let Some(qp) = qps.get(qpn) else { return Reply::Over };
+    let Destination { dgid, sgid, qpn: dest_qpn } = destination;
+    let connection = Connection { dgid, sgid, dest_qpn };
+    match daemon.call(&connect_message(qpn, &connection, Purpose::Connect)) {
+        Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
+        Ok(_) => {}
+        Err(errno) => {
+            not_sent(qpn, &destination, errno);
+            qp.unreachable(destination);
+        }
+    }
+    Reply::Over
+}
+
+impl QueuePairs {
+    /// Has a queue pair connected by the daemon.
+    pub(super) fn connect_by(
+        &self,
+        daemon: &impl DaemonCalls,
+        qp: &Qp,
+        connection: Connection,
+    ) -> Result<(), Errno> {
+        self.connect(qp.number, connection);
+        daemon.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
+        Ok(())
     }
 }
 
@@ -180,16 +196,18 @@ impl Caller for Client {
                 self.request_grant(qpn, peer_qpn, rkey, range);
             }
             Call::DatagramLink { qpn, destination } => {
-                self.request_datagram_link(qpn, destination);
+                request_datagram_link(self, &self.qps, qpn, destination);
             }
-            Call::Failed { qpn } => self.qp_failed(qpn),
+            Call::Failed { qpn } => {
+                self.pages.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
+            }
             Call::HandOver { qpn, part } => self.hand_over(qpn, part),
             Call::Tell { qpn, event } => self.tell_openers(qpn, event),
             Call::Opened { opener } => self.serve_opener(opener),
             Call::Discard { qpn } => self.discard(qpn),
-            Call::Attach { qpn } => return self.attach_again(qpn),
-            Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),
-            Call::Explain { qpn } => self.explain(qpn),
+            Call::Attach { qpn } => return self.groups.attach_again(self, qpn),
+            Call::Leave { qpn, peer_qpn } => return self.groups.leave(self, qpn, peer_qpn),
+            Call::Explain { qpn } => explain_qp(self, qpn),
             Call::Reconnect => drop(self.reconnect()),
             Call::Settle if self.session.settle().is_err() => return Made::Again,
             Call::Settle => {}
@@ -198,7 +216,7 @@ impl Caller for Client {
     }
 
     fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply {
-        self.request_datagram_link(qpn, destination)
+        request_datagram_link(self, &self.qps, qpn, destination)
     }
 }
 

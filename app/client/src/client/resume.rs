@@ -2,7 +2,8 @@
 
 use super::Client;
 use super::qp_lifecycle::{Purpose, connect_message};
-use crate::queue_pair_records::Connection;
+use crate::memory_keys::Keys;
+use crate::queue_pair_records::{Connection, QueuePairs};
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};
@@ -14,7 +15,7 @@ impl Client {
         if self.session.events().is_some() && self.session.is_open() {
             return Ok(()); // somebody else did
         }
-        let announcements = self.announcements();
+        let announcements = announcements(&self.pages.keys, &self.qps);
         let nic = self.session.reopen(|daemon, call| {
             // What it makes is its own, and what others made is nobody's any more.
             self.shared.set_daemon(daemon);
@@ -37,53 +38,54 @@ impl Client {
         self.progress.attend();
         Ok(())
     }
+}
 
-    fn announcements(&self) -> Vec<Message> {
-        let mut list = Vec::new();
-        for region in self.keys.regions() {
-            list.push(
-                RegMr {
-                    pd: region.pd,
-                    access: region.access,
-                    addr: region.iova,
-                    length: region.memory.len() as u64,
-                    rkey: region.rkey,
-                    reserved: 0,
-                }
-                .into(),
-            );
-        }
-        for record in self.qps.records() {
-            let qp = &record.qp;
-            list.push(
-                CreateQp {
-                    qpn: qp.number,
-                    issued: record.ticket.issued,
-                    ticket: record.ticket.proof,
-                    ..CreateQp::new(qp.service, qp.pd, record.statistics_slot)
-                }
-                .into(),
-            );
-            let linked = qp.peers();
-            // A link to the engine died with the daemon; so did, or does now, the connection.
-            if qp.service != Service::Ud && linked.iter().any(|peer| peer.is_beyond_engine()) {
-                continue;
+/// What the next daemon is to know.
+fn announcements(keys: &Keys, qps: &QueuePairs) -> Vec<Message> {
+    let mut list = Vec::new();
+    for region in keys.regions() {
+        list.push(
+            RegMr {
+                pd: region.pd,
+                access: region.access,
+                addr: region.iova,
+                length: region.memory.len() as u64,
+                rkey: region.rkey,
+                reserved: 0,
             }
-            if let Some(connection) = &record.connection {
-                // Linked already: only to be recorded. Not yet: the old daemon forgot the wish.
-                let purpose = match linked.is_empty() {
-                    true => Purpose::Connect,
-                    false => Purpose::Record,
-                };
-                list.push(connect_message(qp.number, connection, purpose));
-            } else {
-                for peer in linked.iter().filter(|peer| !peer.is_beyond_engine()) {
-                    let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
-                    let connection = Connection { dgid, sgid, dest_qpn };
-                    list.push(connect_message(qp.number, &connection, Purpose::Record));
-                }
-            }
-        }
-        list
+            .into(),
+        );
     }
+    for record in qps.records() {
+        let qp = &record.qp;
+        list.push(
+            CreateQp {
+                qpn: qp.number,
+                issued: record.ticket.issued,
+                ticket: record.ticket.proof,
+                ..CreateQp::new(qp.service, qp.pd, record.statistics_slot)
+            }
+            .into(),
+        );
+        let linked = qp.peers();
+        // A link to the engine died with the daemon; so did, or does now, the connection.
+        if qp.service != Service::Ud && linked.iter().any(|peer| peer.is_beyond_engine()) {
+            continue;
+        }
+        if let Some(connection) = &record.connection {
+            // Linked already: only to be recorded. Not yet: the old daemon forgot the wish.
+            let purpose = match linked.is_empty() {
+                true => Purpose::Connect,
+                false => Purpose::Record,
+            };
+            list.push(connect_message(qp.number, connection, purpose));
+        } else {
+            for peer in linked.iter().filter(|peer| !peer.is_beyond_engine()) {
+                let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
+                let connection = Connection { dgid, sgid, dest_qpn };
+                list.push(connect_message(qp.number, &connection, Purpose::Record));
+            }
+        }
+    }
+    list
 }

@@ -77,7 +77,9 @@ impl Openings {
         };
         let answer = answer(by, Errno::NONE);
         let statement = answer.statement(place.part.number);
-        if client.listen_to_opener(&opener).is_err() || place.state(statement).is_err() {
+        if client.openers.listen(&client.service, &opener).is_err()
+            || place.state(statement).is_err()
+        {
             return client.end_opener(opener);
         }
         let settled = opener.settled();

@@ -2,29 +2,21 @@
 //! calls, since what they ask may need the daemon.
 
 use super::Client;
+use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
-use crate::shared_qp::{Attendant, Opener};
+use crate::device_import::Service;
+use crate::shared_qp::{Attendant, Opener, Openers};
 use omniverb_device::AsyncEvent;
 use omniverb_terms::{Errno, Qpn};
 use std::sync::Arc;
 
 impl Attendant for Client {
     fn attend_to(&self, key: u64) {
-        self.have_called(Call::Opened { opener: key });
+        self.defer(Call::Opened { opener: key });
     }
 }
 
 impl Client {
-    /// Listens to an opener, until its end.
-    pub(super) fn listen_to_opener(&self, opener: &Arc<Opener>) -> Result<(), Errno> {
-        opener.listen(&self.service)?;
-        // It may have been over before.
-        if !self.openers.has(opener) {
-            opener.ignore(&self.service);
-        }
-        Ok(())
-    }
-
     /// An opener has asked something, or is gone.
     pub(super) fn serve_opener(&self, key: u64) {
         let Some(opener) = self.openers.get(key) else { return };
@@ -55,5 +47,17 @@ impl Client {
                 self.end_opener(opener);
             }
         }
+    }
+}
+
+impl Openers {
+    /// Listens to an opener, until its end.
+    pub(super) fn listen(&self, service: &Arc<Service>, opener: &Arc<Opener>) -> Result<(), Errno> {
+        opener.listen(service)?;
+        // It may have been over before.
+        if !self.has(opener) {
+            opener.ignore(service);
+        }
+        Ok(())
     }
 }

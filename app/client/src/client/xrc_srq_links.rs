@@ -13,6 +13,7 @@
 use super::Client;
 use super::hidden_qps::{receiver, sender};
 use super::shared_qp_admission::Openings;
+use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::queue_pair_records::Connection;
 use crate::service_thread::spawn_quietly;
@@ -21,7 +22,6 @@ use omniverb_device::qp_attributes::State;
 use omniverb_device::{Domain, Qp, QpAttributes, QpMask};
 use omniverb_session::body::{HandOver, HandedOver};
 use omniverb_sys::clock;
-use omniverb_sys::lock;
 use omniverb_terms::{Errno, Qpn};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if self.client.is_ours() {
-            lock(&self.client.places).retain(|place| !Arc::ptr_eq(place, &self.place));
+            self.client.places.remove(&self.place);
             self.place.end();
         } else {
             // A forked child: the files are its parent's, and the thread is not here.
@@ -124,42 +124,27 @@ impl Client {
             return Err(Errno::EIO);
         }
         let place = Place::new(part, domain)?;
-        lock(&self.places).push(place.clone());
+        self.places.add(place.clone());
         // Others may ask from now on, and are to hear that there is nothing. Without a thread they
         // ask in vain, until there is one.
-        let _ = self.hand_over_at(&place);
+        let _ = serve_domain(&self.me, &place);
         Ok(Membership { client: self.clone(), place })
     }
 
     /// There is an SRQ or a queue pair in a domain: others may ask for it.
     pub fn expect_hand_overs(self: &Arc<Self>, domain: &Arc<Domain>) {
-        if let Some(place) = self.place_of(domain) {
+        if let Some(place) = self.places.of(domain) {
             let _ = self.start_progress();
             // Without a thread others ask in vain.
-            let _ = self.hand_over_at(&place);
+            let _ = serve_domain(&self.me, &place);
         }
-    }
-
-    fn place_of(&self, domain: &Arc<Domain>) -> Option<Arc<Place>> {
-        lock(&self.places).iter().find(|place| Arc::ptr_eq(&place.domain, domain)).cloned()
-    }
-
-    pub(super) fn hand_over_at(&self, place: &Arc<Place>) -> Result<(), Errno> {
-        let client = self.me.clone();
-        place.serve(|place, attendance| {
-            spawn_quietly("omniverb-xrc", move || {
-                run(&client, &place);
-                drop(place);
-                drop(attendance);
-            })
-        })
     }
 
     /// A queue pair has requests for another part of its domain.
     pub(super) fn hand_over(&self, qpn: Qpn, part: u32) {
-        let Some(front) = self.qp(qpn) else { return };
-        let place = front.domain().and_then(|domain| self.place_of(&domain));
-        match place.filter(|place| self.hand_over_at(place).is_ok()) {
+        let Some(front) = self.qps.get(qpn) else { return };
+        let place = front.domain().and_then(|domain| self.places.of(&domain));
+        match place.filter(|place| serve_domain(&self.me, place).is_ok()) {
             Some(place) => place.wish(qpn, part),
             None => front.no_way(part),
         }
@@ -167,7 +152,7 @@ impl Client {
 
     /// A hidden queue pair is of no use any more.
     pub(super) fn discard(&self, qpn: Qpn) {
-        if let Some(qp) = self.qp(qpn).filter(|qp| qp.is_hidden()) {
+        if let Some(qp) = self.qps.get(qpn).filter(|qp| qp.is_hidden()) {
             // A message that had begun ends with an error.
             let _ = qp.modify(QpMask::STATE, State::Err, &QpAttributes::default(), None);
             // Its link is its front's, who is to let go of it before somebody else has the memory.
@@ -177,6 +162,18 @@ impl Client {
             self.destroy_qp(&qp);
         }
     }
+}
+
+/// Starts the thread of a domain, if it does not run.
+pub(super) fn serve_domain(client: &Weak<Client>, place: &Arc<Place>) -> Result<(), Errno> {
+    let client = client.clone();
+    place.serve(|place, attendance| {
+        spawn_quietly("omniverb-xrc", move || {
+            run(&client, &place);
+            drop(place);
+            drop(attendance);
+        })
+    })
 }
 
 fn run(client: &Weak<Client>, place: &Arc<Place>) {
@@ -218,7 +215,7 @@ fn run(client: &Weak<Client>, place: &Arc<Place>) {
 
 /// Nobody looks for it any more.
 fn give_up_wish(client: &Client, front: Qpn, part: u32) {
-    if let Some(front) = client.qp(front) {
+    if let Some(front) = client.qps.get(front) {
         front.no_way(part);
     }
 }
@@ -242,7 +239,7 @@ impl Desk {
         let now = clock::now();
         self.serving.retain_mut(|serving| {
             let stays = match &serving.by {
-                Some(by) => client.qp(by.number).is_some(),
+                Some(by) => client.qps.get(by.number).is_some(),
                 None => now.saturating_sub(serving.since) < ASKED_MAX,
             };
             if !stays {
@@ -254,7 +251,9 @@ impl Desk {
 
     /// Begins to look for the way to a part.
     fn ask(&mut self, client: &Client, place: &Place, front: Qpn, part: u32) {
-        let Some(front) = client.qp(front).filter(|front| front.wants_way(part)) else { return };
+        let Some(front) = client.qps.get(front).filter(|front| front.wants_way(part)) else {
+            return;
+        };
         let Some(connection) = client.qps.connection(front.number) else {
             return front.no_way(part);
         };
@@ -269,7 +268,7 @@ impl Desk {
             gid: connection.sgid,
         };
         if place.state(message.statement()).is_err() {
-            client.have_called(Call::Discard { qpn: by.number });
+            client.defer(Call::Discard { qpn: by.number });
             return front.no_way(part);
         }
         let (since, pause) = (clock::now(), PAUSE.0);
@@ -290,7 +289,7 @@ impl Desk {
         let (dgid, sgid) = (asking.message.gid, asking.message.gid);
         let connection = Connection { dgid, sgid, dest_qpn: answer.by };
         // If not, the answer will come again.
-        if client.connect_qp(&asking.by, connection).is_ok() {
+        if client.qps.connect_by(client, &asking.by, connection).is_ok() {
             asking.peer = Some(answer.by);
         }
     }
@@ -327,12 +326,12 @@ impl Desk {
         for asking in over {
             place.take_back(asking.message.statement());
             if !asking.front.is_relayed_by(asking.by.number) {
-                client.have_called(Call::Discard { qpn: asking.by.number });
+                client.defer(Call::Discard { qpn: asking.by.number });
             }
         }
         for mut asking in open {
             let late = now.saturating_sub(asking.since) >= ASKED_MAX;
-            if late || client.qp(asking.by.number).is_none() {
+            if late || client.qps.get(asking.by.number).is_none() {
                 asking.fail(client, place);
                 continue;
             }
@@ -353,7 +352,7 @@ impl Desk {
             let linked = serving.linked || !by.peers().is_empty();
             let late = !linked && now.saturating_sub(serving.since) >= ASKED_MAX;
             if late {
-                client.have_called(Call::Discard { qpn: by.number });
+                client.defer(Call::Discard { qpn: by.number });
             }
             serving.linked = linked;
             let stood = |at: u64| now.saturating_sub(at) >= STANDS;
@@ -367,11 +366,11 @@ impl Desk {
     fn give_up(self, client: &Client) {
         for asking in self.asking {
             asking.front.no_way(asking.message.to);
-            client.have_called(Call::Discard { qpn: asking.by.number });
+            client.defer(Call::Discard { qpn: asking.by.number });
         }
         for serving in self.serving {
             if let Some(by) = serving.by {
-                client.have_called(Call::Discard { qpn: by.number });
+                client.defer(Call::Discard { qpn: by.number });
             }
         }
     }
@@ -386,6 +385,6 @@ impl Asking {
     fn fail(self, client: &Client, place: &Place) {
         place.take_back(self.message.statement());
         self.front.no_way(self.message.to);
-        client.have_called(Call::Discard { qpn: self.by.number });
+        client.defer(Call::Discard { qpn: self.by.number });
     }
 }

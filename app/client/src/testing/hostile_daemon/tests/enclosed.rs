@@ -125,7 +125,7 @@ fn traces_go_to_one_file() {
     let begin = TraceBegin { memory: Extent { offset: 0, length: bytes } };
     for count in COUNTS {
         delivers(&process, begin, some(count, bytes));
-        assert_eq!(process.client.is_tracing(), count == 1, "{count} files");
+        assert_eq!(process.client.tracing.tracer().is_some(), count == 1, "{count} files");
     }
 }
 
