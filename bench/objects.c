@@ -4,9 +4,9 @@
  * Makes COUNT objects of a kind, or as many as there may be, then destroys them in the order in
  * which they were made. The kinds that end in "-beside" are made and destroyed one at a time,
  * beside COUNT others:
- *   mr-beside, mw-beside   regions and windows, beside queue pairs
- *   mr-rereg-beside        ibv_rereg_mr, beside queue pairs with receives for another region
- *   mr-mapped-beside       ibv_dereg_mr of a region that a peer has mapped, beside queue pairs
+ *   mr-beside, mw-beside   regions and windows, beside queue pairs with receives for another region
+ *   mr-rereg-beside        ibv_rereg_mr, beside those
+ *   mr-mapped-beside       ibv_dereg_mr of a region that a peer has mapped, beside those
  *   qp-reset-beside        RESET of a queue pair with a bound window, beside those of another one
  * Out: a line for each kind and count: the kind, the count that was asked for, the objects that
  * there were, nanoseconds for each to make and to destroy.
@@ -333,10 +333,10 @@ static const struct kind {
 	{.name = "xrcd", .make = make_xrcd, .end = end_xrcd},
 	{.name = "channel", .make = make_channel, .end = end_channel},
 	{.name = "cm-id", .make = make_id, .end = end_id},
-	{"mr-beside", make_local_mr, end_mr, make_qp, end_qp, TURNS, 0},
-	{"mw-beside", make_mw, end_mw, make_qp, end_qp, TURNS, 0},
+	{"mr-beside", make_local_mr, end_mr, make_receiving_qp, end_qp, TURNS, 0},
+	{"mw-beside", make_mw, end_mw, make_receiving_qp, end_qp, TURNS, 0},
 	{"mr-rereg-beside", make_other_mr, keep, make_receiving_qp, end_qp, TURNS, 0},
-	{"mr-mapped-beside", make_mapped_mr, end_mr, make_qp, end_qp, TURNS / 20, 1},
+	{"mr-mapped-beside", make_mapped_mr, end_mr, make_receiving_qp, end_qp, TURNS / 20, 1},
 	{"qp-reset-beside", make_bound_qp, reset_qp, make_bound_mw, end_mw, TURNS / 20, 1},
 };
 
@@ -392,14 +392,41 @@ static void measure(const struct kind *kind, long count, void **all)
 	told(kind, count, made, between - begin, now() - between);
 }
 
-static void measure_beside(const struct kind *kind, long count, void **all)
+/* What the next kind may be made beside, too. */
+static struct others {
+	void *(*make)(void);
+	int (*end)(void *);
+	void **all;
+	long made;
+} others;
+
+static void end_others(void)
 {
-	const struct kind others = {.make = kind->make_other, .end = kind->end_other};
-	long made = make_all(&others, all, count);
+	for (long i = 0; i < others.made; i++)
+		check(others.end(others.all[i]), "what others are beside");
+	free(others.all);
+	others = (struct others){0};
+}
+
+static void make_others(const struct kind *kind, long count)
+{
+	end_others();
+	others = (struct others){
+		.make = kind->make_other, .end = kind->end_other, .all = calloc(count, sizeof(void *)),
+	};
+	while (others.all && others.made < count &&
+	       (others.all[others.made] = kind->make_other()))
+		others.made++;
+	if (others.made == 0)
+		fail(kind->name);
+}
+
+static void measure_beside(const struct kind *kind, long count)
+{
 	double make = 0, end = 0;
 
-	if (made == 0)
-		fail(kind->name);
+	if (others.make != kind->make_other)
+		make_others(kind, count);
 	CALLGRIND_ZERO_STATS;
 	for (int turn = 0; turn < kind->turns; turn++) {
 		if (kind->is_prepared) {
@@ -420,8 +447,8 @@ static void measure_beside(const struct kind *kind, long count, void **all)
 	}
 	counted(kind, count, "end");
 	/* For each of the turns. */
-	told(kind, count, made, make / kind->turns * made, end / kind->turns * made);
-	end_all(&others, all, made);
+	told(kind, count, others.made, make / kind->turns * others.made,
+	     end / kind->turns * others.made);
 }
 
 static int is_wanted(const char *name, int count, char **words)
@@ -442,25 +469,29 @@ int main(int count, char **words)
 	events = rdma_create_event_channel();
 	if (!cq || !events || ibv_query_gid(context, 1, 0, &gid))
 		fail("no RDMA device, or no resources on it");
-	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		char *at = count > 1 ? words[1] : "1000";
+	char *at = count > 1 ? words[1] : "1000";
+	do {
+		long number = strtol(at, &at, 10);
+		void **all = calloc(number, sizeof *all);
 
-		/* One for all that is allocated at first. */
-		void *first = kinds[i].make();
-		if (!first)
-			fail(kinds[i].name);
-		check(kinds[i].end(first), kinds[i].name);
-		while (is_wanted(kinds[i].name, count, words)) {
-			long number = strtol(at, &at, 10);
-			void **all = calloc(number, sizeof *all);
+		if (number <= 0 || !all)
+			fail("COUNT");
+		for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+			if (!is_wanted(kinds[i].name, count, words))
+				continue;
+			/* One for all that is allocated at first. */
+			void *first = kinds[i].make();
 
-			if (number <= 0 || !all)
-				fail("COUNT");
-			(kinds[i].turns ? measure_beside : measure)(&kinds[i], number, all);
-			free(all);
-			if (*at++ != ',')
-				break;
+			if (!first)
+				fail(kinds[i].name);
+			check(kinds[i].end(first), kinds[i].name);
+			if (kinds[i].turns)
+				measure_beside(&kinds[i], number);
+			else
+				measure(&kinds[i], number, all);
 		}
-	}
+		end_others();
+		free(all);
+	} while (*at++ == ',');
 	return 0;
 }

@@ -77,7 +77,7 @@ impl GrantedPages {
     /// which has them let go of their mappings.
     ///
     /// # Errors
-    /// errno: the pages could not be moved back, and a peer that keeps a mapping reaches them still.
+    /// errno: the pages could not be moved back: a peer that keeps a mapping reaches them still.
     pub(super) fn revoke(&self, rkey: Rkey, tell_daemon: impl FnOnce()) -> Result<(), Errno> {
         self.keys.mediate_one(rkey);
         if self.keys.has_extents(rkey) {
