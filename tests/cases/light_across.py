@@ -91,7 +91,8 @@ class Far:
         file.unlink(missing_ok=True)
         self.asks(port, 1)
         running = self.start(name, self.away, "keeps", self.address, port, file)
-        self.says(name, "going")
+        # It tries until one is light (`_PATIENCE`).
+        self.says(name, "going", 90)
         # Channels are shown for a moment longer than there are processes.
         check("going light" in self.written(name), "it is not light")
         return running, file

@@ -221,7 +221,7 @@ def _server_killed(hosts):
     with hosts.both().far(7245) as far:
         running, _ = far.keeps(7245)
         os.kill([far.server.pid, *process.descendants(far.server.pid)][-1], signal.SIGKILL)
-        check(running.wait(10) in (0, 1), far.written("keeps"))
+        check(running.wait(30) in (0, 1), far.written("keeps"))
         said = far.written("keeps")
         check("ended by" in said or "it ends early" in said, said)
 
@@ -239,7 +239,7 @@ def _gateway_killed(hosts):
     """Without a gateway, on either side, connections are TCP's; with it, light again."""
     with hosts.both().far(7250) as far:
         for end in (hosts.client, hosts.server):
-            _lost(hosts, far, 7250, lambda end=end: hosts.no_gateway(end), 10)
+            _lost(hosts, far, 7250, lambda end=end: hosts.no_gateway(end), 30)
             count, light = far.asks(7250, 1)
             check(count > 0 and light == 0, f"{light} of {count}")
             hosts.both()
@@ -288,7 +288,7 @@ def _reloaded(hosts):
               far.written("refused"))
         check(kept.poll() is None, far.written("keeps"))
         end.touch()
-        check(kept.wait(10) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
+        check(kept.wait(30) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
 
 
 def _unplugged(hosts):
@@ -366,7 +366,7 @@ def _hostile(hosts):
         check(given and int(given[1]) > _ATTACKS // 3, text)
         check(running.poll() is None, far.written("keeps"))
         file.touch()
-        check(running.wait(10) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
+        check(running.wait(30) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
         process.until(lambda: far.asks(7290, 1)[1] > 0, 30, "light connections")
 
 

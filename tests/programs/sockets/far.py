@@ -21,8 +21,8 @@ import threading
 import time
 
 _WORD = bytes(range(256)) * 5
-# Connections that are tried until one is light.
-_TURNS = 50
+# Seconds in which connections are tried until one is light, on a machine that is busy otherwise.
+_PATIENCE = 60
 # So long nobody is believed who has seen where the network leads.
 _LATE = 11
 
@@ -103,12 +103,11 @@ def _is_light(end):
 
 
 def _keeps(address, port, file):
-    for _ in range(_TURNS):
-        end = socket.create_connection((address, port), 10)
-        # It is the kernel's if the broker, or a gateway, took too long.
-        if _is_light(end):
-            break
+    until = time.monotonic() + _PATIENCE
+    # It is the kernel's if the broker, or a gateway, took too long.
+    while not _is_light(end := socket.create_connection((address, port), 10)):
         end.close()
+        assert time.monotonic() < until, "no connection is light"
         time.sleep(0.1)
     end.settimeout(None)
     said = False
