@@ -275,7 +275,7 @@ pub fn buffers_registered_meanwhile() -> Outcome {
     let ring = Ring::new()?;
     drop(ring);
     let (mut stayed, mut registered) = (0, 0);
-    for _ in 0..cycles(4).min(40) {
+    for _ in 0..cycles(4).min(10) {
         let memory = Memory::anonymous(BYTES);
         memory.fill(1);
         let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
