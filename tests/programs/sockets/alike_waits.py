@@ -1,5 +1,6 @@
 """Ways of `alike.py`: what waits, and what listens."""
 
+import ctypes
 import fcntl
 import os
 import pathlib
@@ -53,6 +54,14 @@ def _fcntl_dup(number):
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100)
 
 
+def _time_left(number, seconds):
+    """How many descriptors `select` tells of, and whether it says what is left of its time."""
+    bits, left = (ctypes.c_uint64 * 16)(), (ctypes.c_long * 2)(seconds, 0)
+    bits[number // 64] |= 1 << number % 64
+    told = ctypes.CDLL(None).select(number + 1, bits, None, None, left)
+    return told, 0 < left[0] * 1_000_000 + left[1] < seconds * 1_000_000
+
+
 def _nested_server(role):
     """A set in a set, and a set that `poll` and `select` wait for."""
     role.pair()
@@ -79,6 +88,7 @@ def _nested_server(role):
     role.meet()
     role.say("by poll", [event for _, event in poll.poll(10_000)], role.end.recv(9))
     role.meet()
+    role.say("time left", _time_left(number, 10))
     role.say("by select", select.select([sets[1]], [], [], 10)[0] == [sets[1]], role.end.recv(9))
     middle.modify(sets[0], select.EPOLLIN | select.EPOLLONESHOT)
     role.meet()

@@ -5,30 +5,27 @@
 //! known of the connection is in a page that a child of `fork` finds wiped, so that it makes its
 //! own.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
-use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_connection::descriptors::Why;
-use omniverb_formats::broker_message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
-use omniverb_formats::{Direction, fallback_ledger as files, link_layout};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use omniverb_formats::broker_message::{BYTES, PAGE, Reply, Request, SUFFIX};
+use omniverb_formats::fallback_ledger as ledger_file;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, ProtFlags, madvise};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, netlink, recv, recvmsg, sendmsg, socket_with,
 };
 
-use super::links::{Flag, Link, Memory};
+use super::links::{Flag, Link};
+use super::sealed_memory::map;
 use super::{connection_watch, ended_links, kernel_socket, links};
 use crate::clock;
-use crate::table::DESCRIPTORS;
-use crate::{fallback_ledger, fork_refcount, library_fds, probe_sockets};
+use crate::{fallback_ledger, library_fds, probe_sockets};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -159,7 +156,8 @@ fn tell_of_the_ended() {
     ended_links::each(|name| tell(Request::Ended { link: name }, &[]));
 }
 
-fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+/// Says something to the broker. For the thread that has [`Exclusive`].
+pub(super) fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     let Some(socket) = socket() else { return false };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -228,7 +226,7 @@ fn lost() {
     // Another one knows nothing of its links. Nobody would say that those to other namespaces are
     // over.
     ended_links::each(|_| true);
-    part(|link| link.has(Flag::CrossNamespace));
+    revoke(|link| link.has(Flag::CrossNamespace));
     library_fds::close(fd);
 }
 
@@ -246,13 +244,6 @@ pub(crate) fn connection() -> u64 {
 /// The socket, for who waits for mail.
 pub(crate) fn mailbox() -> Option<BorrowedFd<'static>> {
     socket()
-}
-
-/// Takes the mail, if there is some: `with` has what this does not know, with its files.
-pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
-    if has_mail() {
-        _ = take(with);
-    }
 }
 
 /// Whether there is mail, as far as can be told without asking.
@@ -276,7 +267,7 @@ pub(super) fn is_any() -> bool {
 }
 
 /// Links that are over are left when no thread is in here ([`super::broker_dispatch`]).
-fn part(is_over: impl Fn(Link) -> bool) {
+pub(super) fn revoke(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.identity.memory.get() != 0 && is_over(link) {
             link.set_flag(Flag::Revoked);
@@ -286,10 +277,10 @@ fn part(is_over: impl Fn(Link) -> bool) {
 }
 
 /// Takes all mail, also where the page does not say that there is some: what can be read may be the
-/// end. `with` has what this does not know, with its files. `false`: another thread is in here
+/// end. `with` has all that is not of the conversation itself. `false`: another thread is in here
 /// already.
 #[cold]
-pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
+pub(super) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
     let Some(_alone) = Exclusive::try_be() else { return false };
     take_alone(with);
     true
@@ -350,151 +341,21 @@ fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     Ok(reply.map(|reply| (reply, files)))
 }
 
-fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) {
-    match (reply, file) {
-        (
-            Reply::Channel { .. }
-            | Reply::Known { .. }
-            | Reply::Way { .. }
-            | Reply::Seen { .. }
-            | Reply::Nobody { .. }
-            | Reply::By { .. }
-            | Reply::Waits { .. }
-            | Reply::Unheard { .. }
-            | Reply::Listens { .. },
-            file,
-        ) => {
-            with(reply, [file, other]);
-        }
-        (Reply::Welcome, Some(file)) => {
-            if let Some(page) = map(&file, PAGE, ProtFlags::READ) {
+/// Does what a message says that is of the conversation itself. What else there is `with` has.
+fn came(reply: Reply, files: Files, with: &mut dyn FnMut(Reply, Files)) {
+    match (reply, &files) {
+        (Reply::Welcome, [Some(file), _]) => {
+            if let Some(page) = map(file, PAGE, ProtFlags::READ) {
                 STATE.page.store(page as u64, Ordering::Release);
                 STATE.failed.store(0, Ordering::Relaxed);
             }
         }
-        (Reply::Link { tag, link: name, side, reach }, Some(file)) => {
-            let link = Link::of_tag(tag);
-            if let Some(link) = link.filter(|_| reach == Reach::Across) {
-                link.set_flag(Flag::CrossNamespace);
-                connection_watch::are_across();
-            }
-            let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
-            if let Some(link) = link {
-                link.set_flag(Flag::BrokerClosed);
-                link.release();
-            }
-            if !is_taken {
-                refuse_link(&file, side);
-                tell(Request::Ended { link: name }, &[]);
-            }
-        }
-        // There was no room for its memory.
-        (Reply::Link { tag, link: name, .. }, None) => {
-            if let Some(link) = Link::of_tag(tag) {
-                link.set_flag(Flag::BrokerClosed);
-                link.release();
-            }
-            tell(Request::Ended { link: name }, &[]);
-        }
-        (Reply::Over { link: name }, None) => {
-            part(|link| link.identity.name.get() == name);
-            // Or it is a channel.
-            with(reply, [None, None]);
-        }
-        (Reply::Ledger, Some(file)) => {
+        (Reply::Ledger, [Some(file), _]) => {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            if let Some(place) = map(&file, files::BYTES, access) {
+            if let Some(place) = map(file, ledger_file::BYTES, access) {
                 fallback_ledger::begin(place as usize);
             }
         }
-        (Reply::Refused { tag, why }, _) => {
-            if let Some(link) = Link::of_tag(tag) {
-                let fd = link.member.fd.get() as c_int;
-                fallback_ledger::refused(fd, link.identity.cookie.get(), why);
-                link.set_flag(Flag::KernelForGood);
-                link.set_flag(Flag::Abandoned);
-                link.set_flag(Flag::NeverPolls);
-                link.set_flag(Flag::BrokerClosed);
-                link.release();
-            }
-        }
-        (Reply::Waiting { tag }, _) => {
-            if let Some(link) = Link::of_tag(tag) {
-                link.set_flag(Flag::BrokerClosed);
-                link.release();
-            }
-        }
-        _ => {}
+        _ => with(reply, files),
     }
-}
-
-/// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
-/// can go on with, since it was offered.
-fn may_have_memory(link: Link) -> bool {
-    let fd = link.member.fd.get() as c_int;
-    let entry = DESCRIPTORS.look(fd);
-    let is_alone = fork_refcount::is_unshared(fd, entry, Some(link.identity.cookie.get()));
-    is_alone && !link.has(Flag::Abandoned) && entry.why() == Why::Free && !entry.is_duplicated()
-}
-
-/// A link has come. `false` if it is of no use any more.
-fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
-    if link.identity.memory.get() != 0 || !may_have_memory(link) {
-        return false;
-    }
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let Some(base) = map_at(link.home(), file, link_layout::BYTES, access) else {
-        return false;
-    };
-    link.identity.name.set(name);
-    connection_watch::put(link, link.member.fd.get() as c_int);
-    link.attach_memory(base, side);
-    link.mark_maybe_ready();
-    // Who leaves says so and looks for the memory then; one of the two is seen.
-    fence(Ordering::SeqCst);
-    if !may_have_memory(link) {
-        link.set_flag(Flag::Abandoned);
-        link.set_flag(Flag::NeverPolls);
-        if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
-            outward.stop();
-            inward.stop_polling();
-            // The other end need not keep it either.
-            inward.stop();
-        }
-    }
-    true
-}
-
-/// A link is of no use here: the other end, if it comes to that, need not keep it either.
-fn refuse_link(file: &OwnedFd, side: u64) {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let Some(base) = map(file, link_layout::BYTES, access) else { return };
-    for from in [side as usize, 1 - (side as usize & 1)] {
-        Direction::new(Memory::new(base as usize), from).stop();
-    }
-    // SAFETY: the mapping that was just made, which nobody else knows of.
-    _ = unsafe { rustix::mm::munmap(base, link_layout::BYTES) };
-}
-
-/// Maps a memory file that can be neither cut short nor grown.
-pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
-    map_at(ptr::null_mut(), file, bytes, protection)
-}
-
-/// The same, in the place of what there is, if that is not null.
-fn map_at(
-    at: *mut c_void,
-    file: &OwnedFd,
-    bytes: usize,
-    protection: ProtFlags,
-) -> Option<*mut c_void> {
-    let seals = fcntl_get_seals(file).ok()?;
-    let is_fixed = seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
-    let is_long = fstat(file).is_ok_and(|status| status.st_size == bytes as i64);
-    let fixed = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
-    // SAFETY: new memory, wherever the kernel likes, or in the place of what the caller has; the
-    // file keeps its size.
-    (is_fixed && is_long)
-        .then(|| unsafe { mmap(at, bytes, protection, MapFlags::SHARED | fixed, file, 0).ok() })
-        .flatten()
 }

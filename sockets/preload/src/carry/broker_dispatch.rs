@@ -1,22 +1,23 @@
-//! Handles what the broker has said.
+//! Takes what the broker has said, and has it handled.
+//!
+//! There is one conversation with the broker ([`super::broker`]) and one loop that takes messages,
+//! which gives each to [`super::link_messages`], and what that does not know to the handler of
+//! light connections.
 
-use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::OnceLock;
 
-use super::{broker, connection_watch, ended_links, kernel_fallback};
+use omniverb_formats::broker_message::Reply;
 
-/// What takes messages that are not for links, too; null: nothing does.
-static HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+use super::broker::{self, Files};
+use super::{connection_watch, ended_links, kernel_fallback, link_messages};
 
-/// Has all messages taken by `take` from now on: some of them are for its connections. It says
-/// `false`, and has taken none, in a process that has no such connections: a child may be one.
+/// What takes messages with the state of light connections at hand ([`take_with`]). It says
+/// `false`, and has taken none, in a process that has none: a child may be one.
+static HANDLER: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Has all messages taken by this from now on. At the start of the program.
 pub(crate) fn set_handler(take: fn() -> bool) {
-    HANDLER.store(take as *mut (), Ordering::Release);
-}
-
-fn handler() -> Option<fn() -> bool> {
-    let handler = HANDLER.load(Ordering::Acquire);
-    // SAFETY: a function of `set_handler`, or null, which an `Option` of one is.
-    unsafe { core::mem::transmute::<*mut (), Option<fn() -> bool>>(handler) }
+    _ = HANDLER.set(take);
 }
 
 /// Looks whether there is anything. For calls that have no link in their hands yet: some may be
@@ -28,7 +29,7 @@ pub(super) fn poll() {
     }
 }
 
-/// The same behind a call that has slept: whoever was to be heard of may be gone.
+/// The same behind a call that has slept: what was to be heard of may be gone.
 pub(super) fn poll_after_sleep() {
     connection_watch::hears();
     poll();
@@ -36,10 +37,20 @@ pub(super) fn poll_after_sleep() {
 
 #[cold]
 fn take() {
-    if !handler().is_some_and(|take| take()) {
-        _ = broker::take(&mut |_, _| {});
+    if !HANDLER.get().is_some_and(|take| take()) {
+        _ = take_with(&mut |_, _| {});
     }
     if ended_links::take_revoked() {
         kernel_fallback::leave_revoked();
     }
+}
+
+/// Takes all mail; `with` has what is not of links, with its files. `false`: another thread is at
+/// it, or this one, interrupted.
+pub(crate) fn take_with(with: &mut dyn FnMut(Reply, Files)) -> bool {
+    broker::take(&mut |reply, files| {
+        if let Some((reply, files)) = link_messages::came(reply, files) {
+            with(reply, files);
+        }
+    })
 }

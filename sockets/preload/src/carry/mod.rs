@@ -7,7 +7,8 @@
 //!
 //! * **Links.** [`links`] keeps them ([`omniverb_formats::link_slot`]); [`ended_links`] and
 //!   [`forgotten_links`] remember those that are over. [`mod@offers`] offers sockets to the
-//!   [`broker`], [`admission`] decides how soon, [`broker_dispatch`] handles the answers.
+//!   [`broker`], [`admission`] decides how soon, [`broker_dispatch`] has the answers handled by
+//!   [`link_messages`], [`sealed_memory`] maps what comes with them.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;
@@ -30,7 +31,7 @@ mod adaptive_spin;
 mod admission;
 mod backpressure;
 pub(crate) mod broker;
-mod broker_dispatch;
+pub(crate) mod broker_dispatch;
 mod connection_watch;
 mod cpu_contention;
 mod detach;
@@ -45,6 +46,7 @@ mod kernel_check;
 mod kernel_fallback;
 mod kernel_socket;
 mod link_bitmap;
+mod link_messages;
 mod links;
 mod maybe_ready;
 mod member_polling;
@@ -58,6 +60,7 @@ mod receive_queue;
 mod ring_copy;
 mod ring_events;
 mod route_lookup;
+pub(crate) mod sealed_memory;
 mod send;
 mod send_source;
 pub(crate) mod spin_budget;

@@ -19,7 +19,9 @@ use super::observed_connections::OFTEN;
 use super::sleepers;
 use super::state::{State, has_mapped, with};
 pub(super) use crate::carry::broker::connection;
-use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
+use crate::carry::broker::{Files, has_mail, mailbox, say};
+use crate::carry::broker_dispatch::take_with;
+use crate::carry::sealed_memory::map;
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 256;
@@ -140,13 +142,15 @@ pub(super) fn begin_anew(state: &State) {
 
 /// Takes the mail.
 pub(super) fn look(state: &mut State) {
-    look_with(&mut |reply, files| came(state, reply, files));
+    if has_mail() {
+        _ = take_with(&mut |reply, files| came(state, reply, files));
+    }
 }
 
 /// The same where the socket says that there is something.
 /// `false`: somebody is at it.
 pub(super) fn take(state: &mut State) -> bool {
-    let is_taken = mail::take(&mut |reply, files| came(state, reply, files));
+    let is_taken = take_with(&mut |reply, files| came(state, reply, files));
     if let Some(mailbox) = mailbox() {
         sleepers::hears_broker(mailbox);
     }
@@ -156,7 +160,7 @@ pub(super) fn take(state: &mut State) -> bool {
 /// All that the page says there is. `false`: somebody is at it, or saying something to the broker
 /// just now; that may be this thread, interrupted.
 pub(super) fn take_all(state: &mut State) -> bool {
-    !mail::has_mail() || take(state)
+    !has_mail() || take(state)
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {

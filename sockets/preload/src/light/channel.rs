@@ -34,7 +34,7 @@ use super::doorbell;
 use super::lane_owners::Lanes;
 use super::lanes::Whose;
 use super::memory::{reclaim_abandoned, zeros};
-use crate::carry::broker::map;
+use crate::carry::sealed_memory::map;
 use crate::library_fds;
 use crate::shared_memory::Memory;
 
