@@ -61,11 +61,24 @@ fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn 
 }
 
 impl Tenancy {
+    /// Checks that no link joins two tenants.
+    fn check_tenants(&self) {
+        for (key, link) in self.links.all_direct() {
+            let [one, other] = link.vnics;
+            assert!(self.tenants.share_tenant(one, other), "{key:?} joins two tenants");
+        }
+        for link in self.links.all_engine() {
+            let other = link.within.unwrap_or(link.vnic);
+            assert!(self.tenants.share_tenant(link.vnic, other), "{:?} joins two", link.flow);
+        }
+    }
+
     /// Compares what the accounts say with what is in the tables.
     ///
     /// # Panics
     /// If they do not agree, or if no receipt is out and yet something is left.
     pub fn check_accounts(&self) {
+        self.check_tenants();
         let mut tally = Tally::default();
         for (key, vnic) in self.tenants.vnics.iter() {
             tally.row(vnic.receipt(), self.context.host(), &[Kind::Vnic]);

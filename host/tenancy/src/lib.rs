@@ -53,7 +53,7 @@ pub use omniverb_terms::{Underlay, VnicId};
 pub use pair_windows::window_table::{Neighbour, PairWindows};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
-pub use policy::policies::{Datapath, Policies, Policy, RateLimit};
+pub use policy::policies::{Datapath, Policies, Policy, RateLimit, TenantId};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
 pub use sessions::identity::{Client, Identity, PtraceDomain};

@@ -23,8 +23,7 @@ impl Tenancy {
     pub fn set_policy(&mut self, key: VnicId, policy: Policy) -> (usize, Vec<Action>) {
         let before = self.tenants.policy(key);
         self.tenants.policies.set(key, policy);
-        self.unlinker().adoption_changed(key, before);
-        self.relater().review_relations(key);
+        self.policy_changed(key, before);
         (self.tenants.direct_links(key), self.context.decided())
     }
 
@@ -34,9 +33,25 @@ impl Tenancy {
     pub fn forget_policy(&mut self, key: VnicId) -> Vec<Action> {
         let before = self.tenants.policy(key);
         self.tenants.policies.unset(key);
+        self.policy_changed(key, before);
+        self.context.decided()
+    }
+
+    /// Applies to what exists what holds for a vNIC now. With another tenant, all its links end.
+    fn policy_changed(&mut self, key: VnicId, before: Policy) {
+        if self.tenants.policy(key).tenant != before.tenant {
+            self.end_links_of(key);
+            self.unlinker().leave_groups(key);
+        }
         self.unlinker().adoption_changed(key, before);
         self.relater().review_relations(key);
-        self.context.decided()
+    }
+
+    fn end_links_of(&mut self, key: VnicId) {
+        self.unlinker().part_vnic(key);
+        self.relater().end_relations(key, RelationRefusal::Gone);
+        self.network.forget_answers(key);
+        self.queue_pairs.forget_targets(key);
     }
 
     /// What holds for a vNIC, whether or not it has processes.
@@ -69,10 +84,7 @@ impl Tenancy {
     /// again has the network asked first.
     #[must_use]
     pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
-        self.unlinker().part_vnic(key);
-        self.relater().end_relations(key, RelationRefusal::Gone);
-        self.network.forget_answers(key);
-        self.queue_pairs.forget_targets(key);
+        self.end_links_of(key);
         self.context.decided()
     }
 

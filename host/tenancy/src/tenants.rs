@@ -126,6 +126,26 @@ impl Tenants {
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
 
+    /// Whether two vNICs belong to one tenant. Between tenants nothing passes.
+    pub(crate) fn share_tenant(&self, one: VnicId, other: VnicId) -> bool {
+        one == other || self.policy(one).tenant == self.policy(other).tenant
+    }
+
+    /// Whether an address belongs to a vNIC of this host with another tenant, and to none with the
+    /// tenant of `at`. Packets from there are dropped.
+    pub(crate) fn is_foreign_address(&self, at: VnicId, address: IpAddr) -> bool {
+        if self.policies.is_one_tenant() {
+            return false;
+        }
+        let mut owners = self.vnics.iter().filter(|(_, vnic)| vnic.names.has_address(address));
+        let mut is_found = false;
+        let is_shared = owners.any(|(owner, _)| {
+            is_found = true;
+            self.share_tenant(at, *owner)
+        });
+        is_found && !is_shared
+    }
+
     /// The vNIC's name for people.
     pub(crate) fn vnic_name(&self, key: VnicId) -> &str {
         self.identity(key).map_or("?", |identity| &identity.name)

@@ -6,7 +6,7 @@ use omniverb_terms::{Gid, VnicId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// From an id of the same vNIC: it has not left the tables.
-    PageHome,
+    SameVnic,
     /// From the vNIC's network.
     Network,
 }

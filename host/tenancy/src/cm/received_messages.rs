@@ -23,6 +23,11 @@ impl ConnectionManager<'_> {
     /// A management datagram came to queue pair 1 of a vNIC by this way.
     pub(crate) fn received(&mut self, at: VnicId, underlay: &Underlay, datagram: &[u8], now: u64) {
         let names = self.network.names(at, underlay);
+        if let Some((_, sender)) = names
+            && self.tenants.is_foreign_address(at, self.network.address_of(sender))
+        {
+            return;
+        }
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
             // Who says it is one of ours would have been heard at home.
             if !sender.is_loopback() && !self.tenants.owns(at, sender) && self.tenants.owns(at, own)
@@ -37,7 +42,7 @@ impl ConnectionManager<'_> {
     /// message is answered by more than one that is answered.
     pub(super) fn carry_cm(&mut self, now: u64) {
         while let Some(LocalMessage { at, from, to, mad }) = self.connections.next_carried() {
-            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::PageHome }, &mad, now);
+            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::SameVnic }, &mad, now);
         }
     }
 
@@ -283,12 +288,12 @@ impl ConnectionManager<'_> {
         let nobody = reject_reason::INVALID_SERVICE;
         let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
         let header = match ends.from {
-            Origin::PageHome => IpHeader::read_at_home(private),
+            Origin::SameVnic => IpHeader::read_at_home(private),
             Origin::Network => IpHeader::read(private),
         };
         let header = header.ok_or(nobody)?;
         let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
-        let home = ends.from == Origin::PageHome;
+        let home = ends.from == Origin::SameVnic;
         let is_right = |said: Gid, is: Gid| said == is || home && said.is_loopback();
         if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
             return Err(reject_reason::INVALID_GID.into());

@@ -12,6 +12,7 @@ use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_resolution::Resolved;
 use crate::pair_windows::window_assignment::LinkOrigin;
 use crate::path::PathReason;
+use crate::policy::policies::TenantId;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 
@@ -41,8 +42,13 @@ impl Pairing<'_> {
             return Ok(Found::Linked);
         }
         if m.dgid.is_multicast() {
-            // Nobody in particular is at its end, so nobody is asked.
-            return self.datagrams_by_engine(m, Route::group(), now);
+            // Nobody in particular is at its end, so nobody is asked. Members of a group may belong
+            // to any tenant.
+            let route = match self.tenants.policy(ours).tenant == TenantId::default() {
+                true => Route::group(),
+                false => Route { why: PathReason::Group, ..Route::nowhere() },
+            };
+            return self.datagrams_by_engine(m, route, now);
         }
         let theirs = match self.network.resolve(
             self.context,
@@ -54,6 +60,9 @@ impl Pairing<'_> {
         ) {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
+            Resolved::To(Answer::Foreign) => {
+                return self.datagrams_by_engine(m, Route::nowhere(), now);
+            }
             Resolved::To(Answer::Omniverb(features)) => {
                 return self.datagrams_by_engine(
                     m,

@@ -38,7 +38,7 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The queue pair's process asked for it.
-    LinkOrigin,
+    Requested,
     /// Datagrams that somebody sent whom it has not named.
     Stranger,
     /// The queue pair is attached to a group. Such a link makes way for no other.
@@ -49,10 +49,10 @@ impl Cause {
     /// What such a link of a queue pair of this service counts as.
     pub(crate) fn kinds(self, service: Service) -> &'static [Kind] {
         match self {
-            Cause::LinkOrigin if service != Service::Ud => {
+            Cause::Requested if service != Service::Ud => {
                 &[Kind::Link, Kind::EngineLink, Kind::EngineConnection]
             }
-            Cause::LinkOrigin => &[Kind::Link, Kind::EngineLink],
+            Cause::Requested => &[Kind::Link, Kind::EngineLink],
             Cause::Stranger => &[Kind::Link, Kind::EngineLink, Kind::Stranger],
             Cause::Group => &[Kind::Link, Kind::EngineLink, Kind::Group],
         }
@@ -69,18 +69,47 @@ pub(crate) struct Route {
     /// What the other Omniverb said about itself; 0: it is none, as far as we know.
     pub(crate) features: u32,
     pub(crate) cause: Cause,
+    pub(crate) delivery: Delivery,
+}
+
+/// What becomes of packets of a link to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// They are sent to the peer.
+    Sent,
+    /// They are lost, as those to an address that does not exist.
+    Lost,
 }
 
 impl Route {
     /// To a vNIC of this host.
     pub(crate) fn forwarded(why: PathReason, to: VnicId) -> Route {
         let path = Path::Forwarded;
-        Route { path, why, within: Some(to), features: 0, cause: Cause::LinkOrigin }
+        Route {
+            path,
+            why,
+            within: Some(to),
+            features: 0,
+            cause: Cause::Requested,
+            delivery: Delivery::Sent,
+        }
+    }
+
+    /// To a vNIC of another tenant: looks like one to an address that does not exist.
+    pub(crate) fn nowhere() -> Route {
+        Route { delivery: Delivery::Lost, ..Route::roce() }
     }
 
     /// To another Omniverb.
     pub(crate) fn omniverb(why: PathReason, features: u32) -> Route {
-        Route { path: Path::Omniverb, why, within: None, features, cause: Cause::LinkOrigin }
+        Route {
+            path: Path::Omniverb,
+            why,
+            within: None,
+            features,
+            cause: Cause::Requested,
+            delivery: Delivery::Sent,
+        }
     }
 
     /// To whoever is in a group.
@@ -91,7 +120,14 @@ impl Route {
     /// To whatever else there may be.
     pub(crate) fn roce() -> Route {
         let (path, why) = (Path::Roce, PathReason::Unanswered);
-        Route { path, why, within: None, features: 0, cause: Cause::LinkOrigin }
+        Route {
+            path,
+            why,
+            within: None,
+            features: 0,
+            cause: Cause::Requested,
+            delivery: Delivery::Sent,
+        }
     }
 }
 

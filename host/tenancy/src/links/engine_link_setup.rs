@@ -5,7 +5,7 @@
 //! which goes with the last of them.
 
 use super::consent_table::ConsentUser;
-use super::engine_link::{Cause, EngineLink, EngineLinkAge, Flow, Route};
+use super::engine_link::{Cause, Delivery, EngineLink, EngineLinkAge, Flow, Route};
 use super::link_admission::Pending;
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
@@ -52,7 +52,7 @@ impl Linker<'_> {
         let client = self.tenants.sessions.get(&session).ok_or(Errno::ENOENT)?;
         let holder = client.client().holder.in_vnic(vnic.0);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
-        let Route { path, why, within, cause, features } = route;
+        let Route { path, why, within, cause, features, delivery } = route;
         let question =
             within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
         if let Some(question) = question {
@@ -110,7 +110,8 @@ impl Linker<'_> {
             vnic,
             service,
             underlay,
-            within,
+            // What a vNIC sends to itself for a number that it does not have is lost.
+            within: if delivery == Delivery::Lost { Some(vnic) } else { within },
             features,
             ready,
         })));
@@ -145,7 +146,7 @@ impl Linker<'_> {
             Cause::Stranger => {}
             // Nobody's link would make room for it.
             Cause::Group if self.tenants.is_full_of_groups(id) => return Err(Errno::ENOMEM),
-            Cause::LinkOrigin | Cause::Group => {
+            Cause::Requested | Cause::Group => {
                 uninvited = self.in_the_way(id, key, Pending::default(), None).unwrap_or_default();
             }
         }
@@ -296,7 +297,10 @@ impl Pairing<'_> {
         if !fits || !qp_numbers::is_qpn(flow.peer) || !self.tenants.owns(key, flow.sgid) {
             return;
         }
-        if !self.tenants.has_time(self.context, session) {
+        let sender = self.network.address_of(flow.dgid);
+        if self.tenants.is_foreign_address(key, sender)
+            || !self.tenants.has_time(self.context, session)
+        {
             return;
         }
         let route = match self.local_source(key, flow) {

@@ -12,6 +12,7 @@ use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::ids::SessionId;
 use crate::links::Linker;
 use crate::links::Unlinker;
+use crate::policy::policies::TenantId;
 use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
@@ -29,6 +30,10 @@ impl Linker<'_> {
             return Err(Errno::EINVAL);
         }
         let vnic = qp.vnic();
+        // What comes from a group may come from any tenant.
+        if self.tenants.policy(vnic).tenant != TenantId::default() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         // Addresses and interfaces may be others than a moment ago.
         if self.tenants.is_table_old(self.context, id, now) {
             return Err(Errno::EADDRNOTAVAIL);
@@ -60,6 +65,18 @@ impl Linker<'_> {
 }
 
 impl Unlinker<'_> {
+    /// Ends a vNIC's attachments where its tenant may not be in groups.
+    pub(crate) fn leave_groups(&mut self, vnic: VnicId) {
+        if self.tenants.policy(vnic).tenant == TenantId::default() {
+            return;
+        }
+        let attached = self.links.engine.attached(vnic);
+        let attached: Vec<_> = attached.map(|link| (link.flow.qpn, link.flow.peer)).collect();
+        for (qpn, peer) in attached {
+            self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+        }
+    }
+
     /// The table of a vNIC's names is another. Attachments at an interface that is not where it
     /// was, or at the loopback though there is another now, end; who is attached asks anew.
     pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {

@@ -18,7 +18,11 @@ impl Pairing<'_> {
             None => self.tenants.has(question.from, from),
         };
         if arrived && sent {
-            return self.answered(question, Answer::Is(at), now);
+            let answer = match self.tenants.share_tenant(question.from, at) {
+                true => Answer::Is(at),
+                false => Answer::Foreign,
+            };
+            return self.answered(question, answer, now);
         }
         // Not the owner of the address: the network carried it elsewhere. Or not from who asks:
         // somebody saw it and sent it again, or an address was translated on the way. Or the one
@@ -55,7 +59,7 @@ impl Pairing<'_> {
     fn answered(&mut self, question: Question, answer: Answer, now: u64) {
         let kept = match answer {
             Answer::Is(_) | Answer::Omniverb(_) => self.context.limits().neighbour_time_ns,
-            Answer::Silence | Answer::Unheard | Answer::NoAccess => {
+            Answer::Silence | Answer::Unheard | Answer::NoAccess | Answer::Foreign => {
                 self.context.limits().stranger_time_ns
             }
         };

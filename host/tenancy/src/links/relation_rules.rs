@@ -74,6 +74,9 @@ impl Relater<'_> {
         if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
             return Some(RelationRefusal::Gone);
         }
+        if !self.tenants.share_tenant(one, other) {
+            return Some(RelationRefusal::NotThere);
+        }
         if self.network.common([one, other]) != SharedMemory::Any {
             return Some(RelationRefusal::NoMemory);
         }

@@ -45,6 +45,8 @@ pub(crate) enum Waiter {
 pub(crate) enum Answer {
     /// It is this vNIC's.
     Is(VnicId),
+    /// It belongs to a vNIC of this host with another tenant: what is sent there is lost.
+    Foreign,
     /// It is another Omniverb's, which has these features.
     Omniverb(u32),
     /// Nothing: whoever may be there does not know the question.

@@ -6,9 +6,9 @@ use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Adoption {
     /// Where page protection expresses exactly what the verbs flags allow.
-    #[default]
     Exact,
-    /// Also where it expresses more.
+    /// Also where it expresses more: the default, since a tenant is one owner's.
+    #[default]
     Trusting,
     /// No pages at all.
     Off,

@@ -34,6 +34,11 @@ impl RateLimit {
     }
 }
 
+/// A tenant, by the number that the daemon gives to its name. Zero is the tenant `default`, to
+/// which every vNIC belongs that is put into no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
 /// What an administrator said about a vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -45,6 +50,8 @@ pub struct Policy {
     pub faults: Option<Faults>,
     /// Which pages may be granted.
     pub adoption: Adoption,
+    /// The tenant that it belongs to.
+    pub tenant: TenantId,
 }
 
 /// Policies: the default, those of the configuration by name, those set at run time by namespace.
@@ -77,6 +84,12 @@ impl Policies {
     /// Nothing is set for a vNIC any more.
     pub(crate) fn unset(&mut self, key: VnicId) {
         self.set.remove(&key);
+    }
+
+    /// Whether all vNICs belong to one tenant.
+    pub(crate) fn is_one_tenant(&self) -> bool {
+        let first = self.general.tenant;
+        self.named.values().chain(self.set.values()).all(|policy| policy.tenant == first)
     }
 
     /// Some vNIC, or all, may have this adoption.

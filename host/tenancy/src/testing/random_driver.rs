@@ -9,7 +9,7 @@ use crate::testing::peer_model::Mirror;
 use crate::{
     Access, Action, Adoption, Arrived, Channel, Client, Datapath, Directory, Flat, Identity,
     Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit, Reach,
-    Secret, SessionId, Tenancy, Underlay, VnicAddress, VnicId,
+    Secret, SessionId, Tenancy, TenantId, Underlay, VnicAddress, VnicId,
 };
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
@@ -29,7 +29,7 @@ pub struct Bench {
     pub now: u64,
     /// Pairs of vNICs (from, to) that the network keeps apart.
     pub walls: BTreeSet<(u64, u64)>,
-    /// SharedWindow which of these probes stay under way.
+    /// Between which of these probes stay under way.
     pub silent: BTreeSet<(u64, u64)>,
     /// What is not answered may have been lost in front of us.
     pub flooded: bool,
@@ -483,6 +483,7 @@ fn policy(bench: &mut Bench, who: u8) {
         limit: (who & 32 != 0).then_some(limit),
         faults: None,
         adoption: Adoption::ALL[usize::from(who >> 2 & 3) % 3],
+        tenant: TenantId(u32::from(who >> 7)),
     };
     let actions = match who & 64 {
         0 => bench.tenancy.forget_policy(key),

@@ -22,6 +22,7 @@ mod pairing;
 mod socket_relations;
 mod status_cursor;
 mod support;
+mod tenants;
 mod uninvited_links;
 mod unsolicited_datagrams;
 mod virtual_machines;
