@@ -75,7 +75,7 @@ def start_daemon(dist, folder, stack):
     socket.parent.mkdir()
     log = stack.enter_context(open(folder / "omniverbd.log", "w+"))
     settings = folder / "omniverbd.toml"
-    settings.write_text("sockets = true\n")
+    settings.write_text('sockets = true\nadoption = "exact"\n')
     line = [dist / "bin/omniverbd", "--socket", socket]
     # Another build's may not know this.
     said = subprocess.run([dist / "bin/omniverbd", "--config", settings, "--socket",

@@ -1,4 +1,4 @@
-"""WRITE between two vNICs of one host that do not trust each other, the default between containers.
+"""WRITE between two vNICs of one host that do not trust each other (`adoption = "exact"`).
 
 In: the bench's own daemon; root, since each vNIC is a network namespace (tests/harness). Out: a
 Pair whose server and client are in one each. perftest's targets of WRITE may not be read from afar,

@@ -94,6 +94,8 @@ ip addr add 10.0.0.1/24 dev eth0
 ip link set eth0 up
 ip link set eth1 up
 mount -t tmpfs -o mode=755 none /run
+mkdir -p /var/lib/omniverb
+mount -t tmpfs -o mode=700 none /var/lib/omniverb
 trap 'kill $(jobs -p) 2> /dev/null || :' EXIT
 listening() { cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A ' || :; }
 """

@@ -137,7 +137,9 @@ def _rights(trusted):
 
 @contextlib.contextmanager
 def _exact(stage):
-    scene = _Scene(stage)
+    file = stage.folder("configuration") / "omniverbd.toml"
+    file.write_text('adoption = "exact"\n')
+    scene = _Scene(stage, ["--config", file])
     try:
         yield scene
     finally:
@@ -146,9 +148,7 @@ def _exact(stage):
 
 @contextlib.contextmanager
 def _trusting(stage):
-    file = stage.folder("configuration") / "omniverbd.toml"
-    file.write_text('adoption = "trusting"\n')
-    scene = _Scene(stage, ["--config", file])
+    scene = _Scene(stage)
     try:
         yield scene
     finally:
@@ -156,7 +156,7 @@ def _trusting(stage):
 
 
 def groups():
-    """With the default policy, and where the two trust each other."""
+    """With the default policy, which is trusting, and where it is exact."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
              *map(_parted, tests_of("parted")), *[_charged(peers, 2) for peers in PEERS],
              *[_charged(peers, 100, slow=True) for peers in PEERS],

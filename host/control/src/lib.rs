@@ -38,6 +38,7 @@ mod machine_supervisor;
 mod machines;
 mod mapping_limit;
 mod memory_limits;
+mod objects;
 mod operators;
 mod outbox;
 mod pair_windows;
@@ -68,7 +69,11 @@ pub use allowed_processes::Allow;
 pub use errors::StartError;
 pub use journal::{Form, Journal, Level};
 pub use memory_limits::Totals;
+pub use objects::{
+    AdoptionValue, DEFAULT_TENANT, DatapathValue, FaultsValue, Mode, ModeValue, ObjectError,
+    ObjectKind, ObjectSet, PolicyObject, RateValue, SizeValue, Tenant, VnicObject,
+};
 pub use runtime_folder::{Audience, RuntimeFolder};
-pub use server::Server;
+pub use server::{Configured, Reload, Server};
 pub use settings::{Ended, Settings, Unwanted};
 pub use watchdog::SignOfLife;

@@ -1,5 +1,6 @@
 //! What an operator sets for a vNIC, and how it is shown.
 
+use crate::objects::{AdoptionValue, DatapathValue, FaultsValue, RateValue, SizeValue, VnicObject};
 use omniverb_session::operator::{
     DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS,
     SET_RATE, SetVnic, VnicChanged,
@@ -53,6 +54,23 @@ pub(crate) fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> 
         return Err(Errno::EINVAL);
     }
     Ok(policy)
+}
+
+/// Writes into a vNIC's object what an operator wants of it.
+pub(crate) fn set_fields(object: &mut VnicObject, policy: &Policy, m: &SetVnic) {
+    if m.what & SET_DATAPATH != 0 {
+        object.datapath = Some(DatapathValue(policy.datapath));
+    }
+    if m.what & SET_ADOPTION != 0 {
+        object.adoption = Some(AdoptionValue(policy.adoption));
+    }
+    if m.what & (SET_RATE | SET_BURST) != 0 {
+        object.rate = Some(RateValue(policy.limit.map_or(0, |limit| limit.bits_per_second)));
+        object.burst = policy.limit.map(|limit| SizeValue(limit.burst_bytes));
+    }
+    if m.what & SET_FAULTS != 0 {
+        object.faults = Some(FaultsValue(policy.faults));
+    }
 }
 
 /// What an operator is told that holds now.

@@ -2,10 +2,12 @@
 
 use crate::allowed_processes::Allow;
 use crate::memory_limits::Totals;
+use crate::objects::ObjectSet;
 use crate::watchdog::SignOfLife;
 use omniverb_sys::helper_process::Helpers;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_tenancy::{FilePerExtent, Layout, Limits, Policies};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a daemon is to run.
@@ -17,6 +19,10 @@ pub struct Settings {
     pub memory: Totals,
     /// Datapaths and rate limits of vNICs.
     pub policies: Policies,
+    /// Tenants, policies and vNICs of the configuration.
+    pub objects: ObjectSet,
+    /// The file with those that were set at run time; `None`: they end with the daemon.
+    pub state_file: Option<PathBuf>,
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
     /// own until then.
     pub queued_descriptors: usize,
@@ -46,6 +52,8 @@ impl Default for Settings {
             limits: Limits::default(),
             memory: Totals::default(),
             policies: Policies::default(),
+            objects: ObjectSet::default(),
+            state_file: None,
             queued_descriptors: 8192,
             allow: None,
             has_audit: false,

@@ -202,6 +202,20 @@ impl Registry {
         self.entries.get(&id)?.evidence.inode()
     }
 
+    /// All of them, in order.
+    pub(crate) fn ids(&self) -> Vec<VnicId> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// Device and inode number of its namespace, and the old name that configuration has for it.
+    pub(crate) fn place(&self, id: VnicId) -> Option<([u64; 2], Option<String>)> {
+        let evidence = &self.entries.get(&id)?.evidence;
+        let inode = evidence.inode()?;
+        let meant = self.configured.get(&inode).copied().flatten();
+        let is_meant = meant.is_some() && meant == Some(evidence.serial.unwrap_or(0));
+        Some((evidence.place, is_meant.then(|| format!("net-{inode}"))))
+    }
+
     /// What tells its attachment from others for ever, where the kernel says: of a network
     /// namespace its cookie.
     pub(crate) fn serial(&self, id: VnicId) -> Option<u64> {

@@ -136,6 +136,11 @@ impl Vnics {
             _ if name.starts_with("pid:") => return Err(Errno::EINVAL),
             _ => self.registry.named(name).ok_or(Errno::ENOENT)?,
         };
+        self.by_id(vnic)
+    }
+
+    /// A vNIC, and what it is attached by if that is at hand.
+    pub(crate) fn by_id(&self, vnic: VnicId) -> Result<Named, Errno> {
         Ok((vnic, self.served.get(&vnic).map(|served| served.attached.clone())))
     }
 

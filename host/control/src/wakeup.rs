@@ -41,6 +41,8 @@ pub(crate) enum Wakeup {
     Disposal,
     /// The broker of sockets has died.
     Broker,
+    /// The configuration is to be read again.
+    Reload,
     /// Files are gone that somebody might have had yet.
     Held,
 }
@@ -66,6 +68,7 @@ impl Wakeup {
             Wakeup::DepartedProcess(id) => (13, id.0),
             Wakeup::Broker => (14, 0),
             Wakeup::Held => (15, 0),
+            Wakeup::Reload => (16, 0),
         };
         kind << 56 | number & NUMBER
     }
@@ -89,6 +92,7 @@ impl Wakeup {
             13 => Wakeup::DepartedProcess(id),
             14 => Wakeup::Broker,
             15 => Wakeup::Held,
+            16 => Wakeup::Reload,
             _ => return None,
         })
     }
@@ -117,6 +121,7 @@ mod tests {
             Wakeup::DepartedProcess(id),
             Wakeup::Broker,
             Wakeup::Held,
+            Wakeup::Reload,
         ] {
             assert_eq!(Wakeup::of(ready.token()), Some(ready));
         }

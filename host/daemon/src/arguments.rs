@@ -23,6 +23,10 @@ pub struct Arguments {
     /// Configuration file [default for root: /etc/omniverb/omniverbd.toml, if it exists].
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Folder for what is set at run time [default: $STATE_DIRECTORY, or /var/lib/omniverb for
+    /// root's daemon at its usual place; otherwise the folder of the operators' socket].
+    #[arg(long, value_name = "FOLDER")]
+    pub state_folder: Option<PathBuf>,
     /// Stay in the foreground (the default).
     #[arg(long, conflicts_with = "detach")]
     pub foreground: bool,

@@ -57,6 +57,9 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(config) = &arguments.config {
         command.arg("--config").arg(std::path::absolute(config)?);
     }
+    if let Some(folder) = &arguments.state_folder {
+        command.arg("--state-folder").arg(std::path::absolute(folder)?);
+    }
     if let Some(seconds) = arguments.idle_exit {
         command.arg("--idle-exit").arg(seconds.to_string());
     }

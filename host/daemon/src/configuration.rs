@@ -4,13 +4,16 @@
 use crate::allow_table::AllowTable;
 use crate::vnic_tables::{self, VnicTable};
 use anyhow::{Context, bail};
-use omniverb_control::{Allow, Level, Totals};
+use omniverb_control::{
+    Allow, Configured, Level, ObjectKind, ObjectSet, PolicyObject, Tenant, Totals,
+};
 use omniverb_formats::address_range::{MOST, Range};
 use omniverb_session::limits::STATISTICS_SLOTS;
-use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
+use omniverb_tenancy::{Adoption, Datapath, Limits, Policy};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, de::Error};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -46,6 +49,8 @@ pub(crate) struct Configuration {
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnic_tables::optional_adoption")]
     adoption: Option<Adoption>,
+    tenant: BTreeMap<String, Tenant>,
+    policy: BTreeMap<String, PolicyObject>,
     vnic: VnicTable,
     process: Process,
 }
@@ -102,6 +107,14 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// The line on which an object's table begins.
+fn line_of_table(text: &str, kind: ObjectKind, name: &str) -> usize {
+    let word = kind.word();
+    let heads = [format!("[{word}.{name}]"), format!("[{word}.{name:?}]")];
+    let is_head = |line: &str| heads.iter().any(|head| line.trim_start().starts_with(head));
+    1 + text.lines().position(is_head).unwrap_or(0)
+}
+
 impl Configuration {
     /// Reads `file`, or root's default file if there is one.
     pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Configuration> {
@@ -133,6 +146,10 @@ impl Configuration {
         let line_of = |key: &str| {
             1 + text.lines().position(|line| line.trim_start().starts_with(key)).unwrap_or(0)
         };
+        if let Err(error) = self.configured().objects.check() {
+            let line = line_of_table(text, error.kind, &error.name);
+            bail!("{name}:{line}: {error}");
+        }
         let (vnic, process) = (&self.vnic.quotas, &self.process);
         for (key, value) in [
             ("processes", vnic.processes),
@@ -179,15 +196,23 @@ impl Configuration {
         self.allow.as_ref().map(AllowTable::allow)
     }
 
-    /// The datapaths and rates it asks for.
-    pub(crate) fn policies(&self) -> Policies {
-        let mut policies = Policies::default();
-        policies.general.datapath = self.datapath.unwrap_or_default();
-        policies.general.adoption = self.adoption.unwrap_or_default();
-        for (name, said) in &self.vnic.named {
-            policies.named.insert(name.clone(), said.policy(&policies.general));
+    /// What holds for vNICs that no table is about.
+    fn general(&self) -> Policy {
+        Policy {
+            datapath: self.datapath.unwrap_or_default(),
+            adoption: self.adoption.unwrap_or_default(),
+            ..Policy::default()
         }
-        policies
+    }
+
+    /// Tenants, policies and vNICs, and what holds without them.
+    pub(crate) fn configured(&self) -> Configured {
+        let objects = ObjectSet {
+            tenant: self.tenant.clone(),
+            policy: self.policy.clone(),
+            vnic: self.vnic.named.clone(),
+        };
+        Configured { general: self.general(), objects }
     }
 
     /// How long a thread may be at one and the same thing until that is said, if at all.
@@ -259,19 +284,36 @@ mod tests {
                     faults = \"loss=2%\"\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.limits().links_per_vnic, 7);
-        let policies = configuration.policies();
-        assert_eq!(policies.general.datapath, Datapath::Forwarded);
-        assert_eq!(policies.named["host"].datapath, Datapath::Direct);
-        let five = policies.named["net-5"];
-        let limit = five.limit.unwrap();
-        assert_eq!((limit.bits_per_second, limit.burst_bytes), (300_000_000, 128 << 10));
-        assert_eq!((five.datapath, five.adoption), (Datapath::Forwarded, Adoption::Off));
-        assert_eq!(policies.named["host"].adoption, Adoption::Trusting);
-        assert_eq!(Policies::default().general.adoption, Adoption::Exact);
-        assert_eq!(policies.named["net-6"].limit.unwrap().burst_bytes, 64 << 10);
-        assert_eq!(five.faults, None);
-        assert_eq!(policies.named["net-6"].faults.unwrap().loss, 20_000);
-        assert_eq!(Configuration::default().policies(), Policies::default());
+        let Configured { general, objects } = configuration.configured();
+        assert_eq!((general.datapath, general.adoption), (Datapath::Forwarded, Adoption::Trusting));
+        let text = serde_json::to_value(&objects.vnic["net-5"]).unwrap();
+        assert_eq!(text["rate"], "300000000bit");
+        assert_eq!((&text["burst"], &text["adoption"]), (&"131072".into(), &"off".into()));
+        assert_eq!(objects.vnic["host"].datapath.map(|path| path.0), Some(Datapath::Direct));
+        assert_eq!(objects.vnic["net-6"].faults.unwrap().0.unwrap().loss, 20_000);
+        assert_eq!(Policy::default().adoption, Adoption::Trusting);
+        assert_eq!(Configuration::default().configured().objects, ObjectSet::default());
+    }
+
+    #[test]
+    fn objects_name_each_other() {
+        let text = "[tenant.blue]\nadoption = \"exact\"\n[policy.gold]\nrate = \"5gbit\"\n\
+                    mode = \"each\"\n[vnic.web]\ntenant = \"blue\"\npolicies = [\"gold\"]\n\
+                    attach = \"/run/netns/web\"\n";
+        let objects = Configuration::parse(text, "x").unwrap().configured().objects;
+        assert_eq!(objects.vnic["web"].policies, ["gold"]);
+        for (text, line, word) in [
+            ("\n[vnic.web]\ntenant = \"red\"\n", 2, "no tenant \"red\""),
+            ("\n\n[vnic.\"web\"]\npolicies = [\"gold\"]\n", 3, "no policy \"gold\""),
+            ("[policy.gold]\nburst = \"64k\"\n", 1, "needs a rate"),
+            ("[policy.gold]\nrate = \"5gbit\"\nmode = \"shared\"\n", 3, "not supported yet"),
+            ("[policy.gold]\nrules = []\n", 2, "rules"),
+            ("[tenant.blue]\ncolour = 1\n", 2, "colour"),
+            ("[tenant.\"a b\"]\n", 1, "letters"),
+        ] {
+            let error = Configuration::parse(text, "x").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("x:{line}: ")) && error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -9,18 +9,20 @@ mod paths;
 mod service_manager;
 mod vnic_tables;
 
+use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_broker::BROKER;
 use omniverb_control::{
-    Audience, Form, Journal, Level, RuntimeFolder, Server, Settings, StartError, Unwanted,
+    Audience, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings, StartError, Unwanted,
 };
 use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::deferred_close::{DISPOSER, dispose};
 use omniverb_sys::helper_process::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::{sd_notify, termination_fd};
+use omniverb_tenancy::{Policies, Policy};
 use omniverbd_arguments::{Arguments, LogLevel};
 use paths::{files, operator_socket, socket};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -105,16 +107,22 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let configuration = Configuration::load(arguments.config.as_deref())?;
     // Before the first thread is started: threads inherit the signal mask.
     let termination = termination_fd::termination()?;
+    let reload = termination_fd::reload()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let descriptors = raise_descriptor_limit();
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
     let mut limits = configuration.limits();
     limits.sessions = limits.sessions.min(descriptors / DESCRIPTORS_PER_SESSION);
     let memory = configuration.memory();
+    let configured = configuration.configured();
+    let path = socket(arguments);
+    let state_file = paths::state_file(arguments, &path).context("cannot make the state folder")?;
     let settings = Settings {
         limits,
         memory,
-        policies: configuration.policies(),
+        policies: policies(configured.general),
+        objects: configured.objects,
+        state_file: Some(state_file),
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         allow: configuration.allow(),
         has_audit: configuration.audit.unwrap_or(false),
@@ -132,7 +140,6 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         None => Form::Words,
     };
     let mut journal = Journal::new(level, form);
-    let path = socket(arguments);
     let audience = if geteuid().is_root() { Audience::Everybody } else { Audience::Owner };
     let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience)?;
     let at = operator_socket(arguments)?;
@@ -143,6 +150,11 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mebibytes = memory.whole >> 20;
     journal.log(Level::Info, format_args!("memory: {mebibytes} MiB at most (memory_max_mib)"));
     let mut server = Server::new(place, operators, settings, journal)?;
+    let file = arguments.config.clone();
+    server.set_reload(Reload::new(reload, move || {
+        let read = Configuration::load(file.as_deref());
+        read.map(|read| read.configured()).map_err(|error| format!("{error:#}"))
+    }))?;
     if configuration.has_sockets() {
         let opened =
             server.bring_sockets_together(configuration.light(), || sockets(&path, &at, audience));
@@ -161,6 +173,13 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     sd_notify::tell("STOPPING=1");
     ended?;
     Ok(())
+}
+
+/// What holds for vNICs that no object is attached to.
+fn policies(general: Policy) -> Policies {
+    let mut policies = Policies::default();
+    policies.general = general;
+    policies
 }
 
 /// Where processes with sockets to be carried connect, beside the other place.

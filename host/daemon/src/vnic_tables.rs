@@ -1,9 +1,8 @@
 //! The `[vnic]` table: quotas of every vNIC, and in tables of its own (`[vnic."vnic-4099-k7mw"]`)
 //! what holds for a certain one.
 
-use omniverb_session::faults::{self, Faults};
-use omniverb_session::tc_units;
-use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit};
+use omniverb_control::VnicObject;
+use omniverb_tenancy::{Adoption, Datapath};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -12,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct VnicTable {
     pub(crate) quotas: Quotas,
-    pub(crate) named: BTreeMap<String, Named>,
+    pub(crate) named: BTreeMap<String, VnicObject>,
 }
 
 /// Quotas of a vNIC.
@@ -24,65 +23,6 @@ pub(crate) struct Quotas {
     pub(crate) links: Option<usize>,
     pub(crate) datagram_links_per_neighbour: Option<usize>,
     pub(crate) probes: Option<usize>,
-}
-
-/// What holds for one vNIC.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default, try_from = "Written")]
-pub(crate) struct Named {
-    datapath: Option<Datapath>,
-    limit: Option<RateLimit>,
-    faults: Option<Faults>,
-    adoption: Option<Adoption>,
-}
-
-/// The same as it is written.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Written {
-    #[serde(deserialize_with = "optional_datapath")]
-    datapath: Option<Datapath>,
-    #[serde(deserialize_with = "optional_rate")]
-    rate: Option<u64>,
-    #[serde(deserialize_with = "optional_size")]
-    burst: Option<u64>,
-    #[serde(deserialize_with = "optional_faults")]
-    faults: Option<Faults>,
-    #[serde(deserialize_with = "optional_adoption")]
-    adoption: Option<Adoption>,
-}
-
-impl TryFrom<Written> for Named {
-    type Error = &'static str;
-
-    fn try_from(written: Written) -> Result<Named, &'static str> {
-        let Written { datapath, rate, burst, faults, adoption } = written;
-        let limit = match (rate.filter(|rate| *rate != 0), burst) {
-            (None, Some(_)) => return Err("a burst needs a rate"),
-            (None, None) => None,
-            (Some(bits_per_second), burst) => {
-                let burst_bytes = burst.unwrap_or_else(|| tc_units::burst_for(bits_per_second));
-                let limit = RateLimit { bits_per_second, burst_bytes };
-                if !limit.is_sensible() {
-                    return Err("rates are 8kbit to 1000tbit, bursts 1500 to 1g");
-                }
-                Some(limit)
-            }
-        };
-        Ok(Named { datapath, limit, faults, adoption })
-    }
-}
-
-impl Named {
-    /// With what holds in general where it says nothing about that.
-    pub(crate) fn policy(&self, general: &Policy) -> Policy {
-        Policy {
-            datapath: self.datapath.unwrap_or(general.datapath),
-            limit: self.limit,
-            faults: self.faults,
-            adoption: self.adoption.unwrap_or(general.adoption),
-        }
-    }
 }
 
 pub(crate) fn optional_datapath<'de, D: Deserializer<'de>>(
@@ -101,18 +41,6 @@ pub(crate) fn optional_adoption<'de, D: Deserializer<'de>>(
     let word = String::deserialize(from)?;
     let none = || D::Error::custom(format!("{word:?} is none of exact, trusting and off"));
     Adoption::from_name(&word).ok_or_else(none).map(Some)
-}
-
-fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    tc_units::rate(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
-}
-
-fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    tc_units::size(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
-}
-
-fn optional_faults<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Faults>, D::Error> {
-    faults::faults(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 impl<'de> Deserialize<'de> for VnicTable {
@@ -158,19 +86,19 @@ impl<'de> Visitor<'de> for Entries {
 struct NamedSeed<'a>(&'a str);
 
 impl<'de> serde::de::DeserializeSeed<'de> for NamedSeed<'_> {
-    type Value = Named;
+    type Value = VnicObject;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Named, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<VnicObject, D::Error> {
         struct Table<'a>(&'a str);
         impl<'de> Visitor<'de> for Table<'_> {
-            type Value = Named;
+            type Value = VnicObject;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "a table for vNIC `{}` (it is no quota)", self.0)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Named, A::Error> {
-                Named::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<VnicObject, A::Error> {
+                VnicObject::deserialize(serde::de::value::MapAccessDeserializer::new(map))
             }
         }
         from.deserialize_any(Table(self.0))

@@ -18,6 +18,19 @@ impl Tenancy {
         self.tenants.policies = policies;
     }
 
+    /// Changes what holds for vNICs that nothing else is said of.
+    #[must_use]
+    pub fn set_general_policy(&mut self, general: Policy) -> Vec<Action> {
+        let keys: Vec<VnicId> = self.tenants.identities.keys().copied().collect();
+        let before: Vec<(VnicId, Policy)> =
+            keys.into_iter().map(|key| (key, self.tenants.policy(key))).collect();
+        self.tenants.policies.general = general;
+        for (key, before) in before {
+            self.policy_changed(key, before);
+        }
+        self.context.decided()
+    }
+
     /// Changes what holds for a vNIC from now on. Links that exist stay as they are: says how many
     /// direct ones. What was granted and must not be any more is taken back: by the actions.
     pub fn set_policy(&mut self, key: VnicId, policy: Policy) -> (usize, Vec<Action>) {

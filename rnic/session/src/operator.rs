@@ -50,6 +50,9 @@ pub const ADOPTION_OFF: u32 = 2;
 /// Bytes of a vNIC's name in a message, NUL-padded.
 pub const VNIC_NAME_BYTES: usize = 64;
 
+/// Bytes of text in `ChangeObjects` and `ObjectsChanged`.
+pub const OBJECT_TEXT_BYTES: usize = MESSAGE_BYTES_MAX - 16 - 8;
+
 bodies! {
     /// Ask for what there is to see of all vNICs, from a place on. Answered with `Status`.
     QueryAll { from: Cursor }
@@ -224,6 +227,29 @@ bodies! {
     /// Answer to `ShowSockets`. Descriptor: a socket by which the rows come, from the broker
     /// itself (`sockets/formats/src/listing.rs`).
     SocketsShown { reserved: u64 }
+    /// Change tenants, policies and vNICs: all that the text says, or nothing. It is JSON:
+    /// `{"changes": [{"do": "create", "kind": "vnic", "name": "web", "fields": {}}]}`; `do` is
+    /// `create`, `set` or `delete`, and a field that is `null` is taken away. Answered with
+    /// `ObjectsChanged`.
+    ChangeObjects {
+        /// Bytes of `text`.
+        length: u32,
+        reserved: u32,
+        text: [u8; OBJECT_TEXT_BYTES],
+    }
+    /// Read the configuration file again. Answered with `ObjectsChanged`.
+    ReloadConfiguration { reserved: u64 }
+    /// Answer to `ChangeObjects` and `ReloadConfiguration`.
+    ObjectsChanged {
+        /// Non-zero: nothing was changed, and `text` says why.
+        refused: u32,
+        /// Bytes of `text`.
+        length: u32,
+        text: [u8; OBJECT_TEXT_BYTES],
+    }
+    /// Ask for tenants, policies and vNICs as they were described, from a place on. Answered with
+    /// `Status`.
+    QueryObjects { from: Cursor }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -238,7 +264,8 @@ messages! {
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
     0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
     0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory, 0x4015 ShowSockets,
-    0x4016 SocketsShown, 0x4017 PairOver, 0x4018 PartPair,
+    0x4016 SocketsShown, 0x4017 PairOver, 0x4018 PartPair, 0x4019 ChangeObjects,
+    0x401a ReloadConfiguration, 0x401b ObjectsChanged, 0x401c QueryObjects,
 }
 
 /// `AwaitPair::can`: plug in another machine's window.
@@ -330,7 +357,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x4018).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x401c).contains(&kind), "{kind}");
         }
     }
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod elf;
 mod find_daemon;
 mod library_path;
+mod objects;
 mod operator_connection;
 mod output;
 mod present;
@@ -21,6 +22,7 @@ mod vm;
 mod vnic;
 
 use clap::Parser;
+use objects::Kind;
 use omniverb_arguments::{Arguments, Command, VmCommand, VnicCommand, WindowOptions};
 use omniverb_session::printable;
 use present::{Task, rdma_command};
@@ -59,6 +61,9 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         }
         Command::Status { json } => (status::status(json), 1),
         Command::Vnic(command) => (vnic(command), 1),
+        Command::Tenant(command) => (objects::tenant(command), 1),
+        Command::Policy(command) => (objects::policy(command), 1),
+        Command::Reload => (objects::reload(), 1),
         Command::Vm(command) => vm(command),
         Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),
         Command::Capture { vnic, file, snaplen } => {
@@ -70,7 +75,10 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
 
 fn vnic(command: VnicCommand) -> anyhow::Result<ExitCode> {
     match command {
-        VnicCommand::Set { name, policy } => vnic::set(&name, &policy),
+        VnicCommand::Create { name, vnic, policy } => objects::create_vnic(&name, &vnic, &policy),
+        VnicCommand::Set { name, vnic, policy } => vnic::set(&name, &vnic, &policy),
+        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, json),
+        VnicCommand::Delete { name } => objects::delete(Kind::Vnic, &name),
         VnicCommand::Disconnect { name } => vnic::disconnect(&name),
         VnicCommand::List { json } => vnic::list(json),
     }

@@ -7,8 +7,9 @@ use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
     AttachMachine, AttachMemory, AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, Capture, Captured,
-    DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, PartPair, QueryAll, QueryVnics,
-    SetVnic, ShowSockets, VNIC_NAME_BYTES, VnicChanged, decode, encode,
+    ChangeObjects, DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, OBJECT_TEXT_BYTES,
+    ObjectsChanged, PartPair, QueryAll, QueryObjects, QueryVnics, ReloadConfiguration, SetVnic,
+    ShowSockets, VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
 use omniverb_session::pair_window::PlugTrouble;
 use omniverb_session::pinned_pages::Layout;
@@ -104,6 +105,37 @@ impl Operator {
     /// What the daemon says about vNICs.
     pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
         Ok(pages(|from| self.page(&QueryVnics { from }.into()))?.vnics())
+    }
+
+    /// Tenants, policies and vNICs as they were described.
+    pub(crate) fn objects(&self) -> anyhow::Result<Vec<Value>> {
+        Ok(pages(|from| self.page(&QueryObjects { from }.into()))?.objects())
+    }
+
+    /// Changes one of them.
+    pub(crate) fn change_objects(&self, change: &Value) -> anyhow::Result<()> {
+        let text = change.to_string();
+        let mut message = ChangeObjects { length: 0, reserved: 0, text: [0; OBJECT_TEXT_BYTES] };
+        let room = message.text.get_mut(..text.len()).context("that is too long for a message")?;
+        room.copy_from_slice(text.as_bytes());
+        message.length = u32::try_from(text.len())?;
+        self.objects_changed(&message.into())
+    }
+
+    /// Has the daemon read its configuration again.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
+        self.objects_changed(&ReloadConfiguration { reserved: 0 }.into())
+    }
+
+    fn objects_changed(&self, message: &Message) -> anyhow::Result<()> {
+        match self.call(message, &[], PATIENCE)? {
+            Message::ObjectsChanged(ObjectsChanged { refused: 0, .. }) => Ok(()),
+            Message::ObjectsChanged(changed) => {
+                let text = changed.text.get(..changed.length as usize).unwrap_or_default();
+                bail!("{}", String::from_utf8_lossy(text))
+            }
+            other => refused(&other, ""),
+        }
     }
 
     /// A socket by which the broker shows all sockets; `None`: there is no broker.

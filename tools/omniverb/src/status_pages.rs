@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Pages {
     daemon: Value,
     vnics: Vec<Value>,
+    objects: Vec<Value>,
 }
 
 impl Pages {
@@ -32,6 +33,7 @@ impl Pages {
                 return;
             }
             "vnic" => Some(&mut self.vnics),
+            "object" => Some(&mut self.objects),
             "process" => inside(&mut self.vnics, &["processes"]),
             "qp" => inside(&mut self.vnics, &["processes", "qps"]),
             "peer" => inside(&mut self.vnics, &["processes", "qps", "peers"]),
@@ -54,6 +56,11 @@ impl Pages {
     /// The vNICs, as they came.
     pub(crate) fn vnics(self) -> Value {
         json!({ "vnics": self.vnics })
+    }
+
+    /// Tenants, policies and vNICs as they were described.
+    pub(crate) fn objects(self) -> Vec<Value> {
+        self.objects
     }
 
     /// The whole document.

@@ -1,11 +1,12 @@
 //! `omniverb vnic`: shows and changes the datapath, rate, adoption and faults of vNICs.
 
+use crate::objects;
 use crate::operator_connection::Operator;
 use crate::table::Table;
 use crate::tenant_connection::Client;
 use crate::{find_daemon, output};
 use anyhow::bail;
-use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions};
+use omniverb_arguments::{AdoptionValue, DatapathValue, PolicyOptions, VnicOptions};
 use omniverb_session::faults::Faults;
 use omniverb_session::operator::{
     ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
@@ -27,15 +28,25 @@ pub(crate) fn name_bytes(name: &str) -> anyhow::Result<[u8; VNIC_NAME_BYTES]> {
 }
 
 /// Changes a vNIC; what is not among the options stays.
-pub(crate) fn set(name: &str, policy: &PolicyOptions) -> anyhow::Result<ExitCode> {
-    let change = change(name, policy)?;
-    let changed = Operator::connect()?.set_vnic(&change, name)?;
+pub(crate) fn set(
+    name: &str,
+    vnic: &VnicOptions,
+    policy: &PolicyOptions,
+) -> anyhow::Result<ExitCode> {
+    let operator = Operator::connect()?;
+    if !vnic.is_empty() || objects::is_described(&operator, name)? {
+        return objects::set_vnic(&operator, name, vnic, policy);
+    }
+    let changed = operator.set_vnic(&change(name, policy)?, name)?;
     output::write(&said(name, &changed))
 }
 
 fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
     let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
     let given = |option: bool, bit| if option { bit } else { 0 };
+    if objects::is_nothing(policy) {
+        bail!("one option at least is required: see omniverb vnic set --help");
+    }
     Ok(SetVnic {
         name: name_bytes(name)?,
         what: given(datapath.is_some(), SET_DATAPATH)
@@ -118,6 +129,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
 fn people(found: &Value) -> String {
     let mut table = Table::new(&[
         "vNIC",
+        "tenant",
         "namespace",
         "processes",
         "datapath",
@@ -132,6 +144,7 @@ fn people(found: &Value) -> String {
         let number = |key: &str| vnic[key].as_u64();
         table.row(vec![
             text("name"),
+            vnic["tenant"].as_str().unwrap_or("default").to_owned(),
             number("namespace").map_or("-".into(), |inode| inode.to_string()),
             number("processes").unwrap_or(0).to_string(),
             text("datapath"),
@@ -160,7 +173,7 @@ mod tests {
     fn change_of(name: &str, options: &str) -> Result<SetVnic, String> {
         let words = ["omniverb", "vnic", "set", name].into_iter().chain(options.split_whitespace());
         let parsed = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
-        let Command::Vnic(VnicCommand::Set { name, policy }) = parsed.command else {
+        let Command::Vnic(VnicCommand::Set { name, policy, .. }) = parsed.command else {
             return Err("another command".into());
         };
         super::change(&name, &policy).map_err(|error| error.to_string())

@@ -19,6 +19,7 @@ mod guest_memory;
 mod helper_answers;
 mod identify;
 mod machines;
+mod objects;
 mod operators;
 mod page_loans;
 mod pair_windows;
@@ -40,6 +41,7 @@ use crate::helper_requests::HelperRequests;
 use crate::idle_exit::Idle;
 use crate::journal::Journal;
 use crate::machines::Machines;
+use crate::objects::Objects;
 use crate::operators::Operators;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
@@ -58,6 +60,8 @@ use omniverb_sys::helper_process::Helpers;
 use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::BorrowedFd;
+
+pub use objects::{Configured, Reload};
 
 /// The daemon's one thread, with everything that it looks after.
 pub struct Server {
@@ -78,6 +82,10 @@ pub struct Server {
     /// What it has asked.
     related: SocketRelations,
     machines: Machines,
+    /// Tenants, policies and vNICs as operators describe them.
+    objects: Objects,
+    /// Reads the configuration again, if that can be done.
+    reload: Option<Reload>,
     departed: Departed,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
@@ -160,6 +168,7 @@ impl Server {
             Wakeup::Disposal => self.dispose(),
             Wakeup::Broker => self.broker_ready(),
             Wakeup::Held => self.files_gone(),
+            Wakeup::Reload => self.reload_signalled(),
             Wakeup::Termination => {}
         }
         Ok(())

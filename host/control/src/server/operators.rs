@@ -77,7 +77,7 @@ impl Server {
     /// A call, which waits if it names a process: the helper looks which namespace that is in.
     fn operator_call(&mut self, id: SessionId, call: Call) {
         let Some(pid) = call.pid() else {
-            let named = call.name().map(|name| self.vnics.named(name));
+            let named = call.name().map(|name| self.named(name));
             return self.carry_out(id, call, named);
         };
         let Ok(process) = pidfd::of(pid) else {
@@ -111,6 +111,9 @@ impl Server {
             Message::SetVnic(m) => Some(
                 named.and_then(|named| self.engine_ports().set_vnic(named.0, &m)).map(Into::into),
             ),
+            Message::ChangeObjects(m) => Some(Ok(self.change_objects(&m).into())),
+            Message::ReloadConfiguration(_) => Some(Ok(self.reload_asked().into())),
+            Message::QueryObjects(m) => Some(Ok(self.status_rows().objects_slice(m.from).into())),
             Message::DisconnectVnic(_) => {
                 Some(named.map(|named| self.engine_ports().disconnect_vnic(named.0).into()))
             }

@@ -18,6 +18,7 @@ use crate::journal::{Journal, Level};
 use crate::listener::Listener;
 use crate::machines::Machines;
 use crate::mapping_limit;
+use crate::objects::Objects;
 use crate::operators::Operators;
 use crate::reactor::Reactor;
 use crate::runtime_folder::RuntimeFolder;
@@ -96,7 +97,15 @@ impl Server {
         let watchdog = Watchdog::start(&settings.pulses, patience, sign, journal.another())
             .map_err(os("start its watchdog"))?;
         let marks = Marks { boot: boot(), daemon: random::number() };
-        let registry = Registry::new(marks, &home.evidence(), settings.policies.named.keys());
+        let configured = std::mem::take(&mut settings.objects);
+        let state_file = settings.state_file.take();
+        let objects = Objects::new(settings.policies.general, configured, state_file);
+        if let Some(problem) = objects.problem() {
+            journal.log(Level::Error, format_args!("{problem}"));
+        }
+        settings.policies.general = objects.general();
+        let names = settings.policies.named.keys().chain(objects.vnic_names());
+        let registry = Registry::new(marks, &home.evidence(), names);
         let now = clock::now();
         let tables = tables(&settings, marks, place.files(), now, &mut journal);
         let reactor = Reactor::new(pulse).map_err(os("make an epoll descriptor"))?;
@@ -130,6 +139,8 @@ impl Server {
             broker: None,
             related: SocketRelations::default(),
             machines: Machines::default(),
+            objects,
+            reload: None,
             departed: Departed::default(),
             vnics: Vnics::new(registry),
             helper,

@@ -86,6 +86,19 @@ impl StatusRows<'_> {
         slice.status(None)
     }
 
+    /// Tenants, policies and vNICs as they were described, from a place on.
+    pub(super) fn objects_slice(&self, from: Cursor) -> Status {
+        let mut slice = Slice::new();
+        let mut at = from.vnic;
+        while let Some(row) = self.objects.row(at) {
+            if !slice.add("object", &row) {
+                return slice.status(Some(Cursor { vnic: at, ..Cursor::START }));
+            }
+            at = at.saturating_add(1);
+        }
+        slice.status(None)
+    }
+
     pub(super) fn daemon_row(&self) -> Value {
         let (disposed, seen) = (self.disposal.counts(), self.watchdog.seen());
         let stuck = seen
@@ -120,6 +133,7 @@ impl StatusRows<'_> {
         let gids: Vec<String> = vnic.gids.iter().map(ToString::to_string).collect();
         json!({
             "name": vnic.name,
+            "tenant": self.objects.tenant_of(vnic.key),
             "namespace": self.vnics.registry().inode(vnic.key),
             "cookie": self.vnics.registry().serial(vnic.key),
             "node_guid": guid.join(":"),

@@ -11,6 +11,7 @@ use crate::handshake_probes::Probes;
 use crate::helper_requests::HelperRequests;
 use crate::journal::Journal;
 use crate::machines::Machines;
+use crate::objects::Objects;
 use crate::reactor::Reactor;
 use crate::server::Server;
 use crate::socket_broker::Broker;
@@ -67,6 +68,7 @@ pub(super) struct EnginePorts<'a> {
     pub(super) helper: &'a mut HelperRequests,
     pub(super) journal: &'a mut Journal,
     pub(super) machines: &'a Machines,
+    pub(super) objects: &'a mut Objects,
     pub(super) probes: &'a mut Probes,
     pub(super) reactor: &'a mut Reactor,
     pub(super) tables: &'a mut Tables,
@@ -95,6 +97,7 @@ pub(super) struct StatusRows<'a> {
     pub(super) engine: &'a Packets,
     pub(super) helper: &'a HelperRequests,
     pub(super) machines: &'a Machines,
+    pub(super) objects: &'a Objects,
     pub(super) pins: &'a Pins,
     pub(super) tables: &'a Tables,
     pub(super) vnics: &'a Vnics,
@@ -162,6 +165,7 @@ impl Server {
             helper: &mut self.helper,
             journal: &mut self.journal,
             machines: &self.machines,
+            objects: &mut self.objects,
             probes: &mut self.probes,
             reactor: &mut self.reactor,
             tables: &mut self.tables,
@@ -192,6 +196,7 @@ impl Server {
             engine: &self.engine,
             helper: &self.helper,
             machines: &self.machines,
+            objects: &self.objects,
             pins: &self.pins,
             tables: &self.tables,
             vnics: &self.vnics,

@@ -2,7 +2,7 @@
 
 use crate::attachment_identity::Evidence;
 use crate::journal::Level;
-use crate::policy::{changed, datapath_name, shown};
+use crate::policy::{changed, datapath_name, set_fields, shown};
 use crate::roce_port::Wanted;
 use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
@@ -15,21 +15,20 @@ use serde_json::{Value, json};
 
 impl EnginePorts<'_> {
     pub(super) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, Errno> {
-        let before = self.tables.policy(key);
-        let policy = changed(before, m)?;
+        let policy = changed(self.tables.policy(key), m)?;
         self.vnics.keep(key)?;
-        let direct_links = self.tables.set_policy(key, policy);
-        if self.vnics.has_port(key) {
-            self.engine.limit(key, policy.limit);
-            // The same ones again: from the start.
-            if m.what & SET_FAULTS != 0 {
-                self.engine.faults(key, policy.faults);
-            }
+        let name = self.vnics.registry().name(key).to_owned();
+        let set = self.objects.set_vnic(key, &name, |object| set_fields(object, &policy, m));
+        if let Err(problem) = set {
+            self.journal.log(Level::Warning, format_args!("cannot change vNIC {name}: {problem}"));
+            return Err(Errno::EIO);
         }
-        if policy.faults != before.faults {
-            self.warn_of_faults(key);
+        // The same faults again: from the start.
+        if m.what & SET_FAULTS != 0 && self.vnics.has_port(key) {
+            self.engine.faults(key, policy.faults);
         }
-        Ok(shown(&policy, direct_links))
+        self.apply_object(key);
+        Ok(shown(&self.tables.policy(key), self.tables.direct_links(key)))
     }
 
     /// Whoever looks for the reason of a bad network finds it in the log, too.
@@ -71,8 +70,12 @@ impl EnginePorts<'_> {
             match news {
                 News::New(vnic, identity, access) => {
                     self.tables.note(|tables| tables.introduce(vnic, identity, access));
+                    self.apply_object(vnic);
                 }
                 News::Gone(vnic) => {
+                    if let Err(problem) = self.objects.forget(vnic) {
+                        self.journal.log(Level::Warning, format_args!("{problem}"));
+                    }
                     self.tables.decide(|tables| tables.forget_policy(vnic));
                     self.tables.note(|tables| tables.forget_identity(vnic));
                     self.counted.forget(vnic);
@@ -129,6 +132,8 @@ impl StatusRows<'_> {
         let policy = self.tables.policy(key);
         json!({
             "name": self.vnics.registry().name(key),
+            "tenant": self.objects.tenant_of(key),
+            "object": self.objects.name_of(key),
             "namespace": self.vnics.registry().inode(key),
             "machine": self.machine_row(key),
             "processes": self.tables.processes(key),

@@ -2,14 +2,18 @@
 //! are what `--help` and the man pages say.
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
+mod objects;
 mod vm;
 mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
+pub use objects::{PolicyCommand, TenantCommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 pub use vm::{InPlace, VmCommand, WindowMode, WindowOptions};
-pub use vnic::{AdoptionValue, DatapathValue, FaultList, PolicyOptions, Rate, VnicCommand};
+pub use vnic::{
+    AdoptionValue, DatapathValue, FaultList, PolicyOptions, Rate, VnicCommand, VnicOptions,
+};
 
 /// Bytes of a packet that a capture keeps by default: all.
 const SNAP_BYTES: u32 = 65536;
@@ -84,9 +88,21 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show or change virtual devices: datapath, rate, faults.
+    /// Show or change virtual devices: tenant, datapath, rate, faults.
     #[command(subcommand)]
     Vnic(VnicCommand),
+    /// Show or change tenants, which do not reach each other.
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Show or change policies, which devices have in common.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Have the daemon read its configuration file again.
+    ///
+    /// Tenants, policies, devices, and the general datapath and adoption are as the file says then,
+    /// also for links that exist; other keys need a restart of the daemon. If anything in the file
+    /// is wrong, nothing changes. SIGHUP does the same. Needs the operators' socket.
+    Reload,
     /// Write the packets of a virtual device into a file for Wireshark or tcpdump.
     ///
     /// Captures until it is interrupted. Packets are those that the daemon sends and receives on

@@ -6,18 +6,49 @@ use omniverb_session::tc_units::{self, size};
 
 #[derive(Debug, Subcommand)]
 pub enum VnicCommand {
-    /// Change a virtual device: datapath, rate, adoption, faults.
+    /// Describe a virtual device: what holds for it whenever it is there.
     ///
-    /// Options that are not given stay as they are. What is set holds while the network namespace
-    /// exists and the daemon runs; for longer, use the daemon's configuration file, whose keys have
-    /// the names of these options. Needs the operators' socket: root where the daemon runs, or the
-    /// daemon's own user.
-    #[command(override_usage = "omniverb vnic set <NAME> <OPTIONS>")]
-    Set {
-        /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
+    /// The device is that of a network namespace, whose path --attach gives, as
+    /// `/run/netns/web`; it need not exist yet. What is described so outlives the daemon. Needs the
+    /// operators' socket.
+    Create {
+        /// A name for it.
         name: String,
         #[command(flatten)]
+        vnic: VnicOptions,
+        #[command(flatten)]
         policy: PolicyOptions,
+    },
+    /// Change a virtual device: tenant, datapath, rate, adoption, faults.
+    ///
+    /// Options that are not given stay as they are. What is set outlives the daemon; of a device
+    /// that was not described by `vnic create` it holds while the network namespace exists. With
+    /// another tenant all links of the device end. Needs the operators' socket: root where the
+    /// daemon runs, or the daemon's own user.
+    #[command(override_usage = "omniverb vnic set <NAME> <OPTIONS>")]
+    Set {
+        /// The device, as `omniverb vnic list` shows it, a name that `vnic create` gave, or pid:N
+        /// for that of process N.
+        name: String,
+        #[command(flatten)]
+        vnic: VnicOptions,
+        #[command(flatten)]
+        policy: PolicyOptions,
+    },
+    /// Show what was described of a virtual device. Needs the operators' socket.
+    Show {
+        /// Its name.
+        name: String,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete the description of a virtual device, which belongs to the tenant `default` then.
+    ///
+    /// Needs the operators' socket.
+    Delete {
+        /// Its name.
+        name: String,
     },
     /// End all links of a virtual device at once.
     ///
@@ -28,7 +59,7 @@ pub enum VnicCommand {
         /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
         name: String,
     },
-    /// List virtual devices, their datapaths, adoption, rates and faults.
+    /// List virtual devices, their tenants, datapaths, adoption, rates and faults.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -36,8 +67,22 @@ pub enum VnicCommand {
     },
 }
 
+/// Where a device is, and what it belongs to.
 #[derive(Clone, Debug, Default, Args)]
-#[group(required = true, multiple = true)]
+pub struct VnicOptions {
+    /// The tenant that the device belongs to [default: default].
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// A policy of the device; may be given several times, and a later one decides.
+    #[arg(long = "policy", value_name = "NAME")]
+    pub policies: Vec<String>,
+    /// Where the device is: the path of a network namespace, or the name of a device that `omniverb
+    /// vnic list` shows [default: the name].
+    #[arg(long, value_name = "PLACE")]
+    pub attach: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
 pub struct PolicyOptions {
     /// How traffic within the host goes.
     #[arg(long, value_name = "PATH")]

@@ -1,0 +1,229 @@
+//! Tenants, policies and vNICs that an operator describes (`object_set.rs`), by configuration or by
+//! commands (`change.rs`), and where the latter are kept (`state_file.rs`).
+//!
+//! In: sets of objects, and the vNICs that there are. Out: what holds for each vNIC. A vNIC that no
+//! object is attached to belongs to the tenant `default`. One that was given an object keeps it
+//! until the object is changed, whatever becomes of the path that the object names.
+
+mod change;
+mod object_set;
+mod state_file;
+mod values;
+
+use change::Changes;
+pub(crate) use object_set::ObjectSet as Set;
+pub use object_set::{
+    DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, VnicObject,
+};
+use omniverb_tenancy::{Policy, TenantId, VnicId};
+use serde_json::{Value, json};
+use state_file::StateFile;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+pub use values::{
+    AdoptionValue, DatapathValue, FaultsValue, Mode, ModeValue, RateValue, SizeValue,
+};
+
+/// A vNIC as objects find it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place<'a> {
+    /// Its name for people.
+    pub(crate) name: &'a str,
+    /// Another name that the configuration may have for it.
+    pub(crate) alias: Option<String>,
+    /// Device and inode of its network namespace.
+    pub(crate) inode: Option<[u64; 2]>,
+}
+
+/// All objects, and which vNIC has which.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    /// What holds where no object says anything.
+    general: Policy,
+    configured: Set,
+    /// What was set at run time.
+    set: Set,
+    /// Both.
+    all: Set,
+    state: StateFile,
+    /// Names of objects that vNICs were given.
+    given: BTreeMap<VnicId, String>,
+    /// Numbers of tenants, which are never used again.
+    numbers: BTreeMap<String, TenantId>,
+}
+
+impl Objects {
+    /// Those of the configuration, and those of the state file.
+    pub(crate) fn new(general: Policy, configured: Set, state: Option<PathBuf>) -> Objects {
+        let (state, set) = StateFile::open(state, &configured);
+        let all = configured.overlaid(&set);
+        let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
+        Objects { general, configured, set, all, state, given, numbers }
+    }
+
+    /// What holds for a vNIC that no object is attached to.
+    pub(crate) fn general(&self) -> Policy {
+        self.all.policy(&VnicObject::default(), self.general, |_| TenantId::default())
+    }
+
+    /// What is wrong with the state file.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.state.problem()
+    }
+
+    /// Names by which the configuration knows vNICs.
+    pub(crate) fn vnic_names(&self) -> impl Iterator<Item = &String> {
+        self.all.vnic.iter().map(|(name, vnic)| vnic.attach.as_ref().unwrap_or(name))
+    }
+
+    /// Takes over another configuration.
+    ///
+    /// # Errors
+    /// Why not. Nothing has changed then.
+    pub(crate) fn configure(&mut self, general: Policy, configured: Set) -> Result<(), String> {
+        let all = configured.overlaid(&self.set);
+        all.check().map_err(|error| format!("with what was set at run time, {error}"))?;
+        self.general = general;
+        self.configured = configured;
+        self.replace(all);
+        Ok(())
+    }
+
+    /// Makes the changes that a text describes.
+    ///
+    /// # Errors
+    /// Why not. Nothing has changed then.
+    pub(crate) fn change(&mut self, text: &str) -> Result<(), String> {
+        let changes: Changes = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let set = changes.applied(&self.configured, &self.set)?;
+        self.keep(set)
+    }
+
+    /// Sets what holds for a vNIC itself.
+    pub(crate) fn set_vnic(
+        &mut self,
+        vnic: VnicId,
+        name: &str,
+        change: impl FnOnce(&mut VnicObject),
+    ) -> Result<(), String> {
+        let name = self.given.get(&vnic).cloned().unwrap_or_else(|| name.to_owned());
+        let mut set = self.set.clone();
+        let mut object = self.all.vnic.get(&name).cloned().unwrap_or_default();
+        change(&mut object);
+        set.vnic.insert(name.clone(), object);
+        let all = self.configured.overlaid(&set);
+        all.check().map_err(|error| error.to_string())?;
+        self.keep(set)?;
+        self.given.insert(vnic, name);
+        Ok(())
+    }
+
+    fn keep(&mut self, set: Set) -> Result<(), String> {
+        self.state.write(&set)?;
+        self.set = set;
+        self.replace(self.configured.overlaid(&self.set));
+        Ok(())
+    }
+
+    /// vNICs whose object is another one, or attached elsewhere, have to be given one anew.
+    fn replace(&mut self, all: Set) {
+        let before = std::mem::replace(&mut self.all, all);
+        let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
+        let all = &self.all;
+        self.given.retain(|_, name| attach(&before, name) == attach(all, name));
+    }
+
+    /// A vNIC is no more. What was set for it alone cannot hold for another.
+    pub(crate) fn forget(&mut self, vnic: VnicId) -> Result<(), String> {
+        let Some(name) = self.given.remove(&vnic) else { return Ok(()) };
+        if !name.starts_with("vnic-") || !self.set.vnic.contains_key(&name) {
+            return Ok(());
+        }
+        let mut set = self.set.clone();
+        set.vnic.remove(&name);
+        self.keep(set)
+    }
+
+    /// The object that a vNIC has: what it was given, or what is attached to it now.
+    fn object_of(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<&VnicObject> {
+        if !self.given.contains_key(&vnic) {
+            let name = self.attached_to(place)?;
+            self.given.insert(vnic, name);
+        }
+        self.all.vnic.get(self.given.get(&vnic)?)
+    }
+
+    fn attached_to(&self, place: &Place<'_>) -> Option<String> {
+        let is_it = |text: &str| match text.starts_with('/') {
+            true => place.inode.is_some() && inode_at(text) == place.inode,
+            false => text == place.name || place.alias.as_deref() == Some(text),
+        };
+        let mut all = self.all.vnic.iter();
+        all.find(|(name, vnic)| is_it(vnic.attach.as_ref().unwrap_or(name)))
+            .map(|(name, _)| name.clone())
+    }
+
+    /// What holds for a vNIC that has an object.
+    pub(crate) fn policy(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<Policy> {
+        let object = self.object_of(vnic, place)?.clone();
+        let numbers = &mut self.numbers;
+        Some(self.all.policy(&object, self.general, |tenant| number(numbers, tenant)))
+    }
+
+    /// The name of a vNIC's object.
+    pub(crate) fn name_of(&self, vnic: VnicId) -> Option<&str> {
+        self.given.get(&vnic).map(String::as_str)
+    }
+
+    /// The vNIC that an object was given to; the first, if there are several.
+    pub(crate) fn vnic_of(&self, name: &str) -> Option<VnicId> {
+        self.given.iter().find(|(_, given)| *given == name).map(|(vnic, _)| *vnic)
+    }
+
+    /// The tenant of a vNIC.
+    pub(crate) fn tenant_of(&self, vnic: VnicId) -> &str {
+        let object = self.given.get(&vnic).and_then(|name| self.all.vnic.get(name));
+        object.and_then(|object| object.tenant.as_deref()).unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// The row of the object with this number, in the order of kinds and names.
+    pub(crate) fn row(&self, number: u64) -> Option<Value> {
+        let at = usize::try_from(number).ok()?;
+        let Set { tenant, policy, vnic } = &self.all;
+        let row = |kind: ObjectKind, name: &String, fields: Value, is_set: bool| {
+            let source = if is_set { "command" } else { "configuration" };
+            json!({ "kind": kind.word(), "name": name, "source": source, "fields": fields })
+        };
+        if let Some((name, object)) = tenant.iter().nth(at) {
+            let is_set = self.set.tenant.contains_key(name);
+            return Some(row(ObjectKind::Tenant, name, json!(object), is_set));
+        }
+        let at = at.checked_sub(tenant.len())?;
+        if let Some((name, object)) = policy.iter().nth(at) {
+            let is_set = self.set.policy.contains_key(name);
+            return Some(row(ObjectKind::Policy, name, json!(object), is_set));
+        }
+        let at = at.checked_sub(policy.len())?;
+        let (name, object) = vnic.iter().nth(at)?;
+        let is_set = self.set.vnic.contains_key(name);
+        let mut row = row(ObjectKind::Vnic, name, json!(object), is_set);
+        row["attached"] = self.vnic_of(name).map(|vnic| vnic.0).into();
+        Some(row)
+    }
+}
+
+fn number(numbers: &mut BTreeMap<String, TenantId>, tenant: &str) -> TenantId {
+    if tenant == DEFAULT_TENANT {
+        return TenantId::default();
+    }
+    let next = TenantId(u32::try_from(numbers.len()).unwrap_or(u32::MAX - 1) + 1);
+    *numbers.entry(tenant.to_owned()).or_insert(next)
+}
+
+/// Device and inode of the network namespace at a path.
+fn inode_at(path: &str) -> Option<[u64; 2]> {
+    rustix::fs::stat(path).ok().map(|status| [status.st_dev, status.st_ino])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Tenants, policies and vNICs as an operator describes them, by their names.
+//!
+//! The configuration file, the state file and commands have the same keys: what this crate reads
+//! from one of them it can read from the others. Unknown keys are refused.
+
+use super::values::{AdoptionValue, DatapathValue, FaultsValue, ModeValue, RateValue, SizeValue};
+use omniverb_session::tc_units::burst_for;
+use omniverb_tenancy::{Policy, RateLimit, TenantId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes of the longest name of an object.
+const NAME_BYTES_MAX: usize = 63;
+/// Objects of one kind, so that a file of them is read and written in a moment.
+const OBJECTS_MAX: usize = 16384;
+/// Policies that one vNIC may have.
+const POLICIES_MAX: usize = 16;
+/// The tenant of every vNIC that names no other. It need not be described.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// A tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tenant {
+    /// Whether its vNICs map each other's pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionValue>,
+}
+
+/// What holds for every vNIC that has a policy, or for one vNIC itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyObject {
+    /// How traffic within the host travels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datapath: Option<DatapathValue>,
+    /// What a vNIC may send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateValue>,
+    /// What it may send at once above the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<SizeValue>,
+    /// To what the rate applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeValue>,
+    /// What happens to packets that arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<FaultsValue>,
+    /// Which pages may be mapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionValue>,
+}
+
+/// A vNIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VnicObject {
+    /// The tenant that it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Names of policies. A later one decides where two say something of the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<String>,
+    /// The path of a network namespace, or the name of a vNIC as `omniverb vnic list` shows it; by
+    /// default the object's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach: Option<String>,
+    /// As in a policy; decides before all of the vNIC's policies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datapath: Option<DatapathValue>,
+    /// As in a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateValue>,
+    /// As in a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<SizeValue>,
+    /// As in a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<FaultsValue>,
+    /// As in a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionValue>,
+}
+
+/// The kinds of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ObjectKind {
+    /// A [`Tenant`].
+    Tenant,
+    /// A [`PolicyObject`].
+    Policy,
+    /// A [`VnicObject`].
+    Vnic,
+}
+
+impl ObjectKind {
+    /// The word for it in files, commands and messages.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            ObjectKind::Tenant => "tenant",
+            ObjectKind::Policy => "policy",
+            ObjectKind::Vnic => "vnic",
+        }
+    }
+}
+
+/// What is wrong with a set of objects: with which of them, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectError {
+    /// The kind of the object.
+    pub kind: ObjectKind,
+    /// Its name.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl fmt::Display for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}: {}", self.kind.word(), self.name, self.problem)
+    }
+}
+
+/// Objects by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ObjectSet {
+    /// Tenants.
+    pub tenant: BTreeMap<String, Tenant>,
+    /// Policies.
+    pub policy: BTreeMap<String, PolicyObject>,
+    /// vNICs.
+    pub vnic: BTreeMap<String, VnicObject>,
+}
+
+impl ObjectSet {
+    /// These, and those of `above`, which decide where both have an object.
+    #[must_use]
+    pub fn overlaid(&self, above: &ObjectSet) -> ObjectSet {
+        let mut all = self.clone();
+        all.tenant.extend(above.tenant.clone());
+        all.policy.extend(above.policy.clone());
+        all.vnic.extend(above.vnic.clone());
+        all
+    }
+
+    /// Checks names, numbers, and that what objects name exists.
+    ///
+    /// # Errors
+    /// The first object that something is wrong with.
+    pub fn check(&self) -> Result<(), ObjectError> {
+        let error = |kind, name: &str, problem: String| {
+            Err(ObjectError { kind, name: name.to_owned(), problem })
+        };
+        let names = [
+            (ObjectKind::Tenant, self.tenant.keys().collect::<Vec<_>>()),
+            (ObjectKind::Policy, self.policy.keys().collect()),
+            (ObjectKind::Vnic, self.vnic.keys().collect()),
+        ];
+        for (kind, names) in names {
+            for (number, name) in names.into_iter().enumerate() {
+                if !is_name(name) {
+                    let most = NAME_BYTES_MAX;
+                    let text = format!("a name has 1 to {most} letters, digits and any of . _ - @");
+                    return error(kind, name, text);
+                }
+                if number >= OBJECTS_MAX {
+                    return error(kind, name, format!("there are more than {OBJECTS_MAX}"));
+                }
+            }
+        }
+        for (name, policy) in &self.policy {
+            if let Err(problem) = limit(policy.rate, policy.burst) {
+                return error(ObjectKind::Policy, name, problem.into());
+            }
+        }
+        let mut attached = BTreeMap::new();
+        for (name, vnic) in &self.vnic {
+            let problem = self.problem_of(vnic);
+            if let Some(problem) = problem {
+                return error(ObjectKind::Vnic, name, problem);
+            }
+            if let Some(other) = attached.insert(vnic.attach.as_ref().unwrap_or(name), name) {
+                let text = format!("it is attached where vnic {other:?} is attached");
+                return error(ObjectKind::Vnic, name, text);
+            }
+        }
+        Ok(())
+    }
+
+    fn problem_of(&self, vnic: &VnicObject) -> Option<String> {
+        if let Err(problem) = limit(vnic.rate, vnic.burst) {
+            return Some(problem.into());
+        }
+        if let Some(tenant) = &vnic.tenant
+            && tenant != DEFAULT_TENANT
+            && !self.tenant.contains_key(tenant)
+        {
+            return Some(format!("there is no tenant {tenant:?}"));
+        }
+        if vnic.policies.len() > POLICIES_MAX {
+            return Some(format!("a vNIC has at most {POLICIES_MAX} policies"));
+        }
+        let missing = vnic.policies.iter().find(|name| !self.policy.contains_key(*name));
+        if let Some(missing) = missing {
+            return Some(format!("there is no policy {missing:?}"));
+        }
+        match &vnic.attach {
+            Some(place) if !place.starts_with('/') && !is_name(place) => {
+                Some(format!("{place:?} is neither an absolute path nor the name of a vNIC"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What holds for a vNIC. `general`: where no object says anything; `number` gives the number
+    /// of a tenant.
+    pub(crate) fn policy(
+        &self,
+        vnic: &VnicObject,
+        general: Policy,
+        number: impl FnOnce(&str) -> TenantId,
+    ) -> Policy {
+        let tenant = vnic.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
+        let mut policy = Policy { tenant: number(tenant), ..general };
+        if let Some(adoption) = self.tenant.get(tenant).and_then(|tenant| tenant.adoption) {
+            policy.adoption = adoption.0;
+        }
+        let own = PolicyObject {
+            datapath: vnic.datapath,
+            rate: vnic.rate,
+            burst: vnic.burst,
+            mode: None,
+            faults: vnic.faults,
+            adoption: vnic.adoption,
+        };
+        let named = vnic.policies.iter().filter_map(|name| self.policy.get(name));
+        for object in named.chain([&own]) {
+            if let Some(DatapathValue(datapath)) = object.datapath {
+                policy.datapath = datapath;
+            }
+            if let Some(FaultsValue(faults)) = object.faults {
+                policy.faults = faults;
+            }
+            if let Some(AdoptionValue(adoption)) = object.adoption {
+                policy.adoption = adoption;
+            }
+            if object.rate.is_some() {
+                policy.limit = limit(object.rate, object.burst).unwrap_or(policy.limit);
+            }
+        }
+        policy
+    }
+}
+
+/// The limit that a rate and a burst are.
+fn limit(
+    rate: Option<RateValue>,
+    burst: Option<SizeValue>,
+) -> Result<Option<RateLimit>, &'static str> {
+    match (rate.filter(|rate| rate.0 != 0), burst) {
+        (None, Some(_)) => Err("a burst needs a rate"),
+        (None, None) => Ok(None),
+        (Some(RateValue(bits_per_second)), burst) => {
+            let burst_bytes = burst.map_or_else(|| burst_for(bits_per_second), |burst| burst.0);
+            let limit = RateLimit { bits_per_second, burst_bytes };
+            match limit.is_sensible() {
+                true => Ok(Some(limit)),
+                false => Err("rates are 8kbit to 1000tbit, bursts 1500 to 1g"),
+            }
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_sign)
+}
+
+#[cfg(test)]
+mod tests;

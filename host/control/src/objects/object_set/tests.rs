@@ -1,0 +1,65 @@
+use super::*;
+use omniverb_tenancy::{Adoption, Datapath};
+
+fn set(text: &str) -> ObjectSet {
+    serde_json::from_str(text).unwrap()
+}
+
+fn policy(all: &ObjectSet, name: &str) -> Policy {
+    all.policy(&all.vnic[name], Policy::default(), |tenant| TenantId(tenant.len() as u32))
+}
+
+#[test]
+fn what_a_vnic_says_decides_before_its_policies_and_these_before_its_tenant() {
+    let all = set(r#"{
+        "tenant": {"blue": {"adoption": "exact"}},
+        "policy": {"slow": {"rate": "8mbit", "burst": "64k"}, "off": {"adoption": "off"},
+                   "fast": {"rate": "5gbit", "datapath": "forwarded"}},
+        "vnic": {"a": {"tenant": "blue"}, "b": {"tenant": "blue", "policies": ["slow", "off"]},
+                 "c": {"policies": ["slow", "fast"], "datapath": "direct", "rate": "none"}}}"#);
+    all.check().unwrap();
+    let a = policy(&all, "a");
+    assert_eq!((a.adoption, a.tenant, a.limit), (Adoption::Exact, TenantId(4), None));
+    let b = policy(&all, "b");
+    let limit = RateLimit { bits_per_second: 8_000_000, burst_bytes: 65536 };
+    assert_eq!((b.adoption, b.limit), (Adoption::Off, Some(limit)));
+    let c = policy(&all, "c");
+    assert_eq!((c.adoption, c.limit), (Adoption::Trusting, None));
+    assert_eq!(c.datapath, Datapath::Direct);
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let all = set(r#"{
+        "tenant": {"blue": {"adoption": "exact"}, "red": {}},
+        "policy": {"a": {"rate": "1.5gbit", "burst": "9000", "mode": "each",
+                         "faults": "loss=1%,delay=2ms", "datapath": "forwarded"}},
+        "vnic": {"web": {"tenant": "red", "policies": ["a"], "attach": "/run/netns/web"}}}"#);
+    let text = serde_json::to_string(&all).unwrap();
+    assert_eq!(set(&text), all);
+    assert!(!text.contains("null"), "{text}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let error = |text: &str| set(text).check().unwrap_err().to_string();
+    for (text, word) in [
+        (r#"{"vnic": {"web": {"tenant": "red"}}}"#, r#"vnic "web": there is no tenant "red""#),
+        (r#"{"vnic": {"web": {"policies": ["x"]}}}"#, r#"no policy "x""#),
+        (r#"{"vnic": {"web": {"attach": "a/b"}}}"#, "neither an absolute path"),
+        (r#"{"vnic": {"a": {"attach": "b"}, "b": {}}}"#, r#"where vnic "a" is attached"#),
+        (r#"{"vnic": {"web": {"burst": "64k"}}}"#, "needs a rate"),
+        (r#"{"policy": {"p": {"rate": "7bit"}}}"#, "8kbit to 1000tbit"),
+        (r#"{"tenant": {"": {}}}"#, "a name has"),
+        (r#"{"tenant": {"a/b": {}}}"#, "a name has"),
+    ] {
+        assert!(error(text).contains(word), "{text}: {}", error(text));
+    }
+    for text in [
+        r#"{"vnic": {"web": {"rules": []}}}"#,
+        r#"{"policy": {"p": {"mode": "shared"}}}"#,
+        r#"{"tenants": {}}"#,
+    ] {
+        assert!(serde_json::from_str::<ObjectSet>(text).is_err(), "{text}");
+    }
+}

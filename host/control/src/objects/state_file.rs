@@ -1,0 +1,133 @@
+//! Keeps objects that were set at run time in a file, which the next daemon reads.
+//!
+//! The file is replaced as a whole: a new one is written beside it, synchronised, and takes its
+//! name. A file that cannot be understood is left as it is, and nothing is written until an
+//! operator has moved it away: what it held is not guessed at.
+
+use super::object_set::ObjectSet;
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The version of the format that this daemon writes, and the only one that it reads.
+const VERSION: u32 = 1;
+/// Bytes of a file that is read.
+const BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    version: u32,
+    #[serde(default)]
+    objects: ObjectSet,
+}
+
+/// The file, and whether it may be written.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    /// `None`: nothing outlives this daemon.
+    path: Option<PathBuf>,
+    /// What is wrong with the file that is there.
+    damage: Option<String>,
+}
+
+impl StateFile {
+    /// Opens the file at `path`: what it holds beside what is configured.
+    pub(crate) fn open(path: Option<PathBuf>, configured: &ObjectSet) -> (StateFile, ObjectSet) {
+        let found = path.as_deref().map_or(Ok(None), read).and_then(|found| {
+            let all = found.as_ref().map(|objects| configured.overlaid(objects));
+            let checked = all.map_or(Ok(()), |all| all.check());
+            checked.map(|()| found).map_err(|error| error.to_string())
+        });
+        match found {
+            Ok(objects) => (StateFile { path, damage: None }, objects.unwrap_or_default()),
+            Err(problem) => {
+                let state = StateFile { path, damage: Some(problem) };
+                (state, ObjectSet::default())
+            }
+        }
+    }
+
+    /// What is wrong with the file, in words for an operator.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let (path, damage) = self.path.as_ref().zip(self.damage.as_ref())?;
+        Some(format!(
+            "the state file {} is damaged ({damage}): nothing in it is used, and nothing can be \
+             set until it is moved away",
+            path.display()
+        ))
+    }
+
+    /// Replaces what the file holds.
+    ///
+    /// # Errors
+    /// Why that was not done, in words for an operator. The file is as it was.
+    pub(crate) fn write(&mut self, objects: &ObjectSet) -> Result<(), String> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        if self.damage.is_some() && !path.exists() {
+            self.damage = None;
+        }
+        if let Some(problem) = self.problem() {
+            return Err(problem);
+        }
+        let written = Written { version: VERSION, objects: objects.clone() };
+        let mut text = serde_json::to_string_pretty(&written).map_err(|error| error.to_string())?;
+        text.push('\n');
+        replace(&path, text.as_bytes())
+            .map_err(|error| format!("cannot write the state file {}: {error}", path.display()))
+    }
+}
+
+/// What a file holds; `None`: there is none.
+fn read(path: &Path) -> Result<Option<ObjectSet>, String> {
+    // Not blocking, should it be a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = match open(path, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(io::Error::from(error).to_string()),
+    };
+    let status = fstat(&file).map_err(|error| io::Error::from(error).to_string())?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err("it is not a regular file".into());
+    }
+    if status.st_uid != geteuid().as_raw() || status.st_mode & 0o022 != 0 {
+        return Err("others may write it".into());
+    }
+    let mut text = String::new();
+    let read = File::from(file).take(BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| error.to_string())?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(format!("it has more than {} MiB", BYTES_MAX >> 20));
+    }
+    let version = serde_json::from_str::<serde_json::Value>(&text)
+        .map_err(|error| error.to_string())?["version"]
+        .as_u64();
+    if version != Some(u64::from(VERSION)) {
+        return Err(format!("its version is not {VERSION}"));
+    }
+    let written: Written = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    Ok(Some(written.objects))
+}
+
+/// Gives a file new contents: either all of them or none.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_added_extension("new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut file = File::from(open(&new, flags, Mode::from_raw_mode(0o600))?);
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use super::*;
+use crate::objects::Tenant;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("omniverb-state-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("objects.json")
+    }
+
+    fn open(&self) -> (StateFile, ObjectSet) {
+        StateFile::open(Some(self.file()), &ObjectSet::default())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn blue() -> ObjectSet {
+    let mut set = ObjectSet::default();
+    set.tenant.insert("blue".into(), Tenant::default());
+    set
+}
+
+#[test]
+fn what_is_written_is_there_for_the_next_daemon() {
+    let folder = Folder::new("kept");
+    let (mut state, found) = folder.open();
+    assert_eq!((state.problem(), found), (None, ObjectSet::default()));
+    state.write(&blue()).unwrap();
+    let (mut next, found) = folder.open();
+    assert_eq!((next.problem(), found), (None, blue()));
+    next.write(&ObjectSet::default()).unwrap();
+    assert_eq!(folder.open().1, ObjectSet::default());
+    let mode = std::fs::metadata(folder.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left beside it");
+}
+
+#[test]
+fn a_damaged_file_is_named_and_not_touched_until_it_is_moved_away() {
+    let folder = Folder::new("damaged");
+    folder.open().0.write(&blue()).unwrap();
+    let whole = std::fs::read_to_string(folder.file()).unwrap();
+    let torn = &whole[..whole.len() / 2];
+    for (text, word) in [
+        (torn, "EOF"),
+        ("", "EOF"),
+        ("{\"version\": 2}", "version"),
+        ("{\"version\": 1, \"objects\": {\"tenants\": {}}}", "tenants"),
+        ("{\"version\": 1, \"objects\": {\"vnic\": {\"a\": {\"tenant\": \"red\"}}}}", "red"),
+    ] {
+        std::fs::write(folder.file(), text).unwrap();
+        let (mut state, found) = folder.open();
+        assert_eq!(found, ObjectSet::default(), "{text}");
+        let problem = state.problem().unwrap();
+        assert!(problem.contains("objects.json") && problem.contains(word), "{problem}");
+        assert_eq!(state.write(&blue()), Err(problem));
+        assert_eq!(std::fs::read_to_string(folder.file()).unwrap(), text);
+        std::fs::remove_file(folder.file()).unwrap();
+        state.write(&blue()).unwrap();
+        assert_eq!(folder.open().1, blue());
+    }
+}
+
+#[test]
+fn a_file_that_others_may_write_is_not_believed() {
+    let folder = Folder::new("others");
+    folder.open().0.write(&blue()).unwrap();
+    std::fs::set_permissions(folder.file(), PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(folder.open().0.problem().unwrap().contains("others may write it"));
+    std::fs::rename(folder.file(), folder.0.join("other")).unwrap();
+    symlink(folder.0.join("other"), folder.file()).unwrap();
+    assert!(folder.open().0.problem().is_some());
+}
+
+#[test]
+fn what_cannot_be_written_is_said() {
+    let folder = Folder::new("nowhere");
+    let path = folder.0.join("missing").join("objects.json");
+    let (mut state, _) = StateFile::open(Some(path), &ObjectSet::default());
+    assert!(state.write(&blue()).unwrap_err().contains("cannot write the state file"));
+    let (mut none, _) = StateFile::open(None, &ObjectSet::default());
+    none.write(&blue()).unwrap();
+}

@@ -1,0 +1,83 @@
+//! Values of objects as files and commands write them: rates, sizes, datapaths, faults, adoption.
+
+use omniverb_session::faults::{self, Faults};
+use omniverb_session::tc_units;
+use omniverb_tenancy::{Adoption, Datapath};
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::ser::{Serialize, Serializer};
+
+/// Defines a value that is one word in files.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident($of:ty), $parse:expr, $show:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name(pub $of);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                let text = String::deserialize(from)?;
+                let parse: fn(&str) -> Result<$of, String> = $parse;
+                parse(&text).map($name).map_err(D::Error::custom)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let show: fn(&$of) -> String = $show;
+                to.serialize_str(&show(&self.0))
+            }
+        }
+    )*};
+}
+
+words! {
+    /// Bits per second, in the units of tc(8); 0, or `none`: no limit.
+    RateValue(u64),
+        |text| if text == "none" { Ok(0) } else { tc_units::rate(text) },
+        |bits| if *bits == 0 { "none".into() } else { format!("{bits}bit") };
+    /// Bytes, in the units of tc(8).
+    SizeValue(u64), tc_units::size, |bytes| bytes.to_string();
+    /// `direct` or `forwarded`.
+    DatapathValue(Datapath), datapath, |path| datapath_word(*path).into();
+    /// `exact`, `trusting` or `off`.
+    AdoptionValue(Adoption), adoption, |adoption| adoption.name().into();
+    /// Faults as a list FAULT=VALUE,...; `none` is no fault.
+    FaultsValue(Option<Faults>), faults::faults,
+        |faults| faults.map_or("none".into(), |faults| faults.show());
+    /// To what a policy's rate applies.
+    ModeValue(Mode), mode, |Mode::Each| "each".into();
+}
+
+/// To what a policy's rate applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// To each vNIC that has the policy.
+    Each,
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "each" => Ok(Mode::Each),
+        "shared" => Err("mode \"shared\" is not supported yet: use \"each\"".into()),
+        other => Err(format!("{other:?} is no mode: use \"each\"")),
+    }
+}
+
+fn datapath(text: &str) -> Result<Datapath, String> {
+    match text {
+        "direct" => Ok(Datapath::Direct),
+        "forwarded" => Ok(Datapath::Forwarded),
+        other => Err(format!("{other:?} is neither direct nor forwarded")),
+    }
+}
+
+fn datapath_word(datapath: Datapath) -> &'static str {
+    match datapath {
+        Datapath::Direct => "direct",
+        Datapath::Forwarded => "forwarded",
+    }
+}
+
+fn adoption(text: &str) -> Result<Adoption, String> {
+    Adoption::from_name(text).ok_or_else(|| format!("{text:?} is none of exact, trusting and off"))
+}

@@ -1,0 +1,157 @@
+//! Serves changes of tenants, policies and vNICs, by command and by another configuration, and
+//! applies them to the vNICs that there are.
+
+use crate::journal::Level;
+use crate::objects::{ObjectSet, Place};
+use crate::server::Server;
+use crate::server::subsystems::EnginePorts;
+use crate::vnics::Named;
+use crate::wakeup::Wakeup;
+use omniverb_session::operator::{ChangeObjects, OBJECT_TEXT_BYTES, ObjectsChanged};
+use omniverb_sys::termination_fd;
+use omniverb_tenancy::{Policy, VnicId};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What a configuration says that can be changed while the daemon runs.
+#[derive(Clone, Debug, Default)]
+pub struct Configured {
+    /// What holds where no object says anything.
+    pub general: Policy,
+    /// Tenants, policies and vNICs.
+    pub objects: ObjectSet,
+}
+
+/// How the configuration is read again.
+pub struct Reload {
+    /// Readable when a signal asks for it.
+    signal: OwnedFd,
+    read: Box<dyn FnMut() -> Result<Configured, String> + Send>,
+}
+
+impl Reload {
+    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` says what is wrong, if anything is.
+    #[must_use]
+    pub fn new(
+        signal: OwnedFd,
+        read: impl FnMut() -> Result<Configured, String> + Send + 'static,
+    ) -> Reload {
+        Reload { signal, read: Box::new(read) }
+    }
+}
+
+impl Server {
+    /// Reads the configuration again when it is asked to.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_reload(&mut self, reload: Reload) -> io::Result<()> {
+        self.reactor.watch(reload.signal.as_fd(), Wakeup::Reload)?;
+        self.reload = Some(reload);
+        Ok(())
+    }
+
+    pub(super) fn reload_signalled(&mut self) {
+        if let Some(reload) = &self.reload {
+            termination_fd::take(reload.signal.as_fd());
+        }
+        match self.reload_configuration() {
+            Ok(()) => self.journal.log(Level::Info, format_args!("the configuration was reloaded")),
+            Err(problem) => {
+                let text = format_args!("the configuration stays as it was: {problem}");
+                self.journal.log(Level::Error, text);
+            }
+        }
+    }
+
+    pub(super) fn reload_asked(&mut self) -> ObjectsChanged {
+        answer(self.reload_configuration())
+    }
+
+    fn reload_configuration(&mut self) -> Result<(), String> {
+        let reload = self.reload.as_mut().ok_or("this daemon has no configuration file")?;
+        let Configured { general, objects } = (reload.read)()?;
+        self.objects.configure(general, objects)?;
+        self.engine_ports().apply_objects();
+        Ok(())
+    }
+
+    pub(super) fn change_objects(&mut self, m: &ChangeObjects) -> ObjectsChanged {
+        let text = m.text.get(..m.length as usize).map(std::str::from_utf8);
+        let Some(Ok(text)) = text else { return answer(Err("the change is no text".into())) };
+        let changed = self.objects.change(text);
+        if changed.is_ok() {
+            self.engine_ports().apply_objects();
+        }
+        answer(changed)
+    }
+
+    /// The vNIC of this name, or the one that the object of this name was given to.
+    pub(super) fn named(&self, name: &[u8]) -> Result<Named, Errno> {
+        let found = self.vnics.named(name);
+        let object = std::str::from_utf8(name).ok().and_then(|name| self.objects.vnic_of(name));
+        match (found, object) {
+            (Err(Errno::ENOENT), Some(vnic)) => self.vnics.by_id(vnic),
+            (found, _) => found,
+        }
+    }
+}
+
+fn answer(result: Result<(), String>) -> ObjectsChanged {
+    let problem = result.err();
+    let text = problem.as_deref().unwrap_or_default();
+    let end = (0..=text.len().min(OBJECT_TEXT_BYTES)).rev().find(|end| text.is_char_boundary(*end));
+    let bytes = text.as_bytes().get(..end.unwrap_or(0)).unwrap_or_default();
+    let mut answer = ObjectsChanged {
+        refused: u32::from(problem.is_some()),
+        length: bytes.len() as u32,
+        text: [0; OBJECT_TEXT_BYTES],
+    };
+    for (to, from) in answer.text.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    answer
+}
+
+impl EnginePorts<'_> {
+    /// Applies to all vNICs what objects say now.
+    pub(super) fn apply_objects(&mut self) {
+        let general = self.objects.general();
+        self.tables.decide(|tables| tables.set_general_policy(general));
+        for vnic in self.vnics.registry().ids() {
+            self.apply_object(vnic);
+        }
+    }
+
+    /// Applies to a vNIC what its object says.
+    pub(super) fn apply_object(&mut self, key: VnicId) {
+        let registry = self.vnics.registry();
+        let found = registry.place(key);
+        let (inode, alias) = found.map_or((None, None), |(place, alias)| (Some(place), alias));
+        let place = Place { name: registry.name(key), alias, inode };
+        let before = self.tables.policy(key);
+        match self.objects.policy(key, &place) {
+            Some(policy) => {
+                if self.vnics.keep(key).is_err() {
+                    let text = "too many vNICs have objects of their own";
+                    self.journal.log(Level::Warning, format_args!("{text}"));
+                }
+                self.tables.set_policy(key, policy);
+            }
+            None => self.tables.decide(|tables| tables.forget_policy(key)),
+        }
+        let policy = self.tables.policy(key);
+        if self.vnics.has_port(key) {
+            if policy.limit != before.limit {
+                self.engine.limit(key, policy.limit);
+            }
+            if policy.faults != before.faults {
+                self.engine.faults(key, policy.faults);
+            }
+        }
+        if policy.faults != before.faults {
+            self.warn_of_faults(key);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Commands about tenants and policies, and what they have in common with those about vNICs.
+
+use super::vnic::PolicyOptions;
+use super::{AdoptionValue, VnicOptions};
+use clap::Subcommand;
+
+/// What there is to do with objects of one kind.
+#[derive(Debug, Subcommand)]
+pub enum TenantCommand {
+    /// Make a tenant.
+    ///
+    /// The devices of two tenants do not reach each other: neither links nor datagrams, requests of
+    /// rdma_cm or carried sockets. Those of one tenant may map the pages of each other's memory
+    /// regions. What is made so outlives the daemon. Needs the operators' socket.
+    Create {
+        /// Its name.
+        name: String,
+        /// Whether devices of the tenant may map the pages of each other's memory regions
+        /// [default: trusting].
+        #[arg(long, value_name = "MODE")]
+        adoption: Option<AdoptionValue>,
+    },
+    /// Change a tenant. Needs the operators' socket.
+    Set {
+        /// Its name.
+        name: String,
+        /// Whether devices of the tenant may map the pages of each other's memory regions.
+        #[arg(long, value_name = "MODE", required = true)]
+        adoption: Option<AdoptionValue>,
+    },
+    /// Show a tenant. Needs the operators' socket.
+    Show {
+        /// Its name.
+        name: String,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a tenant that no device belongs to. Needs the operators' socket.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+    /// List tenants. Needs the operators' socket.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Make a policy: what holds for each device that has it.
+    ///
+    /// What is made so outlives the daemon. Needs the operators' socket.
+    Create {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        policy: PolicyOptions,
+    },
+    /// Change a policy, and every device that has it. Needs the operators' socket.
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        policy: PolicyOptions,
+    },
+    /// Show a policy. Needs the operators' socket.
+    Show {
+        /// Its name.
+        name: String,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a policy that no device has. Needs the operators' socket.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+    /// List policies. Needs the operators' socket.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl VnicOptions {
+    /// Whether anything was said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tenant.is_none() && self.policies.is_empty() && self.attach.is_none()
+    }
+}

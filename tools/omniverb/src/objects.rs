@@ -1,0 +1,274 @@
+//! `omniverb tenant`, `policy`, `reload`, and the part of `vnic` about descriptions: shows and
+//! changes objects of the daemon.
+
+use crate::operator_connection::Operator;
+use crate::output;
+use crate::table::Table;
+use anyhow::{Context, bail};
+use omniverb_arguments::{
+    AdoptionValue, DatapathValue, PolicyCommand, PolicyOptions, TenantCommand, VnicOptions,
+};
+use serde_json::{Map, Value, json};
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+
+/// The kinds of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tenant,
+    Policy,
+    Vnic,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Tenant => "tenant",
+            Kind::Policy => "policy",
+            Kind::Vnic => "vnic",
+        }
+    }
+}
+
+pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
+    let fields = |adoption: Option<AdoptionValue>| {
+        let word = adoption.map(adoption_word);
+        word.into_iter().map(|word| ("adoption".to_owned(), word.into())).collect()
+    };
+    match command {
+        TenantCommand::Create { name, adoption } => {
+            change(&Operator::connect()?, "create", Kind::Tenant, &name, fields(adoption))
+        }
+        TenantCommand::Set { name, adoption } => {
+            change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
+        }
+        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, json),
+        TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
+        TenantCommand::List { json } => list(Kind::Tenant, json),
+    }
+}
+
+pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        PolicyCommand::Create { name, policy } => {
+            change(&Operator::connect()?, "create", Kind::Policy, &name, fields_of(&policy))
+        }
+        PolicyCommand::Set { name, policy } => {
+            if is_nothing(&policy) {
+                bail!("one option at least is required: see omniverb policy set --help");
+            }
+            change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
+        }
+        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, json),
+        PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
+        PolicyCommand::List { json } => list(Kind::Policy, json),
+    }
+}
+
+pub(crate) fn create_vnic(
+    name: &str,
+    vnic: &VnicOptions,
+    policy: &PolicyOptions,
+) -> anyhow::Result<ExitCode> {
+    let fields = vnic_fields(vnic, policy);
+    change(&Operator::connect()?, "create", Kind::Vnic, name, fields)
+}
+
+/// Changes the description of a vNIC, which is made if there is none.
+pub(crate) fn set_vnic(
+    operator: &Operator,
+    name: &str,
+    vnic: &VnicOptions,
+    policy: &PolicyOptions,
+) -> anyhow::Result<ExitCode> {
+    let name = match name.strip_prefix("pid:") {
+        Some(pid) => &name_of_process(operator, pid)?,
+        None => name,
+    };
+    let verb = if is_described(operator, name)? { "set" } else { "create" };
+    change(operator, verb, Kind::Vnic, name, vnic_fields(vnic, policy))
+}
+
+/// The name of the vNIC that a process has.
+fn name_of_process(operator: &Operator, pid: &str) -> anyhow::Result<String> {
+    let path = format!("/proc/{pid}/ns/net");
+    let inode = std::fs::metadata(&path).with_context(|| format!("cannot read {path}"))?.ino();
+    let found = operator.vnics()?;
+    let vnic = found["vnics"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|vnic| vnic["namespace"].as_u64() == Some(inode));
+    let name = |vnic: &Value| vnic["object"].as_str().or(vnic["name"].as_str()).map(String::from);
+    vnic.and_then(name).with_context(|| {
+        format!("process {pid} has no device yet: describe it by `omniverb vnic create --attach`")
+    })
+}
+
+/// Whether a vNIC of this name was described.
+pub(crate) fn is_described(operator: &Operator, name: &str) -> anyhow::Result<bool> {
+    let objects = operator.objects()?;
+    Ok(objects.iter().any(|object| object["kind"] == "vnic" && object["name"] == name))
+}
+
+pub(crate) fn delete(kind: Kind, name: &str) -> anyhow::Result<ExitCode> {
+    change(&Operator::connect()?, "delete", kind, name, Map::new())
+}
+
+pub(crate) fn reload() -> anyhow::Result<ExitCode> {
+    Operator::connect()?.reload()?;
+    output::write("the configuration was reloaded\n")
+}
+
+/// Whether no option of a policy was given.
+pub(crate) fn is_nothing(policy: &PolicyOptions) -> bool {
+    fields_of(policy).is_empty()
+}
+
+fn change(
+    operator: &Operator,
+    verb: &str,
+    kind: Kind,
+    name: &str,
+    fields: Map<String, Value>,
+) -> anyhow::Result<ExitCode> {
+    let one = json!({ "do": verb, "kind": kind.word(), "name": name, "fields": fields });
+    operator.change_objects(&json!({ "changes": [one] }))?;
+    let done = match verb {
+        "create" => "created",
+        "delete" => "deleted",
+        _ => "changed",
+    };
+    output::write(&format!("{} {name}: {done}\n", kind.word()))
+}
+
+fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value> {
+    let mut fields = fields_of(policy);
+    let VnicOptions { tenant, policies, attach } = vnic;
+    let mut add = |key: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    add("tenant", tenant.clone().map(Value::from));
+    add("attach", attach.clone().map(Value::from));
+    add("policies", (!policies.is_empty()).then(|| policies.clone().into()));
+    fields
+}
+
+/// The fields of a policy, in the words of the configuration file.
+fn fields_of(policy: &PolicyOptions) -> Map<String, Value> {
+    let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
+    let mut fields = Map::new();
+    let mut add = |key: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    let datapath = datapath.map(|path| match path {
+        DatapathValue::Direct => "direct".into(),
+        DatapathValue::Forwarded => "forwarded".into(),
+    });
+    add("datapath", datapath);
+    add("adoption", adoption.map(|adoption| adoption_word(adoption).into()));
+    let is_unlimited = rate.is_some_and(|rate| rate.0 == 0);
+    let rate = rate.map(|rate| match rate.0 {
+        0 => "none".into(),
+        bits => format!("{bits}bit").into(),
+    });
+    add("rate", rate);
+    // Without a rate there is no burst.
+    let burst = burst.map(|bytes| bytes.to_string().into());
+    add("burst", burst.or(is_unlimited.then_some(Value::Null)));
+    let faults = faults.map(|list| match list.0.is_nothing() {
+        true => "none".into(),
+        false => list.0.show().into(),
+    });
+    add("faults", faults);
+    fields
+}
+
+fn adoption_word(adoption: AdoptionValue) -> &'static str {
+    match adoption {
+        AdoptionValue::Exact => "exact",
+        AdoptionValue::Trusting => "trusting",
+        AdoptionValue::Off => "off",
+    }
+}
+
+pub(crate) fn show(kind: Kind, name: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let objects = Operator::connect()?.objects()?;
+    let is_it = |object: &Value| object["kind"] == kind.word() && object["name"] == name;
+    let Some(object) = objects.into_iter().find(is_it) else {
+        bail!("there is no {} {name:?}; see `omniverb {} list`", kind.word(), kind.word());
+    };
+    let text = match json {
+        true => serde_json::to_string_pretty(&object)? + "\n",
+        false => people(&[object]),
+    };
+    output::write(&text)
+}
+
+fn list(kind: Kind, json: bool) -> anyhow::Result<ExitCode> {
+    let mut objects = Operator::connect()?.objects()?;
+    objects.retain(|object| object["kind"] == kind.word());
+    let text = match json {
+        true => serde_json::to_string_pretty(&objects)? + "\n",
+        false if objects.is_empty() => format!("there is no {}\n", kind.word()),
+        false => people(&objects),
+    };
+    output::write(&text)
+}
+
+fn people(objects: &[Value]) -> String {
+    let mut table = Table::new(&["kind", "name", "by", "fields"]);
+    for object in objects {
+        let text = |key: &str| object[key].as_str().unwrap_or("?").to_owned();
+        let fields = object["fields"].as_object().into_iter().flatten();
+        let field = |(key, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{key}={text}"),
+            Value::Array(list) => {
+                let words: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+                format!("{key}={}", words.join(","))
+            }
+            other => format!("{key}={other}"),
+        };
+        let fields: Vec<String> = fields.map(field).collect();
+        table.row(vec![text("kind"), text("name"), text("source"), fields.join(" ")]);
+    }
+    table.render("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use omniverb_arguments::{Arguments, Command, VnicCommand};
+
+    fn fields(words: &str) -> Map<String, Value> {
+        let words = ["omniverb", "vnic", "create", "web"].into_iter().chain(words.split(' '));
+        match Arguments::try_parse_from(words.filter(|word| !word.is_empty())).unwrap().command {
+            Command::Vnic(VnicCommand::Create { vnic, policy, .. }) => vnic_fields(&vnic, &policy),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_are_fields_of_the_configuration() {
+        assert!(fields("").is_empty());
+        let text = Value::from(fields(
+            "--tenant blue --policy a --policy b --attach /run/netns/web --rate 5gbit --burst 64k \
+             --datapath forwarded --adoption off --faults loss=1%",
+        ));
+        assert_eq!(text["tenant"], "blue");
+        assert_eq!(text["policies"], json!(["a", "b"]));
+        assert_eq!((&text["rate"], &text["burst"]), (&"5000000000bit".into(), &"65536".into()));
+        assert_eq!((&text["datapath"], &text["adoption"]), (&"forwarded".into(), &"off".into()));
+        assert!(text["faults"].as_str().unwrap().starts_with("loss=1%"));
+        let none = Value::from(fields("--rate none --faults none"));
+        assert_eq!(none, json!({ "rate": "none", "burst": null, "faults": "none" }));
+    }
+
+    #[test]
+    fn a_row_names_fields() {
+        let object = json!({ "kind": "vnic", "name": "web", "source": "command",
+            "fields": { "policies": ["a", "b"], "tenant": "blue" } });
+        assert!(people(&[object]).ends_with("policies=a,b tenant=blue\n"));
+    }
+}
