@@ -33,8 +33,8 @@ pub(crate) fn files(path: &Path) -> std::io::Result<PathBuf> {
     Ok(operator::files_beside(&std::path::absolute(path)?, Runner::of(geteuid().as_raw())))
 }
 
-/// Where objects are kept that were set at run time, if the tenants' socket is at `path`. The folder
-/// is made.
+/// Where objects are kept that were set at run time, if the tenants' socket is at `path`. The
+/// folder is made.
 pub(crate) fn state_file(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
     let is_system = geteuid().is_root() && path == Path::new(omniverb_session::SYSTEM_SOCKET);
     let of_service = || std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);

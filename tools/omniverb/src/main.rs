@@ -22,7 +22,7 @@ mod vm;
 mod vnic;
 
 use clap::Parser;
-use objects::Kind;
+use objects::{Form, Kind};
 use omniverb_arguments::{Arguments, Command, VmCommand, VnicCommand, WindowOptions};
 use omniverb_session::printable;
 use present::{Task, rdma_command};
@@ -77,7 +77,7 @@ fn vnic(command: VnicCommand) -> anyhow::Result<ExitCode> {
     match command {
         VnicCommand::Create { name, vnic, policy } => objects::create_vnic(&name, &vnic, &policy),
         VnicCommand::Set { name, vnic, policy } => vnic::set(&name, &vnic, &policy),
-        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, json),
+        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, Form::of(json)),
         VnicCommand::Delete { name } => objects::delete(Kind::Vnic, &name),
         VnicCommand::Disconnect { name } => vnic::disconnect(&name),
         VnicCommand::List { json } => vnic::list(json),

@@ -30,6 +30,20 @@ impl Kind {
     }
 }
 
+/// How objects are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Table,
+    Json,
+}
+
+impl Form {
+    /// The form that an option `--json`, given or not, asks for.
+    pub(crate) fn of(is_json: bool) -> Form {
+        if is_json { Form::Json } else { Form::Table }
+    }
+}
+
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
     let fields = |adoption: Option<AdoptionValue>| {
         let word = adoption.map(adoption_word);
@@ -42,9 +56,9 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
         TenantCommand::Set { name, adoption } => {
             change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
         }
-        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, json),
+        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::of(json)),
         TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
-        TenantCommand::List { json } => list(Kind::Tenant, json),
+        TenantCommand::List { json } => list(Kind::Tenant, Form::of(json)),
     }
 }
 
@@ -59,9 +73,9 @@ pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
             }
             change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
         }
-        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, json),
+        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::of(json)),
         PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
-        PolicyCommand::List { json } => list(Kind::Policy, json),
+        PolicyCommand::List { json } => list(Kind::Policy, Form::of(json)),
     }
 }
 
@@ -192,26 +206,26 @@ fn adoption_word(adoption: AdoptionValue) -> &'static str {
     }
 }
 
-pub(crate) fn show(kind: Kind, name: &str, json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) fn show(kind: Kind, name: &str, form: Form) -> anyhow::Result<ExitCode> {
     let objects = Operator::connect()?.objects()?;
     let is_it = |object: &Value| object["kind"] == kind.word() && object["name"] == name;
     let Some(object) = objects.into_iter().find(is_it) else {
         bail!("there is no {} {name:?}; see `omniverb {} list`", kind.word(), kind.word());
     };
-    let text = match json {
-        true => serde_json::to_string_pretty(&object)? + "\n",
-        false => people(&[object]),
+    let text = match form {
+        Form::Json => serde_json::to_string_pretty(&object)? + "\n",
+        Form::Table => people(&[object]),
     };
     output::write(&text)
 }
 
-fn list(kind: Kind, json: bool) -> anyhow::Result<ExitCode> {
+fn list(kind: Kind, form: Form) -> anyhow::Result<ExitCode> {
     let mut objects = Operator::connect()?.objects()?;
     objects.retain(|object| object["kind"] == kind.word());
-    let text = match json {
-        true => serde_json::to_string_pretty(&objects)? + "\n",
-        false if objects.is_empty() => format!("there is no {}\n", kind.word()),
-        false => people(&objects),
+    let text = match form {
+        Form::Json => serde_json::to_string_pretty(&objects)? + "\n",
+        Form::Table if objects.is_empty() => format!("there is no {}\n", kind.word()),
+        Form::Table => people(&objects),
     };
     output::write(&text)
 }

@@ -43,7 +43,7 @@ pub(crate) struct Objects {
     configured: Set,
     /// What was set at run time.
     set: Set,
-    /// Both.
+    /// Both: what was set decides.
     all: Set,
     state: StateFile,
     /// Names of objects that vNICs were given.

@@ -19,7 +19,7 @@ const POLICIES_MAX: usize = 16;
 /// The tenant of every vNIC that names no other. It need not be described.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// A tenant.
+/// One owner of vNICs, which trust each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tenant {
@@ -52,7 +52,7 @@ pub struct PolicyObject {
     pub adoption: Option<AdoptionValue>,
 }
 
-/// A vNIC.
+/// A device, whenever it is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VnicObject {
@@ -112,7 +112,7 @@ impl ObjectKind {
 pub struct ObjectError {
     /// The kind of the object.
     pub kind: ObjectKind,
-    /// Its name.
+    /// The name of the object that is wrong.
     pub name: String,
     /// What is wrong with it.
     pub problem: String,
@@ -128,11 +128,11 @@ impl fmt::Display for ObjectError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectSet {
-    /// Tenants.
+    /// Owners, which do not reach each other.
     pub tenant: BTreeMap<String, Tenant>,
-    /// Policies.
+    /// What several vNICs have in common.
     pub policy: BTreeMap<String, PolicyObject>,
-    /// vNICs.
+    /// Devices, by names that operators give.
     pub vnic: BTreeMap<String, VnicObject>,
 }
 

@@ -56,7 +56,10 @@ fn changes_are_made_together_or_not_at_all() {
     let refused = |all: &mut Objects, changes: Value| {
         all.change(&json!({ "changes": changes }).to_string()).unwrap_err()
     };
-    let create = |kind: &str, name: &str, fields: Value| json!({ "do": "create", "kind": kind, "name": name, "fields": fields });
+    let create = |kind: &str, name: &str, fields: Value| {
+        let verb = "create";
+        json!({ "do": verb, "kind": kind, "name": name, "fields": fields })
+    };
     let good = create("vnic", "a", json!({ "tenant": "blue" }));
     let bad = create("vnic", "b", json!({ "tenant": "red" }));
     assert!(refused(&mut all, json!([good, bad])).contains("no tenant \"red\""));

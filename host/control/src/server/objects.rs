@@ -31,7 +31,8 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` says what is wrong, if anything is.
+    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` says what is wrong, if
+    /// anything is.
     #[must_use]
     pub fn new(
         signal: OwnedFd,

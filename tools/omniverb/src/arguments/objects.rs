@@ -13,7 +13,7 @@ pub enum TenantCommand {
     /// rdma_cm or carried sockets. Those of one tenant may map the pages of each other's memory
     /// regions. What is made so outlives the daemon. Needs the operators' socket.
     Create {
-        /// Its name.
+        /// The name of the tenant.
         name: String,
         /// Whether devices of the tenant may map the pages of each other's memory regions
         /// [default: trusting].
@@ -22,7 +22,7 @@ pub enum TenantCommand {
     },
     /// Change a tenant. Needs the operators' socket.
     Set {
-        /// Its name.
+        /// The name of the tenant.
         name: String,
         /// Whether devices of the tenant may map the pages of each other's memory regions.
         #[arg(long, value_name = "MODE", required = true)]
@@ -30,7 +30,7 @@ pub enum TenantCommand {
     },
     /// Show a tenant. Needs the operators' socket.
     Show {
-        /// Its name.
+        /// The name of the tenant.
         name: String,
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -38,7 +38,7 @@ pub enum TenantCommand {
     },
     /// Delete a tenant that no device belongs to. Needs the operators' socket.
     Delete {
-        /// Its name.
+        /// The name of the tenant.
         name: String,
     },
     /// List tenants. Needs the operators' socket.
@@ -55,21 +55,21 @@ pub enum PolicyCommand {
     ///
     /// What is made so outlives the daemon. Needs the operators' socket.
     Create {
-        /// Its name.
+        /// The name of the policy.
         name: String,
         #[command(flatten)]
         policy: PolicyOptions,
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
     Set {
-        /// Its name.
+        /// The name of the policy.
         name: String,
         #[command(flatten)]
         policy: PolicyOptions,
     },
     /// Show a policy. Needs the operators' socket.
     Show {
-        /// Its name.
+        /// The name of the policy.
         name: String,
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -77,7 +77,7 @@ pub enum PolicyCommand {
     },
     /// Delete a policy that no device has. Needs the operators' socket.
     Delete {
-        /// Its name.
+        /// The name of the policy.
         name: String,
     },
     /// List policies. Needs the operators' socket.

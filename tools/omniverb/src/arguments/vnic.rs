@@ -37,7 +37,7 @@ pub enum VnicCommand {
     },
     /// Show what was described of a virtual device. Needs the operators' socket.
     Show {
-        /// Its name.
+        /// The name that `vnic create` gave it.
         name: String,
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -47,7 +47,7 @@ pub enum VnicCommand {
     ///
     /// Needs the operators' socket.
     Delete {
-        /// Its name.
+        /// The name that `vnic create` gave it.
         name: String,
     },
     /// End all links of a virtual device at once.
