@@ -60,7 +60,7 @@ impl Pairing<'_> {
         ) {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
-            Resolved::To(Answer::Foreign) => {
+            Resolved::To(Answer::Foreign(_)) => {
                 return self.datagrams_by_engine(m, Route::nowhere(), now);
             }
             Resolved::To(Answer::Omniverb(features)) => {

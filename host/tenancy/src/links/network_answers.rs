@@ -20,7 +20,7 @@ impl Pairing<'_> {
         if arrived && sent {
             let answer = match self.tenants.share_tenant(question.from, at) {
                 true => Answer::Is(at),
-                false => Answer::Foreign,
+                false => Answer::Foreign(at),
             };
             return self.answered(question, answer, now);
         }
@@ -59,7 +59,7 @@ impl Pairing<'_> {
     fn answered(&mut self, question: Question, answer: Answer, now: u64) {
         let kept = match answer {
             Answer::Is(_) | Answer::Omniverb(_) => self.context.limits().neighbour_time_ns,
-            Answer::Silence | Answer::Unheard | Answer::NoAccess | Answer::Foreign => {
+            Answer::Silence | Answer::Unheard | Answer::NoAccess | Answer::Foreign(_) => {
                 self.context.limits().stranger_time_ns
             }
         };

@@ -190,7 +190,7 @@ impl Pairing<'_> {
             Some(Answer::Silence | Answer::Unheard) => {
                 self.wish_by_engine(qpn, peer, Route::roce(), now)
             }
-            Some(Answer::Foreign) => self.wish_by_engine(qpn, peer, Route::nowhere(), now),
+            Some(Answer::Foreign(_)) => self.wish_by_engine(qpn, peer, Route::nowhere(), now),
             _ => {}
         }
     }

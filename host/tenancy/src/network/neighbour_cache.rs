@@ -45,8 +45,8 @@ pub(crate) enum Waiter {
 pub(crate) enum Answer {
     /// It is this vNIC's.
     Is(VnicId),
-    /// It belongs to a vNIC of this host with another tenant: what is sent there is lost.
-    Foreign,
+    /// It is that of a vNIC of this host with another tenant: what is sent there is lost.
+    Foreign(VnicId),
     /// It is another Omniverb's, which has these features.
     Omniverb(u32),
     /// Nothing: whoever may be there does not know the question.
@@ -103,13 +103,13 @@ impl Neighbours {
         }
         self.unlearn(&question);
         self.known.insert(question, (answer, until));
-        if let Answer::Is(vnic) = answer {
+        if let Answer::Is(vnic) | Answer::Foreign(vnic) = answer {
             self.leads_to.insert((vnic, question));
         }
     }
 
     fn unlearn(&mut self, question: &Question) {
-        if let Some((Answer::Is(vnic), _)) = self.known.remove(question) {
+        if let Some((Answer::Is(vnic) | Answer::Foreign(vnic), _)) = self.known.remove(question) {
             self.leads_to.remove(&(vnic, *question));
         }
     }

@@ -34,6 +34,7 @@ fn told(actions: &[Action]) -> Vec<u64> {
 /// Processes 1, 2 and 3 in vNICs of these numbers; the queue pairs of 1 and 2 are linked.
 fn linked() -> (Bench, Qpn, Qpn) {
     let mut bench = bench_with(Limits::default());
+    make_exact(&mut bench);
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }

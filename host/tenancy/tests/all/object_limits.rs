@@ -265,6 +265,7 @@ fn who_cannot_look_into_the_owner_is_not_trusted() {
     ];
     for (first, second, trusted) in cases {
         let mut bench = bench_with(Limits::default());
+        make_exact(&mut bench);
         for (session, circle) in [(1, first), (2, second)] {
             bench.open_within(session, 1, &Holder::new("/pod", 0), circle);
             call(&mut bench, session, Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] });

@@ -157,6 +157,7 @@ fn what_may_only_be_read_is_lent_to_nobody_and_what_may_only_be_written_to_who_i
         [(false, [].as_slice()), (false, &[1]), (false, &[2]), (true, &[1, 2])]
     {
         let mut bench = bench_of_machine();
+        make_exact(&mut bench);
         for number in numbers {
             let policy = bench.tenancy.policy(vnic(*number));
             let policy = Policy { adoption: Adoption::Trusting, ..policy };

@@ -6,8 +6,8 @@ use omniverb_session::body::*;
 use omniverb_tenancy::testing::packed_layout::Packed;
 use omniverb_tenancy::testing::random_driver::{self, Bench, vnic};
 use omniverb_tenancy::{
-    Access, Action, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd, MemoryFacts,
-    Path, PathReason, SessionId,
+    Access, Action, Adoption, Arrived, Channel, EngineEnd, FileId, FileRange, Limits, LinkEnd,
+    MemoryFacts, Path, PathReason, Policies, SessionId,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
@@ -62,6 +62,13 @@ pub fn bench_of_machines(numbers: &[u64]) -> Bench {
 /// What the vNIC of this number is called.
 pub fn gid(number: u64) -> Gid {
     if OPAQUE_NAMES { opaque_directory::virtual_gid(number) } else { random_driver::gid(number) }
+}
+
+/// Has vNICs share no more pages than access flags say, unless something else is set for one.
+pub fn make_exact(bench: &mut Bench) {
+    let mut policies = Policies::default();
+    policies.general.adoption = Adoption::Exact;
+    bench.tenancy.configure(policies);
 }
 
 /// The route from one vNIC to another.
