@@ -31,17 +31,11 @@ impl Kind {
 }
 
 /// How objects are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
+    #[default]
     Table,
     Json,
-}
-
-impl Form {
-    /// The form that an option `--json`, given or not, asks for.
-    pub(crate) fn of(is_json: bool) -> Form {
-        if is_json { Form::Json } else { Form::Table }
-    }
 }
 
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
@@ -56,9 +50,13 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
         TenantCommand::Set { name, adoption } => {
             change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
         }
-        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::of(json)),
+        TenantCommand::Show { name, json } => {
+            show(Kind::Tenant, &name, json.then_some(Form::Json).unwrap_or_default())
+        }
         TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
-        TenantCommand::List { json } => list(Kind::Tenant, Form::of(json)),
+        TenantCommand::List { json } => {
+            list(Kind::Tenant, json.then_some(Form::Json).unwrap_or_default())
+        }
     }
 }
 
@@ -73,9 +71,13 @@ pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
             }
             change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
         }
-        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::of(json)),
+        PolicyCommand::Show { name, json } => {
+            show(Kind::Policy, &name, json.then_some(Form::Json).unwrap_or_default())
+        }
         PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
-        PolicyCommand::List { json } => list(Kind::Policy, Form::of(json)),
+        PolicyCommand::List { json } => {
+            list(Kind::Policy, json.then_some(Form::Json).unwrap_or_default())
+        }
     }
 }
 
