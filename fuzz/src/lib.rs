@@ -334,7 +334,7 @@ pub fn helper(bytes: &[u8]) {
 pub fn configuration_file(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(configuration) = configuration::Configuration::parse(&text, "x") {
-        let _ = (configuration.limits(), configuration.policies());
+        let _ = (configuration.limits(), configuration.configured());
     }
 }
 
