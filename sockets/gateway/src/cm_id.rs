@@ -3,15 +3,16 @@
 
 use crate::limits::{ANSWER, BACKLOG, NETWORK_MS};
 use crate::rdma_libraries::rdma;
-use core::ptr::null_mut;
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use crate::rdma_objects::{Made, NoBytes, Owned, Parameters, Ref};
+use crate::socket_address::Address;
+use core::ptr::{NonNull, null_mut};
 use omniverb_abi::{
     RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST,
     RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context,
-    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context, ibv_qp,
+    rdma_cm_event, rdma_cm_id, rdma_event_channel,
 };
-use omniverb_formats::gateway_message::{HELLO, hello, is_hello};
+use omniverb_formats::gateway_message::{hello, is_hello};
 use omniverb_sys::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -23,84 +24,71 @@ use std::time::Duration;
 const NOBODY_LISTENS: i32 = 8;
 
 /// A channel on which events come.
-struct EventChannel(*mut rdma_event_channel);
+struct EventChannel(Owned<rdma_event_channel>);
 
 impl EventChannel {
     fn new() -> io::Result<Self> {
-        // SAFETY: no arguments.
-        let events = unsafe { (rdma().rdma_create_event_channel)() };
-        if events.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(events)) }
+        Owned::new((rdma().rdma_create_event_channel)()).map(Self)
     }
 
     fn file(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this.
-        unsafe { BorrowedFd::borrow_raw((*self.0).fd) }
+        self.0.fd(|channel| channel.fd)
     }
 
     /// The next event, once it is there.
     fn next(&self) -> io::Result<Event> {
-        let mut event = null_mut();
-        // SAFETY: open, and a place for a pointer.
-        call(unsafe { (rdma().rdma_get_cm_event)(self.0, &mut event) })?;
-        Ok(Event(event))
-    }
-}
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        // SAFETY: no identifier has it any more.
-        unsafe { (rdma().rdma_destroy_event_channel)(self.0) };
+        let mut event = Made::NONE;
+        call((rdma().rdma_get_cm_event)(self.0.get(), &mut event))?;
+        Owned::new(event).map(Event)
     }
 }
 
 /// An event, which is given back.
-struct Event(*mut rdma_cm_event);
+struct Event(Owned<rdma_cm_event>);
 
 impl Event {
     fn kind(&self) -> u32 {
-        // SAFETY: not given back yet.
-        unsafe { (*self.0).event }
+        self.0.look(|event| event.event)
     }
 
     /// What one means that was not hoped for.
     fn failure(&self) -> io::ErrorKind {
-        // SAFETY: as above.
-        let status = unsafe { (*self.0).status };
-        match self.kind() {
-            RDMA_CM_EVENT_REJECTED if status == NOBODY_LISTENS => io::ErrorKind::ConnectionRefused,
-            RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
-                io::ErrorKind::HostUnreachable
-            }
+        match self.0.look(|event| (event.event, event.status)) {
+            (RDMA_CM_EVENT_REJECTED, NOBODY_LISTENS) => io::ErrorKind::ConnectionRefused,
+            (
+                RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE,
+                _,
+            ) => io::ErrorKind::HostUnreachable,
             _ => io::ErrorKind::ConnectionAborted,
         }
     }
 
     /// Its private data begin as a gateway's.
     fn is_gateway(&self) -> bool {
-        // SAFETY: as above; it has so many bytes, if any.
-        unsafe {
-            let (data, bytes) = ((*self.0).param.conn.private_data, (*self.0).param.conn);
-            let bytes = usize::from(bytes.private_data_len);
-            !data.is_null() && is_hello(core::slice::from_raw_parts(data.cast(), bytes))
-        }
+        self.0.look(|event| {
+            // SAFETY: it has so many bytes, if any; all events that are asked have these.
+            unsafe {
+                let (data, bytes) =
+                    (event.param.conn.private_data, event.param.conn.private_data_len);
+                let (data, bytes) = (data.cast::<u8>(), usize::from(bytes));
+                !data.is_null() && is_hello(core::slice::from_raw_parts(data, bytes))
+            }
+        })
     }
-}
 
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: once.
-        unsafe { (rdma().rdma_ack_cm_event)(self.0) };
+    /// What wants to connect, of a request for that.
+    fn into_id(self) -> io::Result<Owned<rdma_cm_id>> {
+        // SAFETY: the identifier of a request is its receiver's, which has given no other one.
+        let id = self.0.look(|event| unsafe { Made::new(event.id) });
+        Owned::new(id)
     }
 }
 
 /// One end of a connection, with a channel of its own. Its queue pair goes before.
 pub(crate) struct CmId {
-    id: *mut rdma_cm_id,
+    id: Owned<rdma_cm_id>,
     events: EventChannel,
 }
-
-// SAFETY: the calls of rdma_cma.h are for any thread.
-unsafe impl Send for CmId {}
 
 impl CmId {
     /// Finds the way from an address of ours to another gateway.
@@ -109,22 +97,18 @@ impl CmId {
     /// There is none.
     pub(crate) fn resolve(from: IpAddr, to: SocketAddr) -> io::Result<Self> {
         let id = Self::new()?;
-        let (mut from, mut to) = (storage(SocketAddr::new(from, 0)), storage(to));
-        let [own, others] = [&raw mut from, &raw mut to].map(<*mut _>::cast::<sockaddr>);
-        // SAFETY: live, and addresses.
-        call(unsafe { (rdma().rdma_resolve_addr)(id.id, own, others, NETWORK_MS) })?;
+        let (mut from, mut to) = (Address::new(SocketAddr::new(from, 0)), Address::new(to));
+        call((rdma().rdma_resolve_addr)(id.raw(), &mut from, &mut to, NETWORK_MS))?;
         id.expect(RDMA_CM_EVENT_ADDR_RESOLVED)?;
-        // SAFETY: live.
-        call(unsafe { (rdma().rdma_resolve_route)(id.id, NETWORK_MS) })?;
+        call((rdma().rdma_resolve_route)(id.raw(), NETWORK_MS))?;
         id.expect(RDMA_CM_EVENT_ROUTE_RESOLVED)?;
         Ok(id)
     }
 
     fn new() -> io::Result<Self> {
-        let (events, mut id) = (EventChannel::new()?, null_mut());
-        // SAFETY: an open channel, and a place for a pointer.
-        call(unsafe { (rdma().rdma_create_id)(events.0, &mut id, null_mut(), RDMA_PS_TCP) })?;
-        Ok(Self { id, events })
+        let (events, mut id) = (EventChannel::new()?, Made::NONE);
+        call((rdma().rdma_create_id)(events.0.get(), &mut id, null_mut(), RDMA_PS_TCP))?;
+        Ok(Self { id: Owned::new(id)?, events })
     }
 
     /// Waits for that event. `true`: it comes from a gateway.
@@ -144,8 +128,7 @@ impl CmId {
     /// It is none, or nobody is there, or does not want to.
     pub(crate) fn connect(&self) -> io::Result<()> {
         let hello = hello();
-        // SAFETY: live; the data are there for the call.
-        call(unsafe { (rdma().rdma_connect)(self.id, &mut parameters(&hello)) })?;
+        call((rdma().rdma_connect)(self.raw(), &mut Parameters::new(&hello)))?;
         self.established()
     }
 
@@ -155,8 +138,7 @@ impl CmId {
     /// The other gateway is gone, makes way, or says nothing for as long as [`ANSWER`].
     pub(crate) fn accept(&self, eviction: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let hello = hello();
-        // SAFETY: as in `connect`.
-        call(unsafe { (rdma().rdma_accept)(self.id, &mut parameters(&hello)) })?;
+        call((rdma().rdma_accept)(self.raw(), &mut Parameters::new(&hello)))?;
         let files = [Some(self.events.file()), eviction].into_iter().flatten();
         let mut wanted: Vec<_> =
             files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
@@ -175,8 +157,8 @@ impl CmId {
 
     /// Ends the connection, if there is one.
     pub(crate) fn disconnect(&self) {
-        // SAFETY: live. It may have ended already.
-        unsafe { (rdma().rdma_disconnect)(self.id) };
+        // It may have ended already.
+        (rdma().rdma_disconnect)(self.raw());
     }
 
     /// Readable once something has happened to a connection: it has ended, or is about to.
@@ -185,28 +167,30 @@ impl CmId {
     }
 
     /// The device by which the other end is reached.
-    pub(crate) fn device(&self) -> *mut ibv_context {
-        // SAFETY: live.
-        unsafe { (*self.id).verbs }
+    pub(crate) fn device(&self) -> Option<Ref<'static, ibv_context>> {
+        let device = NonNull::new(self.id.look(|id| id.verbs))?;
+        // SAFETY: librdmacm opens a device once, for good.
+        Some(unsafe { Ref::new(device) })
     }
 
     /// What it is for other functions of C.
-    pub(crate) fn raw(&self) -> *mut rdma_cm_id {
-        self.id
+    pub(crate) fn raw(&self) -> Ref<'_, rdma_cm_id> {
+        self.id.get()
+    }
+
+    /// The queue pair that was made for it.
+    pub(crate) fn queue_pair(&self) -> Option<NonNull<ibv_qp>> {
+        NonNull::new(self.id.look(|id| id.qp))
     }
 
     /// The addresses of this end and the other one.
     pub(crate) fn addresses(&self) -> Option<[IpAddr; 2]> {
-        // SAFETY: live.
-        let all = unsafe { (*self.id).route.addr };
-        Some([address(&all.src_storage)?, address(&all.dst_storage)?])
-    }
-}
-
-impl Drop for CmId {
-    fn drop(&mut self) {
-        // SAFETY: live, and no event of its is kept.
-        unsafe { (rdma().rdma_destroy_id)(self.id) };
+        let all = self.id.look(|id| id.route.addr);
+        let ip = |of: libc::sockaddr_storage| {
+            // SAFETY: bytes, all of which were written.
+            Address::from_bytes(unsafe { core::mem::transmute(of) }).ip()
+        };
+        Some([ip(all.src_storage)?, ip(all.dst_storage)?])
     }
 }
 
@@ -220,11 +204,9 @@ impl Listener {
     /// There is no device, or the port is taken.
     pub(crate) fn new(port: u16) -> io::Result<Self> {
         let id = CmId::new()?;
-        let mut any = storage(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
-        // SAFETY: live, and an address.
-        call(unsafe { (rdma().rdma_bind_addr)(id.id, (&raw mut any).cast()) })?;
-        // SAFETY: live, and bound.
-        call(unsafe { (rdma().rdma_listen)(id.id, BACKLOG) })?;
+        let mut any = Address::new(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
+        call((rdma().rdma_bind_addr)(id.raw(), &mut any))?;
+        call((rdma().rdma_listen)(id.raw(), BACKLOG))?;
         Ok(Self(id))
     }
 
@@ -238,101 +220,18 @@ impl Listener {
             return Err(io::ErrorKind::NotConnected.into());
         }
         let is_gateway = event.is_gateway();
-        // SAFETY: not given back yet; the identifier is ours.
-        let id = unsafe { (*event.0).id };
-        drop(event);
-        let refuse = || {
-            // SAFETY: ours, and nobody else's.
-            unsafe {
-                (rdma().rdma_reject)(id, core::ptr::null(), 0);
-                (rdma().rdma_destroy_id)(id);
-            }
-        };
-        let Ok(events) = EventChannel::new() else {
-            refuse();
-            return Ok(None);
-        };
-        // SAFETY: both are ours; no event of its is kept.
-        let is_moved = unsafe { (rdma().rdma_migrate_id)(id, events.0) } == 0;
-        if !is_gateway || !is_moved {
-            refuse();
-            return Ok(None);
+        let id = event.into_id()?;
+        let events = EventChannel::new()
+            .ok()
+            .filter(|events| is_gateway && (rdma().rdma_migrate_id)(id.get(), events.0.get()) == 0);
+        if events.is_none() {
+            (rdma().rdma_reject)(id.get(), None, NoBytes::Zero);
         }
-        Ok(Some(CmId { id, events }))
+        Ok(events.map(|events| CmId { id, events }))
     }
 }
 
 /// For calls that return zero, or -1 and set `errno`.
 pub(crate) fn call(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Patience with those who are not ready; no READs.
-fn parameters(hello: &[u8; HELLO]) -> rdma_conn_param {
-    rdma_conn_param {
-        private_data: hello.as_ptr().cast(),
-        private_data_len: HELLO as u8,
-        responder_resources: 1,
-        initiator_depth: 1,
-        flow_control: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: 0,
-        qp_num: 0,
-    }
-}
-
-fn storage(of: SocketAddr) -> sockaddr_storage {
-    // SAFETY: numbers only: zero is valid for all.
-    let mut storage: sockaddr_storage = unsafe { core::mem::zeroed() };
-    match of {
-        SocketAddr::V4(of) => {
-            // SAFETY: there is room for that, and it is aligned for any.
-            let it = unsafe { &mut *(&raw mut storage).cast::<sockaddr_in>() };
-            it.sin_family = libc::AF_INET as u16;
-            it.sin_port = of.port().to_be();
-            it.sin_addr.s_addr = u32::from_ne_bytes(of.ip().octets());
-        }
-        SocketAddr::V6(of) => {
-            // SAFETY: as above.
-            let it = unsafe { &mut *(&raw mut storage).cast::<sockaddr_in6>() };
-            it.sin6_family = libc::AF_INET6 as u16;
-            it.sin6_port = of.port().to_be();
-            it.sin6_addr.s6_addr = of.ip().octets();
-        }
-    }
-    storage
-}
-
-fn address(of: &sockaddr_storage) -> Option<IpAddr> {
-    match i32::from(of.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: one of that family, which has room there.
-            let it = unsafe { &*(&raw const *of).cast::<sockaddr_in>() };
-            Some(IpAddr::from(it.sin_addr.s_addr.to_ne_bytes()))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let it = unsafe { &*(&raw const *of).cast::<sockaddr_in6>() };
-            Some(Ipv6Addr::from(it.sin6_addr.s6_addr).to_canonical())
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_what_they_were() {
-        for text in ["10.1.2.3:65535", "[fd77::1]:1", "0.0.0.0:0"] {
-            let of: SocketAddr = text.parse().unwrap();
-            assert_eq!(address(&storage(of)), Some(of.ip()));
-        }
-        let mapped = storage("[::ffff:10.1.2.3]:7".parse().unwrap());
-        assert_eq!(address(&mapped), Some(IpAddr::from([10, 1, 2, 3])), "that is the same");
-        // SAFETY: zero is valid.
-        assert_eq!(address(&unsafe { core::mem::zeroed() }), None);
-    }
 }

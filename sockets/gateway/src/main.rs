@@ -12,7 +12,9 @@ mod limits;
 mod outbox;
 mod queue_pair;
 mod rdma_libraries;
+mod rdma_objects;
 mod remote_channel;
+mod socket_address;
 mod unproven_peers;
 
 use crate::cm_id::Listener;

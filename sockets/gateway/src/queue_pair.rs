@@ -4,14 +4,15 @@
 use crate::cm_id::{CmId, call};
 use crate::limits::{READ, RECEIVES, REQUESTS, REQUESTS_OF_LETTER, SENDS, UNREAD};
 use crate::rdma_libraries::rdma;
+use crate::rdma_objects::{Owned, Ref};
 use core::ffi::c_int;
 use core::ops::Range;
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 use omniverb_abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WC_SUCCESS,
     IBV_WR_RDMA_WRITE, IBV_WR_SEND, ibv_comp_channel, ibv_context_ops, ibv_cq, ibv_mr, ibv_pd,
     ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_send_wr_rdma,
-    ibv_send_wr_target, ibv_sge, ibv_wc,
+    ibv_send_wr_tail, ibv_send_wr_target, ibv_send_wr_tso, ibv_sge, ibv_wc,
 };
 use omniverb_formats::gateway_message::{GatewayMessage, LONGEST, Sent};
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -25,61 +26,36 @@ const RECEIVE: u64 = 1 << 32;
 
 /// Memory that the device may read and write.
 pub(crate) struct MemoryRegion {
-    mr: *mut ibv_mr,
+    mr: Owned<ibv_mr>,
     window: Window,
 }
 
 impl MemoryRegion {
-    fn new(pd: *mut ibv_pd, window: Window, access: u32) -> io::Result<Self> {
+    fn new(pd: Ref<'_, ibv_pd>, window: Window, access: u32) -> io::Result<Self> {
         let (start, access) = (window.address() as *mut core::ffi::c_void, access as c_int);
-        // SAFETY: an open domain, and memory that is there as long as the window.
+        // SAFETY: memory that is there as long as the window, which goes after the region.
         let mr = unsafe { (rdma().ibv_reg_mr)(pd, start, window.len(), access) };
-        if mr.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self { mr, window }) }
+        Ok(Self { mr: Owned::new(mr)?, window })
     }
 
     fn piece(&self, piece: Range<usize>) -> ibv_sge {
-        // SAFETY: registered.
-        let lkey = unsafe { (*self.mr).lkey };
         let addr = (self.window.address() + piece.start) as u64;
-        ibv_sge { addr, length: piece.len() as u32, lkey }
+        ibv_sge { addr, length: piece.len() as u32, lkey: self.mr.look(|mr| mr.lkey) }
     }
 
     /// How another host writes it.
     pub(crate) fn remote(&self) -> ibv_send_wr_rdma {
-        // SAFETY: registered.
-        let rkey = unsafe { (*self.mr).rkey };
+        let rkey = self.mr.look(|mr| mr.rkey);
         ibv_send_wr_rdma { remote_addr: self.window.address() as u64, rkey }
     }
 }
 
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        // SAFETY: once; nothing is under way any more.
-        unsafe { (rdma().ibv_dereg_mr)(self.mr) };
-    }
-}
-
-/// What goes when a connection's queue pair does, in this order.
+/// What goes when a connection's queue pair does, in this order: regions are gone by then, and
+/// events acknowledged.
 struct Resources {
-    pd: *mut ibv_pd,
-    comp_channel: *mut ibv_comp_channel,
-    cq: *mut ibv_cq,
-}
-
-impl Drop for Resources {
-    fn drop(&mut self) {
-        // SAFETY: made in this file; the queue pair and all regions are gone, events are
-        // acknowledged.
-        unsafe {
-            if !self.cq.is_null() {
-                (rdma().ibv_destroy_cq)(self.cq);
-            }
-            if !self.comp_channel.is_null() {
-                (rdma().ibv_destroy_comp_channel)(self.comp_channel);
-            }
-            (rdma().ibv_dealloc_pd)(self.pd);
-        }
-    }
+    cq: Owned<ibv_cq>,
+    comp_channel: Owned<ibv_comp_channel>,
+    pd: Owned<ibv_pd>,
 }
 
 /// See the file's head.
@@ -99,24 +75,20 @@ pub(crate) struct QueuePair {
     is_broken: bool,
 }
 
-// SAFETY: verbs are for any thread.
-unsafe impl Send for QueuePair {}
-
 /// The queue pair: it goes first.
 struct Qp {
     id: CmId,
-    qp: *mut ibv_qp,
+    qp: NonNull<ibv_qp>,
 }
+
+// SAFETY: verbs are for any thread.
+unsafe impl Send for Qp {}
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: once; the identifier goes after it.
+        // SAFETY: it has one; once.
         unsafe { (rdma().rdma_destroy_qp)(self.id.raw()) };
     }
-}
-
-fn made<T>(it: *mut T) -> io::Result<*mut T> {
-    if it.is_null() { Err(io::Error::last_os_error()) } else { Ok(it) }
 }
 
 impl QueuePair {
@@ -125,23 +97,18 @@ impl QueuePair {
     /// # Errors
     /// There is no room.
     pub(crate) fn new(id: CmId) -> io::Result<Self> {
-        let device = id.device();
-        // SAFETY: an open device; each is taken apart if the next cannot be made.
-        let made = unsafe {
-            let pd = made((rdma().ibv_alloc_pd)(device))?;
-            let mut all = Resources { pd, comp_channel: null_mut(), cq: null_mut() };
-            all.comp_channel = made((rdma().ibv_create_comp_channel)(device))?;
-            let entries = (REQUESTS + RECEIVES) as c_int;
-            all.cq =
-                made((rdma().ibv_create_cq)(device, entries, null_mut(), all.comp_channel, 0))?;
-            all
-        };
+        let device = id.device().ok_or(io::ErrorKind::NotConnected)?;
+        let pd = Owned::new((rdma().ibv_alloc_pd)(device))?;
+        let comp_channel = Owned::new((rdma().ibv_create_comp_channel)(device))?;
+        let (entries, context) = ((REQUESTS + RECEIVES) as c_int, null_mut());
+        let cq = (rdma().ibv_create_cq)(device, entries, context, comp_channel.get(), 0);
+        let made = Resources { cq: Owned::new(cq)?, comp_channel, pd };
         let window = Window::private((SENDS + RECEIVES) * PLACE);
-        let letters = MemoryRegion::new(made.pd, window, IBV_ACCESS_LOCAL_WRITE)?;
+        let letters = MemoryRegion::new(made.pd.get(), window, IBV_ACCESS_LOCAL_WRITE)?;
         let mut attr = ibv_qp_init_attr {
             qp_context: null_mut(),
-            send_cq: made.cq,
-            recv_cq: made.cq,
+            send_cq: made.cq.get().as_ptr(),
+            recv_cq: made.cq.get().as_ptr(),
             srq: null_mut(),
             cap: ibv_qp_cap {
                 max_send_wr: REQUESTS as u32,
@@ -153,10 +120,9 @@ impl QueuePair {
             qp_type: IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: live, and of that device.
-        call(unsafe { (rdma().rdma_create_qp)(id.raw(), made.pd, &mut attr) })?;
-        // SAFETY: it has one now.
-        let qp = unsafe { (*id.raw()).qp };
+        // SAFETY: what it names is of that device, and goes after it.
+        call(unsafe { (rdma().rdma_create_qp)(id.raw(), made.pd.get(), &mut attr) })?;
+        let qp = id.queue_pair().ok_or(io::ErrorKind::NotConnected)?;
         let qp = Qp { id, qp };
         let (free, covers) = ((0..SENDS).collect(), [0; SENDS]);
         let (since, posted, unread, read) = (0, 0, 0, 0);
@@ -185,8 +151,7 @@ impl QueuePair {
 
     /// Readable when there is something to be polled, if that was asked for.
     pub(crate) fn completion_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this.
-        unsafe { BorrowedFd::borrow_raw((*self.resources.comp_channel).fd) }
+        self.resources.comp_channel.fd(|channel| channel.fd)
     }
 
     /// Has the other host write memory.
@@ -195,7 +160,7 @@ impl QueuePair {
     /// There is no room.
     pub(crate) fn register(&self, window: Window) -> io::Result<MemoryRegion> {
         MemoryRegion::new(
-            self.resources.pd,
+            self.resources.pd.get(),
             window,
             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
         )
@@ -203,7 +168,7 @@ impl QueuePair {
 
     fn ops(&self) -> &ibv_context_ops {
         // SAFETY: live, and so is its device.
-        unsafe { &(*(*self.qp.qp).context).ops }
+        unsafe { &(*self.qp.qp.as_ref().context).ops }
     }
 
     fn post_receive(&self, place: usize) -> io::Result<()> {
@@ -213,14 +178,14 @@ impl QueuePair {
         let mut request = ibv_recv_wr { wr_id, next, sg_list: &mut ours, num_sge: 1 };
         let (post, mut bad) = (self.ops().post_recv.ok_or(io::ErrorKind::Unsupported)?, null_mut());
         // SAFETY: a queue pair of ours; the place is in memory that outlives it.
-        verb(unsafe { post(self.qp.qp, &mut request, &mut bad) })
+        verb(unsafe { post(self.qp.qp.as_ptr(), &mut request, &mut bad) })
     }
 
     fn post(&mut self, mut ours: ibv_sge, mut request: ibv_send_wr) -> io::Result<()> {
         (request.sg_list, request.num_sge) = (&mut ours, 1);
         let (post, mut bad) = (self.ops().post_send.ok_or(io::ErrorKind::Unsupported)?, null_mut());
         // SAFETY: a queue pair of ours; what is named stays until it is done.
-        verb(unsafe { post(self.qp.qp, &mut request, &mut bad) })?;
+        verb(unsafe { post(self.qp.qp.as_ptr(), &mut request, &mut bad) })?;
         self.since += 1;
         self.posted += 1;
         Ok(())
@@ -281,7 +246,9 @@ impl QueuePair {
         let mut done = [ibv_wc::default(); 16];
         let poll = self.ops().poll_cq.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: live; room for so many.
-        let count = unsafe { poll(self.resources.cq, done.len() as c_int, done.as_mut_ptr()) };
+        let count = unsafe {
+            poll(self.resources.cq.get().as_ptr(), done.len() as c_int, done.as_mut_ptr())
+        };
         let done = &done[..usize::try_from(count).unwrap_or(0)];
         let outcome = done.iter().try_for_each(|one| self.take(one, into));
         let owes = self.read >= READ && !self.free.is_empty();
@@ -316,17 +283,15 @@ impl QueuePair {
 
     /// The next thing that comes is told. It is looked once more after this.
     pub(crate) fn request_notification(&self) {
-        let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: open, and places for two pointers; the channel does not wait. What was told is
-        // acknowledged.
-        unsafe {
-            while (rdma().ibv_get_cq_event)(self.resources.comp_channel, &mut cq, &mut context) == 0
-            {
-                (rdma().ibv_ack_cq_events)(cq, 1);
-            }
-            if let Some(notify) = self.ops().req_notify_cq {
-                notify(self.resources.cq, 0);
-            }
+        let Resources { cq, comp_channel, .. } = &self.resources;
+        let (mut told, mut context) = (null_mut(), null_mut());
+        // The channel does not wait. What was told is acknowledged.
+        while (rdma().ibv_get_cq_event)(comp_channel.get(), &mut told, &mut context) == 0 {
+            (rdma().ibv_ack_cq_events)(cq.get(), 1);
+        }
+        if let Some(notify) = self.ops().req_notify_cq {
+            // SAFETY: live.
+            unsafe { notify(cq.get().as_ptr(), 0) };
         }
     }
 
@@ -337,10 +302,18 @@ impl QueuePair {
 }
 
 fn empty(opcode: u32) -> ibv_send_wr {
-    // SAFETY: pointers and numbers: zero is valid for all.
-    let mut request: ibv_send_wr = unsafe { core::mem::zeroed() };
-    request.opcode = opcode;
-    request
+    ibv_send_wr {
+        wr_id: 0,
+        next: null_mut(),
+        sg_list: null_mut(),
+        num_sge: 0,
+        opcode,
+        send_flags: 0,
+        imm_data: 0,
+        wr: ibv_send_wr_target { rdma: ibv_send_wr_rdma { remote_addr: 0, rkey: 0 } },
+        remote_srqn: 0,
+        tail: ibv_send_wr_tail { tso: ibv_send_wr_tso { hdr: null_mut(), hdr_sz: 0, mss: 0 } },
+    }
 }
 
 /// For verbs, which return what went wrong.

@@ -10,6 +10,7 @@ use omniverb_connection::descriptors::{Entry, Kind, Why};
 
 use crate::errno::errno;
 use crate::table::{self, DESCRIPTORS};
+use crate::user_memory::{UserMessage, UserMessages, UserPtr};
 use crate::{
     control_messages, descriptor_probe, epoll_members, fallback_ledger, fork_refcount,
     memory_owner, unlinked_calls,
@@ -17,11 +18,11 @@ use crate::{
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
-pub(crate) enum Call {
+pub(crate) enum Call<'a> {
     /// Returns a new descriptor.
     Made(Kind),
     /// Writes two new ones.
-    Pair(*const c_int),
+    Pair(UserPtr<'a, [c_int; 2]>),
     Listen(c_int),
     Connect(c_int),
     Accept(c_int),
@@ -39,16 +40,16 @@ pub(crate) enum Call {
     /// The same, with descriptors in it perhaps.
     Send {
         fd: c_int,
-        message: *const libc::msghdr,
+        message: UserMessage<'a>,
         flags: c_int,
     },
     SendMany {
         fd: c_int,
-        messages: *const libc::mmsghdr,
+        messages: UserMessages<'a>,
         flags: c_int,
     },
-    Receive(*const libc::msghdr),
-    ReceiveMany(*const libc::mmsghdr),
+    Receive(UserMessage<'a>),
+    ReceiveMany(UserMessages<'a>),
     Close(c_int),
     CloseRange {
         first: u32,
@@ -74,7 +75,7 @@ pub(crate) enum Call {
         set: c_int,
         operation: c_int,
         fd: c_int,
-        event: *const libc::epoll_event,
+        event: UserPtr<'a, libc::epoll_event>,
     },
 }
 
@@ -170,7 +171,7 @@ pub(crate) struct Was {
     forks: u64,
 }
 
-impl Call {
+impl Call<'_> {
     /// Before the call. What it returns is for [`Self::after`].
     pub(crate) fn before(self) -> Was {
         if !memory_owner::is_this_process() {
@@ -254,9 +255,8 @@ impl Call {
                 shared_since(result, forks);
             }
             Self::Pair(fds) => {
-                // SAFETY: the kernel has just written two descriptors there.
-                let fds = unsafe { [*fds, *fds.add(1)] };
-                fds.iter().for_each(|fd| DESCRIPTORS.put(*fd, Kind::Other));
+                let fds = fds.read().into_iter().flatten();
+                fds.for_each(|fd| DESCRIPTORS.put(fd, Kind::Other));
             }
             Self::Listen(fd) => turn(fd, Kind::Listening),
             Self::Connect(fd) => turn(fd, Kind::Connected),
@@ -282,20 +282,14 @@ impl Call {
             Self::Flags { fd, flags } => odd(fd, flags),
             Self::Send { fd, message, flags } => {
                 odd(fd, flags);
-                // SAFETY: the kernel has just read the message there.
-                unsafe { control_messages::sent(message) };
+                control_messages::sent(message);
             }
             Self::SendMany { fd, messages, flags } => {
                 odd(fd, flags);
-                // SAFETY: the kernel has just read so many messages there.
-                unsafe { control_messages::sent_many(messages, result) };
+                control_messages::sent_many(messages, result);
             }
-            // SAFETY: the kernel has just written the message there.
-            Self::Receive(message) => unsafe { control_messages::received(message) },
-            // SAFETY: the kernel has just written so many messages there.
-            Self::ReceiveMany(messages) => unsafe {
-                control_messages::received_many(messages, result)
-            },
+            Self::Receive(message) => control_messages::received(message),
+            Self::ReceiveMany(messages) => control_messages::received_many(messages, result),
             Self::Close(fd) => {
                 table::left(fd, was);
                 fork_refcount::release_closed(fd);
@@ -316,8 +310,7 @@ impl Call {
                 fallback_ledger::keep(fd, Why::Signals);
             }
             Self::Member { set, operation, fd, event } => {
-                // SAFETY: the kernel has just read the event there, unless it needs none.
-                unsafe { epoll_members::control(set, operation, fd, event) };
+                epoll_members::control(set, operation, fd, event);
             }
             _ => {}
         }

@@ -10,6 +10,7 @@ use omniverb_connection::descriptors::Why;
 use crate::errno::keeping_errno;
 use crate::process_exit::End;
 use crate::table;
+use crate::user_memory::{UserFile, UserPointers, UserPtr};
 use crate::{
     carry, clock, fallback_ledger, fork_refcount, lifecycle, light, memory_owner, symbol_lookup,
     syscall_effects, syscall_scan,
@@ -98,30 +99,39 @@ pub extern "C" fn ov_look_dprintf(fd: c_int) {
     keep(fd, Why::Stdio);
 }
 
-/// `aio_read`, `aio_write`: helper threads within the C library read and write.
-///
-/// # Safety
-/// As of the function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_look_aio(block: *const libc::aiocb) {
-    // SAFETY: the function would read the number as well.
-    keep(unsafe { (*block).aio_fildes }, Why::Asynchronous);
+functions! {
+    /// `aio_read`, `aio_write`: helper threads within the C library read and write.
+    ov_look_aio(block: *const libc::aiocb) -> ()
+        [block: UserPtr<'_, libc::aiocb> = (block)]
+    {
+        keep_for_aio(block);
+    }
+
+    /// `lio_listio`: many of them.
+    ov_look_lio(mode: c_int, blocks: *const *const libc::aiocb, count: c_int) -> ()
+        [blocks: UserPointers<'_, libc::aiocb> = (blocks, count)]
+    {
+        _ = mode;
+        blocks.each(keep_for_aio);
+    }
+
+    /// `fclose`: closes within the C library.
+    ov_look_fclose(stream: *mut libc::FILE) -> () [stream: UserFile<'_> = (stream)] {
+        forget(stream);
+    }
+
+    /// `freopen`: puts another file at the stream's descriptor.
+    ov_look_freopen(path: *const c_void, mode: *const c_void, stream: *mut libc::FILE) -> ()
+        [stream: UserFile<'_> = (stream)]
+    {
+        _ = (path, mode);
+        forget(stream);
+    }
 }
 
-/// `lio_listio`: many of them.
-///
-/// # Safety
-/// As of the function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_look_lio(_: c_int, blocks: *const *const libc::aiocb, count: c_int) {
-    for index in 0..count.max(0) as usize {
-        // SAFETY: the function would read them all as well; a null one is passed by.
-        unsafe {
-            let block = *blocks.add(index);
-            if !block.is_null() {
-                ov_look_aio(block);
-            }
-        }
+fn keep_for_aio(block: UserPtr<'_, libc::aiocb>) {
+    if let Some(block) = block.read() {
+        keep(block.aio_fildes, Why::Asynchronous);
     }
 }
 
@@ -132,37 +142,13 @@ pub extern "C" fn ov_look_splice(from: c_int, _: *const c_void, to: c_int) {
     keep(to, Why::Spliced);
 }
 
-/// `fclose`: closes within the C library.
-///
-/// # Safety
-/// As of the function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_look_fclose(stream: *mut libc::FILE) {
-    // SAFETY: the caller's stream.
-    unsafe { forget(stream) };
-}
-
-/// `freopen`: puts another file at the stream's descriptor.
-///
-/// # Safety
-/// As of the function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_look_freopen(
-    _: *const c_void,
-    _: *const c_void,
-    stream: *mut libc::FILE,
-) {
-    // SAFETY: the caller's stream.
-    unsafe { forget(stream) };
-}
-
-unsafe fn forget(stream: *mut libc::FILE) {
+/// A stream is about to be closed.
+fn forget(stream: UserFile<'_>) {
     if stream.is_null() || !memory_owner::is_this_process() {
         return;
     }
-    // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
-    // his.
-    let fd = keeping_errno(|| unsafe { libc::fileno(stream) });
+    // One without a descriptor is no error of its owner's.
+    let fd = keeping_errno(|| stream.fd());
     // It is closed in a moment.
     fork_refcount::mark_escaped(fd);
     carry::forget(fd);

@@ -2,6 +2,8 @@
 
 use omniverb_connection::readiness::Timeout;
 
+use crate::user_memory::UserPtr;
+
 /// Of the count. A second of a slow processor is a third of one of a fast one.
 pub(crate) const SECOND: u64 = 1 << 31;
 /// Some twenty microseconds: what was seen of the kernel's socket is true for so long.
@@ -31,14 +33,19 @@ pub(crate) fn is_over(since: u64, much: u64) -> bool {
     now().wrapping_sub(since) >= much
 }
 
-/// What a program has said of how long a call may wait; `None`: that is no time.
-///
-/// # Safety
-/// The limit is there, or null: for ever.
-pub(crate) unsafe fn timeout_of(limit: *const libc::timespec) -> Option<Timeout> {
-    // SAFETY: as the caller says.
-    match unsafe { limit.as_ref() } {
+/// What a program has said of how long a call may wait, or nothing: for ever. `None`: that is no
+/// time.
+pub(crate) fn timeout_of(limit: UserPtr<'_, libc::timespec>) -> Option<Timeout> {
+    match limit.read() {
         None => Some(Timeout::Forever),
         Some(limit) => Timeout::of_time(limit.tv_sec, limit.tv_nsec),
+    }
+}
+
+/// The same as `select` has it.
+pub(crate) fn timeout_of_timeval(limit: UserPtr<'_, libc::timeval>) -> Option<Timeout> {
+    match limit.read() {
+        None => Some(Timeout::Forever),
+        Some(limit) => Timeout::of_microseconds(limit.tv_sec, limit.tv_usec),
     }
 }

@@ -6,18 +6,16 @@
 //! first, and given up once, by whoever changes the word from that.
 
 use core::ffi::c_int;
-use core::ptr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::descriptors::{PIECE, Room};
+use omniverb_connection::descriptors::PIECE;
 use omniverb_connection::process_counts::{CountKey, ProcessCounts, WORDS};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::mapped_memory::{MappedOnce, Sharing};
 use crate::table_memory::Pieces;
 
 /// Sockets that all processes of a family share at a time; what finds no place is the kernel's.
 const SOCKETS: usize = 1 << 17;
-const BYTES: usize = SOCKETS * WORDS * size_of::<AtomicU64>();
 
 /// Words of a descriptor: `id:32 | index:32` of its socket's slot, or 0; the socket's cookie; which
 /// of those that were in the family's slot; the fork that it was counted by last.
@@ -29,38 +27,22 @@ const FORK: usize = 3;
 const _: () = assert!(PIECE.is_multiple_of(SLOT_WORDS));
 
 static SLOTS: Pieces<{ (1 << 20) * SLOT_WORDS / PIECE }> = Pieces::new();
-/// Where the memory is that others have, too; 0: nothing was ever shared.
-static PLACE: AtomicUsize = AtomicUsize::new(0);
+/// The memory that others have, too, if anything was ever shared.
+static PLACE: MappedOnce<[AtomicU64; SOCKETS * WORDS]> = MappedOnce::new();
 
 /// Something was shared once, by this process or by one that it was made of.
 #[inline(always)]
 pub(crate) fn are_any() -> bool {
-    PLACE.load(Ordering::Relaxed) != 0
+    PLACE.is_made()
 }
 
 pub(crate) fn process_counts() -> ProcessCounts<'static> {
-    let place = PLACE.load(Ordering::Acquire) as *const AtomicU64;
-    if place.is_null() {
-        return ProcessCounts::new(&[]);
-    }
-    // SAFETY: a mapping of this size, which stays, of atomics only.
-    ProcessCounts::new(unsafe { core::slice::from_raw_parts(place, SOCKETS * WORDS) })
+    ProcessCounts::new(PLACE.get().map_or(&[], |all| all.as_slice()))
 }
 
 /// The memory is there.
 pub(crate) fn is_made() -> bool {
-    are_any() || {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, wherever the kernel likes.
-        let new = unsafe { mmap_anonymous(ptr::null_mut(), BYTES, access, MapFlags::SHARED) };
-        let Ok(new) = new else { return false };
-        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        if PLACE.compare_exchange(0, new as usize, ok, err).is_err() {
-            // SAFETY: our own mapping, which nobody else has seen.
-            _ = unsafe { munmap(new, BYTES) };
-        }
-        true
-    }
+    PLACE.make(Sharing::Shared).is_some()
 }
 
 /// How this process comes to have a socket no more.
@@ -96,21 +78,19 @@ impl Binding {
 pub(crate) struct CountSlot(&'static [AtomicU64; SLOT_WORDS]);
 
 impl CountSlot {
-    fn in_piece(piece: &[AtomicU64; PIECE], fd: usize) -> CountSlot {
-        let slot = &piece.as_chunks::<SLOT_WORDS>().0[fd % (PIECE / SLOT_WORDS)];
-        // SAFETY: pieces stay for good.
-        CountSlot(unsafe { &*ptr::from_ref(slot) })
+    fn in_piece(piece: &'static [AtomicU64; PIECE], fd: usize) -> CountSlot {
+        CountSlot(&piece.as_chunks::<SLOT_WORDS>().0[fd % (PIECE / SLOT_WORDS)])
     }
 
     /// The slot of a descriptor that has one.
     pub(crate) fn of(fd: c_int) -> Option<CountSlot> {
         let fd = usize::try_from(fd).ok().filter(|_| are_any())?;
-        Some(CountSlot::in_piece(SLOTS.piece(fd / (PIECE / SLOT_WORDS))?, fd))
+        Some(CountSlot::in_piece(SLOTS.get(fd / (PIECE / SLOT_WORDS))?, fd))
     }
 
     pub(crate) fn make(fd: c_int) -> Option<CountSlot> {
         let fd = usize::try_from(fd).ok()?;
-        Some(CountSlot::in_piece(SLOTS.make(fd / (PIECE / SLOT_WORDS))?, fd))
+        Some(CountSlot::in_piece(SLOTS.make_piece(fd / (PIECE / SLOT_WORDS))?, fd))
     }
 
     fn get(self, word: usize) -> u64 {

@@ -9,6 +9,8 @@ use rustix::fs::{CWD, readlinkat_raw};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, getpeername, ipproto, sockopt};
 
+use crate::borrowed_fd::borrow;
+
 /// A link of `/proc` shows an epoll set so.
 const SET: &[u8] = b"anon_inode:[eventpoll]";
 /// `/proc/self/fd/`, a number, a zero byte.
@@ -16,7 +18,7 @@ const PATH_MAX: usize = 32;
 
 /// What is open at a descriptor; `None` if nothing is.
 pub(crate) fn kind(fd: c_int) -> Option<Kind> {
-    let descriptor = borrow(fd)?;
+    let descriptor = borrow(fd);
     match sockopt::socket_type(descriptor) {
         Ok(SocketType::STREAM) if is_tcp(descriptor) => Some(stream(descriptor)),
         Err(Errno::BADF) => None,
@@ -62,10 +64,4 @@ fn path_of(fd: c_int, bytes: &mut [u8; PATH_MAX]) -> Option<&core::ffi::CStr> {
     let path = folder.iter().chain(digits[..count].iter().rev());
     bytes.iter_mut().zip(path).for_each(|(byte, is)| *byte = *is);
     core::ffi::CStr::from_bytes_until_nul(bytes).ok()
-}
-
-/// The program's descriptor, for one question.
-fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: it is used for one system call, which fails if there is nothing at this descriptor.
-    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -11,9 +11,9 @@ use crate::light;
 
 /// Sends by what moves the bytes of this descriptor. `native`: the kernel's call.
 #[inline(always)]
-pub(crate) fn send(
+pub(crate) fn send<'a>(
     fd: c_int,
-    parts: impl FnOnce() -> Option<Parts<'static>>,
+    parts: impl FnOnce() -> Option<Parts<'a>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
@@ -34,9 +34,9 @@ pub(crate) fn send(
 
 /// Receives by what moves the bytes of this descriptor. `native`: the kernel's call.
 #[inline(always)]
-pub(crate) fn receive(
+pub(crate) fn receive<'a>(
     fd: c_int,
-    parts: impl FnOnce() -> Option<Parts<'static>>,
+    parts: impl FnOnce() -> Option<Parts<'a>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {

@@ -5,16 +5,14 @@ use core::ffi::c_int;
 use omniverb_connection::descriptors::{Kind, Member};
 
 use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::user_memory::UserPtr;
 
 /// `epoll_ctl` did this.
-///
-/// # Safety
-/// The event is there, as the kernel found it, unless the operation needs none.
-pub(crate) unsafe fn control(
+pub(crate) fn control(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) {
     let (set, member) = (table::look(set), table::look(fd));
     if set.kind() != Kind::Set || !(member.kind().is_stream() || member.kind() == Kind::Set) {
@@ -24,8 +22,7 @@ pub(crate) unsafe fn control(
         MEMBERS.remove(set.id(), fd, member.id());
         return;
     }
-    // SAFETY: as the caller has promised; a reader of C may have left it anywhere.
-    let event = unsafe { event.read_unaligned() };
+    let Some(event) = event.read() else { return };
     let new = Member { set: set.id(), fd, id: member.id(), events: event.events, data: event.u64 };
     match operation {
         libc::EPOLL_CTL_ADD => MEMBERS.add(new, |id| DESCRIPTORS.fds_of(id).next().is_some()),

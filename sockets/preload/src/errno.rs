@@ -4,14 +4,18 @@ use core::ffi::c_int;
 
 /// What it is.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe { *libc::__errno_location() }
+    with(|errno| *errno)
+}
+
+fn with<R>(act: impl FnOnce(&mut c_int) -> R) -> R {
+    // SAFETY: libc returns a valid pointer to this thread's own variable, which nothing else uses
+    // meanwhile.
+    act(unsafe { &mut *libc::__errno_location() })
 }
 
 /// The program sees this value from now on.
 pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value }
+    with(|errno| *errno = value);
 }
 
 /// What a call says that fails with this.

@@ -7,7 +7,6 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 
 use omniverb_connection::descriptors::Why;
 use omniverb_formats::broker_message::Refusal;
@@ -15,8 +14,11 @@ use omniverb_formats::fallback_ledger::{BYTES, Kept, ROW, ROWS};
 use omniverb_formats::listing::Reason;
 use rustix::net::{getpeername, getsockname, sockopt};
 
+use crate::borrowed_fd::borrow;
+use crate::shared_memory::Memory;
 use crate::table::{self, DESCRIPTORS};
 use crate::{fork_refcount, memory_owner};
+use omniverb_ring::WordMemory;
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
 pub(crate) const AT_ONCE: usize = 64;
@@ -94,8 +96,7 @@ fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     if place == 0 || fd < 0 || !memory_owner::is_this_process() {
         return;
     }
-    // SAFETY: the program's socket, for these calls; they fail if there is none.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let file = borrow(fd);
     let address = |any| SocketAddr::try_from(any).ok();
     let names = (getsockname(file).ok().and_then(address), getpeername(file).ok().flatten());
     let (Some(local), Some(remote)) = (names.0, names.1.and_then(address)) else { return };
@@ -107,12 +108,9 @@ fn write(fd: c_int, meant: Option<u64>, reason: Reason) {
     let kept = Kept { cookie, local: canonical(local), remote: canonical(remote), reason };
     let row = WRITTEN.fetch_add(1, Ordering::Relaxed) as usize % ROWS;
     let words = kept.encode();
+    let file = Memory::<BYTES>::new(place);
     for (at, word) in words.iter().enumerate().rev() {
-        let offset = (row * ROW + at) * 8;
-        debug_assert!(offset < BYTES);
-        // SAFETY: the file stays mapped, and has so many bytes; `offset` is a multiple of eight.
-        let to = unsafe { &*((place + offset) as *const AtomicU64) };
         // The first one last: a row that is half written is an old one.
-        to.store(*word, Ordering::Release);
+        file.store((row * ROW + at) * 8, *word, Ordering::Release);
     }
 }

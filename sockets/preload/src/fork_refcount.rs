@@ -24,12 +24,12 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::os::fd::BorrowedFd;
 
 use omniverb_connection::descriptors::{Entry, Kind, Why};
 use rustix::net::sockopt;
 use rustix::process::getpid;
 
+use crate::borrowed_fd::borrow;
 use crate::count_slots::{self, CountSlot, Release, process_counts};
 use crate::table::{self, DESCRIPTORS};
 use crate::{memory_owner, unlinked_calls};
@@ -164,9 +164,7 @@ fn name(fd: c_int, entry: Entry) -> Option<u64> {
         let process = getpid().as_raw_nonzero().get().unsigned_abs();
         return Some(SET | u64::from(process) << 32 | u64::from(entry.id()));
     }
-    // SAFETY: the program's socket, for this call, which fails if there is none.
-    let file = unsafe { BorrowedFd::borrow_raw(fd.max(0)) };
-    sockopt::socket_cookie(file).ok()
+    sockopt::socket_cookie(borrow(fd)).ok()
 }
 
 fn each(mut with: impl FnMut(CountSlot)) {

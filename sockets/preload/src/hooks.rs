@@ -2,16 +2,19 @@
 //!
 //! Each does the call by the next library's function and records its result.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use omniverb_connection::descriptors::{Kind, Why};
+use rustix::io::fcntl_getfd;
 
+use crate::borrowed_fd::borrow;
 use crate::call_effects::{self, Call};
 use crate::carry::{File, OwnDescriptors, SendfileRequest};
 use crate::errno::{fails, keeping_errno, set_errno};
 use crate::hook_macros::watched;
-use crate::next_functions::*;
+use crate::native;
 use crate::table::DESCRIPTORS;
+use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
 use crate::{
     carry, fork_refcount, library_fds, light, memory_owner, probe_sockets, syscall_effects,
 };
@@ -31,35 +34,32 @@ pub(crate) fn is_own(fd: c_int) -> bool {
 functions! {
     ov_socket(family: c_int, of: c_int, protocol: c_int) -> c_int {
         let call = Call::Made(syscall_effects::kind(family, of, protocol));
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_socket(family, of, protocol) })
+        watched(call, || native::socket(family, of, protocol))
     }
 
-    ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::Pair(pair), || unsafe { next_socketpair(family, of, protocol, pair) })
+    ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut [c_int; 2]) -> c_int
+        [pair: UserPtrMut<'_, [c_int; 2]> = (pair)]
+    {
+        watched(Call::Pair(pair.as_const()), || native::socketpair(family, of, protocol, pair))
     }
 
     ov_listen(fd: c_int, backlog: c_int) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        let result = watched(Call::Listen(fd), || unsafe { next_listen(fd, backlog) });
+        let result = watched(Call::Listen(fd), || native::listen(fd, backlog));
         if result == 0 {
             light::listens(fd);
         }
         result
     }
 
-    ov_connect(fd: c_int, address: *const c_void, length: u32) -> c_int {
+    ov_connect(fd: c_int, address: *const u8, length: u32) -> c_int
+        [address: UserSlice<'_, u8> = (address, length)]
+    {
         carry::may_wait(fd);
-        // SAFETY: the program's arguments, as they are.
-        let light = unsafe { light::connect(fd, (address, length), || carry::close(fd)) };
-        if let Some(result) = light {
+        if let Some(result) = light::connect(fd, address, || carry::close(fd)) {
             return result;
         }
         carry::leave(fd);
-        // SAFETY: the program's arguments, as they are.
-        let made =
-            watched(Call::Connect(fd), || unsafe { next_connect(fd, address, length) });
+        let made = watched(Call::Connect(fd), || native::connect(fd, address));
         if made == 0 && probe_sockets::is_wanted(fd) {
             // The program may be done with it soon.
             keeping_errno(|| carry::offers(fd));
@@ -67,34 +67,24 @@ functions! {
         made
     }
 
-    ov_accept(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+    ov_accept(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
+        [address: UserBuffer<'_> = (address, length)]
+    {
         carry::may_wait(fd);
         if light::is_listener(fd) {
-            // SAFETY: the program's arguments, as they are.
-            return unsafe { ov_accept4(fd, address, length, 0) };
+            return accept_light(fd, address, 0);
         }
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::Accept(fd), || unsafe { next_accept(fd, address, length) })
+        watched(Call::Accept(fd), || native::accept(fd, address))
     }
 
-    ov_accept4(fd: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+    ov_accept4(fd: c_int, address: *mut u8, length: *mut u32, flags: c_int) -> c_int
+        [address: UserBuffer<'_> = (address, length)]
+    {
         carry::may_wait(fd);
         if light::is_listener(fd) {
-            // SAFETY: the program's arguments, as they are.
-            return unsafe {
-                light::accept(fd, address, length, flags, || {
-                    let call = Call::Accept(fd);
-                    let new = watched(call, || next_accept4(fd, address, length, flags));
-                    if new >= 0 && light::has_come_from_afar(new) {
-                        keeping_errno(|| probe_sockets::accepted(new, carry::offers));
-                    }
-                    new
-                })
-            };
+            return accept_light(fd, address, flags);
         }
-        let call = Call::Accept(fd);
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_accept4(fd, address, length, flags) })
+        watched(Call::Accept(fd), || native::accept4(fd, address, flags))
     }
 
     ov_shutdown(fd: c_int, how: c_int) -> c_int {
@@ -102,8 +92,7 @@ functions! {
             return light::shut(fd, how);
         }
         carry::shutdown(fd, how);
-        // SAFETY: the program's arguments, as they are.
-        let done = watched(Call::Shutdown(fd), || unsafe { next_shutdown(fd, how) });
+        let done = watched(Call::Shutdown(fd), || native::shutdown(fd, how));
         if done == 0 && how != libc::SHUT_WR {
             light::stops_listening(fd);
         }
@@ -114,12 +103,13 @@ functions! {
         fd: c_int,
         level: c_int,
         name: c_int,
-        value: *const c_void,
+        value: *const u8,
         length: u32
-    ) -> c_int {
+    ) -> c_int
+        [value: UserSlice<'_, u8> = (value, length)]
+    {
         if let Some(at) = light::token_of(fd) {
-            // SAFETY: the program's arguments, as they are.
-            return unsafe { light::set(at, (level, name), value, length) };
+            return light::set(at, (level, name), value);
         }
         if call_effects::changes_receiving(level, name) {
             carry::leave(fd);
@@ -127,11 +117,12 @@ functions! {
             carry::leave_unread_here(fd);
         }
         let call = Call::Option { fd, level, name };
-        // SAFETY: the program's arguments, as they are.
-        let set = watched(call, || unsafe { next_setsockopt(fd, level, name, value, length) });
-        if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
-            // SAFETY: the kernel has just read a number there.
-            carry::set_inq(fd, unsafe { value.cast::<c_int>().read_unaligned() });
+        let set = watched(call, || native::setsockopt(fd, level, name, value));
+        if set == 0
+            && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+            && let Some(number) = value.array(0)
+        {
+            carry::set_inq(fd, c_int::from_ne_bytes(number));
         }
         if set == 0 {
             light::was_set(fd, level, name);
@@ -139,43 +130,40 @@ functions! {
         set
     }
 
-    ov_getsockname(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+    ov_getsockname(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
+        [address: UserBuffer<'_> = (address, length)]
+    {
         match light::token_of(fd) {
-            // SAFETY: the program's arguments, as they are.
-            Some(at) => unsafe { light::name(at, light::Whose::Own, address, length) },
-            // SAFETY: the program's arguments, as they are.
-            None => unsafe { next_getsockname(fd, address, length) },
+            Some(at) => light::name(at, light::Whose::Own, address),
+            None => native::getsockname(fd, address),
         }
     }
 
-    ov_getpeername(fd: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+    ov_getpeername(fd: c_int, address: *mut u8, length: *mut u32) -> c_int
+        [address: UserBuffer<'_> = (address, length)]
+    {
         match light::token_of(fd) {
-            // SAFETY: the program's arguments, as they are.
-            Some(at) => unsafe { light::name(at, light::Whose::Peers, address, length) },
-            // SAFETY: the program's arguments, as they are.
-            None => unsafe { next_getpeername(fd, address, length) },
+            Some(at) => light::name(at, light::Whose::Peers, address),
+            None => native::getpeername(fd, address),
         }
     }
 
-    ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+    ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize
+        [offset: UserPtrMut<'_, i64> = (offset)]
+    {
         if let Some(at) = light::token_of(to) {
             carry::may_sleep();
-            // SAFETY: the program's arguments, as they are.
-            return unsafe { light::send_file(at, from, offset, count) };
+            return light::send_file(at, from, offset, count);
         }
         // What is no socket of TCP has no bytes to overtake.
         let is_plain = !carry::is_on() || !DESCRIPTORS.look(to).kind().is_stream();
-        let asked = if offset.is_null() || is_plain {
-            SendfileRequest::Other
-        } else {
-            // SAFETY: the kernel would read it as well.
-            File::of(from, unsafe { offset.read_unaligned() }, count)
+        let asked = match if is_plain { None } else { offset.read() } {
+            Some(begin) => File::of(from, begin, count),
+            None => SendfileRequest::Other,
         };
-        // SAFETY: the program's arguments, as they are.
-        let native = || unsafe { next_sendfile(to, from, offset, count) };
+        let native = || native::sendfile(to, from, offset, count);
         match asked {
-            // SAFETY: the offset is there.
-            SendfileRequest::Part(file) => return unsafe { send_part(to, offset, file, native) },
+            SendfileRequest::Part(file) => return send_part(to, offset, file, native),
             SendfileRequest::Unknown => return carry::send_file(to, None, native),
             SendfileRequest::Other => {}
         }
@@ -188,8 +176,7 @@ functions! {
     ov_fork() -> c_int {
         light::forks();
         let forking = carry::before_fork();
-        // SAFETY: the program's call.
-        let child = unsafe { next_fork() };
+        let child = native::fork();
         carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
@@ -201,8 +188,7 @@ functions! {
     ov_raw_fork() -> c_int {
         light::forks();
         let forking = carry::before_fork();
-        // SAFETY: the program's call.
-        let child = unsafe { next__Fork() };
+        let child = native::raw_fork();
         carry::after_fork(forking, child, own_descriptors());
         if child == 0 {
             // It begins anew, and gives back what it has copies of.
@@ -217,30 +203,11 @@ functions! {
         }
         carry::close(fd);
         light::closes(fd);
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::Close(fd), || unsafe { next_close(fd) })
+        watched(Call::Close(fd), || native::close(fd))
     }
 
     ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
-        if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
-            carry::close_range(first, last);
-            light::closes_range(first, last);
-        } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-            carry::stop();
-        }
-        let call = Call::CloseRange { first, last, flags };
-        if !library_fds::is_among(first, last) || !memory_owner::is_this_process() {
-            // SAFETY: the program's arguments, as they are.
-            return watched(call, || unsafe { next_close_range(first, last, flags) });
-        }
-        watched(call, || {
-            let mut result = 0;
-            library_fds::between(first, last, |first, last| {
-                // SAFETY: a part of what the program has closed.
-                result |= unsafe { next_close_range(first, last, flags) };
-            });
-            result
-        })
+        close_range(first, last, flags)
     }
 
     ov_closefrom(first: c_int) -> () {
@@ -250,18 +217,14 @@ functions! {
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
         if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_this_process() {
-            // SAFETY: the program's argument, as it is.
-            unsafe { next_closefrom(first) };
+            native::closefrom(first);
             call.after(call_effects::Was::default(), 0);
             return;
         }
         library_fds::between(begin, u32::MAX, |first, last| {
-            // SAFETY: a part of what the program has closed. Where the kernel has no such call,
-            // what is ours goes with the rest.
-            unsafe {
-                if next_close_range(first, last, 0) != 0 {
-                    next_closefrom(first as c_int);
-                }
+            // Where the kernel has no such call, what is ours goes with the rest.
+            if native::close_range(first, last, 0) != 0 {
+                native::closefrom(first as c_int);
             }
         });
         call.after(call_effects::Was::default(), 0);
@@ -272,8 +235,7 @@ functions! {
             return nothing_there();
         }
         carry::duplicate(fd, None);
-        // SAFETY: the program's arguments, as they are.
-        let new = watched(Call::Dup(fd), || unsafe { next_dup(fd) });
+        let new = watched(Call::Dup(fd), || native::dup(fd));
         carry::duplicate(fd, Some(new));
         light::duplicated(fd, new);
         new
@@ -284,27 +246,26 @@ functions! {
             return nothing_there();
         }
         put(from, to, || {
-            // SAFETY: the program's arguments, as they are.
-            watched(Call::DupTo { from, to }, || unsafe { next_dup2(from, to) })
+            watched(Call::DupTo { from, to }, || native::dup2(from, to))
         })
     }
 
     ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
             // The kernel refuses it, and closes nothing.
-            // SAFETY: the program's arguments, as they are.
-            return unsafe { next_dup3(from, to, flags) };
+            return native::dup3(from, to, flags);
         }
         if makes_way(from, to) {
             return nothing_there();
         }
         put(from, to, || {
-            // SAFETY: the program's arguments, as they are.
-            watched(Call::DupTo { from, to }, || unsafe { next_dup3(from, to, flags) })
+            watched(Call::DupTo { from, to }, || native::dup3(from, to, flags))
         })
     }
 
-    ov_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    ov_fcntl(fd: c_int, command: c_int, argument: usize) -> c_int
+        [given: UserCommand<'_> = (command, argument)]
+    {
         if is_own(fd) {
             return nothing_there();
         }
@@ -322,8 +283,7 @@ functions! {
             carry::leave(fd);
         }
         let call = Call::Control { fd, command, argument };
-        // SAFETY: the program's arguments, as they are.
-        let result = watched(call, || unsafe { next_fcntl(fd, command, argument) });
+        let result = watched(call, || native::fcntl(fd, given));
         if is_duplicate {
             carry::duplicate(fd, Some(result));
             light::duplicated(fd, result);
@@ -333,21 +293,21 @@ functions! {
         result
     }
 
-    ov_ioctl(fd: c_int, request: u64, argument: usize) -> c_int {
+    ov_ioctl(fd: c_int, request: u64, argument: usize) -> c_int
+        [given: UserRequest<'_> = (request, argument)]
+    {
         if let Some(at) = light::token_of(fd) {
-            // SAFETY: the program's arguments, as they are.
-            return unsafe { light::request(fd, at, request, argument) };
+            return light::request(fd, at, given);
         }
         if call_effects::SIGNAL_REQUESTS.contains(&request) {
             light::is_unlike(fd);
             carry::leave(fd);
         }
         let call = Call::Request { fd, request };
-        // SAFETY: the program's arguments, as they are.
-        let native = || watched(call, || unsafe { next_ioctl(fd, request, argument) });
-        if request == libc::FIONREAD {
+        let native = || watched(call, || native::ioctl(fd, given));
+        if let Some(count) = given.number().filter(|_| request == libc::FIONREAD) {
             // SAFETY: that is where the kernel writes it.
-            return unsafe { carry::queued(fd, argument as *mut c_int, native) };
+            return unsafe { carry::queued(fd, count.as_ptr(), native) };
         }
         let result = native();
         if request == libc::FIONBIO {
@@ -357,13 +317,11 @@ functions! {
     }
 
     ov_epoll_create(size: c_int) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::Made(Kind::Set), || unsafe { next_epoll_create(size) })
+        watched(Call::Made(Kind::Set), || native::epoll_create(size))
     }
 
     ov_epoll_create1(flags: c_int) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::Made(Kind::Set), || unsafe { next_epoll_create1(flags) })
+        watched(Call::Made(Kind::Set), || native::epoll_create1(flags))
     }
 
     ov_epoll_ctl(
@@ -371,28 +329,60 @@ functions! {
         operation: c_int,
         fd: c_int,
         event: *mut libc::epoll_event
-    ) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        if let Some(result) = unsafe { light::change_set(set, operation, fd, event) } {
+    ) -> c_int
+        [event: UserPtrMut<'_, libc::epoll_event> = (event)]
+    {
+        if let Some(result) = light::change_set(set, operation, fd, event.as_const()) {
             return result;
         }
-        let call = Call::Member { set, operation, fd, event };
-        // SAFETY: the program's arguments, as they are.
-        unsafe {
-            let result = carry::change_set(set, operation, fd, event, || {
-                watched(call, || next_epoll_ctl(set, operation, fd, event))
-            });
-            if result == 0 && !light::changed_set(set, operation, fd, event) {
-                if operation == libc::EPOLL_CTL_ADD {
-                    let operation = libc::EPOLL_CTL_DEL;
-                    let call = Call::Member { set, operation, fd, event };
-                    watched(call, || next_epoll_ctl(set, operation, fd, event));
-                }
-                return fails(libc::ENOSPC);
+        let change = |operation| {
+            let call = Call::Member { set, operation, fd, event: event.as_const() };
+            watched(call, || native::epoll_ctl(set, operation, fd, event))
+        };
+        // SAFETY: the program's event, or null.
+        let result = unsafe {
+            carry::change_set(set, operation, fd, event.as_ptr(), || change(operation))
+        };
+        if result == 0 && !light::changed_set(set, operation, fd, event.as_const()) {
+            if operation == libc::EPOLL_CTL_ADD {
+                change(libc::EPOLL_CTL_DEL);
             }
-            result
+            return fails(libc::ENOSPC);
         }
+        result
     }
+}
+
+/// Closes a range of descriptors, but for our own.
+pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
+        carry::close_range(first, last);
+        light::closes_range(first, last);
+    } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+        carry::stop();
+    }
+    let call = Call::CloseRange { first, last, flags };
+    if !library_fds::is_among(first, last) || !memory_owner::is_this_process() {
+        return watched(call, || native::close_range(first, last, flags));
+    }
+    watched(call, || {
+        let mut result = 0;
+        library_fds::between(first, last, |first, last| {
+            result |= native::close_range(first, last, flags);
+        });
+        result
+    })
+}
+
+/// Accepts where light connections come to, or the kernel's.
+fn accept_light(fd: c_int, address: UserBuffer<'_>, flags: c_int) -> c_int {
+    light::accept(fd, address, flags, || {
+        let new = watched(Call::Accept(fd), || native::accept4(fd, address, flags));
+        if new >= 0 && light::has_come_from_afar(new) {
+            keeping_errno(|| probe_sockets::accepted(new, carry::offers));
+        }
+        new
+    })
 }
 
 /// Puts a duplicate at a descriptor, of which it is known what is closed there.
@@ -415,8 +405,7 @@ fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
 
 /// There is something at a descriptor.
 fn is_open(fd: c_int) -> bool {
-    // SAFETY: no memory is involved.
-    unsafe { next_fcntl(fd, libc::F_GETFD, 0) >= 0 }
+    fd >= 0 && fcntl_getfd(borrow(fd)).is_ok()
 }
 
 /// Before something is put at a descriptor: what is ours there goes elsewhere. True if what is to
@@ -432,16 +421,16 @@ pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
 }
 
 /// `sendfile` of a part of a file.
-///
-/// # Safety
-/// The offset is there.
-unsafe fn send_part(to: c_int, offset: *mut i64, file: File, native: impl Fn() -> isize) -> isize {
-    // SAFETY: as the caller says.
-    let begin = unsafe { offset.read_unaligned() };
+fn send_part(
+    to: c_int,
+    offset: UserPtrMut<'_, i64>,
+    file: File,
+    native: impl Fn() -> isize,
+) -> isize {
+    let begin = offset.read().unwrap_or(0);
     let sent = carry::send_file(to, Some(file), native);
     if sent > 0 {
-        // SAFETY: as the caller says.
-        unsafe { offset.write_unaligned(begin + sent as i64) };
+        offset.write(begin + sent as i64);
     }
     sent
 }

@@ -21,8 +21,11 @@
 //! * `fork_refcount` counts the processes that share a socket by `fork`, in `count_slots`;
 //!   `process_exit` decides when an ending process stops counting.
 //! * `syscall_scan` finds system calls among the program's own instructions, which no hook sees.
-//! * `symbol_lookup` finds the next library's functions, which `next_functions` declares;
-//!   `library_fds` keeps the library's own descriptors.
+//! * `symbol_lookup` finds the next library's functions, which `native` calls; `library_fds` keeps
+//!   the library's own descriptors.
+//! * `user_memory` has types for what a hook is given pointers to, which are safe to use from
+//!   there on; `mapped_memory` maps what the library has itself, `shared_memory` is what it has
+//!   with others, `borrowed_fd` lends descriptors to system calls.
 //!
 //! # Rules for code in here
 //!
@@ -36,6 +39,7 @@
 #[macro_use]
 mod hook_macros;
 
+mod borrowed_fd;
 mod call_effects;
 mod call_observers;
 mod carry;
@@ -55,7 +59,9 @@ mod iovecs;
 mod library_fds;
 mod lifecycle;
 mod light;
+mod mapped_memory;
 mod memory_owner;
+mod native;
 mod next_functions;
 mod nontemporal;
 mod probe_sockets;
@@ -70,7 +76,10 @@ pub mod syscall_hook;
 mod syscall_scan;
 mod table;
 mod table_memory;
+#[cfg(test)]
+mod test_entry_points;
 mod text_buffer;
 mod transport;
 mod unlinked_calls;
 mod usage_report;
+mod user_memory;

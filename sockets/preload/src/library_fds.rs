@@ -7,12 +7,14 @@
 //! descriptor is what it would be without them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, getrlimit};
+
+use crate::borrowed_fd::{borrow, close_own};
+use crate::mapped_memory::WipedPage;
 
 /// The most there are: of light connections' channels each has one, and so has each thread that
 /// sleeps.
@@ -34,25 +36,15 @@ pub(crate) static WAKER: AtomicU64 = AtomicU64::new(0);
 /// There may be many.
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
-const PAGE: usize = 4096;
-
-/// A page that a child of `fork` finds wiped.
-#[repr(C, align(4096))]
-struct Kept {
-    /// What is in this place this process has put there.
-    here: [AtomicBool; MOST],
-    rest: [u8; PAGE - MOST],
-}
-static KEPT: Kept = Kept { here: [const { AtomicBool::new(false) }; MOST], rest: [0; PAGE - MOST] };
+/// What is in this place this process has put there: not 0. A child of `fork` finds it wiped.
+static KEPT_HERE: WipedPage<[AtomicU32; MOST]> =
+    WipedPage::new([const { AtomicU32::new(0) }; MOST]);
 
 /// At the start, for who has one for each of many things, and closes what a child inherits of them.
 /// `false`: a child could not tell.
 pub(crate) fn makes_room() -> bool {
-    debug_assert!(KEPT.rest.len() < PAGE);
     ARE_MANY.store(true, Ordering::Relaxed);
-    let page = (&raw const KEPT).cast_mut().cast();
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+    KEPT_HERE.wipe_on_fork()
 }
 
 /// There is one at this descriptor.
@@ -71,7 +63,7 @@ pub(crate) fn keep(fd: c_int) -> Option<usize> {
         one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
     let new = high(fd).unwrap_or(NONE);
-    KEPT.here[place].store(true, Ordering::Relaxed);
+    KEPT_HERE[place].store(1, Ordering::Relaxed);
     OWN[place].store(new, Ordering::Release);
     COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
     (new != NONE).then_some(place)
@@ -87,8 +79,8 @@ pub(crate) fn fd(place: usize) -> Option<c_int> {
 /// What is in the place that a word names: one more than that; 0: none.
 pub(crate) fn named(word: &AtomicU64) -> Option<BorrowedFd<'static>> {
     let fd = fd(word.load(Ordering::Acquire).checked_sub(1)? as usize)?;
-    // SAFETY: ours for as long as the word names it; otherwise a call with it fails.
-    Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    // Ours for as long as the word names it; otherwise a call with it fails.
+    Some(borrow(fd))
 }
 
 /// A program is about to put something of its own at this descriptor.
@@ -101,8 +93,7 @@ pub(crate) fn give_way(fd: c_int) {
 /// A duplicate at a high number.
 fn high(fd: c_int) -> Option<c_int> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    // SAFETY: it is open, as the caller knows, and used for this call only.
-    let old = unsafe { BorrowedFd::borrow_raw(fd) };
+    let old = borrow(fd);
     let below = match ARE_MANY.load(Ordering::Relaxed) {
         true => (limit / 4).clamp(BELOW, BELOW_LIGHT),
         false => BELOW,
@@ -142,19 +133,17 @@ pub(crate) fn is_among(first: u32, last: u32) -> bool {
 pub(crate) fn close(fd: c_int) {
     let Some(place) = place_of(fd) else { return };
     place.store(NONE, Ordering::Release);
-    // SAFETY: ours, and nobody else's from now on.
-    unsafe { rustix::io::close(fd) };
+    close_own(fd);
 }
 
 /// Closes what a child has copies of, and not what it has kept itself.
 pub(crate) fn close_inherited() {
     WAKER.store(0, Ordering::Release);
-    let all = OWN.iter().zip(&KEPT.here);
-    for (one, _) in all.filter(|(_, is_kept_here)| !is_kept_here.load(Ordering::Relaxed)) {
+    let all = OWN.iter().zip(&*KEPT_HERE);
+    for (one, _) in all.filter(|(_, kept_here)| kept_here.load(Ordering::Relaxed) == 0) {
         let fd = one.swap(NONE, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: ours, and nobody else's from now on.
-            unsafe { rustix::io::close(fd) };
+            close_own(fd);
         }
     }
 }

@@ -7,30 +7,33 @@ use crate::{carry, light, memory_owner, usage_report};
 
 /// Starts what `OMNIVERB_SOCKETS` asks for, before the program's `main`.
 pub(crate) fn begin() {
-    // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
+    let is_light = match variable(c"OMNIVERB_SOCKETS").map_or(&b"carry"[..], CStr::to_bytes) {
+        b"carry" => false,
+        b"light" => true,
+        _ => return,
+    };
+    let daemon = variable(c"OMNIVERB_SOCKET").map_or(core::ptr::null(), CStr::as_ptr);
+    // SAFETY: before the program's `main`: nothing is carried yet.
+    if !memory_owner::detects_forks() || !unsafe { carry::begin(daemon) } {
+        return;
+    }
+    if let Some(file) = variable(c"OMNIVERB_SOCKETS_REPORT") {
+        usage_report::begin(file);
+    }
+    if is_light {
+        // Connections that cannot be are carried.
+        light::begin();
+    } else if let Some(ranges) = variable(c"OMNIVERB_SOCKETS_LIGHT") {
+        light::begin_within(ranges);
+    }
+}
+
+/// What the environment says, before the program's `main`: nobody changes it meanwhile.
+fn variable<'a>(name: &CStr) -> Option<&'a CStr> {
+    // SAFETY: a string, or null; and as said above.
     unsafe {
-        let route = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
-        let route = if route.is_null() { c"carry" } else { CStr::from_ptr(route) };
-        let is_light = match route.to_bytes() {
-            b"carry" => false,
-            b"light" => true,
-            _ => return,
-        };
-        if !memory_owner::detects_forks()
-            || !carry::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr()))
-        {
-            return;
-        }
-        usage_report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
-        if is_light {
-            // Connections that cannot be are carried.
-            light::begin();
-            return;
-        }
-        let ranges = libc::getenv(c"OMNIVERB_SOCKETS_LIGHT".as_ptr());
-        if !ranges.is_null() {
-            light::begin_within(CStr::from_ptr(ranges));
-        }
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
     }
 }
 

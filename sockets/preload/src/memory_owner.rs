@@ -9,20 +9,12 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-use rustix::mm::{Advice, madvise};
 use rustix::process::getpid;
 
-const PAGE: usize = 4096;
+use crate::mapped_memory::WipedPage;
 
-/// The page that a child of `fork` finds wiped.
-#[repr(C, align(4096))]
-struct Wiped {
-    /// The process; 0: not looked up since it began.
-    process: AtomicU32,
-    rest: [u8; PAGE - 4],
-}
-
-static WIPED_PAGE: Wiped = Wiped { process: AtomicU32::new(0), rest: [0; PAGE - 4] };
+/// The process; 0: not looked up since it began. A child of `fork` finds it wiped.
+static PROCESS: WipedPage<AtomicU32> = WipedPage::new(AtomicU32::new(0));
 
 /// A thread with this memory may be of another process, at any time from now on.
 const SHARED: u32 = 1;
@@ -107,11 +99,8 @@ pub(crate) fn detects_forks() -> bool {
 
 /// At the start.
 pub(crate) fn begin() {
-    WIPED_PAGE.process.store(process_id(), Ordering::Relaxed);
-    let page = (&raw const WIPED_PAGE).cast_mut().cast();
-    debug_assert!(WIPED_PAGE.rest.len() < PAGE);
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    if unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
+    PROCESS.store(process_id(), Ordering::Relaxed);
+    if !PROCESS.wipe_on_fork() {
         DOUBTS.fetch_or(KEPT, Ordering::Relaxed);
     }
 }
@@ -132,11 +121,11 @@ fn is_this_process_after_all(doubts: u32) -> bool {
         return false;
     }
     let process_id = process_id();
-    let known = WIPED_PAGE.process.load(Ordering::Relaxed);
+    let known = PROCESS.load(Ordering::Relaxed);
     // A page that is not wiped names the parent in a child of `fork`, whose memory is its own all
     // the same. Then nobody can tell, and nothing is known.
     if known == 0 {
-        WIPED_PAGE.process.store(process_id, Ordering::Relaxed);
+        PROCESS.store(process_id, Ordering::Relaxed);
     } else if known != process_id {
         return false;
     }
@@ -170,8 +159,8 @@ pub(crate) fn are_fd_tables_apart() -> bool {
 }
 
 fn remember() {
-    if WIPED_PAGE.process.load(Ordering::Relaxed) == 0 {
-        WIPED_PAGE.process.store(process_id(), Ordering::Relaxed);
+    if PROCESS.load(Ordering::Relaxed) == 0 {
+        PROCESS.store(process_id(), Ordering::Relaxed);
     }
 }
 

@@ -34,25 +34,28 @@ static NEXT: AtomicU32 = AtomicU32::new(PAST);
 /// As of [`copy_many`].
 #[inline(always)]
 pub(crate) unsafe fn copy_over(from: *const u8, to: *mut u8, length: usize) {
+    let is_large = length >= LEAST;
+    let (is_past, began) = if is_large { begin_large() } else { (false, 0) };
     // SAFETY: as the caller says.
-    unsafe {
-        if length < LEAST { copy_many(from, to, length) } else { copy_large(from, to, length) }
+    unsafe { if is_past { copy_past(from, to, length) } else { copy_many(from, to, length) } }
+    if is_large && !is_past {
+        end_large(clock::now().wrapping_sub(began), length);
     }
 }
 
-/// The same for such pieces.
-unsafe fn copy_large(from: *const u8, to: *mut u8, length: usize) {
+/// Whether such a piece goes past the cache; and since when it is on its way.
+fn begin_large() -> (bool, u64) {
     let left = LEFT.load(Ordering::Relaxed);
     if left > 0 {
         // Whatever other threads write there meanwhile it comes to its end.
         LEFT.store(left - 1, Ordering::Relaxed);
-        // SAFETY: as the caller says.
-        return unsafe { copy_past(from, to, length) };
     }
-    let began = clock::now();
-    // SAFETY: as the caller says.
-    unsafe { copy_many(from, to, length) };
-    if clock::now().wrapping_sub(began) > length as u64 / SWIFT {
+    (left > 0, clock::now())
+}
+
+/// So long it took into the cache.
+fn end_large(time: u64, length: usize) {
+    if time > length as u64 / SWIFT {
         let next = NEXT.load(Ordering::Relaxed);
         LEFT.store(next, Ordering::Relaxed);
         NEXT.store((2 * next).min(PAST_MAX), Ordering::Relaxed);

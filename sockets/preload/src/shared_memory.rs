@@ -37,6 +37,33 @@ impl<const LENGTH: usize> Memory<LENGTH> {
         // SAFETY: within the mapping. As above.
         IoSliceMut::new(unsafe { core::slice::from_raw_parts_mut(at, length) })
     }
+
+    /// Copies bytes of the program's there, or from there; others may change any meanwhile. Few are
+    /// moved without a call.
+    #[inline(always)]
+    fn copy<const FILLS: bool>(self, offset: usize, user: UserMemory) {
+        let (length, shared) = (user.len(), self.at(offset, user.len()));
+        let (from, to) = if FILLS { (user.address(), shared) } else { (shared, user.address()) };
+        let (from, to) = (from as *const u8, to as *mut u8);
+        // SAFETY: one is within the mapping, the other is the program's, which said that it is
+        // there. Bytes are bytes. Both ends of few are read before any is written, so the two
+        // places may be the same.
+        unsafe {
+            match length {
+                8..=16 => {
+                    let last = length - 8;
+                    let (begin, end) = (from.cast::<u64>(), from.add(last).cast::<u64>());
+                    let (begin, end) = (begin.read_unaligned(), end.read_unaligned());
+                    to.cast::<u64>().write_unaligned(begin);
+                    to.add(last).cast::<u64>().write_unaligned(end);
+                }
+                4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
+                1 => to.write(from.read()),
+                _ if FILLS => copy_over(from, to, length),
+                _ => copy_many(from, to, length),
+            }
+        }
+    }
 }
 
 impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
@@ -54,50 +81,16 @@ impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
 
     #[inline(always)]
     fn fill(&self, offset: usize, source: UserMemory) {
-        let to = self.at(offset, source.len());
-        let length = source.len();
-        let (from, to) = (source.address() as *const u8, to as *mut u8);
-        // SAFETY: the target is within the mapping; the source is the program's, who said that it
-        // is there. Somebody may change either meanwhile: bytes are bytes.
-        unsafe { copy(from, to, length, |from, to| copy_over(from, to, length)) }
+        self.copy::<true>(offset, source);
     }
 
     #[inline(always)]
     fn drain(&self, offset: usize, target: UserMemory) {
-        let from = self.at(offset, target.len());
-        let length = target.len();
-        let (from, to) = (from as *const u8, target.address() as *mut u8);
-        // SAFETY: as above.
-        unsafe { copy(from, to, length, |from, to| copy_many(from, to, length)) }
+        self.copy::<false>(offset, target);
     }
 
     #[inline(always)]
     fn prefetch(&self, offsets: core::ops::Range<usize>) {
         omniverb_ring::shared_window::prefetch_for_read(self.0.wrapping_add(offsets.start));
-    }
-}
-
-/// Copies bytes, of which others may change any meanwhile. Few are moved without a call, `many` by
-/// that.
-///
-/// # Safety
-/// So many are there at both places.
-#[inline(always)]
-unsafe fn copy(from: *const u8, to: *mut u8, length: usize, many: impl FnOnce(*const u8, *mut u8)) {
-    // SAFETY: as the caller says. Both ends of them are read before any is written, so the two
-    // places may be the same.
-    unsafe {
-        match length {
-            8..=16 => {
-                let last = length - 8;
-                let (begin, end) = (from.cast::<u64>(), from.add(last).cast::<u64>());
-                let (begin, end) = (begin.read_unaligned(), end.read_unaligned());
-                to.cast::<u64>().write_unaligned(begin);
-                to.add(last).cast::<u64>().write_unaligned(end);
-            }
-            4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
-            1 => to.write(from.read()),
-            _ => many(from, to),
-        }
     }
 }

@@ -6,14 +6,13 @@
 //! symbol tables of the loaded libraries by itself: `dlsym` allocates when it finds nothing.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A name, its slot, and what the slot holds until it is filled.
 #[repr(C)]
 struct Row {
     name: *const c_char,
-    slot: *const AtomicPtr<c_void>,
+    slot: &'static AtomicPtr<c_void>,
     late: *mut c_void,
 }
 
@@ -30,13 +29,8 @@ fn rows() -> &'static [Row] {
 }
 
 impl Row {
-    fn slot(&self) -> &AtomicPtr<c_void> {
-        // SAFETY: the entry points' slot, which stays.
-        unsafe { &*self.slot }
-    }
-
     fn is_filled(&self) -> bool {
-        self.slot().load(Ordering::Relaxed) != self.late
+        self.slot.load(Ordering::Relaxed) != self.late
     }
 
     fn name(&self) -> &CStr {
@@ -60,7 +54,7 @@ pub(crate) fn finish() {
         // SAFETY: a string, and the caller is in this library.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, row.name) };
         let found = if found.is_null() { missing as *mut c_void } else { found };
-        row.slot().store(found, Ordering::Relaxed);
+        row.slot.store(found, Ordering::Relaxed);
     }
     // SAFETY: a string; the caller is in this library.
     let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
@@ -68,7 +62,7 @@ pub(crate) fn finish() {
 }
 
 /// A byte of the C library's, which is not 0 while it has made no thread; null before glibc 2.32.
-static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The C library has made no thread so far, for all that is known.
 pub(crate) fn is_single_threaded() -> bool {
@@ -97,7 +91,7 @@ unsafe extern "C" fn visit(of: *mut libc::dl_phdr_info, _: usize, walk: *mut c_v
     let Some(symbols) = Symbols::of(of) else { return 0 };
     for row in rows().iter().filter(|row| !row.is_filled()) {
         if let Some(found) = symbols.find(row.name()) {
-            row.slot().store(found, Ordering::Relaxed);
+            row.slot.store(found, Ordering::Relaxed);
         }
     }
     c_int::from(rows().iter().all(Row::is_filled))
@@ -127,25 +121,48 @@ const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 
-/// The symbols that a library exports, with GNU's hash table of them.
+/// A table of a loaded library, from its first entry on.
+#[derive(Clone, Copy)]
+struct Table<T>(*const T);
+
+impl<T: Copy> Table<T> {
+    /// What a library has at an address that the loader, or the library itself, says.
+    fn at(address: usize) -> Self {
+        Self(core::ptr::with_exposed_provenance(address))
+    }
+
+    /// Entries are asked for by indexes that the library's own tables have.
+    fn get(self, index: usize) -> T {
+        // SAFETY: it is there, unless the library contradicts itself, which the loader would not
+        // survive either.
+        unsafe { self.0.add(index).read_unaligned() }
+    }
+
+    /// A table behind so many entries of this one.
+    fn behind<U>(self, entries: usize) -> Table<U> {
+        Table(self.0.wrapping_add(entries).cast())
+    }
+}
+
+/// The symbols that a library exports, with GNU's hash table of them: four words, a filter of
+/// longs, buckets, and from the first symbol in it on a word for each, the last of a bucket odd.
 struct Symbols {
     base: usize,
-    hash: *const u32,
-    symbols: *const libc::Elf64_Sym,
-    names: *const c_char,
-    versions: *const u16,
+    hash: Table<u32>,
+    symbols: Table<libc::Elf64_Sym>,
+    names: Table<u8>,
+    versions: Option<Table<u16>>,
 }
 
 impl Symbols {
     fn of(of: &libc::dl_phdr_info) -> Option<Symbols> {
         let base = of.dlpi_addr as usize;
         let dynamic = headers(of).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = base.wrapping_add(dynamic.p_vaddr as usize) as *const [i64; 2];
+        let entries = Table::<[i64; 2]>::at(base.wrapping_add(dynamic.p_vaddr as usize));
         let (mut hash, mut symbols, mut names, mut versions) = (0, 0, 0, 0);
-        // SAFETY: a loaded library's dynamic section, which ends with a zero.
-        while let [tag, value] = unsafe { *entry }
-            && tag != 0
-        {
+        // It ends with a zero.
+        let entries = (0..).map(|index| entries.get(index)).take_while(|[tag, _]| *tag != 0);
+        for [tag, value] in entries {
             match tag {
                 DT_GNU_HASH => hash = value as usize,
                 DT_SYMTAB => symbols = value as usize,
@@ -153,8 +170,6 @@ impl Symbols {
                 DT_VERSYM => versions = value as usize,
                 _ => {}
             }
-            // SAFETY: it was not the last one.
-            entry = unsafe { entry.add(1) };
         }
         if hash == 0 || symbols == 0 || names == 0 {
             return None;
@@ -163,10 +178,10 @@ impl Symbols {
         let at = |value: usize| if value < base { value + base } else { value };
         Some(Symbols {
             base,
-            hash: at(hash) as *const u32,
-            symbols: at(symbols) as *const libc::Elf64_Sym,
-            names: at(names) as *const c_char,
-            versions: if versions == 0 { ptr::null() } else { at(versions) as *const u16 },
+            hash: Table::at(at(hash)),
+            symbols: Table::at(at(symbols)),
+            names: Table::at(at(names)),
+            versions: (versions != 0).then(|| Table::at(at(versions))),
         })
     }
 
@@ -176,50 +191,43 @@ impl Symbols {
             .to_bytes()
             .iter()
             .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
-        // SAFETY: the table of a loaded library, whose layout is GNU's: four words, the filter,
-        // the buckets, and from the first symbol in it on a word for each, the last of a bucket
-        // odd.
-        unsafe {
-            let [buckets, first, filters, shift] = *self.hash.cast::<[u32; 4]>();
-            let filter = self.hash.add(4).cast::<u64>();
-            let word = *filter.add((wanted / 64 % filters) as usize);
-            if word >> (wanted % 64) & word >> ((wanted >> shift) % 64) & 1 == 0 {
+        let [buckets, first, filters, shift] = self.hash.behind::<[u32; 4]>(0).get(0);
+        let filter = self.hash.behind::<u64>(4);
+        let word = filter.get((wanted / 64 % filters) as usize);
+        if word >> (wanted % 64) & word >> ((wanted >> shift) % 64) & 1 == 0 {
+            return None;
+        }
+        let bucket = filter.behind::<u32>(filters as usize);
+        let chain = bucket.behind::<u32>(buckets as usize);
+        let mut index = bucket.get((wanted % buckets) as usize);
+        if index < first {
+            return None;
+        }
+        loop {
+            let hash = chain.get((index - first) as usize);
+            if hash | 1 == wanted | 1
+                && let Some(found) = self.function(index as usize, name)
+            {
+                return Some(found);
+            }
+            if hash & 1 != 0 {
                 return None;
             }
-            let bucket = filter.add(filters as usize).cast::<u32>();
-            let chain = bucket.add(buckets as usize);
-            let mut index = *bucket.add((wanted % buckets) as usize);
-            if index < first {
-                return None;
-            }
-            loop {
-                let hash = *chain.add((index - first) as usize);
-                if hash | 1 == wanted | 1
-                    && let Some(found) = self.function(index as usize, name)
-                {
-                    return Some(found);
-                }
-                if hash & 1 != 0 {
-                    return None;
-                }
-                index += 1;
-            }
+            index += 1;
         }
     }
 
     /// The symbol of this index, if it is the one.
-    unsafe fn function(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the caller has the index from the library's own table.
-        let (symbol, its_name, version) = unsafe {
-            let symbol = &*self.symbols.add(index);
-            let version = if self.versions.is_null() { 1 } else { *self.versions.add(index) };
-            (symbol, CStr::from_ptr(self.names.add(symbol.st_name as usize)), version)
-        };
+    fn function(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
+        let symbol = self.symbols.get(index);
+        let version = self.versions.map_or(1, |versions| versions.get(index));
+        let its_name = self.names.behind::<u8>(symbol.st_name as usize);
+        let mut bytes = name.to_bytes_with_nul().iter().enumerate();
         let is_one = symbol.st_shndx != SHN_UNDEF
             && symbol.st_info & 0xf == STT_FUNC
             && version & HIDDEN_VERSION == 0
             && version != 0
-            && its_name == name;
+            && bytes.all(|(at, byte)| its_name.get(at) == *byte);
         is_one.then(|| self.base.wrapping_add(symbol.st_value as usize) as *mut c_void)
     }
 }

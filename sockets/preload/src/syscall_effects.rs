@@ -9,6 +9,7 @@ use omniverb_connection::descriptors::Kind;
 
 use crate::call_effects::Call;
 use crate::process_exit::End;
+use crate::user_memory::{UserMessage, UserMessages, UserPtr, UserSystemCall};
 use crate::{carry, fork_refcount, lifecycle, light, memory_owner, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
@@ -18,10 +19,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         libc::SYS_fork => carry::before_unseen_fork(),
         libc::SYS_vfork => carry::before_vfork(),
         libc::SYS_clone => carry::before_clone(first as c_int),
-        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
-            // SAFETY: the kernel would read it as well.
-            carry::before_clone(unsafe { *(first as *const u64) } as c_int);
-        }
+        libc::SYS_clone3 => _ = clone3_flags(first, second).map(carry::before_clone),
         libc::SYS_execve | libc::SYS_execveat => carry::before_exec(),
         libc::SYS_exit_group => lifecycle::finish(End::Now),
         // Rings are refused, as container runtimes do: what they would do to a light connection is
@@ -34,9 +32,8 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     match number {
         libc::SYS_vfork => memory_owner::begin_vfork(),
         libc::SYS_clone => memory_owner::note_clone(first as c_int),
-        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
-            // SAFETY: the kernel would read it as well.
-            memory_owner::note_clone(unsafe { *(first as *const u64) } as c_int);
+        libc::SYS_clone3 if let Some(flags) = clone3_flags(first, second) => {
+            memory_owner::note_clone(flags);
         }
         libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => {
             memory_owner::mark_fd_tables_apart()
@@ -45,9 +42,16 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             table::has_rings_now();
             fork_refcount::mark_all_escaped();
         }
-        _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
+        _ => return changes(number) || is_about_descriptors(number),
     }
     false
+}
+
+/// What `clone3` is asked for, as far as it is about what is shared.
+fn clone3_flags(arguments: usize, bytes: usize) -> Option<c_int> {
+    let is_there = arguments != 0 && bytes >= size_of::<u64>();
+    // SAFETY: the kernel would read it as well.
+    is_there.then(|| unsafe { (arguments as *const u64).read_unaligned() } as c_int)
 }
 
 /// Calls that a light connection, or a set with such members, may be given by number.
@@ -120,11 +124,25 @@ pub(crate) fn leave(number: i64, first: usize) -> bool {
     is_counted
 }
 
-/// What a call of this number does to descriptors, if anything.
-pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
-    let [first, second, third, fourth, ..] = arguments;
+/// A call of this number does something to descriptors.
+fn is_about_descriptors(number: i64) -> bool {
+    call(UserSystemCall::of_number(number)).is_some()
+}
+
+/// What a call does to descriptors, if anything.
+pub(crate) fn call(given: UserSystemCall<'_>) -> Option<Call<'_>> {
+    let ([first, second, third, fourth, ..], during) = (given.arguments(), given.during());
     let int = |argument: usize| argument as c_int;
-    Some(match number {
+    // SAFETY: those that the call of this number has are. Others are not looked at.
+    let (pair, message, messages, event) = unsafe {
+        (
+            UserPtr::given(during, fourth as *const [c_int; 2]),
+            UserMessage::given(during, second as *const libc::msghdr),
+            UserMessages::given(during, second as *mut libc::mmsghdr, third as u32),
+            UserPtr::given(during, fourth as *const libc::epoll_event),
+        )
+    };
+    Some(match given.number() {
         libc::SYS_close => Call::Close(int(first)),
         libc::SYS_close_range => {
             Call::CloseRange { first: first as u32, last: second as u32, flags: int(third) }
@@ -134,7 +152,7 @@ pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
         libc::SYS_fcntl => Call::Control { fd: int(first), command: int(second), argument: third },
         libc::SYS_ioctl => Call::Request { fd: int(first), request: second as u64 },
         libc::SYS_socket => Call::Made(kind(int(first), int(second), int(third))),
-        libc::SYS_socketpair => Call::Pair(fourth as *const c_int),
+        libc::SYS_socketpair => Call::Pair(pair),
         libc::SYS_listen => Call::Listen(int(first)),
         libc::SYS_connect => Call::Connect(int(first)),
         libc::SYS_accept | libc::SYS_accept4 => Call::Accept(int(first)),
@@ -143,23 +161,14 @@ pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
             Call::Option { fd: int(first), level: int(second), name: int(third) }
         }
         libc::SYS_sendto => Call::Flags { fd: int(first), flags: int(fourth) },
-        libc::SYS_sendmsg => {
-            Call::Send { fd: int(first), message: second as *const libc::msghdr, flags: int(third) }
-        }
-        libc::SYS_sendmmsg => Call::SendMany {
-            fd: int(first),
-            messages: second as *const libc::mmsghdr,
-            flags: int(fourth),
-        },
-        libc::SYS_recvmsg => Call::Receive(second as *const libc::msghdr),
-        libc::SYS_recvmmsg => Call::ReceiveMany(second as *const libc::mmsghdr),
+        libc::SYS_sendmsg => Call::Send { fd: int(first), message, flags: int(third) },
+        libc::SYS_sendmmsg => Call::SendMany { fd: int(first), messages, flags: int(fourth) },
+        libc::SYS_recvmsg => Call::Receive(message),
+        libc::SYS_recvmmsg => Call::ReceiveMany(messages),
         libc::SYS_epoll_create | libc::SYS_epoll_create1 => Call::Made(Kind::Set),
-        libc::SYS_epoll_ctl => Call::Member {
-            set: int(first),
-            operation: int(second),
-            fd: int(third),
-            event: fourth as *const libc::epoll_event,
-        },
+        libc::SYS_epoll_ctl => {
+            Call::Member { set: int(first), operation: int(second), fd: int(third), event }
+        }
         _ => return None,
     })
 }

@@ -1,11 +1,11 @@
 //! Gives calls that a program makes by `syscall()` to the hooks of the same names.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use crate::errno::fails;
 use crate::hook_macros::watched;
 use crate::hooks::{
-    is_own, makes_way, nothing_there, ov_accept, ov_accept4, ov_close, ov_close_range, ov_connect,
+    close_range, is_own, makes_way, nothing_there, ov_accept, ov_accept4, ov_close, ov_connect,
     ov_dup, ov_dup2, ov_dup3, ov_epoll_ctl, ov_fcntl, ov_getpeername, ov_getsockname, ov_ioctl,
     ov_listen, ov_sendfile, ov_setsockopt, ov_shutdown,
 };
@@ -14,11 +14,14 @@ use crate::io_hooks::{
     ov_read, ov_readv, ov_recvfrom, ov_recvmmsg, ov_recvmsg, ov_select, ov_sendmmsg, ov_sendmsg,
     ov_sendto, ov_write, ov_writev,
 };
-use crate::next_functions::next_syscall;
+use crate::native;
+use crate::user_memory::{UserPart, UserSystemCall};
 use crate::{carry, light, syscall_effects};
 
 functions! {
-    ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
+    ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64
+        [given: UserSystemCall<'_> = (number, a, b, c, d, e, f)]
+    {
         let first = a as c_int;
         let mut is_counted = false;
         match number {
@@ -31,24 +34,20 @@ functions! {
             libc::SYS_io_uring_setup if light::is_on() => {
                 return i64::from(fails(libc::ENOSYS));
             }
-            // SAFETY: the same call, by its own name.
-            libc::SYS_close_range => unsafe {
-                return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
-            },
+            libc::SYS_close_range => {
+                return i64::from(close_range(a as u32, b as u32, c as c_int));
+            }
             _ if carry::is_on() || light::is_on() => {
-                // SAFETY: the program's arguments, as they are.
-                if let Some(result) = unsafe { make(number, [a, b, c, d, e, f]) } {
+                if let Some(result) = make_by_name(given) {
                     return result;
                 }
                 is_counted = syscall_effects::leave(number, a);
             }
             _ => {}
         }
-        // SAFETY: the program's arguments, as they are.
-        let make = || unsafe { next_syscall(number, a, b, c, d, e, f) };
-        let result = match syscall_effects::call(number, [a, b, c, d, e, f]) {
-            Some(call) => watched(call, make),
-            None => make(),
+        let result = match syscall_effects::call(given) {
+            Some(call) => watched(call, || native::syscall(given)),
+            None => native::syscall(given),
         };
         if is_counted {
             carry::uncount();
@@ -57,16 +56,14 @@ functions! {
     }
 }
 
-/// Calls by number that are made by their own names where sockets are carried.
-///
-/// # Safety
-/// As of the call.
-unsafe fn make(number: i64, all: [usize; 6]) -> Option<i64> {
-    let [a, b, c, d, ..] = all;
-    let first = a as c_int;
-    // SAFETY: as the caller says.
+/// Calls by number that are made by their own names where sockets are carried; where connections
+/// may be light, of which the kernel has nothing, all that can be about one.
+fn make_by_name(given: UserSystemCall<'_>) -> Option<i64> {
+    let [a, b, c, d, e, f] = given.arguments();
+    let (first, flags) = (a as c_int, d as c_int);
+    // SAFETY: the arguments are what the function of the same name takes.
     unsafe {
-        Some(match number {
+        Some(match given.number() {
             libc::SYS_close => i64::from(ov_close(first)),
             libc::SYS_dup => i64::from(ov_dup(first)),
             libc::SYS_dup2 => i64::from(ov_dup2(first, b as c_int)),
@@ -80,31 +77,17 @@ unsafe fn make(number: i64, all: [usize; 6]) -> Option<i64> {
             }
             libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
             libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
-            _ if light::is_on() => return light_by_name(number, all),
-            _ => return None,
-        })
-    }
-}
-
-/// The same where connections may be light: the kernel has nothing of those.
-///
-/// # Safety
-/// As of the call.
-unsafe fn light_by_name(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> Option<i64> {
-    let (first, flags) = (a as c_int, d as c_int);
-    // SAFETY: as the caller says.
-    unsafe {
-        Some(match number {
-            libc::SYS_read => ov_read(first, b as *mut c_void, c) as i64,
-            libc::SYS_write => ov_write(first, b as *const c_void, c) as i64,
-            libc::SYS_readv => ov_readv(first, b as *const libc::iovec, c as c_int) as i64,
-            libc::SYS_writev => ov_writev(first, b as *const libc::iovec, c as c_int) as i64,
+            _ if !light::is_on() => return None,
+            libc::SYS_read => ov_read(first, b as *mut u8, c) as i64,
+            libc::SYS_write => ov_write(first, b as *const u8, c) as i64,
+            libc::SYS_readv => ov_readv(first, b as *const UserPart<'_>, c as c_int) as i64,
+            libc::SYS_writev => ov_writev(first, b as *const UserPart<'_>, c as c_int) as i64,
             libc::SYS_sendto => {
-                ov_sendto(first, b as *const c_void, c, flags, e as *const c_void, f as u32) as i64
+                ov_sendto(first, b as *const u8, c, flags, e as *const u8, f as u32) as i64
             }
             libc::SYS_recvfrom => {
-                let address = e as *mut c_void;
-                ov_recvfrom(first, b as *mut c_void, c, flags, address, f as *mut u32) as i64
+                let address = e as *mut u8;
+                ov_recvfrom(first, b as *mut u8, c, flags, address, f as *mut u32) as i64
             }
             libc::SYS_sendmmsg => {
                 i64::from(ov_sendmmsg(first, b as *mut libc::mmsghdr, c as u32, flags))
@@ -113,26 +96,20 @@ unsafe fn light_by_name(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> Option<i
                 let limit = e as *mut libc::timespec;
                 i64::from(ov_recvmmsg(first, b as *mut libc::mmsghdr, c as u32, flags, limit))
             }
-            libc::SYS_connect => i64::from(ov_connect(first, b as *const c_void, c as u32)),
-            libc::SYS_accept => i64::from(ov_accept(first, b as *mut c_void, c as *mut u32)),
-            libc::SYS_accept4 => {
-                i64::from(ov_accept4(first, b as *mut c_void, c as *mut u32, flags))
-            }
+            libc::SYS_connect => i64::from(ov_connect(first, b as *const u8, c as u32)),
+            libc::SYS_accept => i64::from(ov_accept(first, b as *mut u8, c as *mut u32)),
+            libc::SYS_accept4 => i64::from(ov_accept4(first, b as *mut u8, c as *mut u32, flags)),
             libc::SYS_listen => i64::from(ov_listen(first, b as c_int)),
             libc::SYS_setsockopt => {
-                let value = d as *const c_void;
+                let value = d as *const u8;
                 i64::from(ov_setsockopt(first, b as c_int, c as c_int, value, e as u32))
             }
             libc::SYS_getsockopt => {
-                let (value, length) = (d as *mut c_void, e as *mut u32);
+                let (value, length) = (d as *mut u8, e as *mut u32);
                 i64::from(ov_getsockopt(first, b as c_int, c as c_int, value, length))
             }
-            libc::SYS_getsockname => {
-                i64::from(ov_getsockname(first, b as *mut c_void, c as *mut u32))
-            }
-            libc::SYS_getpeername => {
-                i64::from(ov_getpeername(first, b as *mut c_void, c as *mut u32))
-            }
+            libc::SYS_getsockname => i64::from(ov_getsockname(first, b as *mut u8, c as *mut u32)),
+            libc::SYS_getpeername => i64::from(ov_getpeername(first, b as *mut u8, c as *mut u32)),
             libc::SYS_sendfile => ov_sendfile(first, b as c_int, c as *mut i64, d) as i64,
             libc::SYS_poll => i64::from(ov_poll(a as *mut libc::pollfd, b as u64, c as c_int)),
             libc::SYS_ppoll => {

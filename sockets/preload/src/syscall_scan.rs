@@ -6,16 +6,15 @@
 //! and what was loaded since before the next (`omniverb_formats::syscall_instructions`). Code that
 //! is made at run time is not found.
 
-use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::OwnedFd;
 
 use omniverb_formats::syscall_instructions::{self, BEFORE};
 use rustix::fs::{Mode, OFlags, fstat, open};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::errno::keeping_errno;
+use crate::mapped_memory::{self, Sharing};
 use crate::memory_owner;
 
 /// Bytes of the list of mappings, and of code, that are read at a time.
@@ -94,8 +93,11 @@ fn look(now: u64) -> Calls {
     let loads = LOADS.load(Ordering::SeqCst);
     // While something is being loaded it may not be there yet.
     let is_loading = (LOADS_UNTIL.load(Ordering::SeqCst).wrapping_sub(now) as i64) > 0;
-    let found = Room::made().map_or(Calls::Unknown, |mut room| {
-        let [list, path, code] = room.parts();
+    // What calls this may be a handler with a small stack.
+    let room = mapped_memory::Mapping::<u8>::new(ALL, Sharing::Private);
+    let found = room.map_or(Calls::Unknown, |mut room| {
+        let (list, rest) = room.split_at_mut(LIST);
+        let (path, code) = rest.split_at_mut(PATH);
         in_mappings(list, |mapping| mapping.calls(path, code))
     });
     match found {
@@ -104,32 +106,6 @@ fn look(now: u64) -> Calls {
         _ => {}
     }
     found
-}
-
-/// Memory for a look: what calls this may be a handler with a small stack.
-struct Room(*mut c_void);
-
-impl Room {
-    fn made() -> Option<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, wherever the kernel likes.
-        unsafe { mmap_anonymous(ptr::null_mut(), ALL, access, MapFlags::PRIVATE) }.ok().map(Self)
-    }
-
-    fn parts(&mut self) -> [&mut [u8]; 3] {
-        // SAFETY: so many bytes, which nobody else has; zeros at first.
-        let all = unsafe { core::slice::from_raw_parts_mut(self.0.cast::<u8>(), ALL) };
-        let (list, rest) = all.split_at_mut(LIST);
-        let (path, code) = rest.split_at_mut(PATH);
-        [list, path, code]
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        // SAFETY: made in here, and borrowed by nobody any more.
-        _ = unsafe { munmap(self.0, ALL) };
-    }
 }
 
 /// A line of proc_pid_maps(5) that is about code of a file.

@@ -5,10 +5,10 @@
 //! light connections; a line each where there may be such. A child of `fork` counts what its
 //! parent had, too. Who is killed writes nothing.
 
-use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char};
+use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, open};
 
@@ -18,28 +18,16 @@ use crate::text_buffer::Words;
 const NAME: usize = 256;
 
 /// The name: programs write over their environment to show what they do.
-struct Name(UnsafeCell<[u8; NAME]>);
-// SAFETY: written at the start of the program, before anything is carried.
-unsafe impl Sync for Name {}
-static FILE: Name = Name(UnsafeCell::new([0; NAME]));
+static FILE: OnceLock<[u8; NAME]> = OnceLock::new();
 /// A line is wanted, and was not written.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
-/// At the start.
-///
-/// # Safety
-/// No other thread is in here; it is a string, or null.
-pub(crate) unsafe fn begin(file: *const c_char) {
-    if file.is_null() {
-        return;
-    }
-    // SAFETY: as the caller says.
-    let file = unsafe { CStr::from_ptr(file) }.to_bytes();
+/// At the start, when there is one thread.
+pub(crate) fn begin(file: &CStr) {
+    let (mut name, file) = ([0; NAME], file.to_bytes());
     if file.len() < NAME {
-        // SAFETY: as the caller says.
-        let name = unsafe { &mut *FILE.0.get() };
         name[..file.len()].copy_from_slice(file);
-        IS_WANTED.store(true, Ordering::Relaxed);
+        IS_WANTED.store(FILE.set(name).is_ok(), Ordering::Relaxed);
     }
 }
 
@@ -48,9 +36,8 @@ pub(crate) fn write(all: [Option<(u64, u64)>; 2]) {
     if all == [None; 2] || !IS_WANTED.swap(false, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: written at the start only.
-    let name = unsafe { &*FILE.0.get() };
-    let Ok(name) = CStr::from_bytes_until_nul(name) else { return };
+    let name = FILE.get().and_then(|name| CStr::from_bytes_until_nul(name).ok());
+    let Some(name) = name else { return };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let Ok(file) = open(name, flags, Mode::from_raw_mode(0o666)) else { return };
     let mut lines = [0; 160];

@@ -172,10 +172,10 @@ pub(crate) fn flush_unread_before(fd: c_int, flags: c_int) {
 
 /// Sends by a route, or by the kernel where that has no link.
 #[inline(always)]
-pub(crate) fn send(
+pub(crate) fn send<'a>(
     route: Route,
     fd: c_int,
-    parts: impl FnOnce() -> Option<Parts<'static>>,
+    parts: impl FnOnce() -> Option<Parts<'a>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
@@ -211,10 +211,10 @@ pub(crate) fn send_file(fd: c_int, file: Option<File>, native: impl Fn() -> isiz
 
 /// Receives by a route, or by the kernel where that has no link.
 #[inline(always)]
-pub(crate) fn receive(
+pub(crate) fn receive<'a>(
     route: Route,
     fd: c_int,
-    parts: impl FnOnce() -> Option<Parts<'static>>,
+    parts: impl FnOnce() -> Option<Parts<'a>>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {

@@ -11,8 +11,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::links::{Link, Memory};
 use super::unread;
-use crate::iovecs::{self, Parts};
-use crate::next_functions::{next_sendfile, next_sendmsg};
+use crate::iovecs::Parts;
+use crate::native;
+use crate::next_functions::next_sendfile;
 
 /// The kernel sends no more by one call (sendfile(2)).
 const MOST: usize = 0x7fff_f000;
@@ -59,11 +60,7 @@ impl Source for Parts<'_> {
     }
 
     fn send_rest(&self, fd: c_int, skip: usize, flags: c_int) -> isize {
-        let mut list = iovecs::list();
-        let count = self.rest(skip, usize::MAX, &mut list);
-        let message = iovecs::message(&mut list, count);
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_sendmsg(fd, &raw const message, flags) }
+        self.lend_rest(skip, usize::MAX, |message| native::sendmsg(fd, message.as_const(), flags))
     }
 }
 

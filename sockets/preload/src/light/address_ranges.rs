@@ -3,47 +3,33 @@
 //! Ranges come from `sockets_light` of the daemon's configuration, by which `omniverb run` tells
 //! programs.
 
-use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_formats::address_range::{self, MOST, Range};
 
 use crate::socket_marks::Marks;
 
-struct All(UnsafeCell<[Option<Range>; MOST]>);
-// SAFETY: written at the start of the program only, before anybody looks.
-unsafe impl Sync for All {}
-static ALL: All = All(UnsafeCell::new([None; MOST]));
-/// How many there are. [`EVERYWHERE`]: connections are light to all addresses.
-static COUNT: AtomicUsize = AtomicUsize::new(EVERYWHERE);
-const EVERYWHERE: usize = usize::MAX;
+/// Those that there are, without which connections are light to all addresses.
+static ALL: OnceLock<[Option<Range>; MOST]> = OnceLock::new();
 
-/// At the start: those of a text. What is none is left out: who has written it was told. Whether
-/// there are any.
-///
-/// # Safety
-/// No other thread is in here.
-pub(super) unsafe fn begin(text: &CStr) -> bool {
-    // SAFETY: as the caller says.
-    let all = unsafe { &mut *ALL.0.get() };
+/// At the start, when there is one thread: those of a text. What is none is left out: who has
+/// written it was told. Whether there are any.
+pub(super) fn begin(text: &CStr) -> bool {
+    let mut all = [None; MOST];
     let found = address_range::each(text.to_str().unwrap_or_default()).filter_map(Result::ok);
     let mut count = 0;
     for (place, range) in all.iter_mut().zip(found) {
         *place = Some(range);
         count += 1;
     }
-    COUNT.store(count, Ordering::Relaxed);
+    _ = ALL.set(all);
     count > 0
 }
 
 fn any(is_one: impl Fn(&Range) -> bool) -> bool {
-    match COUNT.load(Ordering::Relaxed) {
-        EVERYWHERE => true,
-        // SAFETY: written at the start only.
-        count => unsafe { &*ALL.0.get() }.iter().take(count).flatten().any(is_one),
-    }
+    ALL.get().is_none_or(|all| all.iter().flatten().any(is_one))
 }
 
 /// Listening sockets that are outside.

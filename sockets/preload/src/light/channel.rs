@@ -33,9 +33,10 @@ use super::descriptors::Token;
 use super::doorbell;
 use super::lane_owners::Lanes;
 use super::lanes::Whose;
-use super::memory::{reclaim_abandoned, zeros};
+use super::memory::reclaim_abandoned;
 use crate::carry::sealed_memory::map;
 use crate::library_fds;
+use crate::mapped_memory::{Mapping, Sharing};
 use crate::shared_memory::Memory;
 
 /// The most frames that are in one.
@@ -189,13 +190,10 @@ impl Channel {
         bell: &OwnedFd,
         across: Option<Across>,
     ) -> Option<Channel> {
-        let ids = zeros::<u32>(IDS)?;
+        let ids = Mapping::<u32>::new(IDS, Sharing::Sparse)?;
+        let bell = library_fds::keep(bell.as_raw_fd())?;
+        let ids = ids.leak();
         let ids_base = ids.as_ptr() as usize;
-        let Some(bell) = library_fds::keep(bell.as_raw_fd()) else {
-            // SAFETY: nobody has seen it.
-            unsafe { reclaim_abandoned(ids_base as *mut c_void, IDS * 4) };
-            return None;
-        };
         let side = side as usize & 1;
         Some(Channel {
             memory: Memory::new(base),
@@ -291,9 +289,8 @@ impl Channel {
 
     /// Bytes of the frame that is next, from one on.
     pub(super) fn bytes(&self, from: usize, to: &mut [u8]) {
-        // SAFETY: a place of ours for so many bytes.
-        let piece = unsafe { UserMemory::new(to.as_mut_ptr() as usize, to.len()) };
-        self.drain(self.tail + (HEADER + from) as u64, piece);
+        let position = self.tail + (HEADER + from) as u64;
+        UserMemory::lend_mut(to, |piece| self.drain(position, piece));
     }
 
     /// The frame that is next, if there is one; it is read once.

@@ -7,17 +7,18 @@
 //! by its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call
 //! that is not intercepted says `EBADF`.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use omniverb_connection::descriptors::{Kind, Why};
 use omniverb_connection::light::frame::{Endpoint, HEADER};
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Endpoints, Frame, Naming};
 use omniverb_connection::readiness::Deadline;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
@@ -33,23 +34,24 @@ use super::slot_options::{self, SocketOptions};
 use super::socket_addresses::{self, Family};
 use super::state::{State, with};
 use super::waiting::{deadline_after, is_over, until};
+use crate::borrowed_fd::{borrow, close_own};
 use crate::carry::broker::connection;
 use crate::clock;
-use crate::errno::{errno, fails, keeping_errno};
+use crate::errno::{fails, keeping_errno};
 use crate::fork_refcount;
 use crate::library_fds;
 use crate::memory_owner;
-use crate::next_functions::{next_dup3, next_fcntl, next_getsockopt, next_poll};
+use crate::native;
 use crate::probe_sockets;
 use crate::syscall_scan;
 use crate::table::{self, DESCRIPTORS};
 use crate::text_buffer::Words;
+use crate::user_memory::{UserBuffer, UserSlice, UserSliceMut};
 
 /// Its place among our own descriptors.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
 /// First port of those that connect without one, and how many there are.
 const PORTS: (u32, u32) = (32768, 28232);
-const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
 
 /// Some socket of this process has listened.
 static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
@@ -86,11 +88,11 @@ fn placeholder() -> Option<c_int> {
 
 /// An option that is a number, or a time in milliseconds.
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
-    let (mut value, mut length) = ([0_i64; 2], 16_u32);
-    let to = value.as_mut_ptr().cast::<c_void>();
-    // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
-    (got == 0).then_some(value)
+    let (mut value, mut length) = ([0; 16], 0);
+    let to = UserBuffer::of(&mut value, &mut length);
+    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+    let [first, second] = *value.as_chunks::<8>().0 else { return None };
+    (got == 0).then_some([first, second].map(i64::from_ne_bytes))
 }
 
 /// Budget: connections that may wait to be accepted where the kernel does not say how many: as it
@@ -101,13 +103,15 @@ const BACKLOG: u32 = 4096;
 /// operator allows.
 fn backlog(fd: c_int) -> u32 {
     // Of `struct tcp_info`, for one that listens: `tcpi_sacked` is that.
-    const WORDS: usize = 8;
-    let (mut info, mut length) = ([0_u32; WORDS], (WORDS * size_of::<u32>()) as u32);
-    let to = info.as_mut_ptr().cast::<c_void>();
+    const SACKED: usize = 28;
+    let (mut info, mut length) = ([0; SACKED + 4], 0);
+    let to = UserBuffer::of(&mut info, &mut length);
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-    // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
-    if got == 0 { info[WORDS - 1] } else { BACKLOG }
+    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
+    match info.last_chunk() {
+        Some(said) if got == 0 => u32::from_ne_bytes(*said),
+        _ => BACKLOG,
+    }
 }
 
 /// A socket of IPv6 to which nothing of IPv4 comes.
@@ -209,12 +213,9 @@ fn is_kernels(why: Why) -> bool {
 }
 
 /// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
-///
-/// # Safety
-/// As of the function.
-pub(super) unsafe fn connect(
+pub(super) fn connect(
     fd: c_int,
-    (address, length): (*const c_void, u32),
+    address: UserSlice<'_, u8>,
     closes: impl FnOnce(),
 ) -> Option<c_int> {
     let was = table::look(fd);
@@ -222,8 +223,7 @@ pub(super) unsafe fn connect(
     if !is_plain || !descriptors::has_room(fd) {
         return None;
     }
-    // SAFETY: as the caller says.
-    let (to, is_six) = unsafe { socket_addresses::read(address, length) }?;
+    let (to, is_six) = socket_addresses::read(address)?;
     if to.is_any() || to.port == 0 || !address_ranges::has(&to) {
         return None;
     }
@@ -239,9 +239,8 @@ pub(super) unsafe fn connect(
         }
     };
     let from = way.from;
-    // SAFETY: no memory is involved.
-    let (flags, how) =
-        unsafe { (next_fcntl(fd, libc::F_GETFD, 0), next_fcntl(fd, libc::F_GETFL, 0)) };
+    let is_closed_on_exec = is_closed_on_exec(fd);
+    let does_not_wait = does_not_wait(fd);
     let (own, _) = socket_addresses::of_socket(fd)?;
     // What was chosen is for a world that is larger.
     let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
@@ -271,9 +270,8 @@ pub(super) unsafe fn connect(
         Some(at)
     })??;
     closes();
-    let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
-    // SAFETY: no memory is involved.
-    let put = unsafe { next_dup3(placeholder, fd, cloexec) };
+    let cloexec = if is_closed_on_exec { libc::O_CLOEXEC } else { 0 };
+    let put = native::dup3(placeholder, fd, cloexec);
     with(|state| {
         if put != fd {
             return state.close(at);
@@ -283,7 +281,7 @@ pub(super) unsafe fn connect(
         let naming = bound.map_or(shown, |name| shown.bound_to(&name));
         let slot = state.slots.at(at);
         (slot.naming, slot.fd_count) = (naming, 1);
-        if how & libc::O_NONBLOCK != 0 {
+        if does_not_wait {
             slot.set_flag(Flag::NonBlocking);
             slot.is_connecting = true;
         }
@@ -301,7 +299,7 @@ pub(super) unsafe fn connect(
     table::left(fd, was);
     fork_refcount::release_closed(fd);
     DESCRIPTORS.put(fd, Kind::Other);
-    if how & libc::O_NONBLOCK == 0 {
+    if !does_not_wait {
         return Some(0);
     }
     // As the kernel says, though it is connected at once.
@@ -460,19 +458,27 @@ impl State {
 /// # Errors
 /// EMFILE, ENFILE.
 fn new_descriptor(flags: c_int) -> Result<OwnedFd, c_int> {
-    let command =
-        if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
-    let placeholder = placeholder().ok_or(libc::ENFILE)?;
-    // SAFETY: no memory is involved.
-    let new = unsafe { next_fcntl(placeholder, command, 0) };
-    // SAFETY: just made, and nobody else's.
-    if new < 0 { Err(errno()) } else { Ok(unsafe { OwnedFd::from_raw_fd(new) }) }
+    let placeholder = borrow(placeholder().ok_or(libc::ENFILE)?);
+    let new = match flags & libc::SOCK_CLOEXEC {
+        0 => rustix::io::dup(placeholder),
+        _ => fcntl_dupfd_cloexec(placeholder, 0),
+    };
+    new.map_err(Errno::raw_os_error)
+}
+
+/// `FD_CLOEXEC`.
+pub(super) fn is_closed_on_exec(fd: c_int) -> bool {
+    fcntl_getfd(borrow(fd)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+}
+
+/// `O_NONBLOCK`.
+fn does_not_wait(fd: c_int) -> bool {
+    fcntl_getfl(borrow(fd)).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
 
 /// Closes a descriptor that the program has not seen, without this library's own `close`.
 fn discard(new: OwnedFd) {
-    // SAFETY: just made, and nobody else's.
-    unsafe { rustix::io::close(new.into_raw_fd()) };
+    close_own(new.into_raw_fd());
 }
 
 /// Light connections come to this descriptor, if it listens.
@@ -491,22 +497,16 @@ pub(super) fn is_listener(fd: c_int) -> bool {
 }
 
 /// `accept4` at such a descriptor. `native`: the kernel's.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn accept(
+pub(crate) fn accept(
     fd: c_int,
-    address: *mut c_void,
-    length: *mut u32,
+    address: UserBuffer<'_>,
     flags: c_int,
     native: impl Fn() -> c_int,
 ) -> c_int {
-    // SAFETY: no memory is involved.
-    let how = unsafe { next_fcntl(fd, libc::F_GETFL, 0) };
     let known = with(|state| state.listeners.of(fd).map(|one| one.inherited.times[0]));
-    let waits = match how & libc::O_NONBLOCK {
-        0 => deadline_after(known.flatten().unwrap_or(0)),
-        _ => Deadline::Never,
+    let waits = match does_not_wait(fd) {
+        true => Deadline::Never,
+        false => deadline_after(known.flatten().unwrap_or(0)),
     };
     let mut sleeps = Deadline::Never;
     loop {
@@ -521,8 +521,7 @@ pub(crate) unsafe fn accept(
         });
         return match outcome {
             Ok(Ok((new, family, names))) => {
-                // SAFETY: as the caller says.
-                unsafe { socket_addresses::write(&names.from, family, address, length) };
+                socket_addresses::write(&names.from, family, address);
                 new
             }
             Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
@@ -583,7 +582,6 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
 
 /// The kernel has something for this descriptor.
 fn is_readable(fd: c_int) -> bool {
-    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: it lives across the call.
-    keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
+    let mut one = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    keeping_errno(|| native::poll(UserSliceMut::of(&mut one), 0)) > 0
 }

@@ -12,9 +12,7 @@ static TOKENS: Pieces<{ 1 << 12 }> = Pieces::new();
 
 fn word(fd: c_int) -> Option<&'static AtomicU64> {
     let fd = usize::try_from(fd).ok()?;
-    let word = TOKENS.piece(fd / PIECE)?.get(fd % PIECE)?;
-    // SAFETY: pieces stay for good.
-    Some(unsafe { &*core::ptr::from_ref(word) })
+    TOKENS.get(fd / PIECE)?.get(fd % PIECE)
 }
 
 /// A light connection: of use as long as its slot is not another one's.

@@ -6,20 +6,20 @@ use std::os::fd::AsRawFd;
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::slot::Flag;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::bind;
 
+use super::connect_accept::is_closed_on_exec;
 use super::descriptors::{self, Token};
 use super::socket_addresses::{self, Family};
 use super::state::with;
 use crate::errno::fails;
-use crate::next_functions::{next_dup3, next_fcntl};
+use crate::native;
 use crate::table::DESCRIPTORS;
 
 /// See the head of the file. One that has several descriptors, or is in a set, stays what it is.
 pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
-    // SAFETY: no memory is involved.
-    let flags = unsafe { next_fcntl(fd, libc::F_GETFD, 0) };
-    let cloexec = if flags & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+    let cloexec = if is_closed_on_exec(fd) { libc::O_CLOEXEC } else { 0 };
     let done = with(|state| {
         let at = state.slot(token).ok_or(libc::EBADF)?;
         let slot = state.slots.at(at);
@@ -34,13 +34,10 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
         if let Some(name) = bound {
             _ = bind(&socket, &socket_addresses::to_std(&name, family));
         }
-        // SAFETY: no memory is involved.
-        unsafe {
-            let how = if does_not_wait { libc::O_RDWR | libc::O_NONBLOCK } else { libc::O_RDWR };
-            next_fcntl(socket.as_raw_fd(), libc::F_SETFL, how as usize);
-            if next_dup3(socket.as_raw_fd(), fd, cloexec) != fd {
-                return Err(libc::EAFNOSUPPORT);
-            }
+        let how = if does_not_wait { OFlags::RDWR | OFlags::NONBLOCK } else { OFlags::RDWR };
+        _ = fcntl_setfl(&socket, how);
+        if native::dup3(socket.as_raw_fd(), fd, cloexec) != fd {
+            return Err(libc::EAFNOSUPPORT);
         }
         descriptors::put(fd, None);
         let slot = state.slots.at(at);

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{SendFlags, send};
 
+use crate::borrowed_fd::borrow;
 use crate::library_fds;
 
 /// The descriptor of a place, for who knows that it stays there meanwhile: for good, or for as long
@@ -11,8 +12,7 @@ use crate::library_fds;
 #[inline]
 pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
     let fd = library_fds::fd(place)?;
-    // SAFETY: ours, as the caller knows.
-    Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    Some(borrow(fd))
 }
 
 /// Wakes the process at the other end of a pair of sockets.

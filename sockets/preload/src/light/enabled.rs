@@ -5,40 +5,29 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::mm::{Advice, madvise};
-
 use super::{broker, connect_accept, descriptors, sleepers, state};
 use crate::errno::keeping_errno;
+use crate::mapped_memory::WipedPage;
 use crate::{library_fds, memory_owner};
 
-const PAGE: usize = 4096;
-
-/// A page that a child of `fork` finds wiped.
-#[repr(C, align(4096))]
-struct Here {
-    /// This process has a state.
-    word: AtomicU64,
-    rest: [u8; PAGE - 8],
-}
-static HERE: Here = Here { word: AtomicU64::new(0), rest: [0; PAGE - 8] };
+/// This process has a state: not 0. A child of `fork` finds it wiped.
+static HERE: WipedPage<AtomicU64> = WipedPage::new(AtomicU64::new(0));
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// There may be light connections in this process.
 #[inline(always)]
 pub(super) fn is_on() -> bool {
-    HERE.word.load(Ordering::Relaxed) != 0
+    HERE.load(Ordering::Relaxed) != 0
         || IS_ON.load(Ordering::Relaxed) && memory_owner::is_this_process() && is_child()
 }
 
 /// At the start of the program. `false`: there are none, ever.
 pub(super) fn begin() -> bool {
-    debug_assert!(HERE.rest.len() < PAGE);
-    let page = (&raw const HERE).cast_mut().cast();
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
-    let is_begun =
-        is_wiped && library_fds::makes_room() && connect_accept::begin() && state::begin();
-    HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
+    let is_begun = HERE.wipe_on_fork()
+        && library_fds::makes_room()
+        && connect_accept::begin()
+        && state::begin();
+    HERE.store(u64::from(is_begun), Ordering::Relaxed);
     IS_ON.store(is_begun, Ordering::Release);
     is_begun
 }
@@ -52,7 +41,7 @@ pub(crate) fn is_begun() -> bool {
 /// finds nothing wiped.)
 #[cold]
 fn is_child() -> bool {
-    HERE.word.store(1, Ordering::Relaxed);
+    HERE.store(1, Ordering::Relaxed);
     keeping_errno(|| {
         library_fds::close_inherited();
         sleepers::begin_anew();
@@ -61,7 +50,7 @@ fn is_child() -> bool {
         state::with(|state| broker::begin_anew(state));
         if !is_begun {
             IS_ON.store(false, Ordering::Relaxed);
-            HERE.word.store(0, Ordering::Relaxed);
+            HERE.store(0, Ordering::Relaxed);
         }
         is_begun
     })

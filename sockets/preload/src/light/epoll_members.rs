@@ -13,9 +13,10 @@ use super::state::{State, with};
 use super::waiting::{is_over, look, sleep};
 use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
-use crate::next_functions::{next_epoll_pwait, next_epoll_wait};
+use crate::native;
 use crate::symbol_lookup::is_single_threaded;
 use crate::table;
+use crate::user_memory::{UserPtr, UserSliceMut};
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
@@ -176,7 +177,7 @@ pub(super) fn wait(
     set: c_int,
     events: &mut [libc::epoll_event],
     deadline: Deadline,
-    mask: *const libc::sigset_t,
+    mask: UserPtr<'_, libc::sigset_t>,
 ) -> Result<c_int, c_int> {
     let id = table::look(set).id();
     loop {
@@ -229,17 +230,16 @@ fn besides(
     (set, id): (c_int, u32),
     events: &mut [libc::epoll_event],
     count: usize,
-    mask: *const libc::sigset_t,
+    mask: UserPtr<'_, libc::sigset_t>,
 ) -> Result<usize, c_int> {
     if count == events.len() {
         return Ok(count);
     }
     let (told, rest) = events.split_at_mut(count);
-    let (to, most) = (rest.as_mut_ptr(), rest.len() as c_int);
-    // SAFETY: the rest of the program's array, and its mask.
+    let to = UserSliceMut::of(rest);
     let got = match mask.is_null() || count > 0 {
-        true => unsafe { next_epoll_wait(set, to, most, 0) },
-        false => unsafe { next_epoll_pwait(set, to, most, 0, mask) },
+        true => native::epoll_wait(set, to, 0),
+        false => native::epoll_pwait(set, to, 0, mask),
     };
     let Ok(got) = usize::try_from(got) else { return Err(errno()) };
     let mut kept = 0;

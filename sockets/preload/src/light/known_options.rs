@@ -5,7 +5,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use omniverb_connection::descriptors::{Entry, PIECE, Room};
+use omniverb_connection::descriptors::{Entry, PIECE};
 use omniverb_connection::light::Slot;
 
 use crate::table::{self, DESCRIPTORS};
@@ -114,9 +114,7 @@ const OTHERS_NOTE: u64 = 1 << 33;
 
 fn word(fd: c_int) -> Option<&'static AtomicU64> {
     let fd = usize::try_from(fd).ok()?;
-    let word = NOTES.make(fd / PIECE)?.get(fd % PIECE)?;
-    // SAFETY: pieces stay for good.
-    Some(unsafe { &*core::ptr::from_ref(word) })
+    NOTES.make_piece(fd / PIECE)?.get(fd % PIECE)
 }
 
 fn noted(fd: c_int, id: u32) -> u64 {

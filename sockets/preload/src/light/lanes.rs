@@ -139,9 +139,7 @@ pub(super) fn handle(channel: usize, way: Flow, number: usize) -> &'static Handl
 
 fn word(slot: u32) -> Option<&'static AtomicU64> {
     let slot = slot as usize;
-    let word = OF_SLOTS.piece(slot / WORDS_IN_PIECE)?.get(slot % WORDS_IN_PIECE)?;
-    // SAFETY: pieces stay for good.
-    Some(unsafe { &*core::ptr::from_ref(word) })
+    OF_SLOTS.get(slot / WORDS_IN_PIECE)?.get(slot % WORDS_IN_PIECE)
 }
 
 /// For a caller that has the lock of all: a slot has this lane one way, or none any more. (Without

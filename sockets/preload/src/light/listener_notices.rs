@@ -1,20 +1,19 @@
 //! Tells the broker which sockets listen, and which listen no more.
 
 use core::ffi::c_int;
-use std::os::fd::BorrowedFd;
 
 use omniverb_formats::broker_message::Request;
 
 use super::broker::{ANSWER, connection, mailbox_for, take, wait};
 use super::sleepers;
 use super::state::{State, with};
+use crate::borrowed_fd::borrow;
 use crate::carry::broker::say;
 use crate::table;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
 pub(super) fn listens(fd: c_int) -> u64 {
-    // SAFETY: the program's socket, for this call.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let file = borrow(fd);
     let tag = table::look(fd).id().into();
     match mailbox_for(Request::Listen { tag }, &[file]) {
         true => connection(),

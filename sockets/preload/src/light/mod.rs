@@ -61,12 +61,14 @@ mod transfer;
 mod unaccepted;
 mod waiting;
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_int};
 
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::readiness::Timeout;
 use omniverb_connection::time_budget::TimeBudget;
+use rustix::fs::{SeekFrom, seek, tell};
+use rustix::io::{Errno, pread};
 use rustix::thread::sched_yield;
 
 use accept_queue::Pending;
@@ -77,10 +79,12 @@ pub(crate) use polling::PolledConnections;
 pub(crate) use sleepers::{DOORBELLS, now};
 use state::with;
 
-use crate::errno::{fails, keeping_errno};
+use crate::borrowed_fd::borrow;
+use crate::errno::{errno, fails, keeping_errno};
 use crate::iovecs::Parts;
 use crate::memory_owner;
 use crate::table::{self, DESCRIPTORS};
+use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice, UserSliceMut};
 
 /// Budget: microseconds that calls of this process wait, in all, while others say that they are
 /// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
@@ -102,12 +106,8 @@ pub(crate) fn begin() {
 }
 
 /// At the start of the program: those to addresses in these ranges are, if there are any.
-///
-/// # Safety
-/// No other thread is in here.
-pub(crate) unsafe fn begin_within(text: &CStr) {
-    // SAFETY: as the caller says.
-    if unsafe { address_ranges::begin(text) } {
+pub(crate) fn begin_within(text: &CStr) {
+    if address_ranges::begin(text) {
         begin();
     }
 }
@@ -166,26 +166,17 @@ pub(crate) fn is_listener(fd: c_int) -> bool {
 pub(crate) use connect_accept::accept;
 
 /// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn connect(
-    fd: c_int,
-    to: (*const c_void, u32),
-    closes: impl FnOnce(),
-) -> Option<c_int> {
+pub(crate) fn connect(fd: c_int, to: UserSlice<'_, u8>, closes: impl FnOnce()) -> Option<c_int> {
     if !is_on() || !memory_owner::is_this_process() {
         return None;
     }
     if let Some(token) = descriptors::token(fd) {
-        // SAFETY: as the caller says.
-        return Some(match unsafe { socket_addresses::undoes(to.0, to.1) } {
+        return Some(match socket_addresses::undoes(to) {
             true => disconnect::disconnect(fd, token),
             false => connect_accept::again(token),
         });
     }
-    // SAFETY: as the caller says.
-    unsafe { connect_accept::connect(fd, to, closes) }
+    connect_accept::connect(fd, to, closes)
 }
 
 /// An option of a socket of the kernel's was set.
@@ -370,30 +361,24 @@ fn said(outcome: Result<c_int, c_int>) -> c_int {
 }
 
 /// `epoll_ctl` with a light connection. `None`: the kernel's.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn change_set(
+pub(crate) fn change_set(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) -> Option<c_int> {
     let token = token_of(fd)?;
-    // SAFETY: as the caller says.
-    Some(unsafe { epoll_members::change(set, operation, token, event) })
+    // SAFETY: the program's event, or null.
+    Some(unsafe { epoll_members::change(set, operation, token, event.as_ptr()) })
 }
 
 /// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
 /// told of.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn changed_set(
+pub(crate) fn changed_set(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) -> bool {
     if is_listener(fd) {
         if !epoll_members::changed(set, fd) {
@@ -401,70 +386,66 @@ pub(crate) unsafe fn changed_set(
         }
         return true;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the program's event, which the kernel has just read if it needs one.
     !is_on()
         || !memory_owner::is_this_process()
-        || unsafe { nested_epoll::changed(set, operation, fd, event) }
+        || unsafe { nested_epoll::changed(set, operation, fd, event.as_ptr()) }
 }
 
 /// `epoll_pwait`, in a set that has light members.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn wait_in_set(
+pub(crate) fn wait_in_set(
     set: c_int,
-    events: *mut libc::epoll_event,
-    most: c_int,
+    events: UserSliceMut<'_, libc::epoll_event>,
     timeout: Timeout,
-    mask: *const libc::sigset_t,
+    mask: UserPtr<'_, libc::sigset_t>,
 ) -> Option<c_int> {
-    if !is_here() || events.is_null() || !epoll_members::concerns_waiter(set) {
+    if !is_here() || events.len() == 0 || !epoll_members::concerns_waiter(set) {
         return None;
     }
-    let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
-    // SAFETY: as the caller says.
-    let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
+    // SAFETY: the kernel is asked for a part of it by this function only.
+    let events = unsafe { events.as_mut_slice(c_int::MAX as usize) }?;
     Some(said(epoll_members::wait(set, events, timeout.deadline(now()), mask)))
 }
 
 /// `sendfile` to a light connection.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, count: usize) -> isize {
+pub(crate) fn send_file(
+    token: Token,
+    from: c_int,
+    offset: UserPtrMut<'_, i64>,
+    count: usize,
+) -> isize {
+    let file = borrow(from);
     let mut bytes = [0_u8; PIECE];
     let mut sent = 0;
-    while sent < count {
-        let most = PIECE.min(count - sent);
-        let to = bytes.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the place is there; the offset as the caller says.
-        let got = unsafe {
-            match offset.is_null() {
-                true => {
-                    let position = libc::lseek(from, 0, libc::SEEK_CUR);
-                    if position < 0 { -1 } else { libc::pread(from, to, most, position) }
-                }
-                false => libc::pread(from, to, most, *offset),
-            }
-        };
-        let Ok(got) = usize::try_from(got) else { break };
-        if got == 0 {
-            return sent as isize;
+    let outcome = loop {
+        if sent == count {
+            break Ok(());
         }
-        let part = crate::iovecs::one(to, got);
-        let done = send(token, Parts::new(&part), 0, || {});
-        let Ok(done) = usize::try_from(done) else { break };
+        let most = PIECE.min(count - sent);
+        let begin = match offset.read() {
+            Some(begin) => u64::try_from(begin).map_err(|_| Errno::INVAL),
+            None => tell(file),
+        };
+        let got = match begin.and_then(|begin| pread(file, &mut bytes[..most], begin)) {
+            Ok(0) => break Ok(()),
+            Ok(got) => got,
+            Err(error) => break Err(error.raw_os_error()),
+        };
+        let part = [UserPart::of(UserSlice::of(&bytes[..got]))];
+        let Ok(done) = usize::try_from(send(token, Parts::new(&part), 0, || {})) else {
+            break Err(errno());
+        };
         sent += done;
-        // SAFETY: as above.
-        unsafe {
-            match offset.is_null() {
-                true => _ = libc::lseek(from, done as i64, libc::SEEK_CUR),
-                false => *offset += done as i64,
-            }
+        match offset.read() {
+            Some(begin) => offset.write(begin + done as i64),
+            None => _ = seek(file, SeekFrom::Current(done as i64)),
         }
         if done < got {
-            return sent as isize;
+            break Ok(());
         }
+    };
+    match outcome {
+        Err(error) if sent == 0 => fails(error) as isize,
+        _ => sent as isize,
     }
-    if sent == 0 && count > 0 { -1 } else { sent as isize }
 }

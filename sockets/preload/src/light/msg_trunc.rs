@@ -1,11 +1,12 @@
 //! Receives bytes that no caller wants (`MSG_TRUNC`): they are counted and dropped, as TCP does.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use super::descriptors::Token;
 use super::state::with;
 use super::transfer::receive;
-use crate::iovecs::{self, Parts};
+use crate::iovecs::Parts;
+use crate::user_memory::{UserPart, UserSliceMut};
 
 /// Bytes that are dropped at a time.
 const PIECE: usize = 16 << 10;
@@ -46,6 +47,6 @@ fn peek(token: Token, length: usize, flags: c_int) -> isize {
 
 fn piece(token: Token, bytes: usize, flags: c_int) -> isize {
     let mut place = [0_u8; PIECE];
-    let part = iovecs::one(place.as_mut_ptr().cast::<c_void>(), bytes);
+    let part = [UserPart::of(UserSliceMut::of(&mut place[..bytes]).as_const())];
     receive(token, Parts::new(&part), flags)
 }

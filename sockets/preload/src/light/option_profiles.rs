@@ -5,7 +5,7 @@
 //! the defaults are. Connections with the same options share a profile; those with defaults have
 //! none.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -18,9 +18,11 @@ use rustix::net::{
 
 use super::known_options::VALUE_MAX;
 use super::socket_addresses::Family;
+use crate::borrowed_fd::borrow;
 use crate::errno::{errno, keeping_errno};
 use crate::library_fds;
-use crate::next_functions::{next_getsockopt, next_setsockopt};
+use crate::native;
+use crate::user_memory::{UserBuffer, UserSlice};
 
 /// Budget: combinations of options that connections of a process have at a time.
 pub(super) const MOST: usize = 32;
@@ -157,11 +159,10 @@ fn connected(own: &OwnedFd, family: Family, accepts: bool) -> Option<Option<Owne
 }
 
 pub(super) fn set(socket: BorrowedFd<'_>, value: &Value) -> Result<(), c_int> {
-    let bytes = value.bytes.as_ptr().cast::<c_void>();
+    let bytes = &value.bytes[..(value.length as usize).min(VALUE_MAX)];
     let fd = socket.as_raw_fd();
     keeping_errno(|| {
-        // SAFETY: so many bytes are there.
-        let done = unsafe { next_setsockopt(fd, value.level, value.name, bytes, value.length) };
+        let done = native::setsockopt(fd, value.level, value.name, UserSlice::of(bytes));
         if done == 0 { Ok(()) } else { Err(errno()) }
     })
 }
@@ -169,10 +170,9 @@ pub(super) fn set(socket: BorrowedFd<'_>, value: &Value) -> Result<(), c_int> {
 /// What a socket says of an option.
 pub(super) fn get(fd: c_int, level: c_int, name: c_int, bytes: usize) -> Option<Value> {
     let mut value = Value { level, name, ..NOTHING };
-    let mut length = bytes.min(VALUE_MAX) as u32;
-    let to = value.bytes.as_mut_ptr().cast::<c_void>();
-    // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
+    let mut length = 0;
+    let to = UserBuffer::of(&mut value.bytes[..bytes.min(VALUE_MAX)], &mut length);
+    let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
     value.length = length;
     (got == 0).then_some(value)
 }
@@ -204,8 +204,7 @@ pub(super) fn least_of(socket: c_int) -> u32 {
 pub(super) fn set_own(socket: c_int, name: c_int, given: &[u8]) -> Result<u32, c_int> {
     let mut value = Value { level: libc::SOL_SOCKET, name, length: given.len() as u32, ..NOTHING };
     value.bytes.get_mut(..given.len()).ok_or(libc::EINVAL)?.copy_from_slice(given);
-    // SAFETY: ours, as long as it is kept.
-    set(unsafe { BorrowedFd::borrow_raw(socket) }, &value)?;
+    set(borrow(socket), &value)?;
     Ok(if name == libc::SO_RCVLOWAT { least_of(socket) } else { time_of(socket, name) })
 }
 

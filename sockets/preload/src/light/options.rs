@@ -1,17 +1,20 @@
 //! Answers calls that read or set options of a light connection.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::slot::Flag;
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::descriptors::Token;
 use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
 use super::option_profiles::set_own;
 use super::socket_addresses::{self, Family};
 use super::state::with;
+use crate::borrowed_fd::borrow;
 use crate::errno::fails;
-use crate::next_functions::{next_fcntl, next_getsockopt, next_ioctl};
+use crate::native;
+use crate::user_memory::{Length, UserBuffer, UserRequest, UserSlice};
 
 /// States of a connection, in `TCP_INFO` (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;
@@ -41,16 +44,8 @@ enum Found {
 }
 
 /// `getsockopt`.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn get(
-    token: Token,
-    (level, name): (c_int, c_int),
-    value: *mut c_void,
-    length: *mut u32,
-) -> c_int {
-    if value.is_null() || length.is_null() {
+pub(crate) fn get(token: Token, (level, name): (c_int, c_int), value: UserBuffer<'_>) -> c_int {
+    if value.is_null() {
         return fails(libc::EFAULT);
     }
     let found = with(|state| {
@@ -73,63 +68,40 @@ pub(crate) unsafe fn get(
             }
         })
     });
-    // SAFETY: as the caller says.
-    unsafe {
-        match found.flatten() {
-            None => fails(libc::EBADF),
-            Some(Found::Error(error) | Found::Kernels(Err(error), _)) => fails(error),
-            Some(Found::Number(number)) => {
-                give(number.to_ne_bytes().as_ptr(), size_of::<c_int>(), value, length)
+    match found.flatten() {
+        None => fails(libc::EBADF),
+        Some(Found::Error(error) | Found::Kernels(Err(error), _)) => fails(error),
+        Some(Found::Number(number)) => give(value, &number.to_ne_bytes()),
+        Some(Found::Time(limit)) => {
+            let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
+            give(value, limit.map(i64::to_ne_bytes).as_flattened())
+        }
+        Some(Found::Kernels(Ok(socket), tcp_state)) => {
+            let got = native::getsockopt(socket, level, name, value);
+            if got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
+                value.put(&[tcp_state]);
             }
-            Some(Found::Time(limit)) => {
-                let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
-                give(limit.as_ptr().cast(), 16, value, length)
-            }
-            Some(Found::Kernels(Ok(socket), tcp_state)) => {
-                let got = next_getsockopt(socket, level, name, value, length);
-                let is_state = got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
-                if is_state && *length > 0 {
-                    value.cast::<u8>().write(tcp_state);
-                }
-                got
-            }
+            got
         }
     }
 }
 
 /// As much as there is room for.
-///
-/// # Safety
-/// So many bytes are there; the other two are as of `getsockopt`.
-unsafe fn give(from: *const u8, bytes: usize, value: *mut c_void, length: *mut u32) -> c_int {
-    // SAFETY: as the caller says.
-    unsafe {
-        let room = (*length as usize).min(bytes);
-        core::ptr::copy_nonoverlapping(from, value.cast::<u8>(), room);
-        *length = room as u32;
-    }
+fn give(value: UserBuffer<'_>, bytes: &[u8]) -> c_int {
+    value.give(bytes, Length::Copied);
     0
 }
 
 /// `setsockopt`.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn set(
-    token: Token,
-    (level, name): (c_int, c_int),
-    value: *const c_void,
-    length: u32,
-) -> c_int {
+pub(crate) fn set(token: Token, (level, name): (c_int, c_int), value: UserSlice<'_, u8>) -> c_int {
     if !may_be_set(level, name) {
         return fails(libc::ENOPROTOOPT);
     }
     if value.is_null() {
         return fails(libc::EFAULT);
     }
-    let bytes = (length as usize).min(VALUE_MAX);
-    // SAFETY: as the caller says.
-    let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), bytes) };
+    let mut bytes = [0; VALUE_MAX];
+    let bytes = value.copy_to(&mut bytes);
     let done = with(|state| {
         let at = state.slot(token).ok_or(libc::EBADF)?;
         if !is_own(level, name) {
@@ -161,11 +133,8 @@ pub(crate) enum Whose {
 }
 
 /// `getsockname`, `getpeername`.
-///
-/// # Safety
-/// As of the functions.
-pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *mut u32) -> c_int {
-    if to.is_null() || length.is_null() {
+pub(crate) fn name(token: Token, whose: Whose, to: UserBuffer<'_>) -> c_int {
+    if to.is_null() {
         return fails(libc::EFAULT);
     }
     let Some((name, family, is_gone)) = with(|state| {
@@ -182,8 +151,7 @@ pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *
     if whose == Whose::Peers && is_gone {
         return fails(libc::ENOTCONN);
     }
-    // SAFETY: as the caller says.
-    unsafe { socket_addresses::write(&name, family, to, length) };
+    socket_addresses::write(&name, family, to);
     0
 }
 
@@ -226,31 +194,20 @@ fn change(token: Token, how: impl FnOnce(&mut Slot)) -> c_int {
     changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0)
 }
 
-/// Requests that the crate of libc lacks: what is sent and was not received yet, and whether urgent
-/// data come next.
-const SIOCOUTQ: u64 = libc::TIOCOUTQ;
-const SIOCOUTQNSD: u64 = 0x894b;
-const SIOCATMARK: u64 = 0x8905;
-
 /// `ioctl`.
-///
-/// # Safety
-/// As of the function.
-pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: usize) -> c_int {
-    let place = argument as *mut c_int;
-    match request {
-        // SAFETY: no memory is involved.
-        libc::FIOCLEX => return unsafe { next_fcntl(fd, libc::F_SETFD, 1) },
-        // SAFETY: as above.
-        libc::FIONCLEX => return unsafe { next_fcntl(fd, libc::F_SETFD, 0) },
-        libc::FIONREAD | libc::FIONBIO | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK | libc::FIOASYNC => {}
-        _ => return elsewhere(token, request, argument),
-    }
-    if place.is_null() {
-        return fails(libc::EFAULT);
-    }
-    // SAFETY: as the caller says.
-    let given = unsafe { *place };
+pub(crate) fn request(fd: c_int, token: Token, given: UserRequest<'_>) -> c_int {
+    let request = given.request();
+    let set_cloexec = |flags| match fcntl_setfd(borrow(fd), flags) {
+        Ok(()) => 0,
+        Err(error) => fails(error.raw_os_error()),
+    };
+    let place = match (request, given.number()) {
+        (libc::FIOCLEX, _) => return set_cloexec(FdFlags::CLOEXEC),
+        (libc::FIONCLEX, _) => return set_cloexec(FdFlags::empty()),
+        (_, Some(place)) => place,
+        (_, None) => return elsewhere(token, given),
+    };
+    let Some(given) = place.read() else { return fails(libc::EFAULT) };
     match request {
         libc::FIONBIO => return does_not_wait(token, given != 0),
         // Nobody could send the signal.
@@ -267,17 +224,15 @@ pub(crate) unsafe fn request(fd: c_int, token: Token, request: u64, argument: us
     .flatten() else {
         return fails(libc::EBADF);
     };
-    // SAFETY: as the caller says.
-    unsafe { *place = bytes as c_int };
+    place.write(bytes as c_int);
     0
 }
 
 /// A request that is not about this connection but about the network, or is none.
-fn elsewhere(token: Token, request: u64, argument: usize) -> c_int {
+fn elsewhere(token: Token, given: UserRequest<'_>) -> c_int {
     let socket = with(|state| state.slot(token).map(|at| state.options_of(at))).flatten();
     match socket {
-        // SAFETY: the program's arguments, as they are, with another socket.
-        Some(Ok(socket)) => unsafe { next_ioctl(socket, request, argument) },
+        Some(Ok(socket)) => native::ioctl(socket, given),
         Some(Err(_)) => fails(libc::ENOTTY),
         None => fails(libc::EBADF),
     }

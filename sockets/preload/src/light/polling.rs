@@ -11,6 +11,7 @@ use super::waiting::{look, sleep};
 use super::{connect_accept, descriptors, epoll_members, epoll_sets};
 use crate::table;
 use crate::transport::Transport;
+use crate::user_memory::UserPtr;
 
 impl State {
     /// What is to be told of a descriptor that is for a light connection, or that some come to.
@@ -69,7 +70,7 @@ impl PolledConnections {
         &mut self,
         list: &mut [pollfd],
         deadline: Deadline,
-        mask: *const sigset_t,
+        mask: UserPtr<'_, sigset_t>,
     ) -> Result<i32, i32> {
         if let Some(sleeper) = self.sleeper.take() {
             sleep(sleeper, list, deadline, mask)?;

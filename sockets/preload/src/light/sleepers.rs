@@ -18,7 +18,8 @@ use super::lane_assignment::Awaits;
 use super::memory::CHANNELS;
 use super::state::{State, with};
 use crate::library_fds;
-use crate::next_functions::next_ppoll;
+use crate::native;
+use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
 const MOST: usize = 64;
@@ -166,7 +167,7 @@ impl Sleeper {
         &self,
         all: &mut [libc::pollfd],
         until: Option<u64>,
-        mask: *const libc::sigset_t,
+        mask: UserPtr<'_, libc::sigset_t>,
     ) -> c_int {
         let own_bell = self.slot.and_then(|slot| borrow(slot.bell.load(Ordering::Acquire)));
         let set = borrow(BELLS.load(Ordering::Acquire));
@@ -183,9 +184,8 @@ impl Sleeper {
             tv_sec: (left / NANOSECONDS) as i64,
             tv_nsec: (left % NANOSECONDS) as i64,
         });
-        let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: the list and the limit are there; the mask is the program's.
-        unsafe { next_ppoll(all.as_mut_ptr(), all.len() as u64, limit, mask) }
+        let limit = limit.as_ref().map_or(UserPtr::NULL, UserPtr::of);
+        native::ppoll(UserSliceMut::of(all), limit, mask)
     }
 
     /// It is awake.

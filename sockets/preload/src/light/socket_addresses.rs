@@ -1,13 +1,14 @@
 //! Converts addresses between C's structures and endpoints.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use omniverb_connection::light::Slot;
 use omniverb_connection::light::frame::Endpoint;
 
 use crate::errno::keeping_errno;
-use crate::next_functions::{next_getpeername, next_getsockname};
+use crate::native;
+use crate::user_memory::{Length, UserBuffer, UserSlice};
 
 /// Bytes of `struct sockaddr_in`, and of `struct sockaddr_in6`.
 const FOUR: usize = size_of::<libc::sockaddr_in>();
@@ -27,77 +28,46 @@ impl Family {
 }
 
 /// An address and whether it is written as one of IPv6.
-///
-/// # Safety
-/// So many bytes are there.
-pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Endpoint, bool)> {
-    if address.is_null() {
-        return None;
-    }
-    let length = length as usize;
-    // SAFETY: as the caller says; each is looked at only if it is there whole.
-    unsafe {
-        if length < size_of::<libc::sa_family_t>() {
-            return None;
+pub(super) fn read(address: UserSlice<'_, u8>) -> Option<(Endpoint, bool)> {
+    match family_of(address)? {
+        libc::AF_INET => {
+            let [_, _, a, b, address @ ..] = address.array::<FOUR>(0)?;
+            let [address, ..] = *address.as_chunks::<4>().0 else { return None };
+            Some((Endpoint::v4(address, u16::from_be_bytes([a, b])), false))
         }
-        match c_int::from(address.cast::<libc::sa_family_t>().read_unaligned()) {
-            libc::AF_INET if length >= FOUR => {
-                let four = address.cast::<libc::sockaddr_in>().read_unaligned();
-                let bytes = four.sin_addr.s_addr.to_ne_bytes();
-                Some((Endpoint::v4(bytes, u16::from_be(four.sin_port)), false))
-            }
-            libc::AF_INET6 if length >= SIX => {
-                let six = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                let port = u16::from_be(six.sin6_port);
-                Some((Endpoint { address: six.sin6_addr.s6_addr, port }, true))
-            }
-            _ => None,
+        libc::AF_INET6 => {
+            let [_, _, a, b, _, _, _, _, address @ ..] = address.array::<SIX>(0)?;
+            let [address, ..] = *address.as_chunks::<16>().0 else { return None };
+            Some((Endpoint { address, port: u16::from_be_bytes([a, b]) }, true))
         }
+        _ => None,
     }
+}
+
+/// What an address says of itself.
+fn family_of(address: UserSlice<'_, u8>) -> Option<c_int> {
+    address.array(0).map(|family| c_int::from(libc::sa_family_t::from_ne_bytes(family)))
 }
 
 /// An address of no family, by which `connect` undoes what there is.
-///
-/// # Safety
-/// So many bytes are there.
-pub(super) unsafe fn undoes(address: *const c_void, length: u32) -> bool {
-    let is_there = !address.is_null() && length as usize >= size_of::<libc::sa_family_t>();
-    // SAFETY: as the caller says.
-    is_there
-        && c_int::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
-            == libc::AF_UNSPEC
+pub(super) fn undoes(address: UserSlice<'_, u8>) -> bool {
+    family_of(address) == Some(libc::AF_UNSPEC)
 }
 
 /// Writes an address where a call wants it, as far as there is room; its length goes there as well.
-///
-/// # Safety
-/// Both are null, or there, with so much room.
-pub(super) unsafe fn write(name: &Endpoint, family: Family, to: *mut c_void, length: *mut u32) {
-    if to.is_null() || length.is_null() {
-        return;
-    }
-    // SAFETY: structures of integers, which may be zero.
-    let (mut four, mut six): (libc::sockaddr_in, libc::sockaddr_in6) =
-        unsafe { core::mem::zeroed() };
-    let (from, bytes) = if family == Family::Six {
-        six.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-        six.sin6_port = name.port.to_be();
-        six.sin6_addr.s6_addr = name.address;
-        ((&raw const six).cast::<u8>(), SIX)
-    } else {
-        four.sin_family = libc::AF_INET as libc::sa_family_t;
-        four.sin_port = name.port.to_be();
-        let mut address = [0; 4];
-        address.copy_from_slice(&name.address[12..]);
-        four.sin_addr.s_addr = u32::from_ne_bytes(address);
-        ((&raw const four).cast::<u8>(), FOUR)
+pub(super) fn write(name: &Endpoint, family: Family, to: UserBuffer<'_>) {
+    let mut bytes = [0; SIX];
+    let (of, length, at) = match family {
+        Family::Six => (libc::AF_INET6, SIX, 8),
+        Family::Four => (libc::AF_INET, FOUR, 4),
     };
-    // SAFETY: as the caller says.
-    unsafe {
-        let room = (*length as usize).min(bytes);
-        core::ptr::copy_nonoverlapping(from, to.cast::<u8>(), room);
-        *length = bytes as u32;
+    bytes[..2].copy_from_slice(&(of as libc::sa_family_t).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&name.port.to_be_bytes());
+    match family {
+        Family::Six => bytes[at..at + 16].copy_from_slice(&name.address),
+        Family::Four => bytes[at..at + 4].copy_from_slice(&name.address[12..]),
     }
+    to.give(&bytes[..length], Length::Whole);
 }
 
 /// An address as one of the standard library's, for a socket of this family.
@@ -109,23 +79,92 @@ pub(super) fn to_std(name: &Endpoint, family: Family) -> SocketAddr {
 
 /// What the kernel's socket of a descriptor is bound to.
 pub(super) fn of_socket(fd: c_int) -> Option<(Endpoint, bool)> {
-    // SAFETY: as `asked` says.
-    asked(|to, length| unsafe { next_getsockname(fd, to, length) })
+    asked(|to| native::getsockname(fd, to))
 }
 
 /// What it is connected with.
 pub(super) fn of_peer(fd: c_int) -> Option<(Endpoint, bool)> {
-    // SAFETY: as `asked` says.
-    asked(|to, length| unsafe { next_getpeername(fd, to, length) })
+    asked(|to| native::getpeername(fd, to))
 }
 
-/// What the kernel writes to a place that lives across the call, and how long that is.
-fn asked(ask: impl FnOnce(*mut c_void, *mut u32) -> c_int) -> Option<(Endpoint, bool)> {
-    // SAFETY: integers, which may be zero.
-    let mut place: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
-    let mut length = size_of::<libc::sockaddr_storage>() as u32;
-    let to = (&raw mut place).cast::<c_void>();
-    let got = keeping_errno(|| ask(to, &raw mut length));
-    // SAFETY: the kernel has just written so many bytes there.
-    if got == 0 { unsafe { read(to, length) } } else { None }
+/// What the kernel says of a socket.
+fn asked(ask: impl FnOnce(UserBuffer<'_>) -> c_int) -> Option<(Endpoint, bool)> {
+    let (mut bytes, mut length) = ([0; size_of::<libc::sockaddr_storage>()], 0);
+    let got = keeping_errno(|| ask(UserBuffer::of(&mut bytes, &mut length)));
+    let length = (length as usize).min(bytes.len());
+    if got == 0 { read(UserSlice::of(&bytes[..length])) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: &Endpoint, family: Family, room: usize) -> (Vec<u8>, u32) {
+        let (mut bytes, mut length) = (vec![0xee; room], 0);
+        write(name, family, UserBuffer::of(&mut bytes, &mut length));
+        (bytes, length)
+    }
+
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::v4([10, 1, 2, 3], port)
+    }
+
+    #[test]
+    fn an_address_is_read_as_it_was_written() {
+        for (family, is_six) in [(Family::Four, false), (Family::Six, true)] {
+            for port in [0, 1, 258, 65535] {
+                let (bytes, length) = written(&endpoint(port), family, 64);
+                let found = read(UserSlice::of(&bytes[..length as usize]));
+                assert_eq!(found, Some((endpoint(port), is_six)));
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_is_written_as_c_has_it() {
+        let (bytes, length) = written(&endpoint(258), Family::Four, 16);
+        let family = (libc::AF_INET as u16).to_ne_bytes();
+        assert_eq!(length as usize, size_of::<libc::sockaddr_in>());
+        assert_eq!(bytes[..8], [family[0], family[1], 1, 2, 10, 1, 2, 3]);
+        assert_eq!(bytes[8..], [0; 8]);
+        let (bytes, length) = written(&endpoint(258), Family::Six, 28);
+        assert_eq!(length as usize, size_of::<libc::sockaddr_in6>());
+        assert_eq!(bytes[4..8], [0; 4], "no flow");
+        assert_eq!(bytes[8..24], endpoint(0).address);
+        assert_eq!(bytes[24..], [0; 4], "no scope");
+    }
+
+    #[test]
+    fn a_short_place_gets_the_beginning_and_hears_how_long_it_is() {
+        let (whole, _) = written(&endpoint(7), Family::Six, 28);
+        for room in 1..28 {
+            let (bytes, length) = written(&endpoint(7), Family::Six, room);
+            assert_eq!((&bytes[..], length), (&whole[..room], 28));
+        }
+    }
+
+    #[test]
+    fn a_truncated_address_is_none() {
+        for family in [Family::Four, Family::Six] {
+            let (bytes, length) = written(&endpoint(7), family, 28);
+            for length in 0..length as usize {
+                assert_eq!(read(UserSlice::of(&bytes[..length])), None, "{length}");
+            }
+            assert!(read(UserSlice::of(&bytes)).is_some(), "what is behind it does not matter");
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_family_is_none() {
+        let (mut bytes, _) = written(&endpoint(7), Family::Six, 28);
+        bytes[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+        assert_eq!(read(UserSlice::of(&bytes)), None);
+        assert!(!undoes(UserSlice::of(&bytes)));
+    }
+
+    #[test]
+    fn no_family_undoes_if_it_is_there_whole() {
+        assert!(undoes(UserSlice::of(&[0, 0])));
+        assert!(!undoes(UserSlice::of(&[0])) && !undoes(UserSlice::of(&[])));
+    }
 }

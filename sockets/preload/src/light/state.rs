@@ -15,7 +15,6 @@ use omniverb_connection::light::budgets::BLOCKS;
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Block, BlockPool, Slot, SlotTable};
 use omniverb_connection::time_budget::Spent;
-use rustix::mm::{Advice, madvise};
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
 use super::descriptors::Token;
@@ -27,6 +26,7 @@ use super::lock::Lock;
 use super::memory::{CHANNELS, SLOTS, reclaim_abandoned, zeros};
 use super::option_profiles::Profiles;
 use super::unaccepted::Unaccepted;
+use crate::mapped_memory::wipe;
 use crate::memory_owner;
 
 /// How often the broker was told that this process listens somewhere no more.
@@ -84,26 +84,33 @@ pub(super) fn begin() -> bool {
     for (table, bytes) in TABLES.iter().zip(BYTES) {
         let Some(memory) = zeros::<u8>(bytes) else { return false };
         table.store(memory.as_mut_ptr() as usize, Ordering::Relaxed);
-        // A page that is used, or has been given back, is not to cost 2 MiB.
-        // SAFETY: memory that was just made.
-        _ = unsafe { madvise(memory.as_mut_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
     }
-    fill();
-    true
+    // SAFETY: there was none before, and one thread is here.
+    unsafe { fill(|_| true) }
 }
 
-/// Nothing is known.
-fn fill() {
+/// What `begin` has made, all zeros at first.
+type Tables = (&'static mut [Slot], &'static mut [Block], &'static mut [u32]);
+
+/// Begins with a state that knows nothing, once `prepare` has seen to its tables; `false`: it has
+/// not.
+///
+/// # Safety
+/// Nobody else is in here, and the state that was before, if any, is no more.
+unsafe fn fill(prepare: impl FnOnce(&mut Tables) -> bool) -> bool {
     let [slots, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
-    // SAFETY: as `begin` has made them, all zeros, which each of these may be, and whoever had them
-    // has them no more.
-    let (slots, blocks, free) = unsafe {
+    // SAFETY: as `begin` has made them; otherwise as the caller says.
+    let mut tables: Tables = unsafe {
         (
             core::slice::from_raw_parts_mut(slots as *mut Slot, SLOTS),
             core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
             core::slice::from_raw_parts_mut(free as *mut u32, BLOCKS),
         )
     };
+    if !prepare(&mut tables) {
+        return false;
+    }
+    let (slots, blocks, free) = tables;
     let state = State {
         slots: SlotTable::new(slots),
         pool: BlockPool::new(blocks, free, release),
@@ -121,15 +128,14 @@ fn fill() {
         waited: Spent::default(),
         carried: (0, 0),
     };
-    // SAFETY: nobody else is in here.
+    // SAFETY: as the caller says.
     unsafe { (*STATE.0.get()).write(state) };
+    true
 }
 
 /// The kernel gets the memory of blocks back that are not in use.
 fn release(blocks: &mut [Block]) {
-    let (base, bytes) = (blocks.as_mut_ptr().cast::<c_void>(), size_of_val(blocks));
-    // SAFETY: whole pages of a private mapping, which are zeros afterwards, as a block may be.
-    _ = unsafe { madvise(base, bytes, Advice::LinuxDontNeed) };
+    wipe(blocks);
 }
 
 /// What channels have mapped, by their places: for children, which may find a state that another
@@ -157,15 +163,8 @@ pub(super) fn begin_anew() -> bool {
             }
         }
     }
-    for (table, bytes) in TABLES.iter().zip(BYTES) {
-        let base = table.load(Ordering::Relaxed) as *mut c_void;
-        // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
-        if unsafe { madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
-            return false;
-        }
-    }
-    fill();
-    true
+    // SAFETY: this process's own copies, of which nobody else knows.
+    unsafe { fill(|(slots, blocks, free)| wipe(slots) && wipe(blocks) && wipe(free)) }
 }
 
 /// Does something with the state. `None`: this very thread is at it, and was interrupted.

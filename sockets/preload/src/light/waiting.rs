@@ -11,6 +11,7 @@ use super::state::{State, with};
 use crate::carry::spin_budget::SpinBudget;
 use crate::clock;
 use crate::errno::errno;
+use crate::user_memory::UserPtr;
 
 /// How long a look lasts: some 60 us.
 const LOOK: u64 = 3 * clock::MOMENT;
@@ -83,7 +84,7 @@ pub(super) fn sleep(
     sleeper: Sleeper,
     all: &mut [libc::pollfd],
     deadline: Deadline,
-    mask: *const libc::sigset_t,
+    mask: UserPtr<'_, libc::sigset_t>,
 ) -> Result<(), c_int> {
     let (has_more, wakes_at) =
         with(|state| (state.has_frames(), state.wakes_at())).unwrap_or_default();
@@ -128,7 +129,7 @@ pub(super) fn until<R>(
         }
         let fd = fd.unwrap_or(-1);
         let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
-        let slept = sleep(sleeper, &mut all, deadline, core::ptr::null());
+        let slept = sleep(sleeper, &mut all, deadline, UserPtr::NULL);
         if let Some(outcome) = with(&mut both).flatten() {
             return Ok(outcome);
         }

@@ -14,8 +14,9 @@ use crate::carry::{self, PolledLinks};
 use crate::clock;
 use crate::errno::{errno, fails};
 use crate::light::{self, PolledConnections};
-use crate::next_functions::next_ppoll;
+use crate::native;
 use crate::transport::Transport;
+use crate::user_memory::{UserPtr, UserSliceMut};
 
 /// How many descriptors have something to tell, or errno.
 pub(super) type Answer = Result<c_int, c_int>;
@@ -30,48 +31,40 @@ pub(super) fn is_on() -> bool {
 }
 
 /// `poll` and the like. `timeout`: `None` for what is no time. `native` makes the program's call.
-///
-/// # Safety
-/// So many structures are there.
 #[inline(always)]
-pub(crate) unsafe fn poll(
-    (all, count): (*mut pollfd, u64),
+pub(crate) fn poll(
+    all: UserSliceMut<'_, pollfd>,
     timeout: impl FnOnce() -> Option<Timeout>,
-    mask: *const sigset_t,
+    mask: UserPtr<'_, sigset_t>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
     if !is_on() {
         return native();
     }
     let Some(timeout) = timeout() else { return native() };
-    // SAFETY: as the caller says.
-    unsafe { poll_array((all, count), timeout, mask, native) }
+    poll_array(all, timeout, mask, native)
 }
 
-/// # Safety
-/// As of [`poll`].
-unsafe fn poll_array(
-    (all, count): (*mut pollfd, u64),
+fn poll_array(
+    all: UserSliceMut<'_, pollfd>,
     timeout: Timeout,
-    mask: *const sigset_t,
+    mask: UserPtr<'_, sigset_t>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
     if carry::is_on() {
         carry::prepare_poll();
     }
-    if count == 0 {
+    if all.len() == 0 {
         // A way to sleep.
         carry::may_sleep();
         return native();
     }
-    let most = isize::MAX as usize / size_of::<pollfd>();
-    let length = usize::try_from(count).ok().filter(|count| *count <= most);
-    let Some(length) = length.filter(|_| !all.is_null() && all.is_aligned()) else {
-        return unknown(native);
-    };
-    // SAFETY: as the caller says.
-    let all = unsafe { core::slice::from_raw_parts_mut(all, length) };
-    poll_list(all, timeout, mask, native)
+    // SAFETY: `native` is not called while the list is used.
+    let list = unsafe { all.as_mut_slice(isize::MAX as usize / size_of::<pollfd>()) };
+    match list {
+        Some(list) => poll_list(list, timeout, mask, native),
+        None => unknown(native),
+    }
 }
 
 /// A call for we do not know which descriptors.
@@ -89,7 +82,7 @@ pub(super) fn unknown(native: impl FnOnce() -> c_int) -> c_int {
 pub(super) fn poll_list(
     all: &mut [pollfd],
     timeout: Timeout,
-    mask: *const sigset_t,
+    mask: UserPtr<'_, sigset_t>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
     let light = PolledConnections::of(all);
@@ -123,7 +116,7 @@ struct Call<'a> {
     /// The kernel knows some of the descriptors.
     has_kernels: bool,
     links: &'a mut PolledLinks,
-    mask: *const sigset_t,
+    mask: UserPtr<'a, sigset_t>,
 }
 
 /// What a call has of light connections.
@@ -139,7 +132,7 @@ impl<'a> Call<'a> {
         list: &'a mut [pollfd],
         links: &'a mut PolledLinks,
         light: PolledConnections,
-        mask: *const sigset_t,
+        mask: UserPtr<'a, sigset_t>,
     ) -> Self {
         for (to, one) in list.iter_mut().zip(all.iter()) {
             // The kernel looks at no negative descriptor.
@@ -210,7 +203,7 @@ impl<'a> Call<'a> {
     /// What there is now, of the kernel's and the transports', as they were looked at just now.
     /// If some of these have something that is told before a signal is.
     fn ask(&mut self, is_ready: bool) -> Answer {
-        let mask = if is_ready { core::ptr::null() } else { self.mask };
+        let mask = if is_ready { UserPtr::NULL } else { self.mask };
         let got = match &mut self.beside {
             _ if !self.has_kernels => Ok(0),
             Some(beside) => kernel(&mut beside.list[..self.all.len()], Timeout::Zero, mask),
@@ -300,10 +293,9 @@ impl<'a> Call<'a> {
 }
 
 /// Asks the kernel.
-fn kernel(all: &mut [pollfd], timeout: Timeout, mask: *const sigset_t) -> Answer {
+fn kernel(all: &mut [pollfd], timeout: Timeout, mask: UserPtr<'_, sigset_t>) -> Answer {
     let time = timeout.time().map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
-    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the list and the time are there; the mask is the program's.
-    let got = unsafe { next_ppoll(all.as_mut_ptr(), all.len() as u64, time, mask) };
+    let time = time.as_ref().map_or(UserPtr::NULL, UserPtr::of);
+    let got = native::ppoll(UserSliceMut::of(all), time, mask);
     if got < 0 { Err(errno()) } else { Ok(got) }
 }

@@ -2,7 +2,6 @@
 
 use core::cell::Cell;
 use core::ffi::c_int;
-use core::ptr;
 
 use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use omniverb_connection::readiness::select_sets::{BadDescriptor, FDS};
@@ -12,7 +11,8 @@ use super::poll::{is_on, poll_list, unknown};
 use crate::carry;
 use crate::errno::{errno, fails};
 use crate::light::{self, PolledConnections};
-use crate::next_functions::next_ppoll;
+use crate::native;
+use crate::user_memory::{UserFdSets, UserPtr, UserPtrMut, UserSliceMut};
 
 const _: () = assert!(FDS == libc::FD_SETSIZE && size_of::<fd_set>() == FDS / 8);
 
@@ -21,91 +21,62 @@ const FEW: usize = 64;
 /// After this long a call looks again that was told of what it had not asked for.
 static PAUSE: timespec = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// The arguments of a call that are its sets.
-#[derive(Clone, Copy)]
-pub(crate) struct Sets {
-    pub(crate) end: c_int,
-    /// For reading, writing, urgent data; each may be null.
-    pub(crate) sets: [*mut fd_set; 3],
+/// What the program asks. It may have made a set of so many words only as the call needs.
+fn read(sets: UserFdSets<'_>) -> FdSets {
+    let mut asked = FdSets::default();
+    for (to, from) in asked.words.iter_mut().zip(sets.words()) {
+        let words = (0..FdSets::words_below(end(sets))).map_while(|index| from.get(index));
+        to.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    }
+    asked
 }
 
-impl Sets {
-    fn end(&self) -> usize {
-        usize::try_from(self.end).unwrap_or(0).min(FDS)
+/// Writes the answer.
+fn write(sets: UserFdSets<'_>, answer: &FdSets) {
+    for (from, to) in answer.words.iter().zip(sets.words()) {
+        let words = from.iter().take(FdSets::words_below(end(sets)));
+        words.enumerate().for_each(|(index, word)| to.set(index, *word));
     }
+}
 
-    /// What the program asks. It may have made a set of so many words only as the call needs.
-    ///
-    /// # Safety
-    /// The sets are there, as the kernel would read them.
-    unsafe fn read(&self) -> FdSets {
-        let mut asked = FdSets::default();
-        for (to, from) in asked.words.iter_mut().zip(self.sets) {
-            if !from.is_null() {
-                let words = FdSets::words_below(self.end());
-                // SAFETY: as the caller says; a set is words, and there is room for all.
-                unsafe { ptr::copy_nonoverlapping(from.cast(), to.as_mut_ptr(), words) };
-            }
-        }
-        asked
-    }
-
-    /// Writes the answer.
-    ///
-    /// # Safety
-    /// The sets are there, as the kernel would write them.
-    unsafe fn write(&self, answer: &FdSets) {
-        for (from, to) in answer.words.iter().zip(self.sets) {
-            if !to.is_null() {
-                let words = FdSets::words_below(self.end());
-                // SAFETY: as the caller says.
-                unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), words) };
-            }
-        }
-    }
+fn end(sets: UserFdSets<'_>) -> usize {
+    usize::try_from(sets.end()).unwrap_or(0).min(FDS)
 }
 
 /// `select` and `pselect`. `left`: where the time that is left is to be said. `native` makes the
 /// program's call.
-///
-/// # Safety
-/// As of the functions.
 #[inline(always)]
-pub(crate) unsafe fn select(
-    sets: Sets,
+pub(crate) fn select(
+    sets: UserFdSets<'_>,
     timeout: impl FnOnce() -> Option<Timeout>,
-    left: Option<*mut timeval>,
-    mask: *const sigset_t,
+    left: Option<UserPtrMut<'_, timeval>>,
+    mask: UserPtr<'_, sigset_t>,
     native: impl Fn() -> c_int,
 ) -> c_int {
     if !is_on() {
         return native();
     }
     let Some(timeout) = timeout() else { return native() };
-    // SAFETY: as the caller says.
-    unsafe { select_sets(sets, timeout, left, mask, native) }
+    select_sets(sets, timeout, left, mask, native)
 }
 
-/// # Safety
-/// As of [`select`].
-unsafe fn select_sets(
-    sets: Sets,
+fn select_sets(
+    sets: UserFdSets<'_>,
     timeout: Timeout,
-    left: Option<*mut timeval>,
-    mask: *const sigset_t,
+    left: Option<UserPtrMut<'_, timeval>>,
+    mask: UserPtr<'_, sigset_t>,
     native: impl Fn() -> c_int,
 ) -> c_int {
     if carry::is_on() {
         carry::prepare_poll();
     }
-    // SAFETY: as the caller says.
-    let asked = unsafe { sets.read() };
-    let count = asked.requests(sets.end()).count();
+    let asked = read(sets);
+    let count = asked.requests(end(sets)).count();
     let began = if matches!(timeout, Timeout::Within(_)) { light::now() } else { 0 };
     let act = |list: &mut [pollfd]| {
-        fill(list, &asked, sets.end());
+        fill(list, &asked, end(sets));
         // A set of another size. Of one in which some are light these are all that are seen.
-        if usize::try_from(sets.end).is_ok_and(|end| end > FDS)
+        if usize::try_from(sets.end()).is_ok_and(|end| end > FDS)
             && PolledConnections::of(list).is_none()
         {
             return Outcome::Native(unknown(&native));
@@ -125,12 +96,10 @@ unsafe fn select_sets(
     if let (Some(left), Timeout::Within(_)) = (left, timeout) {
         let gone = light::now().saturating_sub(began);
         let (tv_sec, tv_nsec) = timeout.after(gone).time().unwrap_or((0, 0));
-        // SAFETY: the program's time, where the kernel would write it as well.
-        unsafe { left.write(timeval { tv_sec, tv_usec: tv_nsec / 1000 }) };
+        left.write(timeval { tv_sec, tv_usec: tv_nsec / 1000 });
     }
     if let Some(answer) = answer {
-        // SAFETY: as the caller says.
-        unsafe { sets.write(&answer) };
+        write(sets, &answer);
     }
     result
 }
@@ -162,7 +131,7 @@ fn select_list(
     asked: &FdSets,
     all: &mut [pollfd],
     (timeout, deadline): (Timeout, Deadline),
-    mask: *const sigset_t,
+    mask: UserPtr<'_, sigset_t>,
     native: impl Fn() -> c_int,
 ) -> Outcome {
     let is_native = Cell::new(false);
@@ -184,8 +153,7 @@ fn select_list(
         if found == 0 || is_told || deadline.is_over(now) {
             break;
         }
-        // SAFETY: no list; the mask is the program's.
-        if unsafe { next_ppoll(ptr::null_mut(), 0, &raw const PAUSE, mask) } < 0 {
+        if native::ppoll(UserSliceMut::of(&mut []), UserPtr::of(&PAUSE), mask) < 0 {
             return Outcome::Failed(errno());
         }
         rest = deadline.left(now);

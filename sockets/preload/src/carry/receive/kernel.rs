@@ -8,8 +8,9 @@ use super::super::receive_queue::{is_passed, reset_if_missing, unread_before};
 use super::super::{adaptive_spin, kernel_socket, unread};
 use super::{Call, Step};
 use crate::clock;
-use crate::iovecs;
-use crate::next_functions::{next_poll, next_recvmsg};
+use crate::native;
+use crate::next_functions::next_poll;
+use crate::user_memory::UserMessageMut;
 
 impl<N: Fn() -> isize> Call<'_, N> {
     /// What the kernel has before the ring's bytes; or looks at it. Not more: behind them there may
@@ -127,10 +128,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn receive_at_most(&self, most: usize, flags: c_int) -> isize {
-        let mut list = iovecs::list();
-        let count = self.parts.rest(self.got, most, &mut list);
-        let mut message = iovecs::message(&mut list, count);
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_recvmsg(self.fd, &raw mut message, flags) }
+        let native = |message: UserMessageMut<'_>| native::recvmsg(self.fd, message, flags);
+        self.parts.lend_rest(self.got, most, native)
     }
 }
