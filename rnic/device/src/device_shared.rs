@@ -23,7 +23,7 @@ pub(crate) struct Released {
 }
 
 /// A queue pair that a turn of the progress thread is to look at once.
-struct Again {
+struct DueLook {
     qp: Weak<Qp>,
     /// Not before this time of the host's clock, in nanoseconds.
     due: u64,
@@ -45,7 +45,7 @@ pub struct Shared {
     /// QPs with timers or blocked sends: looked after in every turn of the progress thread.
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
-    again: Mutex<Vec<Again>>,
+    again: Mutex<Vec<DueLook>>,
     /// Which daemon there is, or was last: its engine is at the far ends of links.
     daemon: AtomicU32,
     /// Engines that were at our pages when the link to them ended, and whose they are.
@@ -113,7 +113,7 @@ impl Shared {
 
     /// Has the next turn of the progress thread look at this QP once: something was left there.
     pub(crate) fn look_again(&self, qp: &Weak<Qp>) {
-        lock(&self.again).push(Again { qp: qp.clone(), due: 0 });
+        lock(&self.again).push(DueLook { qp: qp.clone(), due: 0 });
     }
 
     /// Has a turn look at this QP once, [`LOOK_LATER`] from now or after that. A flag of ours was
@@ -122,7 +122,7 @@ impl Shared {
     /// the next one would be no later look.
     pub(crate) fn look_later(&self, qp: &Weak<Qp>) {
         let due = self.host.now().saturating_add(LOOK_LATER);
-        lock(&self.again).push(Again { qp: qp.clone(), due });
+        lock(&self.again).push(DueLook { qp: qp.clone(), due });
     }
 
     /// Those that a turn is to look at once, `now`, in nanoseconds of the host's clock.

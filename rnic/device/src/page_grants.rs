@@ -66,7 +66,7 @@ impl Extent {
 }
 
 /// A key that was asked for.
-struct Asked {
+struct AskedKey {
     rkey: Rkey,
     pace: Pace,
     /// What was asked for last.
@@ -81,15 +81,15 @@ pub(crate) struct Grants {
     /// The extent that was used last.
     latest: usize,
     uses: u64,
-    asked: Vec<Asked>,
+    asked: Vec<AskedKey>,
     /// Short WRITEs in a row that went through the ring although their target is mapped.
     detours: u32,
 }
 
 /// How an access relates to what was granted.
-pub(crate) enum Reach {
+pub(crate) enum GrantLookup {
     /// It lies wholly in an extent.
-    Mapped(Place),
+    Mapped(ExtentOffset),
     /// It lies in several extents that follow each other.
     Spread,
     /// Ask the daemon for these bytes, and let the responder decide meanwhile.
@@ -100,7 +100,7 @@ pub(crate) enum Reach {
 
 /// A place in an extent; good until the next look-up.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct ExtentOffset {
     extent: usize,
     offset: usize,
 }
@@ -114,12 +114,12 @@ impl Grants {
         rkey: Rkey,
         (address, length): (u64, u64),
         access: u32,
-    ) -> Reach {
+    ) -> GrantLookup {
         if epoch != self.epoch {
             self.void(epoch);
         }
         match self.known(epoch, rkey, (address, length), access) {
-            Some(place) => Reach::Mapped(place),
+            Some(place) => GrantLookup::Mapped(place),
             None => self.elsewhere(rkey, (address, length), access),
         }
     }
@@ -132,19 +132,24 @@ impl Grants {
         rkey: Rkey,
         (address, length): (u64, u64),
         access: u32,
-    ) -> Option<Place> {
+    ) -> Option<ExtentOffset> {
         if epoch != self.epoch {
             return None;
         }
         let latest = self.list.get(self.latest)?;
         if let Some(offset) = latest.offset(rkey, address, length) {
-            let place = Place { extent: self.latest, offset };
+            let place = ExtentOffset { extent: self.latest, offset };
             return (latest.access & access == access).then_some(place);
         }
         self.find(rkey, (address, length), access)
     }
 
-    fn find(&mut self, rkey: Rkey, (address, length): (u64, u64), access: u32) -> Option<Place> {
+    fn find(
+        &mut self,
+        rkey: Rkey,
+        (address, length): (u64, u64),
+        access: u32,
+    ) -> Option<ExtentOffset> {
         let mut all = self.list.iter_mut().enumerate();
         let (extent, offset) = all.find_map(|(index, extent)| {
             let offset = extent.offset(rkey, address, length)?;
@@ -154,19 +159,19 @@ impl Grants {
         })?;
         self.latest = extent;
         let allowed = self.list.get(extent).is_some_and(|e| e.access & access == access);
-        allowed.then_some(Place { extent, offset })
+        allowed.then_some(ExtentOffset { extent, offset })
     }
 
     /// An access that lies in no single extent, or is not allowed in the one it lies in.
     #[cold]
-    fn elsewhere(&mut self, rkey: Rkey, (address, length): (u64, u64), access: u32) -> Reach {
+    fn elsewhere(&mut self, rkey: Rkey, (address, length): (u64, u64), access: u32) -> GrantLookup {
         if let Some(extent) = self.list.iter().find(|extent| extent.rkey == rkey) {
             // The head or tail of the region, on pages it shares with others, is not mapped.
             let end = address.checked_add(length);
             let whole =
                 address >= extent.region.start && end.is_some_and(|end| end <= extent.region.end);
             if extent.access & access != access || !whole {
-                return Reach::Mediated;
+                return GrantLookup::Mediated;
             }
         }
         let (mut at, mut left) = (address, length);
@@ -177,27 +182,31 @@ impl Grants {
             (at, left) = (at + step, left - step);
         }
         if left == 0 {
-            return if length == 0 { Reach::Mediated } else { Reach::Spread };
+            return if length == 0 { GrantLookup::Mediated } else { GrantLookup::Spread };
         }
         let known = self.asked.iter().position(|asked| asked.rkey == rkey);
         let index = match known {
             Some(index) => index,
-            None if self.asked.len() >= GRANTS_MAX => return Reach::Mediated,
+            None if self.asked.len() >= GRANTS_MAX => return GrantLookup::Mediated,
             None => {
-                self.asked.push(Asked { rkey, pace: Pace::default(), address: at });
+                self.asked.push(AskedKey { rkey, pace: Pace::default(), address: at });
                 self.asked.len() - 1
             }
         };
-        let Some(asked) = self.asked.get_mut(index) else { return Reach::Mediated };
+        let Some(asked) = self.asked.get_mut(index) else { return GrantLookup::Mediated };
         if asked.pace.moves(length) == Advice::GoOn {
-            return Reach::Mediated;
+            return GrantLookup::Mediated;
         }
         asked.address = at;
-        Reach::Ask(at, left)
+        GrantLookup::Ask(at, left)
     }
 
-    /// The parts of an access that is [`Reach::Spread`], in order: where, and how many bytes.
-    pub(crate) fn spread(&self, rkey: Rkey, (address, length): (u64, u64)) -> Vec<(Place, usize)> {
+    /// The parts of an access that is [`GrantLookup::Spread`], in order: where, and how many bytes.
+    pub(crate) fn spread(
+        &self,
+        rkey: Rkey,
+        (address, length): (u64, u64),
+    ) -> Vec<(ExtentOffset, usize)> {
         let (mut at, mut left, mut parts) = (address, length, Vec::new());
         while left > 0 {
             let mut all = self.list.iter().enumerate().filter(|(_, e)| e.rkey == rkey);
@@ -208,7 +217,7 @@ impl Grants {
             };
             let step = (range.end - at).min(left);
             let offset = (at - range.start) as usize;
-            parts.push((Place { extent, offset }, step as usize));
+            parts.push((ExtentOffset { extent, offset }, step as usize));
             (at, left) = (at + step, left - step);
         }
         parts
@@ -220,7 +229,7 @@ impl Grants {
     pub(crate) fn at_hand(
         &mut self,
         (toll, host): (&Toll, &dyn Host),
-        place: Place,
+        place: ExtentOffset,
         length: usize,
     ) -> Option<(&Window, usize)> {
         let Extent { window, pages, .. } = self.list.get_mut(place.extent)?;
@@ -228,7 +237,7 @@ impl Grants {
     }
 
     /// The same, without a look at the pages.
-    pub(crate) fn extent(&self, place: Place) -> Option<(&Window, usize)> {
+    pub(crate) fn extent(&self, place: ExtentOffset) -> Option<(&Window, usize)> {
         Some((&self.list.get(place.extent)?.window, place.offset))
     }
 
@@ -262,7 +271,7 @@ impl Grants {
             return false;
         }
         let Some(end) = start.checked_add(window.len() as u64) else { return false };
-        let waits = |asked: &&mut Asked| asked.rkey == rkey && asked.pace.is_waiting();
+        let waits = |asked: &&mut AskedKey| asked.rkey == rkey && asked.pace.is_waiting();
         let Some(asked) = self.asked.iter_mut().find(waits) else { return false };
         if !(start..end).contains(&asked.address) {
             asked.pace.refused(Denied::ForGood);

@@ -7,7 +7,7 @@
 use crate::cq::empty_poll::answer_all;
 use crate::cq::poll_rate::Polls;
 use crate::device_shared::Shared;
-use crate::qp::Served;
+use crate::qp::WaitOutcome;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -71,8 +71,8 @@ impl Shared {
         let mut keep = Vec::new();
         for qp in list.iter().filter_map(Weak::upgrade) {
             match qp.serve_wait() {
-                Served::Over => moved = true,
-                Served::On { moved: this, deadline: due } => {
+                WaitOutcome::Over => moved = true,
+                WaitOutcome::On { moved: this, deadline: due } => {
                     moved |= this;
                     deadline = [deadline, due].into_iter().flatten().min();
                     keep.push(Arc::downgrade(&qp));

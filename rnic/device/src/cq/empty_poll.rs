@@ -12,7 +12,7 @@ use crate::cq::Cq;
 use crate::cq::watched_links::{WatchList, Watched};
 use crate::doorbell::Bell;
 use crate::limits::IDLE_LOOKS_MAX;
-use crate::qp::Look;
+use crate::qp::PollOutcome;
 use crate::verbs_constants::Wc;
 use std::sync::Arc;
 
@@ -93,12 +93,12 @@ impl Cq {
             for (at, watched) in list.links.iter().enumerate() {
                 let Some(mut inner) = watched.qp.try_inner() else { continue };
                 match inner.look(&watched.qp, watched.index, self, &mut out[count..]) {
-                    Look::News(more) => {
+                    PollOutcome::News(more) => {
                         news = true;
                         count += more;
                     }
-                    Look::Quiet(looks) if looks > IDLE_LOOKS_MAX => idle = Some(at),
-                    Look::Quiet(_) => {}
+                    PollOutcome::Quiet(looks) if looks > IDLE_LOOKS_MAX => idle = Some(at),
+                    PollOutcome::Quiet(_) => {}
                 }
             }
             if news {
@@ -168,7 +168,7 @@ impl Cq {
         for watched in &list.links {
             if let Some(mut inner) = watched.qp.try_inner() {
                 let found = inner.look(&watched.qp, watched.index, self, &mut []);
-                news |= matches!(found, Look::News(_));
+                news |= matches!(found, PollOutcome::News(_));
             }
         }
         if polls != Polls::Often {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Counters {
     of: [Option<Arc<Counter>>; counted::KINDS as usize],
-    pub(super) places: Places,
+    pub(super) places: CountedPositions,
 }
 
 /// Counts operations of a queue pair, if counters are attached to it.
@@ -18,7 +18,7 @@ pub(crate) struct Counting(pub(super) Option<Box<Counters>>);
 
 /// Positions in the send queue.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct CountedPositions {
     /// Of the last request that is complete, and of the last one of them that has an entry in the
     /// CQ.
     completed: u64,
@@ -78,7 +78,7 @@ impl Counters {
     }
 }
 
-impl Places {
+impl CountedPositions {
     /// A request is complete. Of the entries in the CQ those up to `polled` were polled.
     pub(super) fn complete(&mut self, position: u64, completes: Completes, polled: u64) {
         if completes == Completes::InCq {

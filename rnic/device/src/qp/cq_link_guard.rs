@@ -12,27 +12,27 @@ pub(crate) trait CountsLinks: Send + Sync {
 }
 
 /// Counts a link on the CQs of its QP, as long as it lives.
-pub(crate) struct Hanging {
+pub(crate) struct CqLinkGuard {
     cqs: [Option<Arc<dyn CountsLinks>>; 2],
     far_end: FarEnd,
 }
 
-impl Hanging {
+impl CqLinkGuard {
     /// A link of a QP with these CQs, which may be the same one.
     pub(super) fn new<C: CountsLinks + 'static>(
         send_cq: &Arc<C>,
         recv_cq: &Arc<C>,
         far_end: FarEnd,
-    ) -> Hanging {
+    ) -> CqLinkGuard {
         let one = Arc::ptr_eq(send_cq, recv_cq);
         let counts = |cq: &Arc<C>| cq.clone() as Arc<dyn CountsLinks>;
         let cqs = [Some(counts(recv_cq)), (!one).then(|| counts(send_cq))];
         cqs.iter().flatten().for_each(|cq| cq.link_begins(far_end));
-        Hanging { cqs, far_end }
+        CqLinkGuard { cqs, far_end }
     }
 }
 
-impl Drop for Hanging {
+impl Drop for CqLinkGuard {
     fn drop(&mut self) {
         self.cqs.iter().flatten().for_each(|cq| cq.link_ends(self.far_end));
     }

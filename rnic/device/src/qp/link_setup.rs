@@ -1,6 +1,6 @@
 //! How a queue pair is linked: links come from the daemon, and they end.
 
-use super::cq_link_guard::Hanging;
+use super::cq_link_guard::CqLinkGuard;
 use super::link_table::LinkEnd;
 use super::responder::Incoming;
 use super::state_machine::Machine;
@@ -59,9 +59,9 @@ impl Qp {
             endpoint.publish_credits(credits, floor);
         }
         endpoint.set_watched(false);
-        let hanging = Hanging::new(&self.send_cq, &self.recv_cq, peer.far_end);
+        let cq_links = CqLinkGuard::new(&self.send_cq, &self.recv_cq, peer.far_end);
         let from = (peer, self.shared.daemon());
-        let index = inner.links.add(LinkEnd::new(endpoint, from, credits, hanging));
+        let index = inner.links.add(LinkEnd::new(endpoint, from, credits, cq_links));
         // Packets of XRC are made nowhere but in the engine.
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
             inner.links[index].trace(tracer, &mut inner.way);

@@ -4,8 +4,8 @@
 //! ended keeps its place until another one takes that, and who still has the index looks at the new
 //! one for nothing.
 
-use super::cq_link_guard::Hanging;
-use super::requester::Way;
+use super::cq_link_guard::CqLinkGuard;
+use super::requester::PathSelection;
 use super::requester::payload_source::{Origin, Sources};
 use super::responder::{Incoming, Outcome};
 use crate::limits;
@@ -28,7 +28,7 @@ pub(crate) struct LinkEnd {
     /// The daemon that made it.
     pub(super) daemon: u32,
     pub(super) incoming: Incoming,
-    pub(super) looks: Looks,
+    pub(super) looks: PollWatch,
     /// Bytes that are out of a READ that came between two parts of a message.
     interjected: Option<u64>,
     /// The request at the head waits for a receive, since this time of the host's clock in
@@ -44,19 +44,19 @@ pub(crate) struct LinkEnd {
     traced: bool,
     /// What was sent on it from where it is.
     sources: Sources,
-    _hanging: Hanging,
+    _cq_links: CqLinkGuard,
 }
 
 /// How polls look at a link.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct PollWatch {
     /// In a row without news.
     idle: u32,
     /// Poll lists that look at it by themselves.
     watchers: u8,
 }
 
-impl Looks {
+impl PollWatch {
     /// A look found news.
     #[inline(always)]
     pub(super) fn found(&mut self) {
@@ -95,7 +95,7 @@ impl LinkEnd {
         endpoint: Endpoint,
         (peer, daemon): (Peer, u32),
         credits: u32,
-        hanging: Hanging,
+        cq_links: CqLinkGuard,
     ) -> LinkEnd {
         LinkEnd {
             endpoint,
@@ -105,12 +105,12 @@ impl LinkEnd {
             interjected: None,
             starved: None,
             credits,
-            looks: Looks::default(),
+            looks: PollWatch::default(),
             lossy: false,
             route: GlobalRoute::default(),
             traced: false,
             sources: Sources::default(),
-            _hanging: hanging,
+            _cq_links: cq_links,
         }
     }
 
@@ -236,7 +236,7 @@ impl LinkEnd {
     }
 
     /// Traces it, if there is something to trace: what leads to the engine, the engine sees.
-    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>, way: &mut Way) {
+    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>, way: &mut PathSelection) {
         self.traced = !self.peer.is_beyond_engine();
         if self.traced {
             way.trace(tracer);

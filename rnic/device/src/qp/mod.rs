@@ -23,12 +23,12 @@ mod xrc_relay_table;
 
 pub use self::attached_counters::AttachError;
 pub(crate) use self::cq_link_guard::CountsLinks;
-pub(crate) use self::poll_outcome::{Look, Served};
+pub(crate) use self::poll_outcome::{PollOutcome, WaitOutcome};
 
 use self::attached_counters::Counting;
 use self::link_table::{LinkEnd, Links};
 use self::qp_attributes::{QpAttributes, State};
-use self::requester::{Patience, Rules, SendQueue, Unresolved, Waiting, Way};
+use self::requester::{PathSelection, PeerPolling, Rules, SendQueue, Unresolved, Waiting};
 use self::responder::{PlainMessages, Receives};
 use self::state_machine::Machine;
 use self::statistics::Meter;
@@ -137,7 +137,7 @@ pub(crate) struct Inner {
     unresolved: Unresolved,
     sends: SendQueue,
     waiting: Waiting,
-    patience: Patience,
+    patience: PeerPolling,
     receives: Receives,
     /// What sends were gathered from last.
     send_cache: RegionCache,
@@ -147,7 +147,7 @@ pub(crate) struct Inner {
     reader: Reader,
     grants: Grants,
     meter: Meter,
-    way: Way,
+    way: PathSelection,
     extended: Extended,
     counting: Counting,
     /// Windows may be bound to it.
@@ -247,14 +247,18 @@ impl Qp {
                 unresolved: Unresolved::default(),
                 sends: SendQueue::default(),
                 waiting: Waiting::default(),
-                patience: Patience::default(),
+                patience: PeerPolling::default(),
                 receives: Receives::new(receives, plain),
                 send_cache: RegionCache::of(me.clone(), Purpose::Sends),
                 recv_cache: RegionCache::of(me.clone(), Purpose::Receives),
                 reader: Reader::of(me.clone()),
                 grants: Grants::default(),
                 meter,
-                way: Way::new(if shared.host.is_strict() { Rules::Strict } else { Rules::Lenient }),
+                way: PathSelection::new(if shared.host.is_strict() {
+                    Rules::Strict
+                } else {
+                    Rules::Lenient
+                }),
                 extended,
                 counting: Counting::default(),
                 has_bound: false,

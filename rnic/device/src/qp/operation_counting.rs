@@ -5,7 +5,7 @@
 //! queue pair that counts that grants nobody pages.
 
 use super::Qp;
-use super::attached_counters::{AttachError, Completes, Counting, Places};
+use super::attached_counters::{AttachError, Completes, CountedPositions, Counting};
 use super::qp_attributes::State;
 use crate::completion_counter::{Counted, Counter};
 use crate::verbs_constants::{Wc, counted, opcode, status};
@@ -53,7 +53,7 @@ impl Counting {
     /// The send queue begins anew.
     pub(super) fn forget(&mut self) {
         if let Some(counters) = &mut self.0 {
-            counters.places = Places::default();
+            counters.places = CountedPositions::default();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::link_table::Links;
 use super::responder::Receives;
-use super::{Inner, Look, Qp};
+use super::{Inner, PollOutcome, Qp};
 use crate::cq::{Cq, Watched};
 use crate::verbs_constants::Wc;
 use omniverb_link::poller_nap::Nap;
@@ -11,8 +11,8 @@ use omniverb_terms::Service;
 impl Inner {
     /// Looks at one link.
     #[inline(always)]
-    pub(crate) fn look(&mut self, qp: &Qp, index: usize, cq: &Cq, out: &mut [Wc]) -> Look {
-        let Some(link) = self.links.get_mut(index) else { return Look::Quiet(u32::MAX) };
+    pub(crate) fn look(&mut self, qp: &Qp, index: usize, cq: &Cq, out: &mut [Wc]) -> PollOutcome {
+        let Some(link) = self.links.get_mut(index) else { return PollOutcome::Quiet(u32::MAX) };
         if link.endpoint.has_news() {
             link.looks.found();
             let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
@@ -21,14 +21,14 @@ impl Inner {
                 count = self.serve_thoroughly(qp, index, cq, out);
             }
             self.advance(qp);
-            return Look::News(count);
+            return PollOutcome::News(count);
         }
         let idle = link.looks.found_nothing();
         if !self.sends.is_empty() {
             self.advance(qp);
             self.insist(qp);
         }
-        Look::Quiet(idle)
+        PollOutcome::Quiet(idle)
     }
 
     /// Takes in whatever arrived. Returns how many completions went straight to the caller.

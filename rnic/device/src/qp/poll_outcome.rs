@@ -2,7 +2,7 @@
 //! progress thread (`progress.rs`).
 
 /// What a look at a link found.
-pub(crate) enum Look {
+pub(crate) enum PollOutcome {
     /// Something; so many completions went straight to the caller.
     News(usize),
     /// Nothing, for so many looks.
@@ -10,7 +10,7 @@ pub(crate) enum Look {
 }
 
 /// What came of looking after a QP with unfinished requests.
-pub(crate) enum Served {
+pub(crate) enum WaitOutcome {
     /// Nothing is unfinished any more.
     Over,
     /// Something is. `moved`: not all of what was before. `deadline`: when to look again at the

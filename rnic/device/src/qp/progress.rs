@@ -1,7 +1,7 @@
 //! How a queue pair moves on: what arrived is taken in, what waits is sent, completions go to their
 //! CQs.
 
-use super::poll_outcome::Served;
+use super::poll_outcome::WaitOutcome;
 use super::qp_attributes::State;
 use super::responder::Receives;
 use super::state_machine::Machine;
@@ -122,18 +122,18 @@ impl Qp {
     }
 
     /// Drives the timers of what waits.
-    pub(crate) fn serve_wait(&self) -> Served {
+    pub(crate) fn serve_wait(&self) -> WaitOutcome {
         let Some(mut inner) = self.try_inner() else {
-            return Served::On { moved: true, deadline: None };
+            return WaitOutcome::On { moved: true, deadline: None };
         };
         let inner = &mut *inner;
         let before = inner.sends.mark();
         inner.pump_all(self);
         if inner.sends.is_empty() && !inner.links.is_starved(self.service) {
             inner.waiting.unlist();
-            return Served::Over;
+            return WaitOutcome::Over;
         }
         let deadline = inner.waiting.deadline(&inner.links, self.service);
-        Served::On { moved: inner.sends.mark() != before, deadline }
+        WaitOutcome::On { moved: inner.sends.mark() != before, deadline }
     }
 }

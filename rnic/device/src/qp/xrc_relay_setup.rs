@@ -5,7 +5,7 @@
 use super::Qp;
 use super::xrc::Extended;
 use super::xrc_relay::Relay;
-use super::xrc_relay_table::{RELAYED, Way};
+use super::xrc_relay_table::{RELAYED, RelayState};
 use crate::link_peer::Peer;
 use omniverb_link::Endpoint;
 use omniverb_terms::Qpn;
@@ -38,7 +38,7 @@ impl Qp {
     pub fn wants_way(&self, part: u32) -> bool {
         let inner = self.inner();
         let relays = &inner.extended.relays;
-        relays.position(part).is_some_and(|at| matches!(relays.0[at].1, Way::Asked))
+        relays.position(part).is_some_and(|at| matches!(relays.0[at].1, RelayState::Asked))
     }
 
     /// Whether the link of the hidden queue pair of this number is in use.
@@ -55,9 +55,9 @@ impl Qp {
         let mut inner = self.inner();
         let relays = &mut inner.extended.relays;
         if let Some(at) = relays.position(part)
-            && matches!(relays.0[at].1, Way::Asked)
+            && matches!(relays.0[at].1, RelayState::Asked)
         {
-            relays.0[at].1 = Way::Gone;
+            relays.0[at].1 = RelayState::Gone;
             inner.pump_all(self);
         }
     }
@@ -72,12 +72,12 @@ impl Qp {
     ) -> Option<usize> {
         let mut inner = self.inner();
         let relays = &mut inner.extended.relays;
-        let asked = relays.position(part).filter(|at| matches!(relays.0[*at].1, Way::Asked));
+        let asked = relays.position(part).filter(|at| matches!(relays.0[*at].1, RelayState::Asked));
         let Some(at) = asked else {
             endpoint.close();
             return None;
         };
-        relays.0[at].1 = Way::Open(Box::new(Relay::new(endpoint, peer, by)));
+        relays.0[at].1 = RelayState::Open(Box::new(Relay::new(endpoint, peer, by)));
         inner.pump_all(self);
         // The other end may have opened before it could see that we wait for that.
         self.come_back_later();
@@ -90,9 +90,10 @@ impl Qp {
         // What it said last counts.
         inner.pump_all(self);
         let relays = &mut inner.extended.relays;
-        let is_it = |way: &Way| matches!(way, Way::Open(relay) if relay.by == by);
+        let is_it = |way: &RelayState| matches!(way, RelayState::Open(relay) if relay.by == by);
         let Some(at) = relays.0.iter().position(|(_, way)| is_it(way)) else { return };
-        let Way::Open(mut relay) = std::mem::replace(&mut relays.0[at].1, Way::Gone) else {
+        let RelayState::Open(mut relay) = std::mem::replace(&mut relays.0[at].1, RelayState::Gone)
+        else {
             return;
         };
         relay.close();
@@ -109,7 +110,7 @@ impl Extended {
     /// The connection is over, and what went on from it.
     pub(super) fn end_relays(&mut self, qp: &Qp) {
         for (_, way) in self.relays.0.drain(..) {
-            if let Way::Open(mut relay) = way {
+            if let RelayState::Open(mut relay) = way {
                 relay.close();
                 qp.shared.host.discard(relay.by);
             }

@@ -17,7 +17,7 @@ use std::sync::{OnceLock, Weak};
 pub(crate) const RELAYED: usize = usize::MAX;
 
 /// A way to another part.
-pub(super) enum Way {
+pub(super) enum RelayState {
     /// It is being looked for.
     Asked,
     Open(Box<Relay>),
@@ -26,7 +26,7 @@ pub(super) enum Way {
 }
 
 /// What is known of the way to a part.
-pub(super) enum Known<'r> {
+pub(super) enum RelayLookup<'r> {
     /// Nothing: it is to be looked for from now on.
     New,
     /// It is being looked for.
@@ -38,7 +38,7 @@ pub(super) enum Known<'r> {
 
 /// The ways to other parts of the domain, by their numbers.
 #[derive(Default)]
-pub(super) struct Relays(pub(super) Vec<(u32, Way)>);
+pub(super) struct Relays(pub(super) Vec<(u32, RelayState)>);
 
 impl Relays {
     /// Where in the list the way to a part is.
@@ -47,25 +47,25 @@ impl Relays {
     }
 
     /// The way to a part.
-    pub(super) fn to(&mut self, part: u32) -> Known<'_> {
+    pub(super) fn to(&mut self, part: u32) -> RelayLookup<'_> {
         let Some(at) = self.position(part) else {
             if self.0.len() >= RELAYS_MAX {
-                return Known::Gone;
+                return RelayLookup::Gone;
             }
-            self.0.push((part, Way::Asked));
-            return Known::New;
+            self.0.push((part, RelayState::Asked));
+            return RelayLookup::New;
         };
         match &mut self.0[at].1 {
-            Way::Asked => Known::Asked,
-            Way::Gone => Known::Gone,
-            Way::Open(relay) => Known::Open(relay),
+            RelayState::Asked => RelayLookup::Asked,
+            RelayState::Gone => RelayLookup::Gone,
+            RelayState::Open(relay) => RelayLookup::Open(relay),
         }
     }
 
     /// Who is at the other end of the link that a hidden queue pair of this number stands for.
     pub(super) fn peer(&self, by: Qpn) -> Option<Peer> {
         self.0.iter().find_map(|(_, way)| match way {
-            Way::Open(relay) if relay.by == by => Some(relay.peer),
+            RelayState::Open(relay) if relay.by == by => Some(relay.peer),
             _ => None,
         })
     }

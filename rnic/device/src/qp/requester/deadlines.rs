@@ -1,6 +1,6 @@
 //! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
 
-use super::request_state::{Finish, Order, Verdict, Why};
+use super::request_state::{Finish, Order, Verdict, WaitReason};
 use super::wait_reason::{Wait, Waiting};
 use super::{SendQueue, Unresolved};
 use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
@@ -38,13 +38,13 @@ pub(super) struct OldestWait<'q> {
 impl OldestWait<'_> {
     /// The oldest request waits. `Some`: it has waited too long.
     #[cold]
-    pub(super) fn note(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
+    pub(super) fn note(&mut self, qp: &Qp, why: WaitReason) -> Option<Verdict> {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
         // What is longer than the ring, and begins without a receive, lacks that first.
         let why = match why {
-            Why::Room if qp.service.is_reliable() && self.links.peer_lacks_receive() => {
-                Why::Receive
+            WaitReason::Room if qp.service.is_reliable() && self.links.peer_lacks_receive() => {
+                WaitReason::Receive
             }
             other => other,
         };
@@ -57,7 +57,7 @@ impl OldestWait<'_> {
         }
     }
 
-    fn begin(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
+    fn begin(&mut self, qp: &Qp, why: WaitReason, order: &Order, now: u64) -> Option<Verdict> {
         let (position, done) = (order.position, order.done);
         let reliable = qp.service.is_reliable();
         let retries = match qp.service {
@@ -65,26 +65,26 @@ impl OldestWait<'_> {
             _ => self.attributes.rnr_retry & 7,
         };
         let deadline = match why {
-            Why::Receive => {
+            WaitReason::Receive => {
                 let link = self.links.first();
                 self.meter.waits(link.map_or(FarEnd::Process, |link| link.peer.far_end));
                 let timer = link.map(|link| link.endpoint.peer_rnr_timer());
                 timer.map(|timer| now + first_rnr_wait(timer, retries))
             }
-            Why::Peer if reliable => self.silence_deadline(now),
-            Why::Room
+            WaitReason::Peer if reliable => self.silence_deadline(now),
+            WaitReason::Room
                 if reliable || self.links.lead_to_engine(order.to.map(|to| to.destination)) =>
             {
                 None
             }
-            Why::Order => None,
+            WaitReason::Order => None,
             // The peer is still being looked for. Who has waited long enough for it does not begin
             // to anew with each message.
-            Why::Peer if self.links.is_empty() => {
+            WaitReason::Peer if self.links.is_empty() => {
                 Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
             }
-            Why::Room | Why::Peer => Some(now + self.unreliable_wait(qp)),
-            Why::Link => Some(now + ANSWER_WAIT),
+            WaitReason::Room | WaitReason::Peer => Some(now + self.unreliable_wait(qp)),
+            WaitReason::Link => Some(now + ANSWER_WAIT),
         };
         self.waiting.begin(Wait { why, position, done, deadline, retries });
         if deadline.is_some() {
@@ -128,7 +128,7 @@ impl OldestWait<'_> {
     /// The deadline passed.
     fn expire(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
         match wait.why {
-            Why::Receive => {
+            WaitReason::Receive => {
                 // Seven means for ever (specification 9.7.5.2.8).
                 let retries = if wait.retries == 7 { 7 } else { wait.retries.saturating_sub(1) };
                 if retries == 0 {
@@ -141,7 +141,7 @@ impl OldestWait<'_> {
             }
             _ if qp.service.is_reliable() => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
             // Its receiver may be kept from running, and it holds up nobody else.
-            Why::Room
+            WaitReason::Room
                 if qp.service == Service::Ud
                     && wait.retries > 0
                     && !self.sends.holds_up_others() =>
@@ -162,7 +162,7 @@ impl OldestWait<'_> {
                     self.waiting.give_up(link.endpoint.requests_consumed().ok());
                 }
                 // Nobody answered; whoever comes next asks again.
-                if let Some(destination) = destination.filter(|_| wait.why == Why::Link) {
+                if let Some(destination) = destination.filter(|_| wait.why == WaitReason::Link) {
                     self.unresolved.lose(&destination);
                 }
                 Some(Verdict::Drop)
@@ -194,9 +194,9 @@ impl Inner {
         let unconsumed = matches!(oldest.finish, Finish::Consumed(..));
         let Some(link) = self.links.first_mut() else { return Ok(()) };
         let why = if !link.takes_requests(qp.service) {
-            Why::Peer
+            WaitReason::Peer
         } else if unconsumed && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))? {
-            Why::Receive
+            WaitReason::Receive
         } else {
             self.waiting.end();
             return Ok(());

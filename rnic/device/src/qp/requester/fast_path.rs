@@ -2,7 +2,7 @@
 //! for. Does what the general way would do, without the notes that waiting needs; whatever does
 //! not fit takes the general way, from the start.
 
-use super::Way;
+use super::PathSelection;
 use super::transmit::last_flags;
 use crate::limits::CHUNK;
 use crate::memory_region::RegionCache;
@@ -23,7 +23,7 @@ use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
-impl Way {
+impl PathSelection {
     /// After a change of state, or of what is counted.
     pub(crate) fn choose(&mut self, machine: &Machine, service: Service, counting: &Counting) {
         let is_allowed = machine.state() == State::Rts

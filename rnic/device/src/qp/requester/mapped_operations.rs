@@ -7,8 +7,8 @@
 //! order is the CPU's: what was written by earlier mapped operations is visible before anything
 //! published afterwards.
 
-use super::{Finish, Order, Step, Why};
-use crate::page_grants::{Grants, Place, Reach};
+use super::{Finish, Order, Step, WaitReason};
+use crate::page_grants::{ExtentOffset, GrantLookup, Grants};
 use crate::qp::link_table::Links;
 use crate::qp::statistics::Meter;
 use crate::qp::{Inner, Qp};
@@ -22,22 +22,22 @@ use omniverb_terms::{Qpn, Rkey, Service};
 /// Where bytes of the peer are mapped here.
 enum Mapped {
     /// In one extent.
-    Whole(Place),
+    Whole(ExtentOffset),
     /// In several extents, which have to be looked up one after the other.
     Spread,
 }
 
 /// What is mapped of an access, if it wholly is. Pages that may be had are asked for.
 #[inline(always)]
-fn mapped(qp: &Qp, peer: Qpn, rkey: Rkey, reach: Reach) -> Option<Mapped> {
+fn mapped(qp: &Qp, peer: Qpn, rkey: Rkey, reach: GrantLookup) -> Option<Mapped> {
     match reach {
-        Reach::Mapped(place) => Some(Mapped::Whole(place)),
-        Reach::Spread => Some(Mapped::Spread),
-        Reach::Ask(at, length) => {
+        GrantLookup::Mapped(place) => Some(Mapped::Whole(place)),
+        GrantLookup::Spread => Some(Mapped::Spread),
+        GrantLookup::Ask(at, length) => {
             qp.shared.host.request_grant(qp.number, peer, rkey, (at, length));
             None
         }
-        Reach::Mediated => None,
+        GrantLookup::Mediated => None,
     }
 }
 
@@ -82,7 +82,7 @@ impl MappedPages<'_> {
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
         if !drained {
             let detour = self.grants.take_detour(order.length);
-            return Ok((!detour).then_some(Step::Wait(Why::Order)));
+            return Ok((!detour).then_some(Step::Wait(WaitReason::Order)));
         }
         self.grants.end_detours();
         if with_immediate && link.endpoint.credit() == Credit::None {
@@ -125,7 +125,7 @@ impl MappedPages<'_> {
                 match self
                     .links
                     .first_mut()
-                    .map_or(Ok(Step::Wait(Why::Peer)), |link| link.write_placed(order))?
+                    .map_or(Ok(Step::Wait(WaitReason::Peer)), |link| link.write_placed(order))?
                 {
                     // A peer that closes never consumes; UC does not wait for it.
                     Step::Started(_) if qp.service == Service::Uc => Step::Started(Finish::Done),
@@ -160,7 +160,7 @@ impl MappedPages<'_> {
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
         // What was asked for earlier may be on its way to the same place of ours.
         if !drained || outstanding > 0 {
-            return Ok(Some(Step::Wait(Why::Order)));
+            return Ok(Some(Step::Wait(WaitReason::Order)));
         }
         let Mapped::Whole(place) = mapped else {
             // An atomic that lies in two extents is misaligned.

@@ -32,10 +32,10 @@ mod unresolved_datagrams;
 mod wait_reason;
 mod wake_peer;
 
-pub(super) use path_selection::{Rules, Way};
-pub(super) use peer_polling::Patience;
+pub(super) use path_selection::{PathSelection, Rules};
+pub(super) use peer_polling::PeerPolling;
 use request_state::{
-    ATOMIC_BYTES, Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access,
+    ATOMIC_BYTES, Finish, KeptData, Order, SendEntry, Step, Verdict, WaitReason, keep, local_access,
 };
 pub(super) use send_queue::SendQueue;
 pub(super) use unresolved_datagrams::Unresolved;
@@ -207,7 +207,7 @@ impl Inner {
                 Ok(Step::Fail(why)) => {
                     self.sends.push(SendEntry {
                         order,
-                        data: Kept::Gather(SgeList::default()),
+                        data: KeptData::Gather(SgeList::default()),
                         finish: Finish::Done,
                     });
                     self.enter_error(qp, Some(why));
@@ -283,8 +283,8 @@ impl Inner {
     fn attempt_kept(&mut self, qp: &Qp, entry: &mut SendEntry) -> Result<Step, Broken> {
         let SendEntry { order, data, .. } = entry;
         match data {
-            Kept::Gather(list) => self.attempt(qp, order, &Data::Gather(list.as_slice())),
-            Kept::Bytes(bytes) => {
+            KeptData::Gather(list) => self.attempt(qp, order, &Data::Gather(list.as_slice())),
+            KeptData::Bytes(bytes) => {
                 UserMemory::lend(bytes, |part| self.attempt(qp, order, &Data::Inline(&[part])))
             }
         }
@@ -315,7 +315,7 @@ impl Inner {
             let Some((place, mut entry)) = self.sends.take_next() else { break };
             let step = if self.sends.holds_up(&entry.order, self.machine.attributes().max_rd_atomic)
             {
-                Ok(Step::Wait(Why::Order))
+                Ok(Step::Wait(WaitReason::Order))
             } else {
                 self.attempt_kept(qp, &mut entry)
             };

@@ -4,10 +4,10 @@
 //! Off this path, one look at `Inner::way` is all it costs. On it, requests are traced when
 //! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
-use super::request_state::Numbers;
+use super::request_state::TraceNumbers;
 use super::trace_numbers::{Attempt, packets};
 use super::transmit::last_flags;
-use super::{Finish, Order, Step, Way, Why};
+use super::{Finish, Order, PathSelection, Step, WaitReason};
 use crate::qp::link_table::{LinkEnd, Links};
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::{Inner, Qp};
@@ -84,7 +84,7 @@ impl Inner {
                 Some(numbers) => self.traces().acknowledged(qp, numbers),
                 None => self.traces().done(qp, order, parts, time),
             },
-            Step::Wait(Why::Receive) if !order.has_begun && !order.has_traced_wait => {
+            Step::Wait(WaitReason::Receive) if !order.has_begun && !order.has_traced_wait => {
                 order.has_traced_wait = true;
                 self.traces().request(qp, order, parts, time, NOT_READY);
             }
@@ -111,7 +111,7 @@ impl Inner {
 pub(super) struct Traces<'q> {
     pub(super) links: &'q Links,
     pub(super) attributes: &'q QpAttributes,
-    pub(super) way: &'q mut Way,
+    pub(super) way: &'q mut PathSelection,
 }
 
 impl Traces<'_> {
@@ -132,7 +132,7 @@ impl Traces<'_> {
         parts: &[UserMemory],
         time: u64,
         flags: u32,
-    ) -> Option<Numbers> {
+    ) -> Option<TraceNumbers> {
         let link = self.links.first().filter(|link| link.is_traced())?;
         let not_ready = flags & NOT_READY != 0;
         let code = link.endpoint.peer_receiving().map(|peer| peer.min_rnr_timer);
@@ -170,20 +170,20 @@ impl Traces<'_> {
     }
 
     /// The peer has taken a request.
-    pub(super) fn acknowledged(&mut self, qp: &Qp, numbers: Numbers) {
+    pub(super) fn acknowledged(&mut self, qp: &Qp, numbers: TraceNumbers) {
         self.from_peer(qp, numbers, Kind::Acknowledge, 0);
     }
 
     /// The peer has refused one.
     #[cold]
-    pub(super) fn refused(&mut self, qp: &Qp, numbers: Numbers, code: Nak) {
+    pub(super) fn refused(&mut self, qp: &Qp, numbers: TraceNumbers, code: Nak) {
         if let Nak::Refused(refusal) = code {
-            let before = Numbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
+            let before = TraceNumbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
             self.from_peer(qp, before, Kind::Refusal, refusal.code());
         }
     }
 
-    fn from_peer(&mut self, qp: &Qp, numbers: Numbers, kind: Kind, code: u8) {
+    fn from_peer(&mut self, qp: &Qp, numbers: TraceNumbers, kind: Kind, code: u8) {
         if qp.service != Service::Rc {
             return;
         }
@@ -202,7 +202,7 @@ impl Traces<'_> {
         &mut self,
         qp: &Qp,
         order: &Order,
-        numbers: Numbers,
+        numbers: TraceNumbers,
         parts: &[UserMemory],
     ) {
         let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };

@@ -27,7 +27,7 @@ pub(crate) enum Rules {
 
 /// What is traced, or looked at strictly, does not take the express way.
 #[derive(Default)]
-pub(crate) struct Way {
+pub(crate) struct PathSelection {
     express: Express,
     /// Nothing is done that a wire would not do. For good.
     is_strict: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Way {
     tracing: Option<Box<Tracing>>,
 }
 
-impl Way {
+impl PathSelection {
     /// Whether requests may take the express way.
     #[inline(always)]
     pub(super) fn is_express(&self) -> bool {
@@ -60,8 +60,8 @@ impl Way {
     }
 
     /// For a QP in RESET; the rules stay.
-    pub(crate) fn new(rules: Rules) -> Way {
-        Way { is_strict: rules == Rules::Strict, ..Way::default() }
+    pub(crate) fn new(rules: Rules) -> PathSelection {
+        PathSelection { is_strict: rules == Rules::Strict, ..PathSelection::default() }
     }
 
     /// The QP's new state allows the express way, if requests are plain.

@@ -10,7 +10,7 @@ pub(super) const ATOMIC_BYTES: u64 = 8;
 
 /// The numbers of a request that was traced, its answer not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct TraceNumbers {
     pub(super) psn: Psn,
     /// Of its last packet.
     pub(super) last: Psn,
@@ -42,13 +42,13 @@ pub(crate) struct Order {
     /// Number in the send queue: one more than sends posted before it.
     pub(super) position: u64,
     /// It was traced, and the answer was not yet.
-    pub(super) traced: Option<Numbers>,
+    pub(super) traced: Option<TraceNumbers>,
     /// That the peer had no receive for it was traced.
     pub(super) has_traced_wait: bool,
 }
 
 /// Data of a queued work request.
-pub(crate) enum Kept {
+pub(crate) enum KeptData {
     Gather(SgeList),
     Bytes(Box<[u8]>),
 }
@@ -57,13 +57,13 @@ pub(crate) enum Kept {
 #[derive(Default)]
 pub(crate) struct SendEntry {
     pub(in crate::qp) order: Order,
-    pub(super) data: Kept,
+    pub(super) data: KeptData,
     pub(super) finish: Finish,
 }
 
-impl Default for Kept {
+impl Default for KeptData {
     fn default() -> Self {
-        Kept::Gather(SgeList::default())
+        KeptData::Gather(SgeList::default())
     }
 }
 
@@ -84,14 +84,14 @@ pub(crate) enum Step {
     /// It is on its way (or done).
     Started(Finish),
     /// It has to wait, and is to be tried again.
-    Wait(Why),
+    Wait(WaitReason),
     /// It fails with this completion status.
     Fail(u32),
 }
 
 /// Why a request cannot go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum WaitReason {
     /// The ring is full.
     Room,
     /// The peer has no receive.
@@ -151,9 +151,9 @@ pub(super) fn local_access(order: &Order) -> u32 {
 }
 
 /// Keeps what a queued request needs later; inline data is copied now.
-pub(super) fn keep(data: &Data<'_>, order: &Order) -> Kept {
+pub(super) fn keep(data: &Data<'_>, order: &Order) -> KeptData {
     match data {
-        Data::Gather(list) => Kept::Gather(SgeList::new(list)),
+        Data::Gather(list) => KeptData::Gather(SgeList::new(list)),
         Data::Inline(parts) => {
             let mut bytes = vec![0; order.length as usize];
             let mut at = 0;
@@ -161,7 +161,7 @@ pub(super) fn keep(data: &Data<'_>, order: &Order) -> Kept {
                 part.read(&mut bytes[at..at + part.len()]);
                 at += part.len();
             }
-            Kept::Bytes(bytes.into())
+            KeptData::Bytes(bytes.into())
         }
     }
 }

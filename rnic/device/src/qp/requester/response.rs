@@ -1,6 +1,6 @@
 //! Answers: READ data, atomic results, refusals.
 
-use super::Kept;
+use super::KeptData;
 use super::mapped_operations::scatter_number;
 use crate::platform::AsyncEvent;
 use crate::qp::qp_attributes::State;
@@ -61,8 +61,8 @@ impl Inner {
             return Ok(Placed::Complete);
         }
         let list = match &entry.data {
-            Kept::Gather(list) => list.as_slice(),
-            Kept::Bytes(_) => return Err(Broken), // a READ into inline data does not exist
+            KeptData::Gather(list) => list.as_slice(),
+            KeptData::Bytes(_) => return Err(Broken), // a READ into inline data does not exist
         };
         let mut parts = Vec::with_capacity(list.len());
         let mut left = order.length as usize;

@@ -21,11 +21,11 @@ pub(crate) struct SendQueue {
 
 /// Where a request stands that was taken out for a moment.
 #[must_use]
-pub(super) struct Place(usize);
+pub(super) struct EntryIndex(usize);
 
 /// How far the queue has got; compares equal as long as nothing moves.
 #[derive(PartialEq, Eq)]
-pub(crate) struct Mark(usize, usize, Option<u64>);
+pub(crate) struct QueueProgress(usize, usize, Option<u64>);
 
 impl SendQueue {
     /// Counts a request that is posted; its number.
@@ -65,9 +65,9 @@ impl SendQueue {
     }
 
     /// How far it has got.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> QueueProgress {
         let done = self.entries.front().map(|entry| entry.order.done);
-        Mark(self.entries.len(), self.started, done)
+        QueueProgress(self.entries.len(), self.started, done)
     }
 
     /// The oldest request that is not complete.
@@ -102,22 +102,22 @@ impl SendQueue {
 
     /// Takes the oldest request that has not started out, to try it. It is to be [put
     /// back](Self::put_back).
-    pub(super) fn take_next(&mut self) -> Option<(Place, SendEntry)> {
+    pub(super) fn take_next(&mut self) -> Option<(EntryIndex, SendEntry)> {
         let entry = std::mem::take(self.entries.get_mut(self.started)?);
-        Some((Place(self.started), entry))
+        Some((EntryIndex(self.started), entry))
     }
 
     /// Takes the oldest request without an answer out, to give it what has come of that. It is to
     /// be [put back](Self::put_back).
-    pub(super) fn take_asking(&mut self) -> Option<(Place, SendEntry)> {
+    pub(super) fn take_asking(&mut self) -> Option<(EntryIndex, SendEntry)> {
         let oldest = self.entries.front()?.order.position;
         let at = usize::try_from(self.unanswered.front()?.checked_sub(oldest)?).ok()?;
         let entry = std::mem::take(self.entries.get_mut(at)?);
-        Some((Place(at), entry))
+        Some((EntryIndex(at), entry))
     }
 
     /// Puts a request back to where it was taken from.
-    pub(super) fn put_back(&mut self, Place(at): Place, entry: SendEntry) {
+    pub(super) fn put_back(&mut self, EntryIndex(at): EntryIndex, entry: SendEntry) {
         if let Some(place) = self.entries.get_mut(at) {
             *place = entry;
         }

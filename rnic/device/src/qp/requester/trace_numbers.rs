@@ -1,6 +1,6 @@
 //! Traces of one queue pair: how its packets are numbered, and how they reach the daemon.
 
-use super::request_state::Numbers;
+use super::request_state::TraceNumbers;
 use crate::scatter_gather::pieces;
 use omniverb_link::operation_trace::{ACKNOWLEDGED, NOT_READY, PIECE};
 use omniverb_link::{Trace, Tracer};
@@ -42,13 +42,13 @@ impl Tracing {
 
     /// Numbers for a request of so many packets, which the next gets, too, if this one is only
     /// tried.
-    pub(super) fn number(&mut self, sq_psn: u32, count: u64, attempt: Attempt) -> Numbers {
+    pub(super) fn number(&mut self, sq_psn: u32, count: u64, attempt: Attempt) -> TraceNumbers {
         let psn = *self.psn.get_or_insert(Psn::new(sq_psn));
         if attempt == Attempt::Counts {
             self.psn = Some(psn.plus(count as u32));
             self.messages = self.messages.wrapping_add(1) & NUMBER;
         }
-        Numbers { psn, last: psn.plus((count - 1) as u32), messages: self.messages }
+        TraceNumbers { psn, last: psn.plus((count - 1) as u32), messages: self.messages }
     }
 
     /// Tells, with `length` bytes of payload out of `parts`, in pieces.

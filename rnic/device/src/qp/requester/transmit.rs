@@ -2,7 +2,7 @@
 
 use super::mapped_operations::eight;
 use super::payload_source::Origin;
-use super::{Finish, Order, Step, Why};
+use super::{Finish, Order, Step, WaitReason};
 use crate::limits::{SGE_MAX, SOURCE_MIN};
 use crate::memory_region::RegionCache;
 use crate::qp::link_table::LinkEnd;
@@ -43,15 +43,15 @@ impl Inner {
             let attributes = machine.attributes();
             return Ok(links.transmit_datagram(unresolved, attributes, qp, order, parts));
         }
-        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(WaitReason::Peer)) };
         if !link.takes_requests(qp.service) {
-            return Ok(Step::Wait(Why::Peer));
+            return Ok(Step::Wait(WaitReason::Peer));
         }
         if qp.service.is_extended()
             && !order.has_begun
             && !self.extended.name_srq(link, order.srq)?
         {
-            return Ok(Step::Wait(Why::Room));
+            return Ok(Step::Wait(WaitReason::Room));
         }
         // Whose memory a request is for, its SRQ says, which the grants do not know.
         let mappable = !link.peer.is_beyond_engine() && !qp.service.is_extended();
@@ -70,7 +70,9 @@ impl Inner {
                 {
                     return Ok(step);
                 }
-                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                let Some(link) = self.links.first_mut() else {
+                    return Ok(Step::Wait(WaitReason::Peer));
+                };
                 let to_engine = link.peer.is_beyond_engine();
                 let origin =
                     if to_engine { origin(qp, &self.send_cache, link, parts) } else { None };
@@ -85,7 +87,9 @@ impl Inner {
                 {
                     return Ok(step);
                 }
-                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                let Some(link) = self.links.first_mut() else {
+                    return Ok(Step::Wait(WaitReason::Peer));
+                };
                 request(link, &mut self.meter, order, parts)
             }
         }
@@ -115,7 +119,7 @@ fn write(
     let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
     let reliable = service.is_reliable();
     if with_immediate && reliable && !order.has_begun && link.endpoint.credit() == Credit::None {
-        return Ok(Step::Wait(Why::Receive));
+        return Ok(Step::Wait(WaitReason::Receive));
     }
     loop {
         let chunk = (order.length - order.done).min(chunk_max(link));
@@ -129,7 +133,7 @@ fn write(
             Request::WriteFirst { flags, address, rkey, immediate, total }
         };
         if !send_chunk(link, &request, order, chunk, parts, origin)? {
-            return Ok(Step::Wait(Why::Room));
+            return Ok(Step::Wait(WaitReason::Room));
         }
         // Once, however often there was no room for it.
         if matches!(request, Request::WriteFirst { .. }) {
@@ -159,7 +163,7 @@ impl LinkEnd {
             total: order.length,
         };
         if !self.endpoint.send_request(&request, 0, [])? {
-            return Ok(Step::Wait(Why::Room));
+            return Ok(Step::Wait(WaitReason::Room));
         }
         if self.endpoint.credit() != Credit::Unpromised {
             self.endpoint.use_credit();
@@ -191,7 +195,7 @@ fn request(
         _ => Request::FetchAdd { address, rkey, add: compare_add },
     };
     if !link.endpoint.send_request(&request, 0, [])? {
-        return Ok(Step::Wait(Why::Room));
+        return Ok(Step::Wait(WaitReason::Room));
     }
     order.has_begun = true;
     meter.mediated();
@@ -211,7 +215,7 @@ fn send(
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
     if !order.has_begun {
         match credit {
-            Credit::None => return Ok(Step::Wait(Why::Receive)),
+            Credit::None => return Ok(Step::Wait(WaitReason::Receive)),
             // What is to be invalidated may be no key that can be: the peer has the last word.
             Credit::Promised { floor } => {
                 order.is_promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
@@ -229,7 +233,7 @@ fn send(
         let request = Request::Send { flags, immediate: order.immediate };
         let begins = !order.has_begun;
         if !send_chunk(link, &request, order, chunk, parts, origin)? {
-            return Ok(Step::Wait(Why::Room));
+            return Ok(Step::Wait(WaitReason::Room));
         }
         if begins && credit != Credit::Unpromised {
             link.endpoint.use_credit();

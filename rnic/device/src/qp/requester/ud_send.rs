@@ -2,7 +2,7 @@
 //!
 //! The link to a new destination is made by the daemon, in the background; see `unresolved`.
 
-use super::request_state::{Finish, Order, Step, Why};
+use super::request_state::{Finish, Order, Step, WaitReason};
 use super::transmit::last_flags;
 use super::unresolved_datagrams::{Resolution, Unresolved};
 use crate::limits::DATAGRAM_MAX;
@@ -64,7 +64,7 @@ impl Links {
                 Step::Started(Finish::Done)
             }
             Ok(false) if link.is_lossy() => Step::Started(Finish::Done),
-            Ok(false) => Step::Wait(Why::Room),
+            Ok(false) => Step::Wait(WaitReason::Room),
             Err(Broken) => {
                 let broken = link.peer;
                 self.forget(|peer| *peer == broken);
@@ -94,7 +94,7 @@ impl Unresolved {
         if self.keep(to, request, length as usize, parts, now) {
             Step::Started(Finish::Done)
         } else {
-            Step::Wait(Why::Link)
+            Step::Wait(WaitReason::Link)
         }
     }
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(crate) struct Unresolved {
     /// What waits, by destination. One that is here has been asked for.
-    lines: HashMap<Destination, Line>,
+    lines: HashMap<Destination, HeldDatagrams>,
     /// Datagrams in all lines.
     count: usize,
     /// Known to lead nowhere, until a time.
@@ -27,7 +27,7 @@ type Datagram = (Request, Box<[u8]>);
 
 /// What waits for one link.
 #[derive(Default)]
-struct Line {
+struct HeldDatagrams {
     asked_at: u64,
     /// Of all that waits, with what a ring needs for it: it must fit when the link comes.
     bytes: usize,
@@ -58,7 +58,8 @@ impl Unresolved {
             return Resolution::Asked;
         }
         self.lose(destination);
-        self.lines.insert(*destination, Line { asked_at: now, ..Line::default() });
+        self.lines
+            .insert(*destination, HeldDatagrams { asked_at: now, ..HeldDatagrams::default() });
         Resolution::Ask
     }
 
@@ -126,7 +127,7 @@ impl Unresolved {
     }
 }
 
-impl Line {
+impl HeldDatagrams {
     fn is_expired(&self, now: u64) -> bool {
         now.saturating_sub(self.asked_at) >= ANSWER_WAIT
     }

@@ -1,11 +1,11 @@
 //! What the oldest unfinished request of a queue pair waits for.
 
-use super::request_state::{Order, Why};
+use super::request_state::{Order, WaitReason};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    pub(super) why: Why,
+    pub(super) why: WaitReason,
     /// The request's number in the send queue.
     pub(super) position: u64,
     /// How many bytes of it have gone: when more do, it begins to wait anew.
@@ -20,7 +20,7 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Whether it is this request that waits, for this, and nothing has moved meanwhile.
-    pub(super) fn is_of(&self, order: &Order, why: Why) -> bool {
+    pub(super) fn is_of(&self, order: &Order, why: WaitReason) -> bool {
         (self.why, self.position, self.done) == (why, order.position, order.done)
     }
 }
@@ -45,7 +45,7 @@ impl Waiting {
 
     /// Whether the peer has no receive for the oldest request.
     pub(crate) fn is_for_receive(&self) -> bool {
-        self.wait.is_some_and(|wait| wait.why == Why::Receive)
+        self.wait.is_some_and(|wait| wait.why == WaitReason::Receive)
     }
 
     /// A request begins to wait, or does so for longer.

@@ -7,7 +7,7 @@
 //! nothing for a while, wakes the peer once. A peer that consumes is never woken that way, and
 //! requests that complete at once never come here.
 
-use super::peer_polling::Look;
+use super::peer_polling::PeerAction;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 
@@ -24,9 +24,9 @@ impl Inner {
         }
         match link.endpoint.requests_consumed() {
             Ok(consumed) => match self.patience.look(oldest.order.position, consumed) {
-                Look::Nothing => {}
-                Look::Consumes => link.endpoint.content(),
-                Look::Wake => link.endpoint.insist(),
+                PeerAction::Nothing => {}
+                PeerAction::Consumes => link.endpoint.content(),
+                PeerAction::Wake => link.endpoint.insist(),
             },
             Err(Broken) => self.broken(qp, 0),
         }

@@ -4,7 +4,7 @@
 use super::Outcome;
 use crate::qp::qp_attributes::QpAttributes;
 use crate::qp::xrc_relay::{Fault, Step, may_go_on};
-use crate::qp::xrc_relay_table::Known;
+use crate::qp::xrc_relay_table::RelayLookup;
 use crate::qp::{Inner, Qp};
 use crate::verbs_constants::access;
 use crate::xrc_domain::Domain;
@@ -30,13 +30,13 @@ impl Inner {
         }
         let part = Domain::part_of(number);
         let relay = match self.extended.relays.to(part) {
-            Known::New => {
+            RelayLookup::New => {
                 qp.shared.host.hand_over(qp.number, part);
                 return Ok(Outcome::Later);
             }
-            Known::Asked => return Ok(Outcome::Later),
-            Known::Gone => return Ok(REFUSED),
-            Known::Open(relay) => relay,
+            RelayLookup::Asked => return Ok(Outcome::Later),
+            RelayLookup::Gone => return Ok(REFUSED),
+            RelayLookup::Open(relay) => relay,
         };
         // Answers may find no room: said before the first one, whose taker is sure to see it.
         self.links[index].endpoint.set_blocked(true);
