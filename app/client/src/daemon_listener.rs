@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 const EVENTS: u64 = 0;
 
 /// What the thread that listens shares with the one that takes.
-pub(crate) struct Ears {
+pub(crate) struct DaemonListener {
     poller: Poller,
     heard: AtomicBool,
     /// Watches whose descriptors are ready; no more than there are, as each is reported once.
@@ -22,10 +22,10 @@ pub(crate) struct Ears {
     started: AtomicBool,
 }
 
-impl Ears {
-    pub(crate) fn new() -> Result<Arc<Ears>, Errno> {
+impl DaemonListener {
+    pub(crate) fn new() -> Result<Arc<DaemonListener>, Errno> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(Ears {
+        Ok(Arc::new(DaemonListener {
             poller,
             heard: AtomicBool::new(false),
             watched: Mutex::default(),
@@ -34,19 +34,22 @@ impl Ears {
     }
 
     /// Starts the thread, once, which calls `nudge` after there was something.
-    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), Errno> {
+    pub(crate) fn start(
+        self: &Arc<DaemonListener>,
+        nudge: impl Fn() + Send + 'static,
+    ) -> Result<(), Errno> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let ears = self.clone();
+        let daemon_listener = self.clone();
         let listening = spawn_quietly("omniverb-events", move || {
             let mut ready = Vec::new();
-            while ears.poller.wait(None, &mut ready).is_ok() {
+            while daemon_listener.poller.wait(None, &mut ready).is_ok() {
                 if !ready.is_empty() {
                     let watched = ready.iter().filter(|token| **token != EVENTS);
-                    lock(&ears.watched).extend(watched);
+                    lock(&daemon_listener.watched).extend(watched);
                     if ready.contains(&EVENTS) {
-                        ears.heard.store(true, Ordering::Release);
+                        daemon_listener.heard.store(true, Ordering::Release);
                     }
                     nudge();
                 }

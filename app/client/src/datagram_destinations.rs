@@ -43,11 +43,11 @@ struct Question {
 
 /// The questions that are open, those asked next at the front.
 #[derive(Default)]
-pub(crate) struct Asking {
+pub(crate) struct LinkRequests {
     open: VecDeque<Question>,
 }
 
-impl Asking {
+impl LinkRequests {
     /// A queue pair of ours wants to send to a new destination.
     pub(crate) fn add(&mut self, qpn: Qpn, destination: Destination) {
         self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0, since: None });
@@ -91,7 +91,7 @@ impl Asking {
 
 #[cfg(test)]
 mod tests {
-    use super::{AT_ONCE, Asking, Reply};
+    use super::{AT_ONCE, LinkRequests, Reply};
     use omniverb_device::send_work_request::Destination;
     use omniverb_terms::{Gid, Qpn};
 
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn one_that_takes_long_holds_up_nobody_and_is_asked_for_less_and_less() {
-        let mut asking = Asking::default();
+        let mut asking = LinkRequests::default();
         (0..3).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut asked = Vec::new();
         let mut over_at = None;
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn peers_that_never_answer_hold_up_nobody_for_long() {
-        let mut asking = Asking::default();
+        let mut asking = LinkRequests::default();
         (0..100).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut reached = false;
         for step in 0..500 {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_asked_for_at_a_time() {
-        let mut asking = Asking::default();
+        let mut asking = LinkRequests::default();
         (0..100).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut asked = 0;
         assert!(asking.ask(0, |_, _| {

@@ -1,10 +1,10 @@
 //! What needs a call to the daemon and nobody of the application waits for.
 //!
-//! In: errands. A thread of its own makes the calls, because a call may take until its limit: the
+//! In: tasks. A thread of its own makes the calls, because a call may take until its limit: the
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
 //! there was nothing for a second.
 
-use crate::datagram_destinations::{Asking, Reply};
+use crate::datagram_destinations::{LinkRequests, Reply};
 use crate::service_thread::spawn_quietly;
 use omniverb_device::AsyncEvent;
 use omniverb_device::send_work_request::Destination;
@@ -117,7 +117,7 @@ impl Calls {
     }
 
     fn run(self: &Arc<Self>, caller: &Weak<impl Caller>) {
-        let mut asking = Asking::default();
+        let mut asking = LinkRequests::default();
         let mut later = Pausing::default();
         while let Some(next) = self.next(asking.next_at().into_iter().chain(later.next_at()).min())
         {
@@ -143,7 +143,7 @@ impl Calls {
         }
     }
 
-    /// Waits for work: an errand, or `Some(None)` at the time given. `None`: there was none for
+    /// Waits for work: a task, or `Some(None)` at the time given. `None`: there was none for
     /// long, and the thread counts as ended.
     fn next(&self, at: Option<u64>) -> Option<Option<Call>> {
         let idle_at = clock::now() + IDLE.as_nanos() as u64;

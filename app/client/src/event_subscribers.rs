@@ -13,7 +13,7 @@ pub type Listener = Box<dyn Fn(Option<&[u8]>) + Send>;
 
 /// The listeners of other libraries, each with the number by which it is removed.
 #[derive(Default)]
-pub(crate) struct Audience(Mutex<Listeners>);
+pub(crate) struct Subscribers(Mutex<Listeners>);
 
 #[derive(Default)]
 struct Listeners {
@@ -22,7 +22,7 @@ struct Listeners {
     all: Vec<(u64, Listener)>,
 }
 
-impl Audience {
+impl Subscribers {
     /// One more; its number.
     pub(crate) fn add(&self, listener: Listener) -> u64 {
         let mut listeners = lock(&self.0);
@@ -58,18 +58,18 @@ mod tests {
 
     #[test]
     fn all_are_told_everything_until_they_have_ended() {
-        let audience = Audience::default();
+        let subscribers = Subscribers::default();
         let (first, hears_first) = mpsc::channel();
         let (second, hears_second) = mpsc::channel();
         let listen = |to: mpsc::Sender<Option<Vec<u8>>>| -> Listener {
             Box::new(move |message| _ = to.send(message.map(<[u8]>::to_vec)))
         };
-        let number = audience.add(listen(first));
-        audience.add(listen(second));
-        audience.tell(Some(b"one"));
-        assert_eq!(audience.remove(number), Ok(()));
-        assert_eq!(audience.remove(number), Err(Errno::ENOENT));
-        audience.tell(None);
+        let number = subscribers.add(listen(first));
+        subscribers.add(listen(second));
+        subscribers.tell(Some(b"one"));
+        assert_eq!(subscribers.remove(number), Ok(()));
+        assert_eq!(subscribers.remove(number), Err(Errno::ENOENT));
+        subscribers.tell(None);
         let heard = |from: mpsc::Receiver<Option<Vec<u8>>>| from.try_iter().collect::<Vec<_>>();
         assert_eq!(heard(hears_first), [Some(b"one".to_vec())]);
         assert_eq!(heard(hears_second), [Some(b"one".to_vec()), None]);

@@ -6,7 +6,7 @@
 
 use crate::daemon_memory;
 use crate::doorbells::BellName;
-use crate::window_loans::{self, Lent};
+use crate::window_loans::{self, WindowLoan};
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::body;
 use omniverb_sys::extent::FileId;
@@ -90,12 +90,12 @@ impl Drop for Share {
 type Name = (BellName, FileId, u64, u64, Access);
 
 /// A mapping, as long as it is there; what is told when it goes, if it is of a window.
-type Known = (WeakWindow, Option<Weak<Lent>>);
+type KnownMappings = (WeakWindow, Option<Weak<WindowLoan>>);
 
 /// What is mapped, so that two rights to the same bytes have one mapping of them. It goes with the
 /// last of them.
 #[derive(Default)]
-struct Together(HashMap<Name, Known>);
+struct Together(HashMap<Name, KnownMappings>);
 
 impl Together {
     /// The mapping of an extent of a peer's; made with what `share` takes for it, if there is none.
@@ -105,7 +105,7 @@ impl Together {
         extent: &Extent<OwnedFd>,
         access: Access,
         share: impl FnOnce(usize) -> Option<Share>,
-        lent: Option<Arc<Lent>>,
+        lent: Option<Arc<WindowLoan>>,
     ) -> Result<Window, Errno> {
         let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
         // Only who has it mapped keeps a file from becoming another of the same name.
@@ -151,7 +151,7 @@ impl Mapped {
         mut make_room: impl FnMut() -> bool,
         let_go: impl Fn(body::Extent, u32) + Send + Sync + 'static,
     ) -> Result<Window, Errno> {
-        let lent = piece.map(|piece| Lent::new(piece, Box::new(let_go)));
+        let lent = piece.map(|piece| WindowLoan::new(piece, Box::new(let_go)));
         let share = |bytes| {
             let mut share = Share::take(&self.budget, peer, bytes);
             while share.is_none() && make_room() {
@@ -233,7 +233,7 @@ mod tests {
         let mut right = |access| {
             let share = |bytes| Share::take(&mapped, (0, 1), bytes);
             let (said, piece) = (said.clone(), body::Extent { offset: 4096, length: 8192 });
-            let lent = Lent::new(
+            let lent = WindowLoan::new(
                 piece,
                 Box::new(move |piece, times| {
                     lock(&said).push((piece.offset, times));

@@ -1,6 +1,6 @@
 //! What others share with the progress thread, whose turns are in `client::turning`.
 
-use crate::daemon_listener::Ears;
+use crate::daemon_listener::DaemonListener;
 use crate::deferred_tasks::Call;
 use crate::event_answers::Answers;
 use crate::service_thread::{spawn_listener, spawn_quietly};
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
     pub(crate) sleep: Sleeper,
-    pub(crate) ears: Arc<Ears>,
+    pub(crate) daemon_listener: Arc<DaemonListener>,
     started: AtomicBool,
     /// Something came that there was no room for: the thread looks again by itself.
     comes_back: AtomicBool,
     asleep: AtomicBool,
-    errands: Mutex<Vec<Call>>,
+    tasks: Mutex<Vec<Call>>,
     /// The events socket that is listened to.
     listening: Mutex<Option<Arc<OwnedFd>>>,
     /// What is to be sent there.
@@ -33,11 +33,11 @@ impl Progress {
     pub(crate) fn new() -> Result<Arc<Progress>, Errno> {
         Ok(Arc::new(Progress {
             sleep: Sleeper::new(spawn_listener),
-            ears: Ears::new()?,
+            daemon_listener: DaemonListener::new()?,
             started: AtomicBool::new(false),
             comes_back: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
-            errands: Mutex::default(),
+            tasks: Mutex::default(),
             listening: Mutex::default(),
             answers: Mutex::default(),
         }))
@@ -50,10 +50,10 @@ impl Progress {
         }
     }
 
-    /// Leaves an errand to the thread.
-    pub(crate) fn run(&self, errand: Call) {
-        lock(&self.errands).push(errand);
-        // Also when it is awake: an errand should not wait for the next tick.
+    /// Leaves a task to the thread.
+    pub(crate) fn run(&self, task: Call) {
+        lock(&self.tasks).push(task);
+        // Also when it is awake: a task should not wait for the next tick.
         self.asleep.store(false, Ordering::SeqCst);
         self.sleep.nudge();
     }
@@ -63,7 +63,7 @@ impl Progress {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let listens = self.ears.start(self.sleep.nudger());
+        let listens = self.daemon_listener.start(self.sleep.nudger());
         listens.and_then(|()| spawn_quietly("omniverb", work)).inspect_err(|_| {
             self.started.store(false, Ordering::Release);
         })
@@ -80,19 +80,19 @@ impl Progress {
     }
 
     /// Takes what was left to the thread.
-    pub(crate) fn take_errands(&self) -> Vec<Call> {
-        std::mem::take(&mut *lock(&self.errands))
+    pub(crate) fn take_tasks(&self) -> Vec<Call> {
+        std::mem::take(&mut *lock(&self.tasks))
     }
 
     /// Listens to this events socket of the daemon's from now on, or to none.
     pub(crate) fn listen_to(&self, events: Option<Arc<OwnedFd>>) {
-        let added = |new: &Arc<OwnedFd>| self.ears.add(new);
+        let added = |new: &Arc<OwnedFd>| self.daemon_listener.add(new);
         *lock(&self.listening) = events.filter(added);
     }
 
     /// Listens to this one no longer, whose daemon is gone, and forgets what was to be sent there.
     pub(crate) fn stop_listening(&self, old: &OwnedFd) {
-        self.ears.remove(old);
+        self.daemon_listener.remove(old);
         lock(&self.answers).clear();
     }
 
@@ -101,7 +101,7 @@ impl Progress {
         let mut answers = lock(&self.answers);
         answers.push(to.as_fd(), message);
         if !answers.is_empty() {
-            self.ears.again(to, Interest::Both);
+            self.daemon_listener.again(to, Interest::Both);
         }
     }
 
@@ -117,7 +117,7 @@ impl Progress {
 
     /// Whether there is something to take, now that the moment is over.
     pub(crate) fn hears(&self) -> bool {
-        self.ears.take() | self.comes_back.swap(false, Ordering::Relaxed)
+        self.daemon_listener.take() | self.comes_back.swap(false, Ordering::Relaxed)
     }
 
     /// There may be room for answers.
@@ -132,7 +132,8 @@ impl Progress {
     pub(crate) fn listen_on(&self) {
         if let Some(events) = self.listening() {
             let idle = lock(&self.answers).is_empty();
-            self.ears.again(&events, if idle { Interest::Input } else { Interest::Both });
+            self.daemon_listener
+                .again(&events, if idle { Interest::Input } else { Interest::Both });
         }
     }
 

@@ -5,7 +5,7 @@
 //! (`daemon_listener.rs`) waits for it, the progress thread calls, one at a time and with no lock
 //! held. How many there are is limited by the process's descriptors: each holds one.
 
-use crate::daemon_listener::Ears;
+use crate::daemon_listener::DaemonListener;
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -26,7 +26,7 @@ struct Watch {
 
 /// All watches of the process.
 pub(crate) struct Watches {
-    ears: Arc<Ears>,
+    daemon_listener: Arc<DaemonListener>,
     state: Mutex<State>,
     /// A call has returned that somebody waits for.
     over: Condvar,
@@ -48,8 +48,8 @@ impl State {
 }
 
 impl Watches {
-    pub(crate) fn new(ears: Arc<Ears>) -> Watches {
-        Watches { ears, state: Mutex::default(), over: Condvar::new() }
+    pub(crate) fn new(daemon_listener: Arc<DaemonListener>) -> Watches {
+        Watches { daemon_listener, state: Mutex::default(), over: Condvar::new() }
     }
 
     /// Begins a watch; its number, which is not 0.
@@ -67,7 +67,7 @@ impl Watches {
             state.open.insert(number, watch.clone());
             number
         };
-        let listens = self.ears.watch(&watch.file, number, interest);
+        let listens = self.daemon_listener.watch(&watch.file, number, interest);
         listens.inspect_err(|_| drop(lock(&self.state).open.remove(&number)))?;
         Ok(number)
     }
@@ -77,7 +77,7 @@ impl Watches {
         let mut state = lock(&self.state);
         let ended = state.open.remove(&number);
         if let Some(watch) = &ended {
-            self.ears.remove(&watch.file);
+            self.daemon_listener.remove(&watch.file);
         }
         while !state.calls_me() && state.calling.is_some_and(|(of, _)| of == number) {
             state = self.over.wait(state).unwrap_or_else(|e| e.into_inner());
@@ -93,7 +93,7 @@ impl Watches {
 
     /// Calls those who have something to see to. Only the progress thread does.
     pub(crate) fn call(&self) {
-        for number in self.ears.take_watched() {
+        for number in self.daemon_listener.take_watched() {
             let Some(watch) = self.enter(number) else { continue };
             (watch.ready)(number);
             self.leave(number, watch);
@@ -112,7 +112,7 @@ impl Watches {
     fn leave(&self, number: u64, watch: Arc<Watch>) {
         let state = lock(&self.state);
         if state.open.contains_key(&number) {
-            self.ears.watch_on(&watch.file, number, watch.interest);
+            self.daemon_listener.watch_on(&watch.file, number, watch.interest);
         }
         drop(state);
         drop(watch);
@@ -131,10 +131,10 @@ mod tests {
 
     /// Watches, a thread that calls for them, and a file with something in it.
     fn served() -> (Arc<Watches>, OwnedFd) {
-        let ears = Ears::new().unwrap();
-        let watches = Arc::new(Watches::new(ears.clone()));
+        let daemon_listener = DaemonListener::new().unwrap();
+        let watches = Arc::new(Watches::new(daemon_listener.clone()));
         let (nudge, nudged) = mpsc::channel();
-        ears.start(move || _ = nudge.send(())).unwrap();
+        daemon_listener.start(move || _ = nudge.send(())).unwrap();
         let serving = Arc::downgrade(&watches);
         thread::spawn(move || {
             while let (Ok(()), Some(watches)) = (nudged.recv(), serving.upgrade()) {

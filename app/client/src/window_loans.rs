@@ -25,16 +25,16 @@ pub(crate) fn is_device(extent: &Extent<OwnedFd>) -> bool {
 }
 
 /// A piece that is mapped here; told of when it is dropped, which is when its mapping has gone.
-pub(crate) struct Lent {
+pub(crate) struct WindowLoan {
     piece: body::Extent,
     /// How often this process was told of it, for this mapping.
     times: AtomicU32,
     tell: Tell,
 }
 
-impl Lent {
-    pub(crate) fn new(piece: body::Extent, tell: Tell) -> Arc<Lent> {
-        Arc::new(Lent { piece, times: AtomicU32::new(0), tell })
+impl WindowLoan {
+    pub(crate) fn new(piece: body::Extent, tell: Tell) -> Arc<WindowLoan> {
+        Arc::new(WindowLoan { piece, times: AtomicU32::new(0), tell })
     }
 
     /// It was told of it, and the mapping is used for that.
@@ -43,7 +43,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for WindowLoan {
     fn drop(&mut self) {
         let times = *self.times.get_mut();
         if times > 0 {

@@ -51,7 +51,7 @@ pub struct Part {
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// It is there.
     Yes,
     /// There is no room, now.
@@ -61,7 +61,7 @@ pub(crate) enum Sent {
 }
 
 /// What another process says.
-pub(crate) enum Heard {
+pub(crate) enum DomainMessage {
     Ask(HandOver),
     /// And from which part.
     Answer(HandedOver, u32),
@@ -92,7 +92,7 @@ struct State {
 
 /// A part of a domain that this process has, and the thread that hands over for it, while there is
 /// one.
-pub(crate) struct Place {
+pub(crate) struct DomainMember {
     pub(crate) part: Part,
     pub(crate) domain: Arc<Domain>,
     news: EventFd,
@@ -109,20 +109,20 @@ impl Drop for Attendance {
     }
 }
 
-impl Place {
-    pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<Place>, Errno> {
+impl DomainMember {
+    pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<DomainMember>, Errno> {
         // Before Linux 6.16 it cannot be told; then the thread may have to wait for what is behind
         // a descriptor that somebody sent.
         let _ = unsolicited_fds::refuse(part.socket.as_fd());
         let news = EventFd::new().map_err(|error| errno_of(&error))?;
         let (desk, domain) = (Arc::default(), domain.clone());
-        Ok(Arc::new(Place { part, domain, news, desk }))
+        Ok(Arc::new(DomainMember { part, domain, news, desk }))
     }
 
     /// Has a thread there, started by `start`.
     pub(crate) fn serve(
-        self: &Arc<Place>,
-        start: impl FnOnce(Arc<Place>, Attendance) -> Result<(), Errno>,
+        self: &Arc<DomainMember>,
+        start: impl FnOnce(Arc<DomainMember>, Attendance) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         {
             let mut state = lock(&self.desk.state);
@@ -222,18 +222,18 @@ impl Place {
     }
 
     /// Tells the process that has another part.
-    pub(crate) fn tell(&self, part: u32, message: &Message) -> Sent {
+    pub(crate) fn tell(&self, part: u32, message: &Message) -> SendOutcome {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, message, &mut bytes);
         let name = format!("{}{part}", self.part.prefix);
         let Ok(address) = SocketAddrUnix::new_abstract_name(name.as_bytes()) else {
-            return Sent::Nobody;
+            return SendOutcome::Nobody;
         };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendto(&self.part.socket, &bytes[..length], flags, &address) {
-            Ok(_) => Sent::Yes,
-            Err(rustix::io::Errno::CONNREFUSED) => Sent::Nobody,
-            Err(_) => Sent::NotNow,
+            Ok(_) => SendOutcome::Yes,
+            Err(rustix::io::Errno::CONNREFUSED) => SendOutcome::Nobody,
+            Err(_) => SendOutcome::NotNow,
         }
     }
 
@@ -246,7 +246,7 @@ impl Place {
     }
 
     /// What others say who hold the names of parts, of which nothing more is known yet.
-    pub(crate) fn hear(&self) -> Vec<Heard> {
+    pub(crate) fn hear(&self) -> Vec<DomainMessage> {
         let mut heard = Vec::new();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..AT_ONCE {
@@ -286,33 +286,33 @@ impl Place {
 }
 
 /// What is said in these bytes by the holder of a part's name, if it is for us.
-fn understood(bytes: &[u8], from: u32) -> Option<Heard> {
+fn understood(bytes: &[u8], from: u32) -> Option<DomainMessage> {
     match decode(bytes) {
-        Ok((_, Message::HandOver(ask))) if ask.part == from => Some(Heard::Ask(ask)),
-        Ok((_, Message::HandedOver(answer))) => Some(Heard::Answer(answer, from)),
-        Ok((_, Message::OpenQp(ask))) if ask.part == from => Some(Heard::Open(ask)),
-        Ok((_, Message::QpOpened(answer))) => Some(Heard::Opened(answer, from)),
+        Ok((_, Message::HandOver(ask))) if ask.part == from => Some(DomainMessage::Ask(ask)),
+        Ok((_, Message::HandedOver(answer))) => Some(DomainMessage::Answer(answer, from)),
+        Ok((_, Message::OpenQp(ask))) if ask.part == from => Some(DomainMessage::Open(ask)),
+        Ok((_, Message::QpOpened(answer))) => Some(DomainMessage::Opened(answer, from)),
         _ => None,
     }
 }
 
 /// The parts of XRC domains that this process has, where others find it.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<Vec<Arc<Place>>>);
+pub(crate) struct DomainMembers(Mutex<Vec<Arc<DomainMember>>>);
 
-impl Places {
+impl DomainMembers {
     /// The part that this process has of a domain.
-    pub(crate) fn of(&self, domain: &Arc<Domain>) -> Option<Arc<Place>> {
+    pub(crate) fn of(&self, domain: &Arc<Domain>) -> Option<Arc<DomainMember>> {
         lock(&self.0).iter().find(|place| Arc::ptr_eq(&place.domain, domain)).cloned()
     }
 
     /// Others find this one from now on.
-    pub(crate) fn add(&self, place: Arc<Place>) {
+    pub(crate) fn add(&self, place: Arc<DomainMember>) {
         lock(&self.0).push(place);
     }
 
     /// They do no longer.
-    pub(crate) fn remove(&self, place: &Arc<Place>) {
+    pub(crate) fn remove(&self, place: &Arc<DomainMember>) {
         lock(&self.0).retain(|other| !Arc::ptr_eq(other, place));
     }
 }
@@ -324,7 +324,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
-    fn place(prefix: &str, number: u32) -> Arc<Place> {
+    fn place(prefix: &str, number: u32) -> Arc<DomainMember> {
         let kind = (AddressFamily::UNIX, SocketType::DGRAM);
         let socket = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
         let name = format!("{prefix}{number}");
@@ -332,7 +332,7 @@ mod tests {
         let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
         let receivers = Weak::<crate::testing::hostile_opener::Nobody>::new();
         let part = Part { prefix: prefix.into(), number, socket, file, receivers };
-        Place::new(part, &Domain::part(number)).unwrap()
+        DomainMember::new(part, &Domain::part(number)).unwrap()
     }
 
     fn ask(part: u32) -> HandOver {
@@ -356,12 +356,15 @@ mod tests {
             sendto(&stranger.part.socket, &bytes[..length], flags, &to).unwrap();
         }
         assert!(ours.hear().is_empty(), "a stranger");
-        assert_eq!(third.tell(1, &ask(2).into()), Sent::Yes);
+        assert_eq!(third.tell(1, &ask(2).into()), SendOutcome::Yes);
         assert!(ours.hear().is_empty(), "another part");
-        assert_eq!(third.tell(1, &answer.into()), Sent::Yes);
-        assert_eq!(theirs.tell(1, &ask(2).into()), Sent::Yes);
+        assert_eq!(third.tell(1, &answer.into()), SendOutcome::Yes);
+        assert_eq!(theirs.tell(1, &ask(2).into()), SendOutcome::Yes);
         let heard = ours.hear();
-        assert!(matches!(heard[..], [Heard::Answer(_, 3), Heard::Ask(HandOver { part: 2, .. })]));
+        assert!(matches!(
+            heard[..],
+            [DomainMessage::Answer(_, 3), DomainMessage::Ask(HandOver { part: 2, .. })]
+        ));
     }
 
     /// There may be more than one turn takes.

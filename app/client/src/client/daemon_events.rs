@@ -27,7 +27,7 @@ impl Client {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => match decode(&bytes[..length]) {
                     Ok((_, Message::CmHappened(_))) => {
-                        self.audience.tell(Some(&bytes[..length]));
+                        self.subscribers.tell(Some(&bytes[..length]));
                     }
                     Ok((_, message)) => self.take_event(&events, message, files),
                     Err(_) => {}

@@ -20,7 +20,7 @@ const WORD_MAX: usize = 100;
 /// Says what the daemon knows of the ways of a queue pair.
 pub(super) fn explain_qp(daemon: &impl DaemonCalls, qpn: Qpn) {
     let Some(explain) = device_platform::explanations() else { return };
-    let mut ways = Ways::of(qpn);
+    let mut ways = PeerReports::of(qpn);
     let mut from = Cursor::START;
     for _ in 0..PIECES_MAX {
         let Ok(Message::Status(piece)) = daemon.call(&QueryStatus { from }.into()) else {
@@ -46,15 +46,15 @@ enum Stage {
 }
 
 /// What was read of one queue pair.
-struct Ways {
+struct PeerReports {
     qpn: Qpn,
     stage: Stage,
     found: Vec<String>,
 }
 
-impl Ways {
-    fn of(qpn: Qpn) -> Ways {
-        Ways { qpn, stage: Stage::Before, found: Vec::new() }
+impl PeerReports {
+    fn of(qpn: Qpn) -> PeerReports {
+        PeerReports { qpn, stage: Stage::Before, found: Vec::new() }
     }
 
     /// The next line: an object of one member, whose name says what it is.
@@ -115,8 +115,8 @@ mod tests {
 {"qp":{"operations":0,"qpn":8,"type":"RC"}}
 {"waiting_for":79}"#;
 
-    fn read(qpn: u32, text: &str) -> Ways {
-        let mut ways = Ways::of(Qpn(qpn));
+    fn read(qpn: u32, text: &str) -> PeerReports {
+        let mut ways = PeerReports::of(Qpn(qpn));
         text.lines().for_each(|line| ways.read(line));
         ways
     }

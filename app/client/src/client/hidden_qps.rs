@@ -4,7 +4,7 @@ use super::Client;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::queue_pair_records::Connection;
-use crate::xrc_directory::Place;
+use crate::xrc_directory::DomainMember;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::body::HandOver;
@@ -22,7 +22,7 @@ pub(super) fn sender(client: &Client, front: &Arc<Qp>, part: u32) -> Result<Arc<
 /// which knows what they may do with the front.
 pub(super) fn receiver(
     client: &Arc<Client>,
-    place: &Place,
+    place: &DomainMember,
     ask: &HandOver,
 ) -> Result<Arc<Qp>, Errno> {
     let domain = Some(place.domain.clone());

@@ -67,11 +67,11 @@ pub struct Client {
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
     /// Other libraries that are told what is theirs of what the daemon tells.
-    audience: event_subscribers::Audience,
+    subscribers: event_subscribers::Subscribers,
     /// What of peers is mapped here.
     mapped: peer_mappings::Mapped,
     /// Its parts of XRC domains, where others find it.
-    places: xrc_directory::Places,
+    places: xrc_directory::DomainMembers,
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
@@ -157,8 +157,8 @@ impl Client {
             statistics: area,
             qps,
             bells,
-            watches: watched_fds::Watches::new(progress.ears.clone()),
-            audience: Default::default(),
+            watches: watched_fds::Watches::new(progress.daemon_listener.clone()),
+            subscribers: Default::default(),
             progress,
             calls: Arc::default(),
             mapped: peer_mappings::Mapped::default(),

@@ -12,7 +12,7 @@ use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::{Line, Watched};
-use crate::xrc_directory::{ASKED_MAX, PAUSE, Place, Sent};
+use crate::xrc_directory::{ASKED_MAX, DomainMember, PAUSE, SendOutcome};
 use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
@@ -129,7 +129,7 @@ impl Membership {
 
 /// Asks all these parts, until one has connected to the door that has the queue pair.
 fn search(
-    place: &Place,
+    place: &DomainMember,
     ask: &OpenQp,
     door: BorrowedFd<'_>,
     mut parts: Vec<u32>,
@@ -138,7 +138,7 @@ fn search(
     loop {
         // The program may have closed another descriptor of the file.
         place.state(ask.statement())?;
-        parts.retain(|part| place.tell(*part, &(*ask).into()) != Sent::Nobody);
+        parts.retain(|part| place.tell(*part, &(*ask).into()) != SendOutcome::Nobody);
         let until = clock::now() + pause;
         while !parts.is_empty() && clock::now() < until {
             let left = Duration::from_nanos(until.saturating_sub(clock::now()));

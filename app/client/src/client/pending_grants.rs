@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a file that the daemon gave, for pages to go to.
-type Place = omniverb_sys::Extent<OwnedFd>;
+type TargetFile = omniverb_sys::Extent<OwnedFd>;
 
 /// How long a peer may be at pages that are taken back: an honest one copies a large message, or
 /// waits for a processor.
@@ -110,7 +110,7 @@ impl GrantedPages {
     /// Has pages of a key on the file that came along, if they may be.
     fn lend(
         &self,
-        (ask, onto): (&Adopt, Option<Place>),
+        (ask, onto): (&Adopt, Option<TargetFile>),
         qp: &Qp,
         key: &mut Key,
         place @ (_, length): (usize, usize),

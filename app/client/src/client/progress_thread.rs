@@ -76,7 +76,7 @@ fn run(client: &Weak<Client>) {
             }
         }
         client.watches.call();
-        for task in progress.take_errands() {
+        for task in progress.take_tasks() {
             client.defer(task);
             active = true;
         }
@@ -123,7 +123,7 @@ impl Client {
             if let Some(old) = listening {
                 self.progress.stop_listening(&old);
                 self.daemon_lost();
-                self.audience.tell(None);
+                self.subscribers.tell(None);
             }
             self.progress.listen_to(events);
             if self.progress.listening().is_some() {

@@ -99,7 +99,7 @@ impl Client {
             return Err(Errno::EIO);
         }
         self.start_progress()?;
-        Ok(self.audience.add(listener))
+        Ok(self.subscribers.add(listener))
     }
 
     /// Ends that. Nothing is told once this has returned.
@@ -110,7 +110,7 @@ impl Client {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
-        self.audience.remove(number)
+        self.subscribers.remove(number)
     }
 }
 

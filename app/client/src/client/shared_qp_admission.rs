@@ -3,7 +3,7 @@
 
 use super::Client;
 use crate::shared_qp::Attendant;
-use crate::xrc_directory::{ASKED_MAX, Place};
+use crate::xrc_directory::{ASKED_MAX, DomainMember};
 use omniverb_session::body::{OpenQp, QpOpened};
 use omniverb_sys::{autobind_socket, clock};
 use omniverb_terms::Errno;
@@ -31,7 +31,7 @@ impl Openings {
     }
 
     /// Takes back what everybody has heard of.
-    pub(super) fn prune(&mut self, place: &Place) {
+    pub(super) fn prune(&mut self, place: &DomainMember) {
         let now = clock::now();
         self.0.retain(|answered| {
             let is_late = now.saturating_sub(answered.since) >= ASKED_MAX;
@@ -44,7 +44,7 @@ impl Openings {
     }
 
     /// Another process opens a queue pair, which may be one of ours.
-    pub(super) fn serve(&mut self, client: &Arc<Client>, place: &Place, ask: OpenQp) {
+    pub(super) fn serve(&mut self, client: &Arc<Client>, place: &DomainMember, ask: OpenQp) {
         let OpenQp { qpn, door, part, .. } = ask;
         if part == place.part.number || !place.is_stated(ask.statement()) {
             return;

@@ -17,7 +17,7 @@ use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::queue_pair_records::Connection;
 use crate::service_thread::spawn_quietly;
-use crate::xrc_directory::{ASKED_MAX, Heard, PAUSE, Part, Place, Sent};
+use crate::xrc_directory::{ASKED_MAX, DomainMember, DomainMessage, PAUSE, Part, SendOutcome};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Domain, Qp, QpAttributes, QpMask};
 use omniverb_session::body::{HandOver, HandedOver};
@@ -41,7 +41,7 @@ const STANDS: u64 = 1_000_000_000;
 /// That this process can be found by others of a domain, until this is dropped.
 pub struct Membership {
     pub(super) client: Arc<Client>,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<DomainMember>,
 }
 
 impl Membership {
@@ -64,7 +64,7 @@ impl Drop for Membership {
 }
 
 /// A way that is looked for.
-struct Asking {
+struct PendingHandOver {
     front: Arc<Qp>,
     /// The hidden queue pair whose link it will be.
     by: Arc<Qp>,
@@ -78,7 +78,7 @@ struct Asking {
 }
 
 /// A queue pair that receives for another process's, or that there is none.
-struct Serving {
+struct ServedHandOver {
     from: Qpn,
     by: Option<Arc<Qp>>,
     since: u64,
@@ -87,9 +87,9 @@ struct Serving {
     stated: Option<u64>,
 }
 
-impl Serving {
+impl ServedHandOver {
     /// It is not stated any more.
-    fn take_back(&mut self, place: &Place) {
+    fn take_back(&mut self, place: &DomainMember) {
         if self.stated.take().is_some() {
             place.take_back(self.statement());
         }
@@ -103,9 +103,9 @@ impl Serving {
 
 /// What the thread of a domain has in hand.
 #[derive(Default)]
-struct Desk {
-    asking: Vec<Asking>,
-    serving: Vec<Serving>,
+struct HandOvers {
+    asking: Vec<PendingHandOver>,
+    serving: Vec<ServedHandOver>,
     openings: Openings,
 }
 
@@ -123,7 +123,7 @@ impl Client {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
-        let place = Place::new(part, domain)?;
+        let place = DomainMember::new(part, domain)?;
         self.places.add(place.clone());
         // Others may ask from now on, and are to hear that there is nothing. Without a thread they
         // ask in vain, until there is one.
@@ -165,7 +165,7 @@ impl Client {
 }
 
 /// Starts the thread of a domain, if it does not run.
-pub(super) fn serve_domain(client: &Weak<Client>, place: &Arc<Place>) -> Result<(), Errno> {
+pub(super) fn serve_domain(client: &Weak<Client>, place: &Arc<DomainMember>) -> Result<(), Errno> {
     let client = client.clone();
     place.serve(|place, attendance| {
         spawn_quietly("omniverb-xrc", move || {
@@ -176,8 +176,8 @@ pub(super) fn serve_domain(client: &Weak<Client>, place: &Arc<Place>) -> Result<
     })
 }
 
-fn run(client: &Weak<Client>, place: &Arc<Place>) {
-    let mut desk = Desk::default();
+fn run(client: &Weak<Client>, place: &Arc<DomainMember>) {
+    let mut desk = HandOvers::default();
     place.begin();
     while !place.is_over() {
         // Wishes may be left that there was no room for.
@@ -189,10 +189,10 @@ fn run(client: &Weak<Client>, place: &Arc<Place>) {
         for heard in place.hear() {
             match heard {
                 _ if place.is_over() => break,
-                Heard::Ask(ask) => desk.serve(&client, place, &ask),
-                Heard::Answer(answer, part) => desk.answered(&client, place, &answer, part),
-                Heard::Open(ask) => desk.openings.serve(&client, place, ask),
-                Heard::Opened(answer, part) => place.answer(answer, part),
+                DomainMessage::Ask(ask) => desk.serve(&client, place, &ask),
+                DomainMessage::Answer(answer, part) => desk.answered(&client, place, &answer, part),
+                DomainMessage::Open(ask) => desk.openings.serve(&client, place, ask),
+                DomainMessage::Opened(answer, part) => place.answer(answer, part),
             }
         }
         let room = ASKING_MAX.saturating_sub(desk.asking.len());
@@ -220,10 +220,10 @@ fn give_up_wish(client: &Client, front: Qpn, part: u32) {
     }
 }
 
-impl Desk {
+impl HandOvers {
     /// Whether something is to be looked at again in a moment.
     fn is_waiting(&self) -> bool {
-        let is_open = |serving: &Serving| !serving.linked || serving.stated.is_some();
+        let is_open = |serving: &ServedHandOver| !serving.linked || serving.stated.is_some();
         let serving = || self.serving.iter().any(is_open);
         !self.asking.is_empty() || serving() || self.openings.are_some()
     }
@@ -235,7 +235,7 @@ impl Desk {
     }
 
     /// Forgets those whose link has ended, and refusals that everybody has heard of.
-    fn prune(&mut self, client: &Client, place: &Place) {
+    fn prune(&mut self, client: &Client, place: &DomainMember) {
         let now = clock::now();
         self.serving.retain_mut(|serving| {
             let stays = match &serving.by {
@@ -250,7 +250,7 @@ impl Desk {
     }
 
     /// Begins to look for the way to a part.
-    fn ask(&mut self, client: &Client, place: &Place, front: Qpn, part: u32) {
+    fn ask(&mut self, client: &Client, place: &DomainMember, front: Qpn, part: u32) {
         let Some(front) = client.qps.get(front).filter(|front| front.wants_way(part)) else {
             return;
         };
@@ -272,12 +272,21 @@ impl Desk {
             return front.no_way(part);
         }
         let (since, pause) = (clock::now(), PAUSE.0);
-        self.asking.push(Asking { front, by, message, peer: None, since, at: since, pause });
+        self.asking.push(PendingHandOver {
+            front,
+            by,
+            message,
+            peer: None,
+            since,
+            at: since,
+            pause,
+        });
     }
 
     /// Another process says which queue pair receives for ours.
-    fn answered(&mut self, client: &Client, place: &Place, answer: &HandedOver, part: u32) {
-        let is_it = |asking: &Asking| asking.by.number == answer.from && asking.message.to == part;
+    fn answered(&mut self, client: &Client, place: &DomainMember, answer: &HandedOver, part: u32) {
+        let is_it =
+            |asking: &PendingHandOver| asking.by.number == answer.from && asking.message.to == part;
         let Some(at) = self.asking.iter().position(is_it) else { return };
         if self.asking[at].peer == Some(answer.by) || !place.is_stated(answer.statement()) {
             return;
@@ -295,7 +304,7 @@ impl Desk {
     }
 
     /// Another process has requests for SRQs of ours.
-    fn serve(&mut self, client: &Arc<Client>, place: &Place, ask: &HandOver) {
+    fn serve(&mut self, client: &Arc<Client>, place: &DomainMember, ask: &HandOver) {
         if ask.to != place.part.number || !place.is_stated(ask.statement()) {
             return;
         }
@@ -306,7 +315,7 @@ impl Desk {
             None => {
                 let by = receiver(client, place, ask).ok();
                 let (from, since, stated) = (ask.from, clock::now(), None);
-                self.serving.push(Serving { from, by, since, linked: false, stated });
+                self.serving.push(ServedHandOver { from, by, since, linked: false, stated });
                 self.serving.len() - 1
             }
         };
@@ -319,7 +328,7 @@ impl Desk {
     }
 
     /// Asks again, and gives up what takes too long.
-    fn go_on(&mut self, client: &Client, place: &Place) {
+    fn go_on(&mut self, client: &Client, place: &DomainMember) {
         let now = clock::now();
         let (open, over): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.asking).into_iter().partition(|asking| asking.is_open());
@@ -338,7 +347,7 @@ impl Desk {
             if now >= asking.at {
                 // The program may have closed another descriptor of the file.
                 let _ = place.state(asking.message.statement());
-                if place.tell(asking.message.to, &asking.message.into()) == Sent::Nobody {
+                if place.tell(asking.message.to, &asking.message.into()) == SendOutcome::Nobody {
                     asking.fail(client, place);
                     continue;
                 }
@@ -376,13 +385,13 @@ impl Desk {
     }
 }
 
-impl Asking {
+impl PendingHandOver {
     /// Whether the front still waits for it.
     fn is_open(&self) -> bool {
         self.front.wants_way(self.message.to)
     }
 
-    fn fail(self, client: &Client, place: &Place) {
+    fn fail(self, client: &Client, place: &DomainMember) {
         place.take_back(self.message.statement());
         self.front.no_way(self.message.to);
         client.defer(Call::Discard { qpn: self.by.number });
