@@ -1,4 +1,4 @@
-//! What others share with the progress thread, whose turns are in `client::turning`.
+//! Holds what others share with the progress thread, which runs in `client::progress_thread`.
 
 use crate::daemon_listener::DaemonListener;
 use crate::deferred_tasks::Call;

@@ -64,7 +64,7 @@ impl Qp {
         let index = inner.links.add(LinkEnd::new(endpoint, from, credits, cq_links));
         // Packets of XRC are made nowhere but in the engine.
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
-            inner.links[index].trace(tracer, &mut inner.way);
+            inner.links[index].trace(tracer, &mut inner.path);
         }
         if inner.machine.state() != State::Init {
             inner.links[index].present(self.service, &inner.machine);
@@ -353,6 +353,6 @@ impl Inner {
         self.extended.end_relays(qp);
         self.extended.unlink(qp);
         self.grants.clear();
-        self.way.untrace();
+        self.path.untrace();
     }
 }

@@ -236,10 +236,10 @@ impl LinkEnd {
     }
 
     /// Traces it, if there is something to trace: what leads to the engine, the engine sees.
-    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>, way: &mut PathSelection) {
+    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>, path: &mut PathSelection) {
         self.traced = !self.peer.is_beyond_engine();
         if self.traced {
-            way.trace(tracer);
+            path.trace(tracer);
         }
     }
 

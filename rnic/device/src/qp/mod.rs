@@ -1,6 +1,8 @@
-//! The queue pair: what it is made of, and what the application asks of it. Its links are in
-//! `links`, its states in `state`, how it moves on in `pumping`; what it does with requests is in
-//! `requester` and `responder`.
+//! Holds a queue pair's parts and takes requests of the application.
+//!
+//! Its links are in `link_table` and `link_setup`, its states in `state_machine` and `modify_qp`,
+//! how it moves on in `progress` and `poll_link`. What it does with requests is in `requester` and
+//! `responder`. `Inner` has what leads from one part to another; the rest is each part's own.
 
 mod attached_counters;
 mod cq_link_guard;
@@ -147,7 +149,7 @@ pub(crate) struct Inner {
     reader: Reader,
     grants: Grants,
     meter: Meter,
-    way: PathSelection,
+    path: PathSelection,
     extended: Extended,
     counting: Counting,
     /// Windows may be bound to it.
@@ -254,7 +256,7 @@ impl Qp {
                 reader: Reader::of(me.clone()),
                 grants: Grants::default(),
                 meter,
-                way: PathSelection::new(if shared.host.is_strict() {
+                path: PathSelection::new(if shared.host.is_strict() {
                     Rules::Strict
                 } else {
                     Rules::Lenient

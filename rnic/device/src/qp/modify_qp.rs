@@ -97,7 +97,7 @@ impl Machine {
 impl Inner {
     pub(crate) fn set_state(&mut self, qp: &Qp, state: State) {
         self.machine.go(state);
-        self.way.choose(&self.machine, qp.service, &self.counting);
+        self.path.choose(&self.machine, qp.service, &self.counting);
         self.meter.state(state);
         qp.state_hint.store(state as u32, Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! What of a queue pair's operations goes into which completion counter.
 //!
-//! Nothing is counted on the ways of most requests (`express`, plain messages): a queue pair with
-//! counters does not take them. What peers do to our memory counts only if it comes by here, so a
+//! Nothing is counted on the fast path, nor for plain messages: a queue pair with counters takes
+//! neither. What peers do to our memory counts only if it comes by here, so a
 //! queue pair that counts that grants nobody pages.
 
 use super::Qp;
@@ -123,7 +123,7 @@ impl Qp {
         counters.set(operations, counter);
         counter.attach(self.me.clone());
         inner.receives.be_counted();
-        inner.way.choose(&inner.machine, self.service, &inner.counting);
+        inner.path.choose(&inner.machine, self.service, &inner.counting);
         Ok(())
     }
 

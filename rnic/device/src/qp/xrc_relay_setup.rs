@@ -90,7 +90,7 @@ impl Qp {
         // What it said last counts.
         inner.pump_all(self);
         let relays = &mut inner.extended.relays;
-        let is_it = |way: &RelayState| matches!(way, RelayState::Open(relay) if relay.by == by);
+        let is_it = |state: &RelayState| matches!(state, RelayState::Open(relay) if relay.by == by);
         let Some(at) = relays.0.iter().position(|(_, way)| is_it(way)) else { return };
         let RelayState::Open(mut relay) = std::mem::replace(&mut relays.0[at].1, RelayState::Gone)
         else {

@@ -1,4 +1,4 @@
-//! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
+//! Times requests that wait for a receive, for a peer or for room: they fail after too long.
 
 use super::request_state::{Finish, Order, Verdict, WaitReason};
 use super::wait_reason::{Wait, Waiting};

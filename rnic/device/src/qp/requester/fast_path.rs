@@ -1,6 +1,7 @@
-//! The way of most requests: one piece of memory, nothing before it in the queue, nothing to wait
-//! for. Does what the general way would do, without the notes that waiting needs; whatever does
-//! not fit takes the general way, from the start.
+//! Does most requests on the spot: those of one piece of memory that have nothing to wait for.
+//!
+//! Does what the general path would do, without the notes that waiting needs. What does not fit
+//! takes the general path, from the start.
 
 use super::PathSelection;
 use super::transmit::last_flags;
@@ -30,8 +31,8 @@ impl PathSelection {
             && matches!(service, Service::Rc | Service::Uc)
             && !counting.is_enabled();
         match is_allowed {
-            true => self.allow_express(),
-            false => self.close_express(),
+            true => self.open_fast_path(),
+            false => self.close_fast_path(),
         }
     }
 }

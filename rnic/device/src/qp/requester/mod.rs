@@ -152,7 +152,7 @@ impl Inner {
         }
         let position = self.sends.count();
         if self.sends.is_empty()
-            && self.way.is_express()
+            && self.path.is_fast()
             && self.fast_path().try_post(qp, work, length)
         {
             let flags = work.flags;

@@ -1,7 +1,7 @@
 //! What this QP does on direct links, traced for the daemon while somebody captures packets. Only
 //! the requester writes traces, of both directions: it knows what it sent and what came back.
 //!
-//! Off this path, one look at `Inner::way` is all it costs. On it, requests are traced when
+//! Off this path, one look at `PathSelection` is all it costs. On it, requests are traced when
 //! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
 use super::request_state::TraceNumbers;
@@ -33,7 +33,7 @@ impl Qp {
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
             if inner.links[index].peer.qpn == peer_qpn && !self.service.is_extended() {
-                inner.links[index].trace(tracer, &mut inner.way);
+                inner.links[index].trace(tracer, &mut inner.path);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Qp {
             }
         }
         if !guard.links.iter().any(LinkEnd::is_traced) {
-            guard.way.untrace();
+            guard.path.untrace();
         }
     }
 }
@@ -63,12 +63,12 @@ impl Inner {
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
         let attributes = self.machine.attributes();
-        if self.way.is_strict()
+        if self.path.is_strict()
             && let Some(step) = order.unforgiven(qp, self.links.first(), attributes)
         {
             return Ok(step);
         }
-        if !self.way.is_traced() {
+        if !self.path.is_traced() {
             return self.transmit_untraced(qp, order, parts);
         }
         let time = qp.shared.host.now();
@@ -103,7 +103,7 @@ impl Inner {
     #[inline(always)]
     pub(super) fn traces(&mut self) -> Traces<'_> {
         let attributes = self.machine.attributes();
-        Traces { links: &self.links, attributes, way: &mut self.way }
+        Traces { links: &self.links, attributes, path: &mut self.path }
     }
 }
 
@@ -111,7 +111,7 @@ impl Inner {
 pub(super) struct Traces<'q> {
     pub(super) links: &'q Links,
     pub(super) attributes: &'q QpAttributes,
-    pub(super) way: &'q mut PathSelection,
+    pub(super) path: &'q mut PathSelection,
 }
 
 impl Traces<'_> {
@@ -148,7 +148,7 @@ impl Traces<'_> {
         };
         let length = if order.is_atomic() { 0 } else { order.length };
         let attempt = if not_ready { Attempt::WillBeRepeated } else { Attempt::Counts };
-        let tracing = self.way.tracing_mut()?;
+        let tracing = self.path.tracing_mut()?;
         let count = packets(length, trace.path_mtu);
         let numbers = tracing.number(self.attributes.sq_psn, count, attempt);
         (trace.psn, trace.messages) = (numbers.psn, numbers.messages);
@@ -191,7 +191,7 @@ impl Traces<'_> {
         let trace = begin(qp, link, self.attributes, qp.shared.host.now());
         let psn = if kind == Kind::Refusal { numbers.psn } else { numbers.last };
         let trace = Trace { kind, code, psn, messages: numbers.messages, ..trace };
-        if let Some(tracing) = self.way.tracing() {
+        if let Some(tracing) = self.path.tracing() {
             tracing.write(&trace, 0, &[]);
         }
     }
@@ -206,7 +206,7 @@ impl Traces<'_> {
         parts: &[UserMemory],
     ) {
         let Some(link) = self.links.first().filter(|link| link.is_traced()) else { return };
-        let Some(tracing) = self.way.tracing() else { return };
+        let Some(tracing) = self.path.tracing() else { return };
         let trace = begin(qp, link, self.attributes, qp.shared.host.now());
         let trace = Trace { psn: numbers.psn, messages: numbers.messages, ..trace };
         if order.is_atomic() {
@@ -245,7 +245,7 @@ impl Traces<'_> {
     ) {
         let Some(link) = self.links.get(index).filter(|link| link.is_traced()) else { return };
         let Request::Datagram { flags, immediate, qkey } = *request else { return };
-        let Some(tracing) = self.way.tracing_mut() else { return };
+        let Some(tracing) = self.path.tracing_mut() else { return };
         let numbers = tracing.number(self.attributes.sq_psn, 1, Attempt::Counts);
         let trace = Trace {
             kind: Kind::Datagram,

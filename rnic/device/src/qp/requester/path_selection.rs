@@ -1,13 +1,13 @@
-//! Which way requests take: the express way, the plain one, or the one on which they are traced or
-//! looked at strictly.
+//! Selects the path of requests: the fast one, the plain one, or the one that traces them or checks
+//! them strictly.
 
 use super::trace_numbers::Tracing;
 use omniverb_link::Tracer;
 use std::sync::Arc;
 
-/// The express way.
+/// The fast path.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Express {
+enum FastPathState {
     /// The state of the QP does not allow it.
     #[default]
     Closed,
@@ -25,10 +25,10 @@ pub(crate) enum Rules {
     Strict,
 }
 
-/// What is traced, or looked at strictly, does not take the express way.
+/// What is traced, or looked at strictly, does not take the fast path.
 #[derive(Default)]
 pub(crate) struct PathSelection {
-    express: Express,
+    fast_path: FastPathState,
     /// Nothing is done that a wire would not do. For good.
     is_strict: bool,
     /// Some links are traced.
@@ -36,10 +36,10 @@ pub(crate) struct PathSelection {
 }
 
 impl PathSelection {
-    /// Whether requests may take the express way.
+    /// Whether requests may take the fast path.
     #[inline(always)]
-    pub(super) fn is_express(&self) -> bool {
-        self.express == Express::Open
+    pub(super) fn is_fast(&self) -> bool {
+        self.fast_path == FastPathState::Open
     }
 
     /// Whether requests are neither traced nor looked at strictly.
@@ -64,20 +64,20 @@ impl PathSelection {
         PathSelection { is_strict: rules == Rules::Strict, ..PathSelection::default() }
     }
 
-    /// The QP's new state allows the express way, if requests are plain.
-    pub(super) fn allow_express(&mut self) {
-        self.express = if self.is_plain() { Express::Open } else { Express::Barred };
+    /// The QP's new state allows the fast path, if requests are plain.
+    pub(super) fn open_fast_path(&mut self) {
+        self.fast_path = if self.is_plain() { FastPathState::Open } else { FastPathState::Barred };
     }
 
     /// It does not.
-    pub(super) fn close_express(&mut self) {
-        self.express = Express::Closed;
+    pub(super) fn close_fast_path(&mut self) {
+        self.fast_path = FastPathState::Closed;
     }
 
     /// Whether requests are plain has changed.
     fn choose_anew(&mut self) {
-        if self.express != Express::Closed {
-            self.allow_express();
+        if self.fast_path != FastPathState::Closed {
+            self.open_fast_path();
         }
     }
 

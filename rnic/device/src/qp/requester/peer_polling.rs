@@ -1,4 +1,4 @@
-//! What polls have seen of a peer that is to consume something; see `insisting`.
+//! Tracks what polls see of a peer that is to consume something; see `wake_peer`.
 
 use crate::limits::INSIST_LOOKS;
 

@@ -25,7 +25,7 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
-        match self.way.is_plain() {
+        match self.path.is_plain() {
             true => self.transmit_untraced(qp, order, parts),
             false => self.transmit_watched(qp, order, parts),
         }

@@ -1,6 +1,6 @@
-//! UD: datagrams, each to a destination of its own.
+//! Sends datagrams, each to a destination of its own.
 //!
-//! The link to a new destination is made by the daemon, in the background; see `unresolved`.
+//! The daemon makes the link to a new destination, in the background: see `unresolved_datagrams`.
 
 use super::request_state::{Finish, Order, Step, WaitReason};
 use super::transmit::last_flags;
@@ -110,7 +110,7 @@ impl Inner {
             let sent = UserMemory::lend(&bytes, |memory| {
                 let endpoint = &mut self.links[index].endpoint;
                 let sent = endpoint.send_request(&request, bytes.len(), [&memory]);
-                if sent == Ok(true) && self.way.is_traced() {
+                if sent == Ok(true) && self.path.is_traced() {
                     let (length, now) = (bytes.len() as u64, qp.shared.host.now());
                     self.traces().datagram_on(qp, index, &request, length, &[memory], now);
                 }
