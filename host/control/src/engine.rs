@@ -95,7 +95,7 @@ impl Packets {
             bits_per_second,
             burst_bytes,
         });
-        self.0.send(Command::SetLimit { vnic, limit });
+        self.0.send(Command::SetLimit { vnic, limit, group: None });
     }
 
     /// Does this to packets that arrive for a vNIC, or nothing any more.

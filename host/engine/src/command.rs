@@ -3,7 +3,7 @@
 use crate::kept_memory::HolderPath;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::grant_pacing::Denied;
-use omniverb_pacer::Limit;
+use omniverb_pacer::{Limit, SharedLimiter};
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Access, Extent};
@@ -135,6 +135,10 @@ pub enum Recipient {
     Stranger,
 }
 
+/// A group of vNICs that share a limit: a tenant, or a policy whose limit is for all together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitGroup(pub u64);
+
 /// Something to do. Commands take effect in the order they are sent.
 #[derive(Debug)]
 pub enum Command {
@@ -158,6 +162,22 @@ pub enum Command {
         vnic: VnicId,
         /// `None`: as much as it likes.
         limit: Option<Limit>,
+        /// A group that it is in, which has a limit of its own.
+        group: Option<LimitGroup>,
+    },
+    /// There is a group of vNICs, or it has another limit: [`crate::Engine::set_group`] sends it.
+    SetGroup {
+        /// A new one, or one that there is.
+        group: LimitGroup,
+        /// The group that a new one is in.
+        within: Option<LimitGroup>,
+        /// What all of them may send; `None`: as much as they like.
+        limit: Option<SharedLimiter>,
+    },
+    /// A group is gone.
+    CloseGroup {
+        /// One that there is.
+        group: LimitGroup,
     },
     /// Does something to packets that arrive for the vNIC, as a bad network would, or no longer.
     SetFaults {

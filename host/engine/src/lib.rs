@@ -28,7 +28,7 @@ pub mod testing;
 mod worker;
 
 pub use command::{
-    Attach, Command, Event, Grant, Memory, Pages, QpCounters, Recipient, Row, feature,
+    Attach, Command, Event, Grant, LimitGroup, Memory, Pages, QpCounters, Recipient, Row, feature,
 };
 pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;

@@ -3,6 +3,7 @@
 //! * [`Limiter`] is one limit: the time from which on more may be sent.
 //! * [`Pacer`] is a tree of them: the line, groups within it, and leaves that send. A leaf sends
 //!   when every limit above it allows that, and takes turns with its siblings.
+//! * [`SharedLimiter`] is a limit of a group that is in several trees, one for each thread.
 //!
 //! Time is an argument, in nanoseconds. A byte takes no whole number of them, nor of picoseconds:
 //! the remainder is kept with the limit, so nothing is rounded away. A limit is exact over any time
@@ -10,9 +11,12 @@
 #![forbid(unsafe_code)]
 
 mod limiter;
+mod node_limit;
 mod pacer;
 mod rings;
+mod shared_limiter;
 mod wheel;
 
 pub use limiter::{Limit, Limiter};
 pub use pacer::{NodeId, Pacer, Refused};
+pub use shared_limiter::SharedLimiter;

@@ -33,6 +33,13 @@ impl Limit {
     }
 }
 
+/// What is kept at least of what was not sent while a sender waited for others, or its thread for a
+/// processor, in nanoseconds.
+pub(crate) const CATCH_UP: u64 = 1_000_000;
+/// The same, in bytes: those of a turn. While all others have theirs, a sender that may have less
+/// than an even share of what its group has earns no more.
+const CATCH_UP_BYTES: u64 = 4096;
+
 /// As long as anything takes: a century.
 const FOREVER: i64 = 100 * 366 * 86_400 * 1_000_000_000;
 
@@ -42,6 +49,8 @@ pub struct Limiter {
     limit: Limit,
     /// Nanoseconds that a burst takes.
     burst: i64,
+    /// Nanoseconds' worth that is kept at least while it waits.
+    waiting: u64,
     /// From then on more may be sent.
     free_at: i64,
     /// The part of a nanosecond that `free_at` lacks, in `bits_per_second`ths: nothing is rounded.
@@ -57,7 +66,9 @@ impl Limiter {
     #[must_use]
     pub fn new(limit: Limit, now: u64) -> Limiter {
         let burst = limit.takes(limit.burst_bytes, 0).0.clamp(1, FOREVER);
-        Limiter { limit, burst, free_at: signed(now) - burst, rest: 0 }
+        let waiting = limit.takes(CATCH_UP_BYTES, 0).0.clamp(0, FOREVER).cast_unsigned();
+        let waiting = waiting.max(CATCH_UP);
+        Limiter { limit, burst, waiting, free_at: signed(now) - burst, rest: 0 }
     }
 
     /// What it is.
@@ -84,6 +95,11 @@ impl Limiter {
         if self.free_at < earliest {
             (self.free_at, self.rest) = (earliest, 0);
         }
+    }
+
+    /// Nanoseconds' worth that is kept at least while it waits for others.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
     }
 
     /// The nanosecond from which on something may be sent.

@@ -7,20 +7,19 @@
 //!
 //! * Nothing is taken from a leaf before its time: that is the backpressure.
 //! * Siblings get equal numbers of bytes of what their parent has (deficit round robin), whatever
-//!   the size of their packets, and one that asks for turns and sends nothing gets no more of them.
-//! * Credit is not lost while a node waits for others: up to [`CATCH_UP`] of it is kept, so that
-//!   limits are exact although thousands of nodes and a busy processor are in the way.
+//!   the size of their packets. One that asks for turns and sends nothing gets no more of them.
+//! * Credit is not lost while a node waits for its turn, nor for a busy processor, up to its burst,
+//!   a turn's bytes or a millisecond: so limits are exact although thousands of nodes are in the
+//!   way.
 //! * A change of a limit moves nothing but times: who waits goes on waiting.
 
-use crate::limiter::{Limit, Limiter};
+use crate::limiter::{self, Limit};
+use crate::node_limit::Source;
 use crate::rings::{NONE, Rings};
+use crate::shared_limiter::{Lease, SharedLimiter};
 use crate::wheel::Wheel;
 
-/// What a node keeps at least of what it did not send, in nanoseconds of its rate: it may have
-/// waited for its turn, or the thread for its processor. (With 20 us, children of a parent that is
-/// nearly full get 2 % too little.)
-const CATCH_UP: u64 = 1_000_000;
-/// Bytes of a turn: about a packet.
+/// Bytes of a turn while others wait for theirs: about a packet.
 const TURN: i64 = 4096;
 /// Nodes from the root to a leaf at most: line, tenant, shared policy, vNIC, and some to spare.
 const DEPTH: usize = 8;
@@ -74,7 +73,7 @@ struct Node {
     left: i64,
     /// What was left of it when it was given the turn that it had last.
     left_then: i64,
-    limiter: Option<Limiter>,
+    limiter: Source,
 }
 
 /// A tree of limits. Its root is the line.
@@ -102,9 +101,9 @@ impl Pacer {
             free: Vec::new(),
             wheel: Wheel::new(),
             turns: Rings::default(),
-            pause: pause.min(CATCH_UP),
+            pause: pause.min(limiter::CATCH_UP),
         };
-        pacer.insert(Kind::Group, NONE, None);
+        pacer.insert(Kind::Group, NONE, Source::Free);
         pacer
     }
 
@@ -151,35 +150,29 @@ impl Pacer {
         if self.path(parent).count() >= DEPTH {
             return Err(Refused::TooDeep);
         }
-        let limiter = limit.map(|limit| Limiter::new(limit, now));
-        let index = self.insert(kind, parent, limiter);
+        let index = self.insert(kind, parent, Source::new(limit, now));
         self.nodes[parent as usize].children += 1;
         Ok(NodeId { index, generation: self.nodes[index as usize].generation })
     }
 
-    fn insert(&mut self, kind: Kind, parent: u32, limiter: Option<Limiter>) -> u32 {
-        let (state, children, latest, left) = (State::Idle, 0, NONE, TURN);
-        let left_then = left;
+    fn insert(&mut self, kind: Kind, parent: u32, limiter: Source) -> u32 {
+        let mut node = Node {
+            kind,
+            state: State::Idle,
+            generation: 0,
+            parent,
+            children: 0,
+            latest: NONE,
+            left: TURN,
+            left_then: TURN,
+            limiter,
+        };
         if let Some(index) = self.free.pop() {
-            let generation = self.nodes[index as usize].generation;
-            let node = Node {
-                kind,
-                state,
-                generation,
-                parent,
-                children,
-                latest,
-                left,
-                left_then,
-                limiter,
-            };
+            node.generation = self.nodes[index as usize].generation;
             self.nodes[index as usize] = node;
             return index;
         }
         let index = self.nodes.len();
-        let generation = 0;
-        let node =
-            Node { kind, state, generation, parent, children, latest, left, left_then, limiter };
         self.nodes.push(node);
         self.turns.grow_members(index + 1);
         self.turns.grow_rings(index + 1);
@@ -222,6 +215,9 @@ impl Pacer {
         if self.path(parent).count() >= DEPTH {
             return Err(Refused::TooDeep);
         }
+        if self.nodes[index as usize].parent == parent {
+            return Ok(());
+        }
         let waits = self.nodes[index as usize].state != State::Idle;
         self.unlink(index);
         let old = std::mem::replace(&mut self.nodes[index as usize].parent, parent);
@@ -241,20 +237,46 @@ impl Pacer {
         let index = self.find(id)?;
         let node = &mut self.nodes[index as usize];
         match (limit, &mut node.limiter) {
-            (Some(limit), Some(limiter)) => limiter.change(limit, now),
-            (limit, limiter) => *limiter = limit.map(|limit| Limiter::new(limit, now)),
+            (Some(limit), Source::Own(limiter)) => limiter.change(limit, now),
+            (limit, limiter) => *limiter = Source::new(limit, now),
         }
-        if node.state == State::Timed {
+        self.look_again(index, now);
+        Ok(())
+    }
+
+    /// A group has a limit from now on that groups of other trees have, too; or that limit has
+    /// changed.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn set_shared_limit(
+        &mut self,
+        id: NodeId,
+        limiter: SharedLimiter,
+        now: u64,
+    ) -> Result<(), Refused> {
+        let index = self.group(id)?;
+        let mut lease = Lease::new(limiter);
+        if let Source::Shared(old) = &self.nodes[index as usize].limiter {
+            lease.owes_like(old);
+        }
+        self.nodes[index as usize].limiter = Source::Shared(lease);
+        self.look_again(index, now);
+        Ok(())
+    }
+
+    /// A node's limit has changed: what it waits for may have.
+    fn look_again(&mut self, index: u32, now: u64) {
+        if self.nodes[index as usize].state == State::Timed {
             self.wheel.remove(index);
             self.arm(index, now);
         }
-        Ok(())
     }
 
     /// The limit of a node.
     #[must_use]
     pub fn limit(&self, id: NodeId) -> Option<Limit> {
-        Some(self.nodes[self.find(id).ok()? as usize].limiter.as_ref()?.limit())
+        self.nodes[self.find(id).ok()? as usize].limiter.limit()
     }
 
     /// A leaf has something to send: [`Pacer::next`] says when it may. Once is enough.
@@ -264,9 +286,7 @@ impl Pacer {
         if node.state != State::Idle {
             return;
         }
-        if let Some(limiter) = &mut node.limiter {
-            limiter.keep_credit(self.pause, now);
-        }
+        node.limiter.prepare(Some(self.pause), now);
         self.arm(index, now);
     }
 
@@ -284,19 +304,39 @@ impl Pacer {
         if self.nodes[index as usize].state != State::Idle {
             return false;
         }
-        if let Some(limiter) = &mut self.nodes[index as usize].limiter {
-            limiter.keep_credit(self.pause, now);
+        self.nodes[index as usize].limiter.prepare(Some(self.pause), now);
+        let mut above = index;
+        while above != NONE {
+            let node = &mut self.nodes[above as usize];
+            if above != index {
+                node.limiter.prepare(None, now);
+            }
+            if !node.limiter.is_ready(now) || above != index && self.turns.front(above) != NONE {
+                return false;
+            }
+            above = node.parent;
         }
-        self.path(index).all(|above| {
-            self.is_ready(above, now) && (above == index || self.turns.front(above) == NONE)
-        })
+        true
     }
 
-    /// Whether a leaf whose turn it is may send one more packet in it.
+    /// Whether a leaf whose turn it is may send one more packet in it: every limit above it allows
+    /// that, and its turn is not over, or nobody waits for the next.
     #[must_use]
     pub fn may_go_on(&self, leaf: NodeId, now: u64) -> bool {
         let Ok(index) = self.leaf(leaf) else { return true };
-        self.path(index).all(|above| self.is_ready(above, now))
+        self.path(index).all(|above| {
+            let node = &self.nodes[above as usize];
+            node.limiter.is_ready(now) && (node.left > 0 || self.is_alone(above, node.parent))
+        })
+    }
+
+    /// Whether no other child of its parent waits for a turn.
+    fn is_alone(&self, index: u32, parent: u32) -> bool {
+        if parent == NONE {
+            return true;
+        }
+        let first = self.turns.front(parent);
+        first == NONE || first == index && self.turns.has_one(parent)
     }
 
     /// When the limits above a leaf will allow it to send, as far as they tell: others may be
@@ -304,9 +344,7 @@ impl Pacer {
     #[must_use]
     pub fn ready_at(&self, leaf: NodeId, now: u64) -> u64 {
         let Ok(index) = self.leaf(leaf) else { return now };
-        let times = self
-            .path(index)
-            .filter_map(|above| Some(self.nodes[above as usize].limiter.as_ref()?.ready_at()));
+        let times = self.path(index).map(|above| self.nodes[above as usize].limiter.ready_at());
         times.max().unwrap_or(now).max(now)
     }
 
@@ -314,10 +352,7 @@ impl Pacer {
     pub fn sent(&mut self, leaf: NodeId, bytes: u64, now: u64) {
         let Ok(mut index) = self.leaf(leaf) else { return };
         while let Some(node) = self.nodes.get_mut(index as usize) {
-            if let Some(limiter) = &mut node.limiter {
-                limiter.keep_credit(CATCH_UP, now);
-                limiter.take(bytes);
-            }
+            node.limiter.take(bytes, now);
             node.left = node.left.saturating_sub_unsigned(bytes);
             index = node.parent;
         }
@@ -336,7 +371,7 @@ impl Pacer {
             }
             if !self.is_ready(ROOT, now) {
                 self.arm(ROOT, now);
-                return None;
+                continue;
             }
             if let Some(leaf) = self.descend(now) {
                 let generation = self.nodes[leaf as usize].generation;
@@ -397,15 +432,14 @@ impl Pacer {
     /// turn.
     fn arm(&mut self, index: u32, now: u64) {
         let node = &mut self.nodes[index as usize];
-        let at = match &node.limiter {
-            Some(limiter) if !limiter.is_ready(now) => limiter.ready_at(),
-            _ => return self.take_turn(index, now),
-        };
+        node.limiter.prepare(None, now);
+        if node.limiter.is_ready(now) {
+            return self.take_turn(index, now);
+        }
+        let at = node.limiter.ready_at();
         node.state = State::Timed;
         let pause = if node.kind == Kind::Leaf { self.pause } else { 0 };
-        // Once its pause is over a leaf that comes out beyond the horizon does not pause again.
-        let at = if at > now + pause { at } else { now + pause };
-        self.wheel.insert(index, at, now);
+        self.wheel.insert(index, at.max(now + pause), now);
     }
 
     /// Has a node wait for a turn of its parent.
@@ -426,9 +460,6 @@ impl Pacer {
         }
         let above = &mut self.nodes[parent as usize];
         if above.state == State::Idle {
-            if let Some(limiter) = &mut above.limiter {
-                limiter.keep_credit(CATCH_UP, now);
-            }
             self.arm(parent, now);
         }
     }
@@ -457,7 +488,7 @@ impl Pacer {
     }
 
     fn is_ready(&self, index: u32, now: u64) -> bool {
-        self.nodes[index as usize].limiter.as_ref().is_none_or(|limiter| limiter.is_ready(now))
+        self.nodes[index as usize].limiter.is_ready(now)
     }
 
     /// A node and all above it.

@@ -142,6 +142,55 @@ fn a_leaf_that_pauses_sends_as_much() {
     assert!(sent.abs_diff(125_000_000) < 9000 + 33_000, "{sent}");
 }
 
+#[test]
+fn a_limit_is_shared_by_the_trees_of_several_threads() {
+    let rate = Limit { bits_per_second: 100_000_000, burst_bytes: 4096 };
+    let shared = SharedLimiter::new(rate, 0);
+    let mut threads: Vec<_> = (0..3)
+        .map(|n| {
+            let mut pacer = Pacer::new(0);
+            let group = pacer.add_group(pacer.root(), None, 0).unwrap();
+            pacer.set_shared_limit(group, shared.clone(), 0).unwrap();
+            // One is held back by its own limit.
+            let own = Limit { bits_per_second: 10_000_000, burst_bytes: 1500 };
+            let leaf = pacer.add_leaf(group, (n == 2).then_some(own), 0).unwrap();
+            assert_eq!(pacer.set_shared_limit(leaf, shared.clone(), 0), Err(Refused::NotGroup));
+            pacer.want(leaf, 0);
+            (pacer, group, 0_u64)
+        })
+        .collect();
+    let round = |from: u64, to: u64, threads: &mut Vec<(Pacer, NodeId, u64)>| {
+        threads.iter_mut().for_each(|(_, _, sent)| *sent = 0);
+        let mut now = from;
+        while now < to {
+            for (pacer, _, sent) in threads.iter_mut() {
+                while let Some(leaf) = pacer.next(now) {
+                    pacer.sent(leaf, 1500, now);
+                    pacer.want(leaf, now);
+                    *sent += 1500;
+                }
+            }
+            let next = threads.iter().filter_map(|(pacer, ..)| pacer.next_at()).min().unwrap();
+            now = now.max(next);
+        }
+        threads.iter().map(|(_, _, sent)| *sent).collect::<Vec<_>>()
+    };
+    // What each has taken ahead, and a burst.
+    let near = |bytes: u64, may: u64| bytes.abs_diff(may) <= 4 * 4096 + 1500;
+    let sent = round(0, 1000 * MILLISECOND, &mut threads);
+    assert!(near(sent.iter().sum(), 12_500_000) && near(sent[2], 1_250_000), "{sent:?}");
+    assert!(sent[0].abs_diff(sent[1]) < 200_000, "{sent:?}");
+    let now = 1000 * MILLISECOND;
+    shared.change(Limit { bits_per_second: 20_000_000, burst_bytes: 4096 }, now);
+    for (pacer, group, _) in &mut threads {
+        pacer.set_shared_limit(*group, shared.clone(), now).unwrap();
+        assert_eq!(pacer.limit(*group).unwrap().bits_per_second, 20_000_000);
+    }
+    let sent = round(now, 2 * now, &mut threads);
+    assert!(near(sent.iter().sum(), 2_500_000), "{sent:?}");
+    assert!(sent.iter().all(|sent| sent.abs_diff(2_500_000 / 3) < 500_000), "{sent:?}");
+}
+
 proptest! {
     /// Whatever happens, whoever wants something gets its turn in time, and the tree holds
     /// together: nobody waits for nothing.

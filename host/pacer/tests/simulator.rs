@@ -155,6 +155,28 @@ fn a_tenants_cap_is_exact_and_shared_evenly() {
     }
 }
 
+/// Who may have less than an even share of what its tenant has is not held up by those who have
+/// more than they can use.
+#[test]
+fn small_limits_are_exact_beside_greedy_siblings() {
+    let mut line = Line::new((20, 10), 2_000_000_000, 100, 1500);
+    for n in 0..20 {
+        let sender = &mut line.senders[n * 10 + n % 10];
+        sender.bits_per_second = 1_000_000_000;
+        sender.packet = 4200;
+        line.pacer.set_limit(sender.id, rate(sender.bits_per_second), 0).unwrap();
+    }
+    line.begin();
+    line.run(WARM);
+    let sent = line.measure(2 * SECOND);
+    // An even share is about a tenth.
+    let small = |one: &Sender| one.bits_per_second < line.tenants[one.tenant].1 * 8 / 100;
+    for (sender, sent) in line.senders.iter().zip(&sent).filter(|(one, _)| small(one)) {
+        let off = (*sent as f64 - allowed(sender.bits_per_second, 2 * SECOND)).abs();
+        assert!(off <= 3.0 * 1500.0, "{off} of {sent} bytes");
+    }
+}
+
 /// Every tenth sender sends packets of 64 bytes or 64 KiB, and a tenant has itself called without
 /// end: whoever keeps to the rules does not notice.
 #[test]

@@ -6,6 +6,7 @@
 
 use super::link::Link;
 use super::rate_limit_tree::RateLimits;
+use crate::command::LimitGroup;
 use omniverb_pacer::{Limit, Limiter, NodeId};
 use omniverb_terms::VnicId;
 use std::collections::VecDeque;
@@ -16,6 +17,9 @@ const TURN: u64 = 64 << 10;
 /// What may be spent on telling peers that answers wait for a limit: a part of the limit itself, so
 /// that whatever they do most of it is left for the answers; and bytes at once.
 const NOTICES: (u64, u64) = (8, 512);
+
+/// What notices are a part of where the vNIC has no limit itself, nor its group.
+const UNKNOWN: Limit = Limit { bits_per_second: 1_000_000, burst_bytes: 1500 };
 
 /// Bytes that Ethernet, IP and UDP put around a packet to this address.
 pub(super) const fn framing(to: IpAddr) -> u64 {
@@ -53,27 +57,29 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Another limit, or none; the links that wait no more.
+    /// Another limit or group, or none; the links that wait no more.
     pub(super) fn set_limit(
         &mut self,
         vnic: VnicId,
-        limit: Option<Limit>,
+        (limit, group): (Option<Limit>, Option<LimitGroup>),
         limits: &mut RateLimits,
         now: u64,
     ) -> VecDeque<usize> {
-        match (limit, &mut self.limited) {
-            (Some(limit), Some(limited)) => {
-                let _ = limits.pacer.set_limit(limited.leaf, Some(limit), now);
-                limited.notices.change(notices(limit), now);
-                return VecDeque::new();
-            }
-            (Some(limit), limited) => {
-                let notices = Limiter::new(notices(limit), now);
-                *limited = limits.add(vnic, limit, now).map(|leaf| Limited { leaf, notices });
-            }
-            (None, _) => self.close(limits),
+        if limit.is_none() && group.is_none() {
+            self.close(limits);
+            return std::mem::take(&mut self.waiting);
         }
-        std::mem::take(&mut self.waiting)
+        let of_group = || limits.of_group(group?);
+        let notices = notices(limit.or_else(of_group).unwrap_or(UNKNOWN));
+        if let Some(limited) = &mut self.limited {
+            limits.change(limited.leaf, limit, group, now);
+            limited.notices.change(notices, now);
+        } else {
+            let notices = Limiter::new(notices, now);
+            let leaf = limits.add(vnic, limit, group, now);
+            self.limited = leaf.map(|leaf| Limited { leaf, notices });
+        }
+        VecDeque::new()
     }
 
     /// Whether anything limits what the vNIC sends.
@@ -178,6 +184,7 @@ mod tests {
     use crate::testing::fuzz::end;
     use crate::worker::link::{Ends, Kind};
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+    use omniverb_pacer::SharedLimiter;
     use omniverb_ring::Window;
     use omniverb_terms::{Qpn, Service};
     use omniverb_wire::Flow;
@@ -215,7 +222,7 @@ mod tests {
         assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()), "no limit");
         let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1000 };
         let set = |gate: &mut Gate, limits: &mut RateLimits, limit, now| {
-            gate.set_limit(VnicId(1), limit, limits, now)
+            gate.set_limit(VnicId(1), (limit, None), limits, now)
         };
         assert!(set(&mut gate, &mut limits, Some(limit), 0).is_empty());
         assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()));
@@ -257,7 +264,7 @@ mod tests {
         let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
         let mut links = [link(0), link(1)];
         let limit = Limit { bits_per_second: 8_000_000_000, burst_bytes: 1 << 20 };
-        gate.set_limit(VnicId(1), Some(limit), &mut limits, 0);
+        gate.set_limit(VnicId(1), (Some(limit), None), &mut limits, 0);
         gate.passed(1 << 20, &mut limits, 0);
         let mut sent = [0_u64; 2];
         for (index, link) in links.iter_mut().enumerate() {
@@ -281,5 +288,51 @@ mod tests {
         let all: u64 = sent.iter().sum();
         assert!((1_000_000..1_100_000).contains(&all), "{all}");
         assert!(sent[0].abs_diff(sent[1]) <= TURN, "{sent:?}");
+    }
+
+    #[test]
+    fn vnics_of_a_group_share_its_limit() {
+        let (mut limits, group) = (RateLimits::default(), LimitGroup(5));
+        let limit = Limit { bits_per_second: 80_000_000, burst_bytes: 8192 };
+        let shared = SharedLimiter::new(limit, 0);
+        limits.set_group(LimitGroup(4), None, None, 0);
+        limits.set_group(group, Some(LimitGroup(4)), Some(shared), 0);
+        assert_eq!(limits.of_group(group), Some(limit));
+        let mut gates: Vec<_> = (0..3).map(|_| (Gate::default(), link(0), 0_u64)).collect();
+        for (n, (gate, link, _)) in (0..).zip(&mut gates) {
+            let slow = Limit { bits_per_second: 8_000_000, burst_bytes: 1500 };
+            let own = (n == 0).then_some(slow);
+            gate.set_limit(VnicId(n), (own, Some(group)), &mut limits, 0);
+            assert!(gate.is_limited());
+            while gate.pass((0, link), &mut limits, 0).is_ok() {
+                gate.passed(1500, &mut limits, 0);
+            }
+        }
+        let mut now = 0;
+        while now < 1_000_000_000 {
+            while let Some(VnicId(n)) = limits.next(now) {
+                let (gate, link, sent) = &mut gates[n as usize];
+                assert_eq!(gate.begin_turn(), Some(0));
+                link.unpark();
+                while gate.pass((0, link), &mut limits, now).is_ok() {
+                    gate.passed(1500, &mut limits, now);
+                    *sent += 1500;
+                }
+                gate.end_turn(&mut limits, now);
+            }
+            now = limits.next_at().unwrap();
+        }
+        let sent: Vec<_> = gates.iter().map(|(_, _, sent)| *sent).collect();
+        let near = |bytes: u64, may: u64| bytes.abs_diff(may) < may / 50 + 20_000;
+        assert!(near(sent.iter().sum(), 10_000_000) && near(sent[0], 1_000_000), "{sent:?}");
+        assert!(near(sent[1], 4_500_000) && near(sent[2], 4_500_000), "{sent:?}");
+        // Out of the group, and without it, nobody is held up by it.
+        gates[0].0.set_limit(VnicId(0), (None, None), &mut limits, now);
+        limits.close_group(group, now);
+        let (mut free, mut count) = ([false; 3], 0);
+        while let Some(VnicId(n)) = limits.next(now + 1_000_000) {
+            (free[n as usize], count) = (true, count + 1);
+        }
+        assert_eq!((free, count), ([false, true, true], 2));
     }
 }

@@ -12,12 +12,17 @@ impl State {
                 self.open_vnic(vnic, port, &holder, watcher);
             }
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
-            Command::SetLimit { vnic, limit } => {
+            Command::SetLimit { vnic, limit, group } => {
                 if let Some(of) = self.vnics.get_mut(vnic) {
-                    let free = of.gate.set_limit(vnic, limit, &mut self.limits, clock::now());
+                    let free =
+                        of.gate.set_limit(vnic, (limit, group), &mut self.limits, clock::now());
                     self.links.unpark(free);
                 }
             }
+            Command::SetGroup { group, within, limit } => {
+                self.limits.set_group(group, within, limit, clock::now());
+            }
+            Command::CloseGroup { group } => self.limits.close_group(group, clock::now()),
             Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
