@@ -124,7 +124,7 @@ impl Clients {
             }
         }
         if let Some((_, _, id)) = vnics.into_values().max() {
-            self.part(id, "has most of all messages that are not taken");
+            self.part(id, "holds the most unread messages while their total is used up");
         }
     }
 
@@ -293,7 +293,7 @@ impl Clients {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 self.part(id, "broke its connection");
             }
-            Err(_) => self.part(id, "sent something that is no message"),
+            Err(_) => self.part(id, "sent a malformed message"),
         }
         None
     }

@@ -119,7 +119,7 @@ impl Dog {
                 ),
                 News::GoesOn(who) => self.journal.log(
                     Level::Warning,
-                    format_args!("{} goes on, after {:.1} s", who.thread, seconds(who)),
+                    format_args!("{} goes on after {:.1} s", who.thread, seconds(who)),
                 ),
             }
         }

@@ -44,7 +44,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     let status = file.metadata()?;
     // In a folder for everybody somebody else may have made it.
     if !status.is_file() || status.uid() != geteuid().as_raw() {
-        bail!("{} is another user's", log.display());
+        bail!("the log file {} belongs to another user: name another one", log.display());
     }
     let from = status.len();
     fd_inheritance::nothing_but_standard()?;

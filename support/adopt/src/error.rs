@@ -33,7 +33,9 @@ pub enum AdoptError {
     #[error("some pages have moved and could not be moved back")]
     Stuck,
     /// No strategy is permitted to this process.
-    #[error("no way of moving pages is permitted to this process")]
+    #[error(
+        "this process may neither use userfaultfd nor stop its threads (seccomp, ptrace_scope?)"
+    )]
     NotPermitted,
     /// The kernel refused.
     #[error("system call failed: {0}")]

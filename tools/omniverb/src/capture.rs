@@ -28,7 +28,7 @@ pub(crate) fn capture(
 ) -> anyhow::Result<ExitCode> {
     let to_stdout = file.is_none_or(|file| file == Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
-        bail!("packets are nothing for a terminal: name a file with -w, or use a pipe");
+        bail!("cannot write packets to a terminal: name a file with -w, or use a pipe");
     }
     // Before anything is written: an interruption ends the capture in an orderly way.
     let termination = termination_fd::termination()?;
@@ -107,7 +107,7 @@ fn private(path: &Path) -> anyhow::Result<File> {
         bail!("belongs to another user");
     }
     if found.nlink() != 1 {
-        bail!("has other names as well");
+        bail!("the file has several hard links; name another one");
     }
     file.set_permissions(std::fs::Permissions::from_mode(MODE))?;
     file.set_len(0)?;

@@ -63,7 +63,7 @@ pub(crate) fn sockets() -> anyhow::Result<PathBuf> {
 fn there(name: &str) -> anyhow::Result<PathBuf> {
     let file = folder()?.join(name);
     if !file.exists() {
-        bail!("{} is not there", file.display());
+        bail!("{} does not exist: reinstall the package omniverb", file.display());
     }
     Ok(file)
 }

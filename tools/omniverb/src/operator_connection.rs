@@ -190,7 +190,7 @@ impl Operator {
         // There may be a lot to write down.
         match self.call(&EndCapture { reserved: 0 }.into(), &[], LAST_WORDS)? {
             Message::Captured(captured) => Ok(captured),
-            _ => bail!("the daemon answers something else"),
+            _ => bail!("the daemon gave an unexpected answer: is it of this version?"),
         }
     }
 
@@ -205,9 +205,11 @@ impl Operator {
     ) -> anyhow::Result<Option<OwnedFd>> {
         let attach = AttachMachine { name: field, data };
         match self.call_for_files(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
-            (Message::MachineAttached(_), files) => {
-                files.into_iter().next().context("the daemon answers something else").map(Some)
-            }
+            (Message::MachineAttached(_), files) => files
+                .into_iter()
+                .next()
+                .context("the daemon gave an unexpected answer: is it of this version?")
+                .map(Some),
             (Message::Failed(errno), _) if is(&errno, Errno::BUSY) => Ok(None),
             (other, _) => refused(&other, name),
         }
@@ -284,7 +286,10 @@ impl Operator {
         match self.hear(PATIENCE)? {
             (Message::PairWanted(_), _) => Ok(PairCall::Own),
             (Message::PairOffered(_), files) => {
-                let file = files.into_iter().next().context("the daemon answers something else")?;
+                let file = files
+                    .into_iter()
+                    .next()
+                    .context("the daemon gave an unexpected answer: is it of this version?")?;
                 Ok(PairCall::Another(file))
             }
             (Message::PairOver(over), _) => Ok(PairCall::Over(u8::try_from(over.number)?)),
@@ -372,7 +377,9 @@ fn is(errno: &omniverb_terms::Errno, other: Errno) -> bool {
 
 /// Why the daemon did not do what concerns a vNIC.
 fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
-    let Message::Failed(errno) = answer else { bail!("the daemon answers something else") };
+    let Message::Failed(errno) = answer else {
+        bail!("the daemon gave an unexpected answer: is it of this version?")
+    };
     let error = io::Error::from_raw_os_error(errno.raw());
     match Errno::from_io_error(&error) {
         Some(Errno::PERM) => bail!("the daemon does not serve the network namespace of {name:?}"),

@@ -44,7 +44,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<ExitCode> {
     // A leading `--` has been taken by the argument parser.
     let Some((program, arguments)) = command.split_first() else {
-        anyhow::bail!("no program to run");
+        anyhow::bail!("the program is missing: omniverb run -- PROGRAM");
     };
     programs::refuse_musl(program)?;
     let folder = library_path::folder()?;

@@ -91,7 +91,7 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
             None => bail!("the broker of sockets is of another version"),
         }
     }
-    bail!("the broker of sockets comes to no end")
+    bail!("the answer of the socket broker is too long")
 }
 
 impl Shown {

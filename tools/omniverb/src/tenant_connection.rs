@@ -121,7 +121,7 @@ pub(crate) fn pages(
         }
         from = piece.next;
     }
-    bail!("the daemon comes to no end")
+    bail!("the answer of the daemon is too long")
 }
 
 /// Adds one piece.
@@ -151,6 +151,6 @@ fn refused<T>(answer: &Message, path: &Path) -> anyhow::Result<T> {
             let error = io::Error::from_raw_os_error(errno.raw());
             bail!("the daemon at {} refuses us: {error}", path.display())
         }
-        _ => bail!("{} is served by something else", path.display()),
+        _ => bail!("the socket {} is not served by omniverbd", path.display()),
     }
 }

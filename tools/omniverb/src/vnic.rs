@@ -21,7 +21,7 @@ use std::process::ExitCode;
 pub(crate) fn name_bytes(name: &str) -> anyhow::Result<[u8; VNIC_NAME_BYTES]> {
     let mut bytes = [0; VNIC_NAME_BYTES];
     let Some(room) = bytes.get_mut(..name.len()).filter(|_| name.len() < VNIC_NAME_BYTES) else {
-        bail!("no vNIC has a name as long as {name:?}");
+        bail!("the name {name:?} is too long for a vNIC; see `omniverb vnic list`");
     };
     room.copy_from_slice(name.as_bytes());
     Ok(bytes)

@@ -39,7 +39,7 @@ impl Server {
             match decode(&bytes[..length]) {
                 Ok((_, Message::LetGo(said))) => self.clients.let_go(id, &said),
                 Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message),
-                Err(_) => self.clients.part(id, "sent something that is no message"),
+                Err(_) => self.clients.part(id, "sent a malformed message"),
             }
             self.carry_on();
         }
@@ -75,7 +75,7 @@ impl Server {
                 if let Some(tag) = tag_of(bytes) {
                     self.delivery().answer(id, tag, Letter::of(Message::Failed(Errno::EPROTO)));
                 }
-                self.clients.part(id, "sent something that is no message");
+                self.clients.part(id, "sent a malformed message");
             }
         }
     }

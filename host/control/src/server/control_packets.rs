@@ -64,8 +64,12 @@ impl Server {
             }
             Event::PortOver { vnic } => self.port_over(vnic),
             Event::Failed { qpn, peer_qpn, why } => {
-                self.journal
-                    .log(Level::Debug, format_args!("QP {qpn} with {peer_qpn} on the wire: {why}"));
+                self.journal.log(
+                    Level::Debug,
+                    format_args!(
+                        "the link of QP {qpn} with QP {peer_qpn} of another host failed: {why}"
+                    ),
+                );
             }
         }
     }

@@ -106,9 +106,12 @@ impl Server {
                 self.delivery().answer(id, tag, Letter::with(welcome, files));
             }
             Err(error) => {
-                self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
+                self.journal.log(
+                    Level::Warning,
+                    format_args!("cannot make an events socket for a client: {error}"),
+                );
                 self.delivery().answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
-                self.clients.part(id, "could not be served");
+                self.clients.part(id, "its events socket could not be made");
             }
         }
     }

@@ -133,7 +133,7 @@ impl Server {
     pub(super) fn hello_due(&mut self, id: SessionId) {
         self.forget_arrival(id);
         if self.clients.is_half_open(id) {
-            self.clients.part(id, "did not say hello");
+            self.clients.part(id, "did not identify itself in time");
         }
     }
 }

@@ -133,7 +133,7 @@ impl Server {
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
         // Who hears it does not attach the machine again.
         self.answer_proxy(id, 0, &Parted { reserved: 0 }.into(), &[]);
-        self.part_with_machine(id, "an operator said so");
+        self.part_with_machine(id, "an operator ended it");
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Server {
             self.end_operator(plugger.operator);
         }
         for session in &record.sessions {
-            self.clients.part(*session, "its machine is parted with");
+            self.clients.part(*session, "its machine was detached");
         }
         self.engine_ports().end_port(vnic);
         self.disposal.close_socket(record.into_door());
@@ -168,7 +168,7 @@ impl Server {
     /// A machine's proxy has sent by its port what ends that. The supervisor starts another one.
     pub(super) fn port_over(&mut self, vnic: VnicId) {
         if let Some(id) = self.machines.number_of(vnic) {
-            self.part_with_machine(id, "its proxy sent by its port what it must not");
+            self.part_with_machine(id, "its proxy sent a datagram that its port may not carry");
         }
     }
 
@@ -177,13 +177,13 @@ impl Server {
         let Some(record) = self.machines.get(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = match unsolicited_fds::receive(record.machine_socket.as_fd(), &mut bytes) {
-            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its proxy is gone"),
+            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its proxy has ended"),
             Ok(Plain::Message(length)) => length,
             Ok(Plain::Descriptors) => {
                 return self.part_with_machine(id, "its proxy sent descriptors");
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.part_with_machine(id, "its proxy is gone"),
+            Err(_) => return self.part_with_machine(id, "its proxy has ended"),
         };
         match decode(&bytes[..length]) {
             Ok((tag, Message::OpenSession(_))) => match self.open_session(id) {
@@ -228,7 +228,7 @@ impl Server {
                 self.guests().machine_tells_addresses(id, &told);
                 self.answer_proxy(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
-            _ => self.part_with_machine(id, "its proxy said something that is no message"),
+            _ => self.part_with_machine(id, "its proxy sent a malformed message"),
         }
     }
 
@@ -241,7 +241,7 @@ impl Server {
     ) {
         let Some(record) = self.machines.get(id) else { return };
         if !answer_at(&record.machine_socket, |bytes| encode(tag, answer, bytes), files) {
-            self.part_with_machine(id, "its proxy does not take its answers");
+            self.part_with_machine(id, "its proxy does not read its answers");
         }
     }
 
@@ -282,11 +282,11 @@ impl Guests<'_> {
         record.pairs().boot();
         for session in &record.sessions {
             self.clients.note_dead(*session);
-            self.clients.part(*session, "its machine was booted afresh");
+            self.clients.part(*session, "its machine was booted again");
         }
         let name = record.machine.name;
         // Not louder: a guest may say so without end.
-        let text = format_args!("machine {name} was booted afresh");
+        let text = format_args!("machine {name} was booted again");
         self.journal.log_of(Some(&name.to_string()), Level::Debug, text);
     }
 

@@ -60,7 +60,8 @@ impl Bell {
         let memory = memory.map_exactly(2 * PAGE_BYTES)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
-            part.map(DoorbellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
+            part.map(DoorbellPage::new)
+                .ok_or_else(|| io::Error::other("the memory of a doorbell is too small"))
         };
         let (due, all_due) = (AtomicBool::new(false), due_rings.clone());
         let ringer = Arc::new(Ringer { number, page: page(0)?, due, all_due });

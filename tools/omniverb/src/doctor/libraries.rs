@@ -97,7 +97,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
     let mut command = Command::new("ldd");
     command.arg(&path).env("LD_LIBRARY_PATH", library_path::before(&folder, "LD_LIBRARY_PATH"));
     let Some(output) = quiet(&mut command) else {
-        findings.note(format_args!("{shown}"), "ldd is not there to look into it");
+        findings.note(format_args!("{shown}"), "ldd is missing: install libc-bin");
         return;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

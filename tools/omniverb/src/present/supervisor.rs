@@ -62,7 +62,9 @@ pub(super) fn obtain(socket: &Path) -> anyhow::Result<Kept> {
             }
         }
     }
-    Err(refused.unwrap_or_else(|| anyhow::anyhow!("there is no folder for it")))
+    Err(refused.unwrap_or_else(|| {
+        anyhow::anyhow!("no folder is usable for presented files: set XDG_RUNTIME_DIR")
+    }))
 }
 
 /// Folders that are ours, or can be made so: whoever else could write there could tell our programs
@@ -77,7 +79,7 @@ fn bases() -> Vec<PathBuf> {
 fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     sysfs_tree::make_folder(base)
         .and_then(|()| user_daemon::check_folder(base))
-        .context("is not ours to use")?;
+        .context("belongs to another user or is writable by others")?;
     let name = name(socket)?;
     let folder = base.join(&name);
     let entry = locked(&folder.with_extension("entry"), FlockOperation::LockShared)?;
@@ -102,7 +104,7 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
         // It has begun and lost who started it, or it is just ending.
         std::thread::sleep(LOOK);
     }
-    bail!("{} does not become complete", folder.display())
+    bail!("{} was not filled in time: its supervisor does not answer", folder.display())
 }
 
 /// A folder that a supervisor of ours made for others than us: another user's, or for another
@@ -153,7 +155,7 @@ fn start(folder: &Path, socket: &Path) -> anyhow::Result<()> {
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
-        .context("cannot start what keeps it")?;
+        .context("cannot start the supervisor of presented files")?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let line = text.lines().next().unwrap_or("what keeps it did not say why it ended");
@@ -173,9 +175,11 @@ pub(super) fn launch(folder: &Path, pid: i32) -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("cannot start what keeps it")?;
+        .context("cannot start the supervisor of presented files")?;
     let mut said = Vec::new();
-    let Some(mut output) = supervisor.stdout.take() else { bail!("it has no output") };
+    let Some(mut output) = supervisor.stdout.take() else {
+        bail!("the supervisor of presented files has no output")
+    };
     output.read_to_end(&mut said)?;
     // Why it is not, it has said on standard error.
     if said == READY { Ok(()) } else { std::process::exit(1) }

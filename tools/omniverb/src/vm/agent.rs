@@ -81,7 +81,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
         );
     }
     // What it needs it has.
-    privileges::become_nobody().context("cannot become a user that nobody is")?;
+    privileges::become_nobody().context("cannot become an unused user id (needs root)")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     sd_notify::tell("READY=1");
     let (last, told, full, woken) = (0, None, false, false);
@@ -234,7 +234,7 @@ impl Agent {
                 break;
             }
         }
-        anyhow::anyhow!("who kept pages of processes where they are has ended")
+        anyhow::anyhow!("the pinner of processes' pages has ended")
     }
 
     /// Has the UDP port after all, if whoever had it has it no longer.

@@ -156,7 +156,10 @@ impl Sharing {
         message: &mut Message,
     ) -> anyhow::Result<Option<(Arc<OwnedFd>, Vec<u8>)>> {
         let Some(number) = take_number(message) else { return Ok(None) };
-        let shared = self.pairs.get(&number).context("no such pair window")?;
+        let shared = self
+            .pairs
+            .get(&number)
+            .context("a session names a pair window that this machine does not have")?;
         Ok(Some((shared.file.clone(), written(tag, message))))
     }
 

@@ -51,7 +51,10 @@ pub(super) fn take(devices: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
 pub(super) fn serve() -> anyhow::Result<ExitCode> {
     be_ended_as_others();
     privileges::keep_only(&[]).context("cannot give up privileges")?;
-    let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
+    let agent = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("not started by an agent: standard input is no socket")?;
     let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     inotify::add_watch(&watch, FOLDER, WatchFlags::CREATE | WatchFlags::ATTRIB)?;
     let mut sent = BTreeSet::new();

@@ -284,7 +284,7 @@ fn folder_of_all(path: &Path) -> anyhow::Result<OwnedFd> {
     let folder = open(path, FOLDER, Mode::empty())?;
     let status = fstat(&folder)?;
     let known = [0, geteuid().as_raw()].contains(&status.st_uid);
-    ensure!(known, "{} is another user's", path.display());
+    ensure!(known, "the folder {} belongs to another user", path.display());
     ensure!(status.st_mode & 0o022 == 0, "others may write to {}", path.display());
     if made {
         fchmod(&folder, FOR_ALL)?;

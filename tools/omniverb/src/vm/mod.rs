@@ -66,7 +66,9 @@ const DESCRIPTORS_KEPT: u64 = 64;
 
 fn name(text: &str) -> anyhow::Result<MachineName> {
     MachineName::new(text).with_context(|| {
-        format!("{text:?} is no name for a machine: up to 28 letters, digits, `-`, `_` and `.`")
+        format!(
+            "{text:?} cannot be the name of a machine: up to 28 letters, digits, `-`, `_` and `.`"
+        )
     })
 }
 
@@ -112,7 +114,9 @@ pub(crate) fn run(
     shared: bool,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
-    let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
+    let Some((program, arguments)) = command.split_first() else {
+        bail!("the command line of QEMU is missing: omniverb vm run NAME -- QEMU OPTIONS...")
+    };
     let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
@@ -197,7 +201,7 @@ pub(crate) fn keep(
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
-    let way = Way::read(way).context("not started so")?;
+    let way = Way::read(way).context("not started by a supervisor of omniverb")?;
     let wanted = Wanted { bytes, pairs, way, memory };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     supervisor::keep(name(text)?, wanted, user, alone)
@@ -212,17 +216,22 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 /// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
 /// of the machine's pair windows, of which it keeps the doorbells.
 pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
-    let more = more.map(fd_inheritance::taken).transpose().context("not started as a proxy")?;
+    let more = more
+        .map(fd_inheritance::taken)
+        .transpose()
+        .context("not started by a supervisor of omniverb: a descriptor is missing")?;
     let sessions = sessions();
     let [machine_socket, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
     let mut windows =
         PairWindows { bridge: WakeBridge::new(Side::Host)?, present: 0, going: 0, more };
     for word in pairs {
-        let one = pair_windows::Handed::read(word).context("not started as a proxy")?;
-        let file = fd_inheritance::taken(one.descriptor).context("not started as a proxy")?;
+        let one = pair_windows::Handed::read(word)
+            .context("not started by a supervisor of omniverb: a descriptor is missing")?;
+        let file = fd_inheritance::taken(one.descriptor)
+            .context("not started by a supervisor of omniverb: a descriptor is missing")?;
         let added = windows.add(one.number, &file, one.whose);
-        added.ok().context("not started as a proxy")?;
+        added.ok().context("not started by a supervisor of omniverb: a descriptor is missing")?;
     }
     Ok(proxy::serve(port, machine_socket, number, sessions, windows).code())
 }
@@ -249,13 +258,14 @@ pub(crate) fn open() -> anyhow::Result<ExitCode> {
 
 /// Becomes a process that has nothing but its input and its output.
 fn become_nobody_with_two() -> anyhow::Result<[OwnedFd; 2]> {
-    let take = |file: std::io::Result<OwnedFd>| file.context("not started so");
+    let take =
+        |file: std::io::Result<OwnedFd>| file.context("not started by a supervisor of omniverb");
     let input = take(std::io::stdin().as_fd().try_clone_to_owned())?;
     let output = take(std::io::stdout().as_fd().try_clone_to_owned())?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::process::setsid().context("cannot leave the starter's session")?;
     std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
-    privileges::become_nobody().context("cannot become a user that nobody is")?;
+    privileges::become_nobody().context("cannot become an unused user id (needs root)")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -147,7 +147,10 @@ impl Pinner {
 
 /// What it does.
 pub(crate) fn serve(in_place: InPlace, folder: &Path) -> anyhow::Result<ExitCode> {
-    let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
+    let agent = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("not started by an agent: standard input is no socket")?;
     rustix::process::setsid().context("cannot leave the agent's session")?;
     // What it keeps is nobody's any more when it ends: so the kernel is to end others first, if it
     // may be told so.

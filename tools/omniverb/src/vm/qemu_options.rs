@@ -162,7 +162,7 @@ pub(super) fn bytes_said(command: &[OsString]) -> anyhow::Result<u64> {
             Some(_) => {}
         }
     }
-    mib.checked_mul(1 << 20).context("too much memory")
+    mib.checked_mul(1 << 20).context("the machine's memory has more than 2^64 bytes: give -m less")
 }
 
 /// How much it says that it may have, if it does.
@@ -180,7 +180,7 @@ pub(super) fn said<'a>(command: &'a [OsString], option: &str) -> anyhow::Result<
     while let Some(word) = words.next() {
         if spellings.contains(word) {
             let value = words.next().and_then(|word| word.to_str());
-            said = value.with_context(|| format!("-{option} says nothing"))?;
+            said = value.with_context(|| format!("option -{option} needs a value"))?;
         }
     }
     Ok(said)
@@ -267,17 +267,19 @@ fn in_mib(text: &str) -> anyhow::Result<u64> {
         Some(at) => text.split_at(at),
         None => (text, "M"),
     };
-    let number: u64 = number.parse().with_context(|| format!("{text:?} is no size"))?;
+    let number: u64 = number
+        .parse()
+        .with_context(|| format!("{text:?} is not a size: use a number and K, M, G or T"))?;
     let bytes = match unit {
         "B" | "b" => Some(number),
         "K" | "k" => number.checked_mul(1 << 10),
         "M" | "m" => number.checked_mul(1 << 20),
         "G" | "g" => number.checked_mul(1 << 30),
         "T" | "t" => number.checked_mul(1 << 40),
-        _ => bail!("{text:?} is no size"),
+        _ => bail!("{text:?} is not a size: use a number and K, M, G or T"),
     };
-    let bytes = bytes.with_context(|| format!("{text:?} is too much"))?;
-    ensure!(bytes > 0, "a machine without memory");
+    let bytes = bytes.with_context(|| format!("{text:?} is more than 2^64 bytes"))?;
+    ensure!(bytes > 0, "a machine needs memory: give QEMU -m with more than 0");
     Ok(bytes.div_ceil(1 << 20))
 }
 

@@ -102,9 +102,9 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     if let Some(text) = text("failed") {
         bail!("{text}");
     }
-    let window = files.into_iter().next().context("the supervisor said something else")?;
+    let window = files.into_iter().next().context("the supervisor gave an unexpected answer")?;
     let (window_path, port_path) = (text("window"), text("port"));
-    let port_path = port_path.context("the supervisor said something else")?;
+    let port_path = port_path.context("the supervisor gave an unexpected answer")?;
     let (monitor_path, mapped_path) = (text("monitor"), text("mapped"));
     let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -113,7 +113,7 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         let came = omniverb_sys::eventfd::readable(ours.as_fd(), Some(PATIENCE))?;
         let files = seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking);
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
-        files.into_iter().next().context("the supervisor said something else")
+        files.into_iter().next().context("the supervisor gave an unexpected answer")
     };
     let pairs = (0..wanted.plugged()).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
     let memory = wanted.memory.map(|_| next()).transpose()?;

@@ -58,7 +58,7 @@ pub(super) fn keep(
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
     if !alone {
-        fd_inheritance::nothing_but_standard().context("cannot let go of what is its starter's")?;
+        fd_inheritance::nothing_but_standard().context("cannot close inherited descriptors")?;
         let mut supervisor = Command::new(own_program()?);
         supervisor.args(KEEP).arg(name.text()).args(wanted.words()).arg("--alone");
         if let Some(user) = user {
@@ -67,7 +67,10 @@ pub(super) fn keep(
         supervisor.spawn().context("cannot start the supervisor")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let starter = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
+    let starter = std::io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .context("not started by `omniverb vm`: standard input is no socket")?;
     rustix::process::setsid().context("cannot leave the starter's session")?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -60,8 +60,11 @@ impl Window {
         file: OwnedFd,
         known: impl FnOnce(u64) -> bool,
     ) -> anyhow::Result<Window> {
-        let bytes = memfd::size(file.as_fd()).context("no window")?;
-        ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
+        let bytes = memfd::size(file.as_fd()).context("cannot read the size of the window")?;
+        ensure!(
+            bytes > 0 && bytes.is_multiple_of(STEP),
+            "the size of a window has to be a multiple of 2 MiB"
+        );
         let (data, mut head) = (data(bytes), [0; WindowHead::BYTES]);
         let read = pread(&file, &mut head, data.offset).context("cannot read a window")?;
         ensure!(read == head.len(), "cannot read a window");
@@ -89,7 +92,10 @@ impl Window {
         bytes: u64,
         head: impl FnOnce(u64) -> WindowHead,
     ) -> anyhow::Result<Window> {
-        ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
+        ensure!(
+            bytes > 0 && bytes.is_multiple_of(STEP),
+            "the size of a window has to be a multiple of 2 MiB"
+        );
         let data = data(bytes);
         let head = head(data.length);
         let file = memfd::create(what, bytes).context("cannot make a window")?;

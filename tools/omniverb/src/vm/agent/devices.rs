@@ -30,7 +30,7 @@ pub(super) fn wait_for<T>(
         std::thread::sleep(LOOK);
     }
     bail!(
-        "this machine has not got {what}; start it on the host by `omniverb vm run`, or with the \
+        "this machine has no {what}; start it on the host by `omniverb vm run`, or with the \
          options that `omniverb vm args` prints"
     )
 }

@@ -100,7 +100,8 @@ impl Alone {
     /// Somebody else begins.
     fn at(folder: &Path) -> anyhow::Result<Alone> {
         let place = File::open(folder)?;
-        flock(&place, FlockOperation::NonBlockingLockExclusive).context("somebody else begins")?;
+        flock(&place, FlockOperation::NonBlockingLockExclusive)
+            .context("another pinner is starting in this folder")?;
         Ok(Alone(place))
     }
 }
@@ -163,7 +164,7 @@ impl Heirs {
         let path = folder.join(NAME);
         if seqpacket::is_alive(&path) {
             Before::find(&path)?.leave(kept)?;
-            bail!("somebody is there");
+            bail!("another pinner serves this folder");
         }
         make(folder)?;
         let _alone = Alone::at(folder)?;
@@ -279,7 +280,7 @@ fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    bail!("the one before does not let go")
+    bail!("the earlier pinner does not let go of its lock")
 }
 
 /// Who keeps what an heir is to have.
@@ -294,7 +295,8 @@ impl Before {
     fn find(path: &Path) -> anyhow::Result<Before> {
         let deadline = clock::now() + PATIENCE;
         let socket = socket_deadline::connect(path, deadline)?;
-        let pid = is_alike(socket.as_fd()).context("somebody else is there")?;
+        let pid = is_alike(socket.as_fd())
+            .context("a process of another user has the pinner's socket")?;
         let process = pidfd::of_peer(socket.as_fd())?;
         Ok(Before { socket, process, pid, deadline })
     }
@@ -306,7 +308,7 @@ impl Before {
     fn hear(&self) -> anyhow::Result<(u8, Vec<u64>)> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, _) = socket_deadline::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
-        parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
+        parts(bytes.get(..length).unwrap_or(&[])).context("the earlier pinner has ended")
     }
 
     /// All that it keeps: numbers, how many bytes, its descriptors.
@@ -317,7 +319,10 @@ impl Before {
             self.say(&message(WHICH, after))?;
             let (kind, words) = self.hear()?;
             let (entries, _) = words.as_chunks();
-            ensure!(kind == SOME && all.len() + entries.len() <= PINS_MAX, "nonsense");
+            ensure!(
+                kind == SOME && all.len() + entries.len() <= PINS_MAX,
+                "the earlier pinner sent a malformed list of pages"
+            );
             for [token, bytes, number] in entries {
                 all.push((*token, *bytes, u32::try_from(*number)?));
                 after = Some(*token);
@@ -354,7 +359,7 @@ impl Before {
         match self.hear()?.0 {
             YES => Ok(true),
             NO => Ok(false),
-            _ => bail!("nonsense"),
+            _ => bail!("the earlier pinner sent a malformed list of pages"),
         }
     }
 
@@ -365,7 +370,7 @@ impl Before {
         // The number may be another process's by now: it is not, if the one before lives.
         let same = is_alike(self.socket.as_fd()) == Some(self.pid);
         let lives = pidfd::pid_of(self.process.as_fd()).is_ok_and(|now| now == self.pid);
-        ensure!(same && lives, "the one before has ended");
+        ensure!(same && lives, "the earlier pinner has ended");
         entries.iter().for_each(|(token, ..)| kept.let_go(*token));
         Ok(())
     }

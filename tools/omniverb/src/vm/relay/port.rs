@@ -164,7 +164,7 @@ impl Port {
     pub(super) fn next_frame(&mut self) -> anyhow::Result<Option<Frame>> {
         self.frames
             .next_frame()
-            .map_err(|error| anyhow::anyhow!("what comes by the port makes no sense: {error:?}"))
+            .map_err(|error| anyhow::anyhow!("malformed frame on the machine's port: {error:?}"))
     }
 
     /// More has come: so many bytes.
