@@ -59,7 +59,7 @@ pub(crate) struct Client {
     /// Where memory comes from that it shares.
     source: Source,
     /// Those of a window that it was given.
-    pieces: Vec<Kept>,
+    pieces: Vec<KeptPiece>,
     /// Those that it has for pages, until it lets go of them.
     loans: Loans<Origin>,
     /// Its machine says that its process has ended: nothing of its memory is in use.
@@ -69,7 +69,7 @@ pub(crate) struct Client {
 /// A piece of a window that a process may use: as long as it lives, or as long as it has a queue
 /// pair, whose link it is.
 #[derive(Debug)]
-struct Kept {
+struct KeptPiece {
     piece: Arc<Piece>,
     link_of: Option<Qpn>,
     origin: Origin,
@@ -156,7 +156,7 @@ impl Client {
     }
 
     fn keep_piece(&mut self, memory: &Memory, link_of: Option<Qpn>, origin: Origin) {
-        self.pieces.extend(memory.piece().map(|piece| Kept { piece, link_of, origin }));
+        self.pieces.extend(memory.piece().map(|piece| KeptPiece { piece, link_of, origin }));
     }
 
     /// It has given the number of this queue pair back. Before a library does so it has let go of

@@ -4,7 +4,7 @@
 //! In: files that the machine's supervisor brings. Out: whether some window is one of them, which
 //! the kernel says by the file. Each is kept open, so that no other file is taken for it.
 
-use crate::window_pieces::Place;
+use crate::window_pieces::PieceRange;
 use omniverb_sys::Extent;
 use omniverb_sys::deferred_close::Bin;
 use omniverb_sys::extent::FileId;
@@ -14,11 +14,11 @@ use std::os::fd::OwnedFd;
 
 /// Those of one machine.
 #[derive(Debug, Default)]
-pub(crate) struct ForeignWindows(BTreeMap<u8, Other>);
+pub(crate) struct ForeignWindows(BTreeMap<u8, ForeignWindow>);
 
 /// A window of another machine's.
 #[derive(Debug)]
-struct Other {
+struct ForeignWindow {
     file: OwnedFd,
     id: FileId,
     /// Where in the guest's device it begins.
@@ -36,16 +36,16 @@ impl ForeignWindows {
     ///
     /// # Errors
     /// What the kernel says of the file.
-    pub(crate) fn add(&mut self, place: Place, file: OwnedFd, bin: Bin) -> io::Result<()> {
+    pub(crate) fn add(&mut self, place: PieceRange, file: OwnedFd, bin: Bin) -> io::Result<()> {
         let id = Extent::new(&file, 0, 0).file_id()?;
-        self.0.insert(place.number, Other { file, id, at: place.at, bin });
+        self.0.insert(place.number, ForeignWindow { file, id, at: place.at, bin });
         Ok(())
     }
 
     /// Where the machine has the window that is this file.
-    pub(crate) fn place_of(&self, file: FileId) -> Option<Place> {
+    pub(crate) fn place_of(&self, file: FileId) -> Option<PieceRange> {
         let (number, other) = self.0.iter().find(|(_, other)| other.id == file)?;
-        Some(Place { number: *number, at: other.at })
+        Some(PieceRange { number: *number, at: other.at })
     }
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u8> {
@@ -57,7 +57,7 @@ impl ForeignWindows {
     }
 }
 
-impl Drop for Other {
+impl Drop for ForeignWindow {
     /// It may be the last descriptor, and the kernel takes long to close what is full.
     fn drop(&mut self) {
         self.bin.put_copy(&self.file);

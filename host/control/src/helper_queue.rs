@@ -69,7 +69,7 @@ pub(crate) struct Question {
 
 /// A question under way.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     pub(crate) question: Question,
     deadline: u64,
     state: State,
@@ -85,7 +85,7 @@ enum State {
     Late,
 }
 
-impl Asked {
+impl PendingRequest {
     /// Nobody waits for the answer any more.
     pub(crate) fn is_late(&self) -> bool {
         self.state == State::Late
@@ -95,7 +95,7 @@ impl Asked {
 /// All that the helper is doing, by numbers that no two have.
 #[derive(Debug, Default)]
 pub(crate) struct HelperQueue {
-    rows: BTreeMap<u64, Asked>,
+    rows: BTreeMap<u64, PendingRequest>,
     /// Of those that somebody waits for: until when, in nanoseconds.
     deadlines: BTreeSet<(u64, u64)>,
 }
@@ -128,7 +128,7 @@ impl HelperQueue {
     /// It was asked, and is waited for until `deadline`.
     pub(crate) fn begin(&mut self, id: u64, question: Question, deadline: u64) {
         self.deadlines.insert((deadline, id));
-        self.rows.insert(id, Asked { question, deadline, state: State::Waited });
+        self.rows.insert(id, PendingRequest { question, deadline, state: State::Waited });
     }
 
     /// What kind of question has this number.
@@ -142,7 +142,7 @@ impl HelperQueue {
     }
 
     /// It is under way no more.
-    pub(crate) fn end(&mut self, id: u64) -> Option<Asked> {
+    pub(crate) fn end(&mut self, id: u64) -> Option<PendingRequest> {
         let asked = self.rows.remove(&id)?;
         self.deadlines.remove(&(asked.deadline, id));
         Some(asked)

@@ -4,7 +4,7 @@
 //! at a time, a few of each kind and for each user, and what takes too long is given up. A helper
 //! that dies is started again by its starter; what it was doing is asked once more.
 
-use crate::helper_queue::{Asked, Enclosed, HelperQueue, Question, Subject};
+use crate::helper_queue::{Enclosed, HelperQueue, PendingRequest, Question, Subject};
 use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::eventfd::readable;
@@ -127,7 +127,7 @@ impl HelperRequests {
         let _ = request(self.helper.socket(), id, question.kind, file);
     }
 
-    fn end(&mut self, id: u64) -> Option<Asked> {
+    fn end(&mut self, id: u64) -> Option<PendingRequest> {
         let asked = self.under_way.end(id)?;
         match self.under_way.is_empty() {
             true => self.pulse.rest(),

@@ -16,17 +16,17 @@ pub(crate) enum Retired {
 
 /// Those of a window that come back when the guest is booted afresh.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct LeakedPieces {
     /// How often it was, since we have had the window.
     boots: u64,
     /// Where they begin, and how long they are.
     pieces: Vec<(u64, u64)>,
 }
 
-impl Left {
+impl LeakedPieces {
     /// With these, of processes that there were before we had the window.
-    pub(crate) fn with(pieces: Vec<(u64, u64)>) -> Left {
-        Left { boots: 0, pieces }
+    pub(crate) fn with(pieces: Vec<(u64, u64)>) -> LeakedPieces {
+        LeakedPieces { boots: 0, pieces }
     }
 
     /// What becomes of a piece that a process of the guest may use, of whose end nobody hears.

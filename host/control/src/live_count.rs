@@ -32,13 +32,13 @@ pub(crate) struct Bytes(Arc<Mutex<usize>>);
 /// So many bytes are there.
 #[derive(Debug)]
 #[must_use = "what is dropped does not count"]
-pub(crate) struct Taken(usize, Bytes);
+pub(crate) struct CountedBytes(usize, Bytes);
 
 impl Bytes {
     /// So many more, until this is dropped.
-    pub(crate) fn take(&self, bytes: usize) -> Taken {
+    pub(crate) fn take(&self, bytes: usize) -> CountedBytes {
         *lock(&self.0) += bytes;
-        Taken(bytes, self.clone())
+        CountedBytes(bytes, self.clone())
     }
 
     /// Bytes that are there.
@@ -47,7 +47,7 @@ impl Bytes {
     }
 }
 
-impl Drop for Taken {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         *lock(&self.1.0) -= self.0;
     }

@@ -61,7 +61,7 @@ pub(crate) struct Record {
 
 /// What supervisors are told that wait: whose calls are to be answered.
 #[derive(Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WindowDemand {
     /// Another window is wanted.
     pub(crate) wanted: Vec<(SessionId, u64)>,
     /// Another machine's is to be plugged in.
@@ -207,7 +207,7 @@ impl Machines {
     }
 
     /// Whose calls are to be answered, of machines that have changed.
-    pub(crate) fn wanted_pairs(&mut self) -> Wanted {
+    pub(crate) fn wanted_pairs(&mut self) -> WindowDemand {
         self.spread_changes();
         self.share();
         let offers = self.offers();
@@ -219,7 +219,7 @@ impl Machines {
             wanted.extend(record.pairs.wanted());
             over.extend(record.pairs.over(|machine| there.contains(machine)));
         }
-        Wanted { wanted, offers, over }
+        WindowDemand { wanted, offers, over }
     }
 
     /// Those that have no place for another pair window, but would if one were taken out.

@@ -3,7 +3,7 @@
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.
 
-use crate::live_count::{Bytes, Taken, Tally, Token};
+use crate::live_count::{Bytes, CountedBytes, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_sys::deferred_close::Bin;
@@ -68,7 +68,7 @@ struct Waiting {
     /// For each parcel one here and one in what all such outboxes have.
     _tokens: Vec<[Token; 2]>,
     /// Of what all outboxes take, and this one.
-    _bytes: [Taken; 2],
+    _bytes: [CountedBytes; 2],
 }
 
 /// What a message takes beside its bytes: its place in the queue, which may have twice the places

@@ -10,7 +10,7 @@ use crate::foreign_windows::ForeignWindows;
 use crate::machine_supervisor::MachineSupervisor;
 use crate::shared_memory::{Memory, Shared};
 use crate::window_ledger::Ledger;
-use crate::window_pieces::{PAGE, Pieces, Place};
+use crate::window_pieces::{PAGE, PieceRange, Pieces};
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;
 use omniverb_ring::shared_atomics::Ordering;
@@ -34,8 +34,8 @@ const AT_MAX: u64 = 1 << 48;
 
 /// Whose a window is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Whose {
-    Nobodys,
+enum WindowOwner {
+    Unowned,
     /// His, and the name of his vNIC, if he was here since the daemon began.
     Of(Neighbour, Option<String>),
     /// Somebody's; nobody says whose.
@@ -50,7 +50,7 @@ pub(crate) struct Pair {
     pieces: Arc<Pieces>,
     ledger: Ledger,
     pages: u64,
-    whose: Whose,
+    whose: WindowOwner,
     /// Where in the guest's device its data part begins.
     at: u64,
     /// Its file, by which another machine that has it is known.
@@ -82,11 +82,10 @@ impl Pair {
         let (bytes, used) = pieces.sizes();
         let pages = bytes / PAGE;
         let whose = match ledger.whose(pages)? {
-            Some(bytes) => {
-                read(&bytes).map_or(Whose::Forgotten, |neighbour| Whose::Of(neighbour, None))
-            }
-            None if used > 0 => Whose::Forgotten,
-            None => Whose::Nobodys,
+            Some(bytes) => read(&bytes)
+                .map_or(WindowOwner::Forgotten, |neighbour| WindowOwner::Of(neighbour, None)),
+            None if used > 0 => WindowOwner::Forgotten,
+            None => WindowOwner::Unowned,
         };
         let file = Pages::new(pieces.file(), 0, 0).file_id()?;
         Ok(Pair { pieces, ledger, pages, whose, at, file })
@@ -102,15 +101,15 @@ impl Pair {
     /// Whose it is, if that is known.
     fn of(&self) -> Option<&Neighbour> {
         match &self.whose {
-            Whose::Of(neighbour, _) => Some(neighbour),
-            Whose::Nobodys | Whose::Forgotten | Whose::Over => None,
+            WindowOwner::Of(neighbour, _) => Some(neighbour),
+            WindowOwner::Unowned | WindowOwner::Forgotten | WindowOwner::Over => None,
         }
     }
 
     /// It becomes somebody's, for good.
     fn give(&mut self, neighbour: Neighbour, name: &str) -> io::Result<()> {
         self.ledger.note_whose(self.pages, &written(&neighbour))?;
-        self.whose = Whose::Of(neighbour, Some(name.to_owned()));
+        self.whose = WindowOwner::Of(neighbour, Some(name.to_owned()));
         Ok(())
     }
 
@@ -212,15 +211,15 @@ impl Pairs {
     /// The number of one that is nobody's and that the machine has found.
     fn first_free(&self) -> Option<u8> {
         let mut all = self.windows.iter();
-        let free =
-            all.find(|(number, pair)| pair.whose == Whose::Nobodys && self.is_present(**number));
+        let free = all
+            .find(|(number, pair)| pair.whose == WindowOwner::Unowned && self.is_present(**number));
         free.map(|(number, _)| *number)
     }
 
     /// How many of these there are.
     pub(crate) fn free(&self) -> usize {
         let free = |(number, pair): &(&u8, &Pair)| {
-            pair.whose == Whose::Nobodys && self.is_present(**number)
+            pair.whose == WindowOwner::Unowned && self.is_present(**number)
         };
         self.windows.iter().filter(free).count()
     }
@@ -248,7 +247,7 @@ impl Pairs {
     }
 
     /// Where it has a window of another machine's, if it has that and has found it.
-    pub(crate) fn place_of_found(&self, file: FileId) -> Option<Place> {
+    pub(crate) fn place_of_found(&self, file: FileId) -> Option<PieceRange> {
         self.joined.place_of(file).filter(|place| self.is_present(place.number))
     }
 
@@ -296,7 +295,7 @@ impl Pairs {
     /// find one that is somebody's, who may write anything into it, keeps nobody else from having
     /// one.
     pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
-        let given = self.windows.values().all(|pair| pair.whose != Whose::Nobodys);
+        let given = self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned);
         let left = self.plugger.is_some_and(|plugger| plugger.left > 0);
         (self.present.is_some() && given && left).then(|| self.take_call()).flatten()
     }
@@ -304,7 +303,7 @@ impl Pairs {
     /// Whether there is no place for another one, but would be if one were taken out.
     pub(crate) fn is_full(&self) -> bool {
         let none = self.plugger.is_some_and(|plugger| plugger.can_take_out && plugger.left == 0);
-        none && self.windows.values().all(|pair| pair.whose != Whose::Nobodys)
+        none && self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned)
     }
 
     /// Whose call is to be answered, and the number of a window that is to be taken out: there is
@@ -315,7 +314,9 @@ impl Pairs {
         is_there: impl Fn(&Neighbour) -> bool,
     ) -> Option<(SessionId, u64, u8)> {
         let waits = self.plugger.is_some_and(|plugger| plugger.tag.is_some());
-        if !waits || !self.is_full() || self.windows.values().any(|pair| pair.whose == Whose::Over)
+        if !waits
+            || !self.is_full()
+            || self.windows.values().any(|pair| pair.whose == WindowOwner::Over)
         {
             return None;
         }
@@ -326,7 +327,7 @@ impl Pairs {
             pair.at != 0 && left && pair.pieces.sizes().1 == 0
         };
         let (number, pair) = self.windows.iter_mut().find(|(_, pair)| unused(pair))?;
-        pair.whose = Whose::Over;
+        pair.whose = WindowOwner::Over;
         let number = *number;
         let (operator, tag) = self.take_call()?;
         Some((operator, tag, number))
@@ -334,7 +335,7 @@ impl Pairs {
 
     /// A window that is over is not in the machine any more; false: there is none such.
     pub(crate) fn take_out(&mut self, number: u8) -> bool {
-        let over = self.windows.get(&number).is_some_and(|pair| pair.whose == Whose::Over);
+        let over = self.windows.get(&number).is_some_and(|pair| pair.whose == WindowOwner::Over);
         if over {
             self.windows.remove(&number);
         }
@@ -354,17 +355,17 @@ impl Pairs {
             let present = self.is_present(*number);
             let room = if present { pair.room(link_bytes) } else { 0 };
             match &pair.whose {
-                Whose::Nobodys if room > 0 => {
+                WindowOwner::Unowned if room > 0 => {
                     let least = if known.free == 0 { room } else { known.room.min(room) };
                     (known.free, known.room) = (known.free + 1, least);
                 }
-                Whose::Of(machine, _)
+                WindowOwner::Of(machine, _)
                     if machine.uid == Neighbour::ALL_USERS && !is_in(machine, pair.file) =>
                 {
                     known.coming.insert(*machine);
                 }
-                Whose::Of(neighbour, _) => _ = known.given.insert(*neighbour, room),
-                Whose::Nobodys | Whose::Forgotten | Whose::Over => {}
+                WindowOwner::Of(neighbour, _) => _ = known.given.insert(*neighbour, room),
+                WindowOwner::Unowned | WindowOwner::Forgotten | WindowOwner::Over => {}
             }
         }
         known
@@ -382,7 +383,8 @@ impl Pairs {
         name: &str,
         ready: &LinkReady,
     ) -> io::Result<Shared> {
-        let his = |pair: &Pair| matches!(&pair.whose, Whose::Of(whose, _) if *whose == neighbour);
+        let his =
+            |pair: &Pair| matches!(&pair.whose, WindowOwner::Of(whose, _) if *whose == neighbour);
         let found = self.windows.iter().find(|(_, pair)| his(pair)).map(|(number, _)| *number);
         let number = found.or_else(|| self.first_free()).ok_or(io::ErrorKind::Unsupported)?;
         if !self.is_present(number) {
@@ -392,10 +394,10 @@ impl Pairs {
         match found {
             None => pair.give(neighbour, name)?,
             // One that a daemon before gave him had no name.
-            Some(_) => pair.whose = Whose::Of(neighbour, Some(name.to_owned())),
+            Some(_) => pair.whose = WindowOwner::Of(neighbour, Some(name.to_owned())),
         }
         let bells = pair_window::bell_pages(pair.pages * PAGE);
-        let place = Place { number, at: pair.at };
+        let place = PieceRange { number, at: pair.at };
         Shared::make_in_pair(place, &pair.pieces, (pair.links(), bells), ready)
     }
 
@@ -418,7 +420,7 @@ impl Pairs {
         let taken = usize::try_from(bytes / link_bytes).map_or(usize::MAX, |taken| taken + 2);
         match pair.pieces.room(pair.links(), link_bytes) > taken {
             true => {
-                let place = Place { number: *number, at: pair.at };
+                let place = PieceRange { number: *number, at: pair.at };
                 Memory::in_pair(place, &pair.pieces, pair.for_pages(), bytes)
             }
             false => Err(io::ErrorKind::OutOfMemory.into()),
@@ -438,10 +440,11 @@ impl Pairs {
     /// What there is to see of them. `links`: how many are in them. `others`: machines whose
     /// windows it has.
     pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
-        let somebodys = |pair: &&Pair| !matches!(pair.whose, Whose::Nobodys | Whose::Over);
+        let somebodys =
+            |pair: &&Pair| !matches!(pair.whose, WindowOwner::Unowned | WindowOwner::Over);
         let given = self.windows.values().filter(somebodys);
         let names = given.clone().filter_map(|pair| match &pair.whose {
-            Whose::Of(_, name) => name.as_deref(),
+            WindowOwner::Of(_, name) => name.as_deref(),
             _ => None,
         });
         let names = names.chain(others.iter().map(String::as_str));

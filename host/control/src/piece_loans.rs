@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 /// A piece, as the process was told of it, and how often it was.
 #[derive(Debug)]
-struct Known<T> {
+struct LoanRecord<T> {
     /// `None`: its window is over, and the process has not let go of it yet.
     piece: Option<Arc<Piece>>,
     length: u64,
@@ -24,7 +24,7 @@ struct Known<T> {
 /// Those of one process, by where it was told that they are: in which window, where in that.
 #[derive(Debug)]
 pub(crate) struct Loans<T> {
-    pieces: BTreeMap<u64, Known<T>>,
+    pieces: BTreeMap<u64, LoanRecord<T>>,
     /// Windows that were numbered for the process, from 1 on, and may be gone.
     numbered: Vec<Weak<Pieces>>,
 }
@@ -61,7 +61,7 @@ impl<T> Loans<T> {
 
     /// It is told of a piece.
     pub(crate) fn told(&mut self, piece: Arc<Piece>, said: body::Extent, with: T) {
-        let new = Known { piece: Some(piece), length: said.length, told: 0, with };
+        let new = LoanRecord { piece: Some(piece), length: said.length, told: 0, with };
         self.pieces.entry(said.offset).or_insert(new).told += 1;
     }
 

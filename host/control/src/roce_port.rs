@@ -43,7 +43,7 @@ pub(crate) enum Closed {
 
 /// What is to be done for somebody who wants the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum PortUse {
     /// They are there, or will be.
     Coming,
     /// Ask the helper for them.
@@ -93,13 +93,13 @@ pub(crate) struct VnicPort {
 
 impl VnicPort {
     /// Somebody wants the sockets. They are asked for again only if that was long ago.
-    pub(crate) fn want(&mut self, now: u64) -> Wanted {
+    pub(crate) fn want(&mut self, now: u64) -> PortUse {
         match self.state {
-            State::Open(_) | State::Asked(_) => Wanted::Coming,
-            State::Failed(at) if now.saturating_sub(at) < AGAIN => Wanted::Vain,
+            State::Open(_) | State::Asked(_) => PortUse::Coming,
+            State::Failed(at) if now.saturating_sub(at) < AGAIN => PortUse::Vain,
             State::No | State::Failed(_) => {
                 self.state = State::Asked(0);
-                Wanted::Ask
+                PortUse::Ask
             }
         }
     }
@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_not_asked_for_all_the_time() {
         let mut port = VnicPort::default();
-        assert_eq!([port.want(1), port.want(2)], [Wanted::Ask, Wanted::Coming]);
+        assert_eq!([port.want(1), port.want(2)], [PortUse::Ask, PortUse::Coming]);
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Gone)).count(), TRIES as usize);
         assert!(port.failed(3).is_some() && port.failed(4).is_none());
-        assert_eq!([port.want(5), port.want(3 + AGAIN)], [Wanted::Vain, Wanted::Ask]);
+        assert_eq!([port.want(5), port.want(3 + AGAIN)], [PortUse::Vain, PortUse::Ask]);
         // What is perhaps still ours is waited for; and then not any more.
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Lingering)).count(), 20);
         assert!(!port.tries_again(Closed::Gone));

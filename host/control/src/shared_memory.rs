@@ -6,7 +6,7 @@
 //! said (decision 0036).
 
 use crate::outbox::{Letter, Parcel};
-use crate::window_pieces::{Piece, Pieces, Place};
+use crate::window_pieces::{Piece, PieceRange, Pieces};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
@@ -78,7 +78,7 @@ pub(crate) struct Memory {
     /// That of a window which it is.
     piece: Option<Arc<Piece>>,
     /// The window is a pair window, which its machine has there.
-    pair: Option<Place>,
+    pair: Option<PieceRange>,
 }
 
 impl Memory {
@@ -86,13 +86,13 @@ impl Memory {
         Memory { extent: Extent::new(Arc::new(file), 0, bytes), piece: None, pair: None }
     }
 
-    fn of_piece(piece: Piece, pair: Option<Place>) -> Memory {
+    fn of_piece(piece: Piece, pair: Option<PieceRange>) -> Memory {
         Memory { extent: piece.extent(), piece: Some(Arc::new(piece)), pair }
     }
 
     /// A piece of a pair window, in this part of it.
     pub(crate) fn in_pair(
-        place: Place,
+        place: PieceRange,
         pieces: &Arc<Pieces>,
         part: body::Extent,
         bytes: u64,
@@ -120,7 +120,7 @@ impl Memory {
     }
 
     /// As another machine is told of it that has the pair window there.
-    pub(crate) fn said_as(&self, place: Place) -> body::Extent {
+    pub(crate) fn said_as(&self, place: PieceRange) -> body::Extent {
         self.piece.as_ref().map_or(body::Extent::NONE, |piece| in_device(place, piece))
     }
 
@@ -151,7 +151,7 @@ impl Memory {
 }
 
 /// A piece of a pair window, as a machine is told of it that has the window there.
-fn in_device(Place { number, at }: Place, piece: &Piece) -> body::Extent {
+fn in_device(PieceRange { number, at }: PieceRange, piece: &Piece) -> body::Extent {
     let body::Extent { offset, length } = piece.in_guest();
     pair_window::numbered(number, body::Extent { offset: at + offset, length })
 }
@@ -175,7 +175,7 @@ impl Shared {
 
     /// The same in a pair window: links and doorbells have their parts of it.
     pub(crate) fn make_in_pair(
-        place: Place,
+        place: PieceRange,
         pieces: &Arc<Pieces>,
         (links, bells): (body::Extent, body::Extent),
         ready: &LinkReady,
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// What a process of another machine's is told, which has the pair window there.
-    pub(crate) fn letter_as(&self, place: Place, ready: &LinkReady) -> Letter {
+    pub(crate) fn letter_as(&self, place: PieceRange, ready: &LinkReady) -> Letter {
         let bell = self.bell.as_ref();
         let bell_memory = bell.map_or(body::Extent::NONE, |bell| bell.said_as(place));
         Letter::of(LinkReady { memory: self.link.said_as(place), bell_memory, ..*ready })

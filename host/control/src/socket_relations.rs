@@ -79,7 +79,7 @@ pub(crate) struct ToSeek {
 
 /// What is to be let go of.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct ForgottenRelation {
     /// The tables are to forget these pairs.
     pub(crate) pairs: Vec<u64>,
     /// These sessions are to end.
@@ -188,9 +188,9 @@ impl SocketRelations {
     }
 
     /// A pair is no more, and the namespaces that are in no other. What is to be let go of.
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Left> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<ForgottenRelation> {
         let pair = self.pairs.remove(&number)?;
-        let mut left = Left::default();
+        let mut left = ForgottenRelation::default();
         if pair.is_asked {
             left.pairs.push(number);
         }
@@ -262,7 +262,8 @@ mod tests {
     /// The first has ended when it is looked for, the second has too many vNICs.
     #[test]
     fn a_namespace_is_sought_by_the_next_process() {
-        let (mut related, left) = (SocketRelations::default(), vnic_references::Left::default());
+        let (mut related, left) =
+            (SocketRelations::default(), vnic_references::UnusedVnics::default());
         for number in 1..=4 {
             assert!(related.add(number, places(7, 7 + number)));
         }
@@ -291,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_namespace_is_sought_once_and_let_go_of_with_its_last_pair() {
-        let (mut related, left) = (SocketRelations::default(), vnic_references::Left::default());
+        let (mut related, left) =
+            (SocketRelations::default(), vnic_references::UnusedVnics::default());
         assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));
         assert!(!related.add(2, places(7, 7)), "within one nobody asks");
         let first = related.join(1, 7, 5, process()).unwrap().number;

@@ -26,7 +26,7 @@ pub(crate) enum Source {
 
 /// What the daemon before has left for this one.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct StoredSecret {
     pub(crate) secret: Secret,
     pub(crate) source: Source,
     /// Why the next daemon will not have it.
@@ -34,15 +34,15 @@ pub(crate) struct Found {
 }
 
 /// The secret of the daemon before, or a new one. Only whoever holds the lock may ask.
-pub(crate) fn take(files: &Path) -> Found {
+pub(crate) fn take(files: &Path) -> StoredSecret {
     let mut name = files.as_os_str().to_owned();
     name.push(".secret");
     let path = PathBuf::from(name);
     if let Ok(secret) = read(&path) {
-        return Found { secret, source: Source::Inherited, problem: None };
+        return StoredSecret { secret, source: Source::Inherited, problem: None };
     }
     let secret = Secret([random::number(), random::number()]);
-    Found { secret, source: Source::Drawn, problem: write(&path, secret).err() }
+    StoredSecret { secret, source: Source::Drawn, problem: write(&path, secret).err() }
 }
 
 /// How many daemons have asked this before, if it can be written down that we did, too.

@@ -17,14 +17,14 @@ pub(crate) struct WeakHold(Weak<Holding>);
 #[derive(Debug)]
 struct Holding {
     vnic: VnicId,
-    left: Left,
+    left: UnusedVnics,
 }
 
 /// Those that nobody has open any more, until that is heard.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Left(Arc<Mutex<Vec<VnicId>>>);
+pub(crate) struct UnusedVnics(Arc<Mutex<Vec<VnicId>>>);
 
-impl Left {
+impl UnusedVnics {
     /// The first who has a vNIC open, and how to see whether others have.
     pub(crate) fn hold(&self, vnic: VnicId) -> (Hold, WeakHold) {
         let holding = Arc::new(Holding { vnic, left: self.clone() });
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_last_one_lets_go() {
-        let left = Left::default();
+        let left = UnusedVnics::default();
         let (one, held) = left.hold(VnicId(7));
         let other = held.another().unwrap();
         assert_eq!((one.vnic(), other.vnic()), (VnicId(7), VnicId(7)));

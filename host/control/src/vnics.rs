@@ -8,8 +8,8 @@ use crate::attachment::Attached;
 use crate::attachment_identity::Evidence;
 use crate::helper_queue::Subject;
 use crate::helper_requests::HelperRequests;
-use crate::roce_port::{Closed, VnicPort, Wanted};
-use crate::vnic_references::{Hold, Left, WeakHold};
+use crate::roce_port::{Closed, PortUse, VnicPort};
+use crate::vnic_references::{Hold, UnusedVnics, WeakHold};
 use crate::vnic_registry::{News, Registry};
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
@@ -43,7 +43,7 @@ pub(crate) struct Vnics {
     registry: Registry,
     served: HashMap<VnicId, Served>,
     /// Whom nobody has open any more.
-    left: Left,
+    left: UnusedVnics,
     /// Sockets that were closed: there as long as a packet thread has not let go of them.
     closed: Vec<Weak<Port>>,
     /// Those whose sockets could not be opened, once this was said.
@@ -55,7 +55,7 @@ impl Vnics {
         Vnics {
             registry,
             served: HashMap::new(),
-            left: Left::default(),
+            left: UnusedVnics::default(),
             closed: Vec::new(),
             warned: BTreeSet::new(),
         }
@@ -201,10 +201,10 @@ impl Vnics {
             return false;
         }
         let Some(wanted) = self.port_mut(vnic).map(|port| port.want(now)) else { return false };
-        if wanted == Wanted::Ask {
+        if wanted == PortUse::Ask {
             self.ask(Kind::Port, vnic, helper, now);
         }
-        wanted != Wanted::Vain
+        wanted != PortUse::Vain
     }
 
     /// A port that was in use is asked for again.

@@ -31,7 +31,7 @@ pub struct SignOfLife {
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct PulseState {
     /// Threads that have not answered for too long now.
     pub(crate) stuck: Vec<Stuck>,
     /// How often somebody was, so far.
@@ -41,7 +41,7 @@ pub(crate) struct Seen {
 /// The watchdog's handle; it ends soon after this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PulseState>>,
     _alive: mpsc::Sender<()>,
 }
 
@@ -55,7 +55,7 @@ impl Watchdog {
         journal: Journal,
     ) -> io::Result<Watchdog> {
         let (alive, ended) = mpsc::channel();
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(PulseState::default()));
         let watchdog = Watchdog { seen: seen.clone(), _alive: alive };
         let wanted = [patience.map(|patience| patience / 2), sign.map(|sign| sign.every)];
         let every = wanted.into_iter().flatten().fold(LOOK_EVERY, Duration::min).max(LOOK_AT_MOST);
@@ -72,7 +72,7 @@ impl Watchdog {
         Ok(watchdog)
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> PulseState {
         lock(&self.seen).clone()
     }
 }
@@ -86,7 +86,7 @@ struct Dog {
     sign: Option<SignOfLife>,
     /// When the last sign of life was given.
     signed: Option<u64>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PulseState>>,
     journal: Journal,
     trimmer: Trimmer,
     /// When memory is looked at next.

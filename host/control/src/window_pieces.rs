@@ -9,7 +9,7 @@
 //! machine's. So they do with what a daemon before this one gave them, until the guest is booted
 //! afresh.
 
-use crate::leaked_pieces::{Left, Retired};
+use crate::leaked_pieces::{LeakedPieces, Retired};
 use crate::window_ledger::{Ledger, State};
 use omniverb_session::body;
 use omniverb_sys::deferred_close::Bin;
@@ -30,7 +30,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// Where a guest has a pair window: which of its windows that is, and where in the device that it
 /// has it by the window's data part begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PieceRange {
     pub(crate) number: u8,
     pub(crate) at: u64,
 }
@@ -58,7 +58,7 @@ struct Room {
     ledger: Ledger,
     begin: u64,
     /// What nobody gives back.
-    left: Mutex<Left>,
+    left: Mutex<LeakedPieces>,
     /// The machine is parted with.
     over: Mutex<bool>,
     /// What is done with pieces that were emptied.
@@ -94,7 +94,7 @@ impl Pieces {
     ) -> io::Result<Arc<Pieces>> {
         let pieces = Pieces::made_fresh(file, data, ledger, bin, |_, _| Ok(()))?;
         let given = pieces.given();
-        *lock(&pieces.room.left) = Left::with(given);
+        *lock(&pieces.room.left) = LeakedPieces::with(given);
         Ok(pieces)
     }
 

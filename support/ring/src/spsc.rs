@@ -187,7 +187,7 @@ pub struct Record {
 }
 
 /// What a look at a position of the ring found.
-enum Found {
+enum NextRecord {
     Nothing,
     Pad(usize),
     Record(Record),
@@ -222,9 +222,9 @@ impl<M: WordMemory> Consumer<M> {
     pub fn head(&mut self) -> Result<Option<Record>, Broken> {
         loop {
             match self.read(self.position)? {
-                Found::Nothing => return Ok(None),
-                Found::Pad(bytes) => self.position += bytes as u64,
-                Found::Record(record) => return Ok(Some(record)),
+                NextRecord::Nothing => return Ok(None),
+                NextRecord::Pad(bytes) => self.position += bytes as u64,
+                NextRecord::Record(record) => return Ok(Some(record)),
             }
         }
     }
@@ -236,9 +236,9 @@ impl<M: WordMemory> Consumer<M> {
         let mut position = position;
         loop {
             let (record, bytes) = match self.read(position)? {
-                Found::Nothing => return Ok(None),
-                Found::Pad(bytes) => (None, bytes),
-                Found::Record(record) => (Some(record), record.bytes),
+                NextRecord::Nothing => return Ok(None),
+                NextRecord::Pad(bytes) => (None, bytes),
+                NextRecord::Record(record) => (Some(record), record.bytes),
             };
             position += bytes as u64;
             // Not passed is never more than the ring holds: such a producer has overwritten what
@@ -260,12 +260,12 @@ impl<M: WordMemory> Consumer<M> {
 
     /// What is at `position`.
     #[inline(always)]
-    fn read(&self, position: u64) -> Result<Found, Broken> {
+    fn read(&self, position: u64) -> Result<NextRecord, Broken> {
         let at = position as usize & (self.capacity - 1);
         // SYNC: published
         let header = self.ring.load(at, Ordering::Acquire);
         if header == 0 {
-            return Ok(Found::Nothing);
+            return Ok(NextRecord::Nothing);
         }
         let length = (header & 0xffff_ffff) as usize;
         if header & VALID == 0 {
@@ -275,7 +275,7 @@ impl<M: WordMemory> Consumer<M> {
             if at == 0 || at + length != self.capacity {
                 return Err(Broken);
             }
-            return Ok(Found::Pad(length));
+            return Ok(NextRecord::Pad(length));
         }
         let extra = (header >> EXTRA_SHIFT) as usize & EXTRA_MAX;
         let bytes = record_bytes(extra, length);
@@ -283,7 +283,7 @@ impl<M: WordMemory> Consumer<M> {
             return Err(Broken);
         }
         let tag = (header >> TAG_SHIFT) as u32 & (TAG_END - 1);
-        Ok(Found::Record(Record { tag, extra, length, at, bytes }))
+        Ok(NextRecord::Record(Record { tag, extra, length, at, bytes }))
     }
 
     /// Extra word `index` of the record at the head. Read it once: the producer may change it.

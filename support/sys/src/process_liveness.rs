@@ -48,12 +48,12 @@ pub struct Life {
     bytes: usize,
     /// The thread, as its process namespace calls it; 0: there is none.
     thread: AtomicU32,
-    told: Mutex<Told>,
+    told: Mutex<LivenessWord>,
 }
 
 /// The entries; the list of the kernel begins with the last.
 #[derive(Default)]
-struct Told {
+struct LivenessWord {
     last: u64,
     entries: Vec<Entry>,
 }

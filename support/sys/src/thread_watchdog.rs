@@ -132,14 +132,14 @@ pub enum News {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct PulseState {
     beat: Arc<Beat>,
     turn: u64,
     time: u64,
     stuck: bool,
 }
 
-impl Seen {
+impl PulseState {
     fn show(&self) -> Stuck {
         Stuck { thread: self.beat.name.clone(), time: self.time, rank: self.beat.rank }
     }
@@ -151,7 +151,7 @@ pub struct Watch {
     pulses: Pulses,
     patience: u64,
     step: u64,
-    seen: Vec<Seen>,
+    seen: Vec<PulseState>,
     looked: Option<u64>,
 }
 
@@ -174,7 +174,7 @@ impl Watch {
             let known = before.iter().position(|seen| Arc::ptr_eq(&seen.beat, &beat));
             let mut seen = match known {
                 Some(place) => before.swap_remove(place),
-                None => Seen { beat, turn, time: 0, stuck: false },
+                None => PulseState { beat, turn, time: 0, stuck: false },
             };
             if turn % 2 == 1 && turn == seen.turn {
                 seen.time += if known.is_some() { passed } else { 0 };
@@ -198,7 +198,7 @@ impl Watch {
     /// Which threads were found stuck by the last look.
     #[must_use]
     pub fn stuck(&self) -> Vec<Stuck> {
-        self.seen.iter().filter(|seen| seen.stuck).map(Seen::show).collect()
+        self.seen.iter().filter(|seen| seen.stuck).map(PulseState::show).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 //! whenever its supervisor waits, by whichever daemon.
 
 use super::{Machines, Record};
-use crate::window_pieces::Place;
+use crate::window_pieces::PieceRange;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::{Neighbour, SessionId};
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub(crate) struct InBoth {
     /// The other one.
     pub(crate) whose: Neighbour,
     /// Where that one has the window.
-    pub(crate) place: Place,
+    pub(crate) place: PieceRange,
 }
 
 impl Machines {

@@ -17,7 +17,7 @@ use omniverb_tenancy::{FileId, GrantOccasion, Neighbour, PageHome, SessionId};
 use std::io;
 
 /// What somebody is told of memory: where it is, what goes along, and whose window it is in.
-type Told = (Extent, Option<Parcel>, Origin);
+type AnnouncedExtent = (Extent, Option<Parcel>, Origin);
 
 impl PageLender<'_> {
     /// Gives an owner memory for pages of its own.
@@ -99,7 +99,7 @@ impl PageLender<'_> {
         to: SessionId,
         memory: &Memory,
         by: &SharedBy,
-    ) -> Option<Told> {
+    ) -> Option<AnnouncedExtent> {
         let client = self.clients.get(to)?;
         let (vnic, uid) = (client.vnic().ok()?, client.uid());
         let Some(machine) = self.machines.number_of(vnic) else {

@@ -9,14 +9,14 @@
 use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
 use crate::machine_supervisor::MachineSupervisor;
-use crate::machines::{InBoth, Wanted};
+use crate::machines::{InBoth, WindowDemand};
 use crate::pair_windows::Pair;
 use crate::reactor::Timer;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
 use crate::shared_memory::Shared;
 use crate::window_ledger::Ledger;
-use crate::window_pieces::{PAGE, Pieces, Place};
+use crate::window_pieces::{PAGE, PieceRange, Pieces};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::operator::{
@@ -118,7 +118,7 @@ impl PairWindows<'_> {
         };
         let bin = self.disposal.bin();
         let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
-        pairs.joined_mut().add(Place { number, at }, file, bin).map_err(|_| Errno::ENOMEM)
+        pairs.joined_mut().add(PieceRange { number, at }, file, bin).map_err(|_| Errno::ENOMEM)
     }
 
     /// A machine's agent has found these.
@@ -280,7 +280,7 @@ impl Server {
                 self.machines.want_shared([one, other]);
             }
         }
-        let Wanted { wanted, offers, over } = self.machines.wanted_pairs();
+        let WindowDemand { wanted, offers, over } = self.machines.wanted_pairs();
         for (operator, tag) in wanted {
             self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
         }

@@ -186,7 +186,7 @@ fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
 fn many_pairs_of_sockets_end_at_once() {
     const PAIRS: u64 = 4000;
     let mut bench = Bench::new("double-pairs");
-    let left = crate::vnic_references::Left::default();
+    let left = crate::vnic_references::UnusedVnics::default();
     let address = |namespace| Address { namespace, address: [10, 9, 0, 1].into() };
     for number in 1..=PAIRS {
         let server = &mut bench.server;

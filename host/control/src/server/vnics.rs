@@ -3,7 +3,7 @@
 use crate::attachment_identity::Evidence;
 use crate::journal::Level;
 use crate::policy::{changed, datapath_name, set_fields, shown};
-use crate::roce_port::Wanted;
+use crate::roce_port::PortUse;
 use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
 use crate::vnic_registry::News;
@@ -57,7 +57,7 @@ impl EnginePorts<'_> {
         };
         // Its agent has it open already.
         let wanted = self.vnics.port_mut(vnic).map(|own| own.want(clock::now()));
-        if wanted == Some(Wanted::Ask) {
+        if wanted == Some(PortUse::Ask) {
             self.port_found(vnic, Ok(port));
         }
         self.vnics.has_port(vnic)

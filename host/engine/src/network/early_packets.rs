@@ -30,7 +30,7 @@ const LOOK_EVERY: u64 = 250_000_000;
 /// Places that a queue has for each packet in it, at most: the first packet of a queue takes four.
 const PLACES: usize = 4;
 /// What a packet takes beside its bytes: its places, and what tells its sender from others.
-const OVERHEAD: usize = PLACES * size_of::<Kept>() + 192;
+const OVERHEAD: usize = PLACES * size_of::<EarlyPacket>() + 192;
 
 /// A packet that came too early; its ICRC is right.
 pub(crate) struct Early {
@@ -44,7 +44,7 @@ pub(crate) struct Early {
 }
 
 /// One that is kept.
-struct Kept {
+struct EarlyPacket {
     /// In the order of their coming.
     number: u64,
     packet: Early,
@@ -55,7 +55,7 @@ struct Kept {
 
 /// Whether a packet will be sent again if nothing comes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Redelivery {
     Yes,
     No,
 }
@@ -66,7 +66,7 @@ type Sender = Gid;
 /// The packets that one vNIC keeps.
 pub(crate) struct Unclaimed {
     /// Those of each sender, oldest first; none is empty.
-    of: HashMap<Sender, VecDeque<Kept>>,
+    of: HashMap<Sender, VecDeque<EarlyPacket>>,
     /// How many each has, and the number of its oldest: the last of them makes room.
     ranks: BTreeSet<(usize, Reverse<u64>, Sender)>,
     count: usize,
@@ -109,8 +109,12 @@ impl Unclaimed {
     }
 
     /// Changes what is kept of one sender. Without packets there is no memory for them.
-    fn change<T>(&mut self, sender: Sender, change: impl FnOnce(&mut VecDeque<Kept>) -> T) -> T {
-        let rank = |queue: &VecDeque<Kept>| {
+    fn change<T>(
+        &mut self,
+        sender: Sender,
+        change: impl FnOnce(&mut VecDeque<EarlyPacket>) -> T,
+    ) -> T {
+        let rank = |queue: &VecDeque<EarlyPacket>| {
             queue.front().map(|kept| (queue.len(), Reverse(kept.number), sender))
         };
         let queue = self.of.entry(sender).or_default();
@@ -138,7 +142,7 @@ impl Unclaimed {
     }
 
     /// Keeps a packet.
-    pub(crate) fn keep(&mut self, now: u64, packet: Early, again: Again) {
+    pub(crate) fn keep(&mut self, now: u64, packet: Early, again: Redelivery) {
         let sender = Gid::from(packet.from).host();
         self.change(sender, |queue| while queue.pop_front_if(|kept| kept.until < now).is_some() {});
         if self.count >= PACKETS_MAX {
@@ -151,11 +155,11 @@ impl Unclaimed {
                 None => return,
             }
         };
-        let long = again == Again::No && !self.ended.contains(&(packet.qpn, packet.from));
+        let long = again == Redelivery::No && !self.ended.contains(&(packet.qpn, packet.from));
         let until = now.saturating_add(if long { KEPT_LONG } else { KEPT });
         self.numbers += 1;
         let number = self.numbers;
-        self.change(sender, |queue| queue.push_back(Kept { number, packet, until, _part }));
+        self.change(sender, |queue| queue.push_back(EarlyPacket { number, packet, until, _part }));
     }
 
     /// Takes the packets of a queue pair from a peer, which is this QP there.
@@ -168,7 +172,7 @@ impl Unclaimed {
                 packet.qpn == qpn && packet.from == from && is_peer
             });
             *queue = left;
-            Vec::from_iter::<VecDeque<Kept>>(taken)
+            Vec::from_iter::<VecDeque<EarlyPacket>>(taken)
         });
         taken.into_iter().map(|kept| kept.packet).collect()
     }
@@ -210,7 +214,7 @@ mod tests {
     fn kept_in_order_and_not_for_long() {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
-            unclaimed.keep(time, early(qpn, &[byte]), Again::Yes);
+            unclaimed.keep(time, early(qpn, &[byte]), Redelivery::Yes);
         }
         assert_eq!(taken(&mut unclaimed, 3, 7), [1, 3]);
         assert_eq!(taken(&mut unclaimed, KEPT + 2, 8), [], "too old");
@@ -222,8 +226,8 @@ mod tests {
         let allowance = Allowance::default();
         let mut unclaimed = Unclaimed::new(&allowance);
         assert_eq!(unclaimed.due(0), None);
-        unclaimed.keep(0, early(7, &[1]), Again::Yes);
-        unclaimed.keep(0, early(7, &[2]), Again::No);
+        unclaimed.keep(0, early(7, &[1]), Redelivery::Yes);
+        unclaimed.keep(0, early(7, &[2]), Redelivery::No);
         let mut now = 0;
         while let Some(due) = unclaimed.due(now) {
             assert!(due <= now + KEPT && due < 2 * KEPT_LONG);
@@ -242,8 +246,8 @@ mod tests {
             if ended {
                 unclaimed.connection_ended(Qpn(7), HOME);
             }
-            unclaimed.keep(0, early(7, &[1]), Again::No);
-            unclaimed.keep(0, early(8, &[2]), Again::No);
+            unclaimed.keep(0, early(7, &[1]), Redelivery::No);
+            unclaimed.keep(0, early(8, &[2]), Redelivery::No);
             assert_eq!(taken(&mut unclaimed, KEPT + 1, 7).len(), usize::from(!ended));
             assert_eq!(taken(&mut unclaimed, KEPT_LONG, 8), [2]);
         }
@@ -253,7 +257,7 @@ mod tests {
     fn a_datagram_is_for_the_link_with_its_sender() {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         let packet = Early { source: Some(Qpn(2)), ..early(7, &[1]) };
-        unclaimed.keep(0, packet, Again::No);
+        unclaimed.keep(0, packet, Redelivery::No);
         assert_eq!(taken(&mut unclaimed, 1, 7), []);
         assert_eq!(unclaimed.take(1, Qpn(7), (HOME, Qpn(2))).len(), 1);
     }
@@ -264,7 +268,7 @@ mod tests {
         for length in [1, 4096] {
             let datagram = vec![0; length];
             for number in 0..10 * PACKETS_MAX as u32 {
-                unclaimed.keep(0, early(7, &datagram), Again::Yes);
+                unclaimed.keep(0, early(7, &datagram), Redelivery::Yes);
                 unclaimed.connection_ended(Qpn(number), HOME);
                 assert!(unclaimed.count <= PACKETS_MAX);
                 assert!(unclaimed.room.taken() <= BYTES_MAX);
@@ -275,9 +279,9 @@ mod tests {
     /// Bytes that are allocated for queues and packets.
     fn allocated(unclaimed: &Unclaimed) -> usize {
         let packets = unclaimed.of.values().flatten();
-        let queues = unclaimed.of.values().map(|queue| queue.capacity() * size_of::<Kept>());
+        let queues = unclaimed.of.values().map(|queue| queue.capacity() * size_of::<EarlyPacket>());
         let bytes = packets.map(|kept| kept.packet.datagram.capacity());
-        let row = 1 + size_of::<(Sender, VecDeque<Kept>)>();
+        let row = 1 + size_of::<(Sender, VecDeque<EarlyPacket>)>();
         bytes.sum::<usize>() + queues.sum::<usize>() + unclaimed.of.capacity() * row
     }
 
@@ -288,7 +292,7 @@ mod tests {
             let mut unclaimed = Unclaimed::new(&Allowance::default());
             for number in 0..3 * PACKETS_MAX as u32 {
                 let packet = Early { from: from(number % senders), ..early(7, &[1]) };
-                unclaimed.keep(0, packet, Again::No);
+                unclaimed.keep(0, packet, Redelivery::No);
                 assert!(allocated(&unclaimed) <= unclaimed.room.taken(), "of {senders}");
             }
             while unclaimed.drop_one() {
@@ -302,22 +306,22 @@ mod tests {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         let from = |last: u8| IpAddr::from([10, 0, 0, last]);
         let packet = |last, bytes| Early { from: from(last), ..early(7, &vec![last; bytes]) };
-        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Again::No));
+        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Redelivery::No));
         for number in 0..20 * PACKETS_MAX {
-            unclaimed.keep(1, packet(66, 40 + number % 4000), Again::No);
+            unclaimed.keep(1, packet(66, 40 + number % 4000), Redelivery::No);
         }
-        unclaimed.keep(2, packet(3, 100), Again::Yes);
+        unclaimed.keep(2, packet(3, 100), Redelivery::Yes);
         assert!(unclaimed.count <= PACKETS_MAX && unclaimed.count > 400);
         for (sender, count) in [(2, 3), (3, 1)] {
             assert_eq!(unclaimed.take(3, Qpn(7), (from(sender), Qpn(1))).len(), count);
         }
         // Whoever has as many addresses as it likes in its network is one sender.
         let mut unclaimed = Unclaimed::new(&Allowance::default());
-        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Again::No));
+        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Redelivery::No));
         let network = u128::from_be_bytes([0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         for number in 0..20 * PACKETS_MAX as u128 {
             let from = IpAddr::from((network + number).to_be_bytes());
-            unclaimed.keep(1, Early { from, ..early(7, &[1]) }, Again::No);
+            unclaimed.keep(1, Early { from, ..early(7, &[1]) }, Redelivery::No);
         }
         assert_eq!(unclaimed.take(3, Qpn(7), (from(2), Qpn(1))).len(), 3);
     }

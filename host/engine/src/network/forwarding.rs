@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// Where packets arrive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LinkLocation {
     pub(crate) vnic: VnicId,
     /// The address that they are for.
     pub(crate) local: IpAddr,
@@ -15,7 +15,7 @@ pub(crate) struct Place {
 /// One packet's way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
-    pub(crate) to: Place,
+    pub(crate) to: LinkLocation,
     /// The address that the packet says it comes from.
     pub(crate) from: IpAddr,
     begin: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Passages {
 }
 
 impl Passages {
-    pub(crate) fn add(&mut self, to: Place, from: IpAddr, datagram: &[u8]) {
+    pub(crate) fn add(&mut self, to: LinkLocation, from: IpAddr, datagram: &[u8]) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(datagram);
         self.list.push(Passage { to, from, begin, end: self.bytes.len() });

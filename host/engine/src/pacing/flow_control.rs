@@ -24,7 +24,7 @@ const PATIENCE: u64 = 30_000_000;
 
 /// How packets get to their peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PacketRoute {
     /// There is no other.
     #[default]
     Only,
@@ -44,14 +44,14 @@ pub(crate) struct Outflow {
     /// The receiver has reported.
     known: bool,
     /// Which way what is under way took.
-    taken: Way,
+    taken: PacketRoute,
     /// Since when what is to take the shorter one waits for that.
     waits_since: Option<u64>,
 }
 
 impl Outflow {
     /// Whether a packet may leave; if not, when we shall be tired of waiting.
-    pub(crate) fn may_send(&mut self, way: Way, now: u64) -> Result<(), u64> {
+    pub(crate) fn may_send(&mut self, way: PacketRoute, now: u64) -> Result<(), u64> {
         self.may_take(way, now)?;
         let Some((sent, reported)) = self.ends else { return Ok(()) };
         let window = if self.known { WINDOW } else { WINDOW_FIRST };
@@ -70,8 +70,8 @@ impl Outflow {
 
     /// Whether what leaves now by this way overtakes nothing; if it might, when we shall be tired
     /// of waiting.
-    fn may_take(&mut self, way: Way, now: u64) -> Result<(), u64> {
-        if way == Way::Short && self.taken == Way::Long {
+    fn may_take(&mut self, way: PacketRoute, now: u64) -> Result<(), u64> {
+        if way == PacketRoute::Short && self.taken == PacketRoute::Long {
             let arrived = self.ends.is_none_or(|(sent, reported)| sent == reported);
             let since = *self.waits_since.get_or_insert(now);
             if !arrived && now < since + PATIENCE {
@@ -89,7 +89,7 @@ impl Outflow {
         let reported = self.ends.map_or(psn, |(_, reported)| reported);
         self.ends = Some((psn.next(), reported));
         // Before the first report each may be the last that takes the longer way.
-        let may_be_last = self.taken == Way::Long && !self.known;
+        let may_be_last = self.taken == PacketRoute::Long && !self.known;
         if may_be_last || psn.number().is_multiple_of(ASK_EVERY) {
             Bth::request_report(datagram);
         }
@@ -109,7 +109,7 @@ impl Outflow {
 
 /// What the application at a receiver has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum SendPermission {
     Nothing,
     Something,
 }
@@ -129,15 +129,15 @@ impl Inflow {
     }
 
     /// What is to be reported, if it was asked for, and nothing of it is left.
-    pub(crate) fn report(&mut self, backlog: Left) -> Option<Psn> {
-        let all_taken = backlog == Left::Nothing;
+    pub(crate) fn report(&mut self, backlog: SendPermission) -> Option<Psn> {
+        let all_taken = backlog == SendPermission::Nothing;
         (all_taken && std::mem::take(&mut self.asked)).then_some(self.last)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Inflow, Left, Outflow, PATIENCE, WINDOW, WINDOW_FIRST, Way};
+    use super::{Inflow, Outflow, PATIENCE, PacketRoute, SendPermission, WINDOW, WINDOW_FIRST};
     use omniverb_terms::Psn;
     use omniverb_wire::Bth;
     use zerocopy::FromBytes;
@@ -154,7 +154,7 @@ mod tests {
         let mut psn = Psn::new(0xff_ff80);
         let mut sent = 0;
         for window in [WINDOW_FIRST, WINDOW] {
-            while out.may_send(Way::Only, 5).is_ok() {
+            while out.may_send(PacketRoute::Only, 5).is_ok() {
                 let mut bytes = packet(psn);
                 out.on_send(&mut bytes);
                 into.on_packet(Bth::ref_from_prefix(&bytes).unwrap().0);
@@ -163,43 +163,47 @@ mod tests {
             }
             assert_eq!(sent, window);
             if window == WINDOW_FIRST {
-                out.on_report(into.report(Left::Nothing).unwrap());
+                out.on_report(into.report(SendPermission::Nothing).unwrap());
                 sent = 0;
             }
         }
-        assert_eq!(into.report(Left::Something), None, "the application has not taken it");
-        let reported = into.report(Left::Nothing).unwrap();
-        assert_eq!(into.report(Left::Nothing), None, "once");
+        assert_eq!(
+            into.report(SendPermission::Something),
+            None,
+            "the application has not taken it"
+        );
+        let reported = into.report(SendPermission::Nothing).unwrap();
+        assert_eq!(into.report(SendPermission::Nothing), None, "once");
         out.on_report(Psn::new(0x1234));
-        assert!(out.may_send(Way::Only, 6).is_err(), "never sent");
+        assert!(out.may_send(PacketRoute::Only, 6).is_err(), "never sent");
         out.on_report(reported);
-        assert_eq!(out.may_send(Way::Only, 6), Ok(()));
+        assert_eq!(out.may_send(PacketRoute::Only, 6), Ok(()));
     }
 
     #[test]
     fn what_took_a_longer_way_is_not_overtaken() {
         let (mut out, mut into) = (Outflow::default(), Inflow::default());
-        assert_eq!(out.may_send(Way::Short, 1), Ok(()), "nothing was sent");
+        assert_eq!(out.may_send(PacketRoute::Short, 1), Ok(()), "nothing was sent");
         for psn in 1..=3 {
-            assert_eq!(out.may_send(Way::Long, 4), Ok(()));
+            assert_eq!(out.may_send(PacketRoute::Long, 4), Ok(()));
             let mut bytes = packet(Psn::new(psn));
             out.on_send(&mut bytes);
-            assert_eq!(out.may_send(Way::Short, 5), Err(5 + PATIENCE));
+            assert_eq!(out.may_send(PacketRoute::Short, 5), Err(5 + PATIENCE));
             into.on_packet(Bth::ref_from_prefix(&bytes).unwrap().0);
         }
         // Each asked: nobody knew which would be the last of them.
         out.on_report(Psn::new(2));
-        assert_eq!(out.may_send(Way::Short, 6), Err(5 + PATIENCE));
-        out.on_report(into.report(Left::Nothing).unwrap());
-        assert_eq!(out.may_send(Way::Short, 7), Ok(()));
+        assert_eq!(out.may_send(PacketRoute::Short, 6), Err(5 + PATIENCE));
+        out.on_report(into.report(SendPermission::Nothing).unwrap());
+        assert_eq!(out.may_send(PacketRoute::Short, 7), Ok(()));
         // What is lost is waited for no longer than anything else.
-        assert_eq!(out.may_send(Way::Long, 9), Ok(()));
+        assert_eq!(out.may_send(PacketRoute::Long, 9), Ok(()));
         out.on_send(&mut packet(Psn::new(4)));
-        assert_eq!(out.may_send(Way::Short, 10), Err(10 + PATIENCE));
-        assert_eq!(out.may_send(Way::Short, 9 + PATIENCE), Err(10 + PATIENCE));
-        assert_eq!(out.may_send(Way::Short, 10 + PATIENCE), Ok(()));
+        assert_eq!(out.may_send(PacketRoute::Short, 10), Err(10 + PATIENCE));
+        assert_eq!(out.may_send(PacketRoute::Short, 9 + PATIENCE), Err(10 + PATIENCE));
+        assert_eq!(out.may_send(PacketRoute::Short, 10 + PATIENCE), Ok(()));
         out.on_send(&mut packet(Psn::new(5)));
-        assert_eq!(out.may_send(Way::Short, 10 + PATIENCE), Ok(()), "in order");
+        assert_eq!(out.may_send(PacketRoute::Short, 10 + PATIENCE), Ok(()), "in order");
     }
 
     #[test]
@@ -208,7 +212,7 @@ mod tests {
         for psn in 0..WINDOW_FIRST {
             out.on_send(&mut packet(Psn::new(psn)));
         }
-        assert_eq!(out.may_send(Way::Only, 100), Err(100 + PATIENCE));
-        assert_eq!(out.may_send(Way::Only, 100 + PATIENCE), Ok(()));
+        assert_eq!(out.may_send(PacketRoute::Only, 100), Err(100 + PATIENCE));
+        assert_eq!(out.may_send(PacketRoute::Only, 100 + PATIENCE), Ok(()));
     }
 }

@@ -39,7 +39,7 @@ enum ForWhom {
 }
 
 /// A key that was asked for.
-struct Asked {
+struct KeyRequest {
     key: Rkey,
     pace: Pace,
     for_whom: ForWhom,
@@ -50,7 +50,7 @@ struct Asked {
 pub(crate) struct Grants {
     epoch: u64,
     list: Vec<Grant>,
-    asked: Vec<Asked>,
+    asked: Vec<KeyRequest>,
     /// What of them the control plane has not been told.
     wanted: Vec<(Rkey, Stretch)>,
 }
@@ -128,7 +128,7 @@ impl Grants {
         let asked = match self.asked.iter_mut().position(|asked| asked.key == key) {
             Some(index) => self.asked.get_mut(index),
             None if self.asked.len() < KEYS_PER_LINK => {
-                self.asked.push(Asked { key, pace: Pace::default(), for_whom });
+                self.asked.push(KeyRequest { key, pace: Pace::default(), for_whom });
                 self.asked.last_mut()
             }
             None => None,
@@ -279,7 +279,7 @@ impl Grants {
         self.waits_for(key).into_iter().for_each(|asked| asked.pace.refused(denied));
     }
 
-    fn waits_for(&mut self, key: Rkey) -> Option<&mut Asked> {
+    fn waits_for(&mut self, key: Rkey) -> Option<&mut KeyRequest> {
         self.asked.iter_mut().find(|asked| asked.key == key && asked.pace.is_waiting())
     }
 

@@ -39,7 +39,7 @@ impl<T> Default for Rows<T> {
 }
 
 /// What becomes of a row.
-pub(crate) enum Found<T> {
+pub(crate) enum MappingState<T> {
     /// It is mapped.
     Mapped(Hold, T),
     /// It is not yet; what waits for it comes out of [`Rows::turn`].
@@ -63,22 +63,24 @@ impl<T> Rows<T> {
         (row, access): (&Arc<Row>, Access),
         waits: T,
         share: impl FnOnce(usize, usize) -> Option<Share>,
-    ) -> Found<T> {
+    ) -> MappingState<T> {
         // A row that is mapped, or being mapped, is there, and no other is in its place.
         let name = (vnic, Arc::as_ptr(row).addr(), access);
         if let Some(hold) = together.row(&name) {
-            return Found::Mapped(hold, waits);
+            return MappingState::Mapped(hold, waits);
         }
         if let Some(making) = self.making.iter_mut().find(|making| making.name == name) {
             making.waiting.push(waits);
-            return Found::Later;
+            return MappingState::Later;
         }
         let bytes = usize::try_from(row.bytes()).unwrap_or(usize::MAX);
-        let Some(share) = share(row.parts.len(), bytes) else { return Found::Never(waits) };
-        let Ok(mapping) = SideBySide::begin(bytes, access) else { return Found::Never(waits) };
+        let Some(share) = share(row.parts.len(), bytes) else { return MappingState::Never(waits) };
+        let Ok(mapping) = SideBySide::begin(bytes, access) else {
+            return MappingState::Never(waits);
+        };
         let (row, waiting) = (row.clone(), vec![waits]);
         self.making.push_back(Making { name, row, mapping, places: 0, share, waiting });
-        Found::Later
+        MappingState::Later
     }
 
     /// Maps some more. What is done, or cannot be, with what waited for it: the hold is to be kept
@@ -156,7 +158,7 @@ mod tests {
             Arc::new(Row { parts: parts.collect(), keep: None })
         }
 
-        fn hold(&mut self, row: &Arc<Row>, waits: u32) -> Found<u32> {
+        fn hold(&mut self, row: &Arc<Row>, waits: u32) -> MappingState<u32> {
             let Bench { rows, together, budget, .. } = self;
             let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
             rows.hold(together, VnicId(1), (row, Access::ReadWrite), waits, share)
@@ -177,13 +179,13 @@ mod tests {
     fn pages_that_stay_are_kept_until_the_last_mapping_is_gone() {
         let mut bench = bench();
         let row = bench.row([4, 1, 2, 7].into_iter());
-        assert!(matches!(bench.hold(&row, 1), Found::Later) && bench.rows.are_made());
-        assert!(matches!(bench.hold(&row, 2), Found::Later));
+        assert!(matches!(bench.hold(&row, 1), MappingState::Later) && bench.rows.are_made());
+        assert!(matches!(bench.hold(&row, 2), MappingState::Later));
         let (turns, one, waiting) = bench.turns();
         let one = one.unwrap();
         assert_eq!((turns, waiting), (1, vec![1, 2]));
         assert!(!bench.rows.are_made() && bench.rows.turn(&mut bench.together).is_none());
-        let Found::Mapped(other, 3) = bench.hold(&row, 3) else { panic!("it is mapped") };
+        let MappingState::Mapped(other, 3) = bench.hold(&row, 3) else { panic!("it is mapped") };
         assert_eq!(one.window().address(), other.window().address());
         assert_eq!((one.window().len(), bench.budget.mappings()), (4 * 4096, 4));
         let all = Extent::new(bench.file.clone(), 0, 8 * 4096).map(Access::ReadOnly).unwrap();
@@ -203,8 +205,8 @@ mod tests {
     fn a_turn_maps_some_places_only() {
         let mut bench = bench();
         let (large, small) = (bench.row((0..480).map(|page| 2 * page)), bench.row(0..1));
-        assert!(matches!(bench.hold(&large, 1), Found::Later));
-        assert!(matches!(bench.hold(&small, 2), Found::Later));
+        assert!(matches!(bench.hold(&large, 1), MappingState::Later));
+        assert!(matches!(bench.hold(&small, 2), MappingState::Later));
         let (turns, hold, waiting) = bench.turns();
         assert_eq!((turns, waiting), (480_usize.div_ceil(PER_TURN), vec![1]));
         assert_eq!(hold.unwrap().window().len(), 480 * 4096);
@@ -215,10 +217,10 @@ mod tests {
     fn what_cannot_be_mapped_is_said_and_paid_for_no_more() {
         let mut bench = bench();
         let outside = bench.row(1020..1030);
-        assert!(matches!(bench.hold(&outside, 1), Found::Later));
+        assert!(matches!(bench.hold(&outside, 1), MappingState::Later));
         assert!(matches!(bench.turns(), (1, Err(_), waiting) if waiting == [1]));
         let many = bench.row(std::iter::repeat_n(0, 1 << 16));
-        assert!(matches!(bench.hold(&many, 2), Found::Never(2)), "more than there may be");
+        assert!(matches!(bench.hold(&many, 2), MappingState::Never(2)), "more than there may be");
         assert_eq!((bench.budget.mappings(), Arc::strong_count(&outside)), (0, 1));
     }
 
@@ -226,8 +228,8 @@ mod tests {
     fn what_is_withdrawn_meanwhile_nobody_gets() {
         let mut bench = bench();
         let [one, other] = [0..100, 200..201].map(|pages| bench.row(pages));
-        assert!(matches!(bench.hold(&one, 1), Found::Later));
-        assert!(matches!(bench.hold(&other, 2), Found::Later));
+        assert!(matches!(bench.hold(&one, 1), MappingState::Later));
+        assert!(matches!(bench.hold(&other, 2), MappingState::Later));
         assert!(bench.rows.turn(&mut bench.together).is_none());
         assert_eq!(bench.rows.withdraw(&bench.together, &one), [1]);
         assert_eq!((Arc::strong_count(&one), bench.budget.mappings()), (1, 1));

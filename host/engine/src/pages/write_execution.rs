@@ -33,7 +33,7 @@ pub(crate) enum Course {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum WriteRoute {
     /// As records, which the application places.
     Records,
     /// As records, but only because something came before.
@@ -46,7 +46,7 @@ enum Way {
 
 /// The WRITE that is arriving at one link, and what was placed so far.
 pub(crate) struct WritePlacement {
-    way: Way,
+    way: WriteRoute,
     /// Packets that became records one after the other, only because something came before.
     in_a_row: u32,
     /// Messages executed here.
@@ -55,7 +55,7 @@ pub(crate) struct WritePlacement {
 
 impl Default for WritePlacement {
     fn default() -> WritePlacement {
-        WritePlacement { way: Way::Records, in_a_row: 0, count: 0 }
+        WritePlacement { way: WriteRoute::Records, in_a_row: 0, count: 0 }
     }
 }
 
@@ -95,12 +95,14 @@ impl WritePlacement {
             }
         }
         self.in_a_row = match self.way {
-            Way::RecordsForNow => self.in_a_row.saturating_add(1),
+            WriteRoute::RecordsForNow => self.in_a_row.saturating_add(1),
             _ => 0,
         };
         Ok(match self.way {
-            Way::Records | Way::RecordsForNow => Course::Travels(request_records::part(part)),
-            Way::Here => {
+            WriteRoute::Records | WriteRoute::RecordsForNow => {
+                Course::Travels(request_records::part(part))
+            }
+            WriteRoute::Here => {
                 let place = (target, part.offset);
                 if grants.write(endpoint, place, part.data, part.place, now) {
                     self.count += u64::from(part.place.ends());
@@ -109,13 +111,13 @@ impl WritePlacement {
                         None => Course::Placed,
                     }
                 } else if part.place.begins() {
-                    self.way = Way::Records;
+                    self.way = WriteRoute::Records;
                     Course::Travels(request_records::part(part))
                 } else {
                     rest(part, true)
                 }
             }
-            Way::Rest => rest(part, false),
+            WriteRoute::Rest => rest(part, false),
         })
     }
 
@@ -126,17 +128,17 @@ impl WritePlacement {
         endpoint: &mut Endpoint,
         target: Target,
         order: Order,
-    ) -> Result<Option<Way>, Broken> {
+    ) -> Result<Option<WriteRoute>, Broken> {
         // A message of no bytes is the application's to judge: it names no memory.
         Ok(if target.length == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
             self.interrupted();
-            Some(Way::Records)
+            Some(WriteRoute::Records)
         } else if !order.is_behind && is_drained(endpoint)? {
-            Some(Way::Here)
+            Some(WriteRoute::Here)
         } else if order.may_wait && self.in_a_row >= IN_A_ROW_MAX {
             None
         } else {
-            Some(Way::RecordsForNow)
+            Some(WriteRoute::RecordsForNow)
         })
     }
 
@@ -153,18 +155,18 @@ impl WritePlacement {
         let target = Target { key, address, length: total };
         let here = match part.place.begins() {
             true => !order.is_behind && is_drained(endpoint)?,
-            false => self.way == Way::Here,
+            false => self.way == WriteRoute::Here,
         };
         let placed = here && grants.write_run(endpoint, (target, part.offset), run, now);
         if placed {
-            (self.way, self.in_a_row) = (Way::Here, 0);
+            (self.way, self.in_a_row) = (WriteRoute::Here, 0);
         }
         Ok(placed)
     }
 
     /// A part of the rest was taken.
     pub(crate) fn rest_began(&mut self) {
-        self.way = Way::Rest;
+        self.way = WriteRoute::Rest;
     }
 }
 

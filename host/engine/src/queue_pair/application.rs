@@ -62,7 +62,7 @@ enum LatestSrq {
 }
 
 /// What the application said.
-pub(crate) enum Said {
+pub(crate) enum ApplicationState {
     /// It has consumed everything up to here.
     Consumed(Ticket),
     /// It has no receive for this.
@@ -214,20 +214,24 @@ impl Application {
     }
 
     /// Hears what the application has to say.
-    pub(crate) fn listen(&mut self, mut hear: impl FnMut(Said)) -> Result<(), Broken> {
+    pub(crate) fn listen(&mut self, mut hear: impl FnMut(ApplicationState)) -> Result<(), Broken> {
         loop {
             // An answer may be about what was consumed before it was given: look at that first.
             let answer = self.readings.next(&mut self.endpoint)?;
             if let Some(ticket) = self.incoming.consumed(&mut self.endpoint)? {
-                hear(Said::Consumed(ticket));
+                hear(ApplicationState::Consumed(ticket));
             }
             match answer {
                 None | Some(Answer::Data) => break,
-                Some(Answer::Original(ticket, original)) => hear(Said::Original(ticket, original)),
-                Some(Answer::Gone(ticket)) => ticket.into_iter().for_each(|t| hear(Said::Gone(t))),
+                Some(Answer::Original(ticket, original)) => {
+                    hear(ApplicationState::Original(ticket, original))
+                }
+                Some(Answer::Gone(ticket)) => {
+                    ticket.into_iter().for_each(|t| hear(ApplicationState::Gone(t)))
+                }
                 Some(Answer::Refused(code)) => {
                     let ticket = self.incoming.oldest().ok_or(Broken)?;
-                    hear(Said::Refused(ticket, refusal(code)?));
+                    hear(ApplicationState::Refused(ticket, refusal(code)?));
                 }
             }
         }
@@ -235,7 +239,7 @@ impl Application {
             && let Some(ticket) = self.incoming.oldest()
             && self.endpoint.peer_lacks_receive()?
         {
-            hear(Said::NotReady(ticket));
+            hear(ApplicationState::NotReady(ticket));
         }
         Ok(())
     }

@@ -19,14 +19,14 @@ const KEPT: u64 = 3_000_000_000;
 /// From so many bytes on the sender is asked to slow down.
 const HIGH_BYTES: usize = 64 << 10;
 /// What a kept message takes beside its bytes: its place in the queue and the allocator's own.
-const OVERHEAD: usize = size_of::<Kept>() + 32;
+const OVERHEAD: usize = size_of::<QueuedMessage>() + 32;
 /// Places that an empty queue keeps.
 const QUEUE_SPARE: usize = 64;
 /// A sender is asked at most this often, in nanoseconds.
 const ASK_EVERY: u64 = 100_000;
 
 /// A message for which there was no room.
-struct Kept {
+struct QueuedMessage {
     request: Request,
     data: Box<[u8]>,
     _part: Part,
@@ -34,7 +34,7 @@ struct Kept {
 
 /// Messages for which there was no room, oldest first.
 pub(crate) struct Backlog {
-    records: VecDeque<Kept>,
+    records: VecDeque<QueuedMessage>,
     room: Room,
     asked: u64,
     /// When the application took something last, or the first came.
@@ -55,7 +55,7 @@ impl Backlog {
         let mut full = Backlog::new(&Allowance::default());
         let _part = full.room.part(LINK_BYTES).expect("nobody has any of it");
         let request = Request::Send { flags: 0, immediate: 0 };
-        full.records.push_back(Kept { request, data: Box::default(), _part });
+        full.records.push_back(QueuedMessage { request, data: Box::default(), _part });
         full
     }
 
@@ -78,13 +78,13 @@ impl Backlog {
         if self.records.is_empty() {
             self.progress = now;
         }
-        self.records.push_back(Kept { request: *request, data: data.into(), _part });
+        self.records.push_back(QueuedMessage { request: *request, data: data.into(), _part });
         Ok(true)
     }
 
     /// Writes what was kept; true if nothing is left.
     pub(crate) fn flush(&mut self, endpoint: &mut Endpoint, now: u64) -> Result<bool, Broken> {
-        while let Some(Kept { request, data, .. }) = self.records.front() {
+        while let Some(QueuedMessage { request, data, .. }) = self.records.front() {
             if !write(endpoint, request, data)? {
                 return Ok(false);
             }

@@ -1,8 +1,8 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
 use crate::kept_memory::Allowance;
-use crate::pacing::flow_control::Way;
-use crate::queue_pair::application::{Application, Said};
+use crate::pacing::flow_control::PacketRoute;
+use crate::queue_pair::application::{Application, ApplicationState};
 use crate::queue_pair::connection_parameters::{self, Terms, Trains};
 use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
 use crate::queue_pair::outgoing_requests::Fate;
@@ -162,11 +162,15 @@ impl Connected {
         match transport {
             Transport::Rc(connection) => {
                 let hear = |said| match said {
-                    Said::Consumed(ticket) => connection.done_through(ticket),
-                    Said::NotReady(ticket) => connection.answer(ticket, Answer::NotReady),
-                    Said::Refused(ticket, why) => connection.answer(ticket, Answer::Refused(why)),
-                    Said::Gone(ticket) => connection.answer(ticket, Answer::Gone),
-                    Said::Original(ticket, value) => {
+                    ApplicationState::Consumed(ticket) => connection.done_through(ticket),
+                    ApplicationState::NotReady(ticket) => {
+                        connection.answer(ticket, Answer::NotReady)
+                    }
+                    ApplicationState::Refused(ticket, why) => {
+                        connection.answer(ticket, Answer::Refused(why))
+                    }
+                    ApplicationState::Gone(ticket) => connection.answer(ticket, Answer::Gone),
+                    ApplicationState::Original(ticket, value) => {
                         connection.answer(ticket, Answer::Original(value));
                     }
                 };
@@ -272,7 +276,7 @@ impl Connected {
     }
 
     /// What leaves from now on takes this way. RC puts things in order itself.
-    pub(crate) fn take_way(&mut self, way: Way) {
+    pub(crate) fn take_way(&mut self, way: PacketRoute) {
         if let Some(Transport::Uc(_, pacing)) = &mut self.transport {
             pacing.take_way(way);
         }

@@ -1,7 +1,7 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
 use crate::kept_memory::Allowance;
-use crate::pacing::flow_control::Way;
+use crate::pacing::flow_control::PacketRoute;
 use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
@@ -106,7 +106,7 @@ impl Datagrams {
     }
 
     /// What leaves from now on takes this way.
-    pub(crate) fn take_way(&mut self, way: Way) {
+    pub(crate) fn take_way(&mut self, way: PacketRoute) {
         self.pacing.take_way(way);
     }
 

@@ -17,7 +17,7 @@ pub(crate) enum Needs {
 
 /// Something the application was given.
 #[derive(Clone, Copy)]
-struct Given {
+struct PartialMessage {
     ticket: Ticket,
     /// Where it ends in the ring.
     end: u64,
@@ -25,7 +25,7 @@ struct Given {
 
 /// What the application was given and has not consumed, oldest first. The ring bounds it.
 pub(crate) struct Incoming {
-    given: VecDeque<Given>,
+    given: VecDeque<PartialMessage>,
     /// Bytes that every receive of the application has, if the current message's was promised.
     floor: Option<u64>,
     /// Bytes in the ring up to which messages count as delivered as soon as they are in it. What
@@ -121,7 +121,7 @@ impl Incoming {
     fn note(&mut self, ticket: Ticket, end: u64) {
         match self.given.back_mut() {
             Some(given) if given.ticket == ticket => given.end = end,
-            _ => self.given.push_back(Given { ticket, end }),
+            _ => self.given.push_back(PartialMessage { ticket, end }),
         }
     }
 

@@ -5,7 +5,7 @@
 //! them pauses ([`crate::pacing::sender_throttle`]). Nobody is told for a group: what leaves by its
 //! link would go to everybody in it.
 
-use crate::pacing::flow_control::{Inflow, Left, Outflow, Way};
+use crate::pacing::flow_control::{Inflow, Outflow, PacketRoute, SendPermission};
 use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use omniverb_terms::Qpn;
@@ -19,7 +19,7 @@ pub(crate) struct MessagePacing {
     /// To another Omniverb: the receiver reports, and a window follows that.
     outflow: Option<Outflow>,
     inflow: Inflow,
-    way: Way,
+    way: PacketRoute,
     leaving: bool,
     /// To anybody else: congestion notifications slow it down.
     throttle: Arc<Throttle>,
@@ -55,7 +55,7 @@ impl MessagePacing {
             peer_qpn,
             outflow: (features != 0).then(Outflow::default),
             inflow: Inflow::default(),
-            way: Way::default(),
+            way: PacketRoute::default(),
             leaving: false,
             throttle,
             due: None,
@@ -66,7 +66,8 @@ impl MessagePacing {
     pub(crate) fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
         self.due = None;
         let written = |length: Option<usize>| length.map_or(Leaves::Nothing, Leaves::Notice);
-        let left = if backlog.is_empty() { Left::Nothing } else { Left::Something };
+        let left =
+            if backlog.is_empty() { SendPermission::Nothing } else { SendPermission::Something };
         if let Some(psn) = self.inflow.report(left) {
             return written(write_report(datagram, self.peer_qpn, self.qpn, psn));
         }
@@ -81,8 +82,8 @@ impl MessagePacing {
     }
 
     /// What leaves from now on takes this way.
-    pub(crate) fn take_way(&mut self, way: Way) {
-        self.way = if self.leaving { Way::Only } else { way };
+    pub(crate) fn take_way(&mut self, way: PacketRoute) {
+        self.way = if self.leaving { PacketRoute::Only } else { way };
     }
 
     /// The application is going: what it has sent leaves now or never.

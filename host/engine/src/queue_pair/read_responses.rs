@@ -27,7 +27,7 @@ const COST: usize = 2;
 const SPARE: usize = 32 << 10;
 
 /// Something the application was asked.
-struct Asked {
+struct AwaitedAnswer {
     ticket: Ticket,
     kind: Kind,
 }
@@ -49,7 +49,7 @@ struct Reading {
     /// Somebody wants its bytes: the packet that is being made.
     wanted: bool,
     /// Bytes that came before their turn.
-    kept: Kept,
+    kept: KeptAnswer,
 }
 
 impl Reading {
@@ -61,14 +61,14 @@ impl Reading {
 }
 
 /// Bytes that came before their turn, and their part of the room for such.
-struct Kept {
+struct KeptAnswer {
     bytes: VecDeque<u8>,
     part: Part,
 }
 
-impl Kept {
-    fn new(room: &Room) -> Kept {
-        Kept { bytes: VecDeque::new(), part: room.stretch(0) }
+impl KeptAnswer {
+    fn new(room: &Room) -> KeptAnswer {
+        KeptAnswer { bytes: VecDeque::new(), part: room.stretch(0) }
     }
 
     fn forget(&mut self) {
@@ -93,7 +93,7 @@ pub(crate) enum Answer {
 
 /// What the application was asked and has not answered completely, oldest first.
 pub(crate) struct Readings {
-    asked: VecDeque<Asked>,
+    asked: VecDeque<AwaitedAnswer>,
     /// Bytes of the record at the head that were taken already.
     taken: usize,
     /// For all bytes that are kept.
@@ -154,14 +154,14 @@ impl Readings {
             left: request.length,
             complete: false,
             wanted: true,
-            kept: Kept::new(&self.room),
+            kept: KeptAnswer::new(&self.room),
         };
-        self.asked.push_back(Asked { ticket, kind: Kind::Read(reading) });
+        self.asked.push_back(AwaitedAnswer { ticket, kind: Kind::Read(reading) });
     }
 
     /// An atomic or a FLUSH was passed on.
     pub(crate) fn once(&mut self, ticket: Ticket) {
-        self.asked.push_back(Asked { ticket, kind: Kind::Once });
+        self.asked.push_back(AwaitedAnswer { ticket, kind: Kind::Once });
     }
 
     /// Nobody wants the rest of this READ.
@@ -179,7 +179,7 @@ impl Readings {
 
     /// Where the READ, or atomic, with this ticket is; what was dropped does not count.
     fn wanted(&self, ticket: Ticket) -> Option<usize> {
-        let dropped = |asked: &Asked| matches!(&asked.kind, Kind::Read(r) if !r.wanted);
+        let dropped = |asked: &AwaitedAnswer| matches!(&asked.kind, Kind::Read(r) if !r.wanted);
         self.asked.iter().position(|asked| asked.ticket == ticket && !dropped(asked))
     }
 
@@ -213,7 +213,7 @@ impl Readings {
 
     /// What the response at the head is about: the oldest that is not complete.
     fn current(&self) -> Option<usize> {
-        let complete = |asked: &Asked| matches!(&asked.kind, Kind::Read(r) if r.complete);
+        let complete = |asked: &AwaitedAnswer| matches!(&asked.kind, Kind::Read(r) if r.complete);
         self.asked.iter().position(|asked| !complete(asked))
     }
 

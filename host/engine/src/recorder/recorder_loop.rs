@@ -39,11 +39,11 @@ const HOP_LIMIT: u8 = 64;
 enum Content {
     /// For the capture of a vNIC.
     Packet(VnicId, CapturedPacket),
-    Trace(Whose, Trace, Box<[u8]>),
+    Trace(TraceOwner, Trace, Box<[u8]>),
 }
 
 /// Of which link something is told.
-enum Whose {
+enum TraceOwner {
     Link(Arc<TracedLink>),
     /// That was not known yet; the session.
     Unknown(u64),
@@ -253,7 +253,8 @@ impl Thread {
         let Some(process) = self.processes.live_mut(session) else { return Turn::default() };
         let kept_back = &mut self.kept_back;
         let turn = process.read(now, |time, traced, trace, payload| {
-            let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
+            let whose =
+                traced.map_or(TraceOwner::Unknown(session), |link| TraceOwner::Link(link.clone()));
             kept_back.add(time, Content::Trace(whose, *trace, payload.into()));
         });
         self.blame(session, turn.lost, turn.refused);
@@ -296,10 +297,10 @@ impl Thread {
         while let Some(Event { time, content, .. }) = self.kept_back.take(until) {
             match content {
                 Content::Packet(vnic, packet) => self.write_packet(time, offset, vnic, &packet),
-                Content::Trace(Whose::Link(traced), trace, payload) => {
+                Content::Trace(TraceOwner::Link(traced), trace, payload) => {
                     self.write_trace(time, offset, &traced, &trace, &payload);
                 }
-                Content::Trace(Whose::Unknown(session), trace, payload) => {
+                Content::Trace(TraceOwner::Unknown(session), trace, payload) => {
                     let process = self.processes.find(session);
                     match process.and_then(|process| process.link(&trace)).cloned() {
                         Some(traced) => self.write_trace(time, offset, &traced, &trace, &payload),

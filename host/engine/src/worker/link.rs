@@ -6,7 +6,7 @@ use super::recheck_schedule::Recheck;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::QpCounters;
 use crate::network::packet_train::Train;
-use crate::pacing::flow_control::Way;
+use crate::pacing::flow_control::PacketRoute;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
@@ -172,7 +172,7 @@ impl Link {
     }
 
     /// What leaves from now on takes this way.
-    pub(super) fn take_way(&mut self, way: Way) {
+    pub(super) fn take_way(&mut self, way: PacketRoute) {
         match &mut self.kind {
             Kind::Connected(connected) => connected.take_way(way),
             Kind::Datagrams(datagrams) => datagrams.take_way(way),

@@ -26,7 +26,7 @@ type Name = (u32, IpAddr);
 
 /// What an id may still have.
 #[derive(Clone, Copy)]
-struct Left {
+struct RecentId {
     /// Answers that are let in.
     passes: u8,
     /// When there were [`PASSES`].
@@ -37,8 +37,8 @@ struct Left {
 #[derive(Default)]
 pub(crate) struct SpokenIds {
     /// What each may still have.
-    young: HashMap<Name, Left>,
-    old: HashMap<Name, Left>,
+    young: HashMap<Name, RecentId>,
+    old: HashMap<Name, RecentId>,
     /// When the young generation began.
     since: u64,
 }
@@ -53,7 +53,7 @@ impl SpokenIds {
         let old = self.old.remove(&name);
         let left = self.young.get(&name).copied().or(old);
         let recent = left.filter(|left| now.saturating_sub(left.since) < AGAIN);
-        self.young.insert(name, recent.unwrap_or(Left { passes: PASSES, since: now }));
+        self.young.insert(name, recent.unwrap_or(RecentId { passes: PASSES, since: now }));
     }
 
     /// Whether a message that came from there answers one that was sent there.
@@ -64,7 +64,8 @@ impl SpokenIds {
         let name = Mad::parse(datagram).ok().and_then(|mad| mad.message.receiver());
         let Some(name) = name.map(|name| (name, from.to_canonical())) else { return false };
         let left = self.young.get_mut(&name).or_else(|| self.old.get_mut(&name));
-        let take = |left: &mut Left| left.passes.checked_sub(1).map(|fewer| left.passes = fewer);
+        let take =
+            |left: &mut RecentId| left.passes.checked_sub(1).map(|fewer| left.passes = fewer);
         left.and_then(take).is_some()
     }
 

@@ -82,12 +82,12 @@ struct Userfault {
 
 /// Opened at the first use and kept: a program that gives up its privileges could not open it
 /// again to take back what was granted before.
-struct Kept(UnsafeCell<Option<Userfault>>);
+struct OpenUserfaultfd(UnsafeCell<Option<Userfault>>);
 
 // SAFETY: used only with crate::move_lock::MOVES held.
-unsafe impl Sync for Kept {}
+unsafe impl Sync for OpenUserfaultfd {}
 
-static KEPT: Kept = Kept(UnsafeCell::new(None));
+static KEPT: OpenUserfaultfd = OpenUserfaultfd(UnsafeCell::new(None));
 
 /// What is known of direct I/O, whose stores no protection sees.
 #[derive(Clone, Copy)]
@@ -152,11 +152,13 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
             others.check_descriptors()?;
         }
         match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
-            Some(Done { outcome: Err(AdoptError::System(Errno::NOTTY | Errno::BADF)), .. }) => {
+            Some(WorkDone {
+                outcome: Err(AdoptError::System(Errno::NOTTY | Errno::BADF)), ..
+            }) => {
                 // The program closed our descriptor, and the number may mean a file of its own.
                 core::mem::forget(kept.take());
             }
-            Some(Done { outcome, is_clean }) => {
+            Some(WorkDone { outcome, is_clean }) => {
                 if !is_clean {
                     // Closing it ends every registration and wakes every thread that waits.
                     *kept = None;
@@ -251,14 +253,14 @@ fn is_over(outcome: Result<(), Errno>) -> bool {
 }
 
 /// What became of a move under protection.
-struct Done {
+struct WorkDone {
     outcome: Result<(), AdoptError>,
     /// Nothing is registered any more, and nobody waits.
     is_clean: bool,
 }
 
 impl Userfault {
-    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> Done {
+    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> WorkDone {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
@@ -268,7 +270,7 @@ impl Userfault {
                 _ if work.protection() == Ok(None) => AdoptError::Changed,
                 _ => AdoptError::NotPermitted,
             };
-            return Done { outcome: Err(error), is_clean: true };
+            return WorkDone { outcome: Err(error), is_clean: true };
         }
         let outcome = self.replace_protected(work, range, others);
         let mut is_clean = true;
@@ -281,7 +283,7 @@ impl Userfault {
         }
         // SAFETY: wakes threads that wait for this descriptor; they try their fault again.
         let woken = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
-        Done { outcome, is_clean: is_clean && is_over(woken) }
+        WorkDone { outcome, is_clean: is_clean && is_over(woken) }
     }
 
     fn replace_protected(

@@ -22,14 +22,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use supervisor::Kept;
+use supervisor::PresentedFolder;
 use sysfs_tree::Tree;
 
 /// What `run` has to hold until it has become the program.
 #[derive(Debug, Default)]
 pub(crate) struct Presented {
     preloaded: Option<OsString>,
-    _kept: Option<Kept>,
+    _kept: Option<PresentedFolder>,
 }
 
 impl Presented {

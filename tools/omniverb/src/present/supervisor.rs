@@ -46,13 +46,13 @@ const SYSTEM_FOLDER: &str = "/run/omniverb-presented";
 /// A folder that is kept at least until this is dropped or the process has become a program that
 /// names the folder.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct PresentedFolder {
     pub(super) folder: PathBuf,
     _entry: File,
 }
 
 /// The folder for programs like us, kept.
-pub(super) fn obtain(socket: &Path) -> anyhow::Result<Kept> {
+pub(super) fn obtain(socket: &Path) -> anyhow::Result<PresentedFolder> {
     let mut refused = None;
     for base in bases() {
         match obtain_in(&base, socket) {
@@ -76,7 +76,7 @@ fn bases() -> Vec<PathBuf> {
     system.into_iter().chain(own).chain([memory.into()]).collect()
 }
 
-fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
+fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<PresentedFolder> {
     sysfs_tree::make_folder(base)
         .and_then(|()| user_daemon::check_folder(base))
         .context("belongs to another user or is writable by others")?;
@@ -96,10 +96,10 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
             } else {
                 start(&folder, socket)?;
             }
-            return Ok(Kept { folder, _entry: entry });
+            return Ok(PresentedFolder { folder, _entry: entry });
         }
         if sysfs_tree::is_complete(&folder) {
-            return Ok(Kept { folder, _entry: entry });
+            return Ok(PresentedFolder { folder, _entry: entry });
         }
         // It has begun and lost who started it, or it is just ending.
         std::thread::sleep(LOOK);

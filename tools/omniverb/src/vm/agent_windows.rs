@@ -4,7 +4,7 @@
 //! Of several that claim to be the machine's own window (`found_windows.rs`) it goes by one, and by
 //! the next if the host does not know that one's number in time.
 
-use super::found_windows::{Found, Own, Shared};
+use super::found_windows::{FoundWindows, OwnWindow, Shared};
 use super::relay::Voice;
 use super::wake_bridge::{Side, WakeBridge};
 use anyhow::Context;
@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The windows of a machine.
 pub(super) struct Sharing {
-    found: Found,
+    found: FoundWindows,
     /// Those that may be the machine's own, and the one that is gone by.
-    claims: Vec<Own>,
+    claims: Vec<OwnWindow>,
     claim: usize,
     /// When that began.
     since: Instant,
@@ -36,7 +36,7 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Goes by the first that may be the machine's own.
-    pub(super) fn new(found: Found) -> io::Result<Sharing> {
+    pub(super) fn new(found: FoundWindows) -> io::Result<Sharing> {
         let (claims, pairs) = (found.own(), BTreeMap::new());
         let (since, bridge) = (Instant::now(), WakeBridge::new(Side::Machine)?);
         let mut sharing = Sharing { found, claims, claim: 0, since, pairs, bridge, rung: false };

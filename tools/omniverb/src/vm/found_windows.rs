@@ -4,7 +4,7 @@
 //! machine's own window only its host can have written; what begins a pair window, or one that
 //! claims to be a machine's own, may be a neighbour's. So a pair window is the one of whose name
 //! the own window knows, if there is one of that name only; and of several that claim to be the
-//! machine's own it is the one whose number the host knows ([`Found::others`]).
+//! machine's own it is the one whose number the host knows ([`FoundWindows::others`]).
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ struct Device {
 }
 
 /// One that may be the machine's own window.
-pub(super) struct Own {
+pub(super) struct OwnWindow {
     pub(super) file: Arc<OwnedFd>,
     pub(super) number: u64,
     names: PairNames,
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Whether the machine's own window says of this one what it said when it was found.
-    pub(super) fn is_called(&self, number: u8, own: &Own) -> bool {
+    pub(super) fn is_called(&self, number: u8, own: &OwnWindow) -> bool {
         own.names.number(&self.head) == Some((number, self.whose))
     }
 }
@@ -74,7 +74,7 @@ struct Places {
 
 /// All that there are.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundWindows {
     devices: Vec<Device>,
     /// What may be the device that windows are mapped into.
     places: Vec<Places>,
@@ -82,10 +82,10 @@ pub(super) struct Found {
     pub(super) other_version: Option<String>,
 }
 
-impl Found {
+impl FoundWindows {
     /// Looks at all devices.
-    pub(super) fn look() -> Found {
-        let mut found = Found::default();
+    pub(super) fn look() -> FoundWindows {
+        let mut found = FoundWindows::default();
         for name in names(DEVICES) {
             let device = PathBuf::from("/dev").join(&name);
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -173,9 +173,9 @@ impl Found {
     }
 
     /// Those that may be the machine's own.
-    pub(super) fn own(&self) -> Vec<Own> {
+    pub(super) fn own(&self) -> Vec<OwnWindow> {
         let all = self.devices.iter().filter(|device| device.is_own());
-        all.map(|device| Own {
+        all.map(|device| OwnWindow {
             file: device.file.clone(),
             number: device.head.number,
             names: device.names,
@@ -184,7 +184,7 @@ impl Found {
     }
 
     /// The pair windows of the machine whose own window is this one, by their numbers.
-    pub(super) fn pairs(&self, own: &Own) -> BTreeMap<u8, Shared> {
+    pub(super) fn pairs(&self, own: &OwnWindow) -> BTreeMap<u8, Shared> {
         let mut found: BTreeMap<u8, Vec<(&Device, Whose)>> = BTreeMap::new();
         for device in &self.devices {
             if let Some((number, whose)) = own.names.number(&device.head) {

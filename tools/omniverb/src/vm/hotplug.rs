@@ -41,7 +41,7 @@ const PIECE: usize = 4096;
 
 /// How a window comes into a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PlugMethod {
     Mapped,
     Plugged,
     None,
@@ -95,7 +95,7 @@ impl Later {
             self.bring(None, &operator)?;
         }
         loop {
-            let can_take_out = self.way() == Way::Mapped && self.tries > 0;
+            let can_take_out = self.way() == PlugMethod::Mapped && self.tries > 0;
             let trouble = self.trouble.or_else(|| self.why_not_mapped());
             let room = (self.left(), self.tries_of_others > 0, can_take_out);
             match operator.await_pair(self.machine, room, trouble)? {
@@ -135,11 +135,11 @@ impl Later {
     }
 
     /// The way that a window comes now.
-    fn way(&self) -> Way {
+    fn way(&self) -> PlugMethod {
         match self.mapped.as_ref().map(|mapped| mapped.driver_now()) {
-            Some(Driver::Knows) => Way::Mapped,
-            _ if self.monitor.is_some() => Way::Plugged,
-            _ => Way::None,
+            Some(Driver::Knows) => PlugMethod::Mapped,
+            _ if self.monitor.is_some() => PlugMethod::Plugged,
+            _ => PlugMethod::None,
         }
     }
 
@@ -155,7 +155,7 @@ impl Later {
     /// How many more there may be.
     fn left(&self) -> u32 {
         let left = usize::from(self.wanted.most).saturating_sub(self.pairs.taken());
-        let none = self.tries == 0 || self.way() == Way::None;
+        let none = self.tries == 0 || self.way() == PlugMethod::None;
         if none { 0 } else { u32::try_from(left).unwrap_or(0) }
     }
 
@@ -195,7 +195,7 @@ impl Later {
             Some(file) => memfd::size(file.as_fd()).map_err(|_| PlugTrouble::Host)?,
             None => self.wanted.bytes,
         };
-        let mapped = self.mapped.as_ref().filter(|_| self.way() == Way::Mapped);
+        let mapped = self.mapped.as_ref().filter(|_| self.way() == PlugMethod::Mapped);
         if let Some(mapped) = mapped.filter(|mapped| mapped.slots.holds(bytes)) {
             let mut pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
             mapped.map(number, &pair.window.file)?;

@@ -103,7 +103,7 @@ fn named(name: &str, list: &str) -> Option<User> {
 
 /// A machine's folder. It is gone with this, unless another has taken its place: the next machine
 /// of that name may be there before the last one's supervisor has ended.
-pub(super) struct Place {
+pub(super) struct MachineFolder {
     path: PathBuf,
     name: MachineName,
     /// That of all machines, of this one, and what of it is QEMU's.
@@ -114,12 +114,17 @@ pub(super) struct Place {
     shown: Vec<String>,
 }
 
-impl Place {
+impl MachineFolder {
     /// Makes it, in the folder `all`, for this user of QEMU's. What somebody left there is another
     /// place's, and gone as soon as can be.
-    pub(super) fn make(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<Place> {
+    pub(super) fn make(
+        all: &Path,
+        name: MachineName,
+        user: Option<User>,
+    ) -> anyhow::Result<MachineFolder> {
         let path = all.join(name.text());
-        let place = Place::made(all, name, user).with_context(|| path.display().to_string())?;
+        let place =
+            MachineFolder::made(all, name, user).with_context(|| path.display().to_string())?;
         if place.monitor_path().len() > PATH_BYTES_MAX {
             bail!("{} is too long for a socket's path", place.port());
         }
@@ -135,7 +140,7 @@ impl Place {
         Ok(place)
     }
 
-    fn made(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<Place> {
+    fn made(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<MachineFolder> {
         let path = all.join(name.text());
         let all = folder_of_all(all)?;
         // In a name that no machine has, until it is complete: whoever removes an older place of
@@ -156,7 +161,7 @@ impl Place {
             Err(errno) => return Err(errno.into()),
         }
         renameat(&all, &new, &all, name.text())?;
-        Ok(Place { path, name, all, folder, qemu, shown: Vec::new() })
+        Ok(MachineFolder { path, name, all, folder, qemu, shown: Vec::new() })
     }
 
     /// A path of QEMU's part that does not lead to another.
@@ -259,7 +264,7 @@ fn connect_in(folder: &OwnedFd, name: &str) -> std::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-impl Drop for Place {
+impl Drop for MachineFolder {
     fn drop(&mut self) {
         self.hide();
         // By way of what is open, so it is ours that is emptied. One that is not is left.

@@ -15,10 +15,10 @@ mod end_reason;
 mod progress_file;
 mod qemu_socket;
 
-pub(super) use self::end_reason::Over;
+pub(super) use self::end_reason::MapperEnd;
 pub(super) use self::progress_file::{beginning, notes};
 
-use self::progress_file::{Left, Notes};
+use self::progress_file::{MapperProgress, Notes};
 use self::qemu_socket::Stream;
 use super::vhost_user::{ANSWER_BYTES, Change, Device, News, Part};
 use super::window::DATA_OFFSET;
@@ -88,7 +88,11 @@ struct Mapper {
 }
 
 /// Serves until QEMU, or the supervisor, is gone, or one of them says what makes no sense.
-pub(super) fn serve(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
+pub(super) fn serve(
+    qemu: OwnedFd,
+    supervisor: OwnedFd,
+    slots: Slots,
+) -> Result<Infallible, MapperEnd> {
     let mut mapper = Mapper::new(qemu, supervisor, slots)?;
     loop {
         mapper.ask()?;
@@ -109,30 +113,30 @@ pub(super) fn serve(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<
 
 impl Mapper {
     /// As the supervisor says, and as whoever was there before has left it.
-    fn new(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Mapper, Over> {
+    fn new(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Mapper, MapperEnd> {
         let mut said = [0; 2];
         let mut hear = || {
             let heard =
                 seqpacket::receive(supervisor.as_fd(), &mut said, seqpacket::Mode::Blocking)?;
-            if heard.0 == 2 { Ok((said, heard.1)) } else { Err(Over) }
+            if heard.0 == 2 { Ok((said, heard.1)) } else { Err(MapperEnd) }
         };
-        let ([NOTES, count], files) = hear()? else { return Err(Over) };
+        let ([NOTES, count], files) = hear()? else { return Err(MapperEnd) };
         let mut files = files.into_iter();
-        let notes = Notes::new(files.next().ok_or(Over)?)?;
+        let notes = Notes::new(files.next().ok_or(MapperEnd)?)?;
         let channel = files.next().map(Stream::new);
         let left = notes.read()?;
         if left.has_channel != channel.is_some() || files.next().is_some() {
-            return Err(Over);
+            return Err(MapperEnd);
         }
         let mut windows = BTreeMap::new();
         for _ in 0..count {
-            let ([HAS, number], mut files) = hear()? else { return Err(Over) };
-            let file = files.pop().filter(|_| files.is_empty()).ok_or(Over)?;
-            let part = part(slots, number, &file)?.ok_or(Over)?;
+            let ([HAS, number], mut files) = hear()? else { return Err(MapperEnd) };
+            let file = files.pop().filter(|_| files.is_empty()).ok_or(MapperEnd)?;
+            let part = part(slots, number, &file)?.ok_or(MapperEnd)?;
             // Whatever there is has been mapped since a driver began.
             let window = Window { file, part, mapped: left.has_begun };
             if windows.insert(number, window).is_some() {
-                return Err(Over);
+                return Err(MapperEnd);
             }
         }
         Ok(Mapper {
@@ -151,17 +155,17 @@ impl Mapper {
     }
 
     /// Notes that nothing is under way, if so.
-    fn note(&self) -> Result<(), Over> {
+    fn note(&self) -> Result<(), MapperEnd> {
         let none_is_half =
             self.qemu.is_at_rest() && self.channel.as_ref().is_none_or(Stream::is_at_rest);
         if !none_is_half || !self.jobs.is_empty() {
             return Ok(());
         }
         let (state, has_channel) = (self.device.state(), self.channel.is_some());
-        self.notes.at_rest(Left { state, has_begun: self.begun, has_channel })
+        self.notes.at_rest(MapperProgress { state, has_begun: self.begun, has_channel })
     }
 
-    fn wait(&self) -> Result<[bool; 3], Over> {
+    fn wait(&self) -> Result<[bool; 3], MapperEnd> {
         let sockets = [Some(&self.qemu.socket), Some(&self.supervisor)];
         let channel = self.channel.as_ref().map(|channel| &channel.socket);
         let mut polled: Vec<PollFd<'_>> =
@@ -176,7 +180,7 @@ impl Mapper {
     }
 
     /// Has QEMU do the next thing. While it does it may ask and tell others: that is heard, too.
-    fn ask(&mut self) -> Result<(), Over> {
+    fn ask(&mut self) -> Result<(), MapperEnd> {
         while !self.asked {
             let (Some(channel), Some(job)) = (&self.channel, self.jobs.front().copied()) else {
                 break;
@@ -197,9 +201,9 @@ impl Mapper {
         Ok(())
     }
 
-    fn add(&mut self, change: Change, number: u8, awaited: bool) -> Result<(), Over> {
+    fn add(&mut self, change: Change, number: u8, awaited: bool) -> Result<(), MapperEnd> {
         if self.jobs.len() >= JOBS_MAX {
-            return Err(Over);
+            return Err(MapperEnd);
         }
         self.jobs.push_back(Job { change, number, awaited });
         Ok(())
@@ -210,11 +214,11 @@ impl Mapper {
         self.jobs.iter().any(|job| job.number == number)
     }
 
-    fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), Over> {
+    fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), MapperEnd> {
         Ok(seqpacket::try_send(self.supervisor.as_fd(), &[what, value.into()], &[])?)
     }
 
-    fn hear_supervisor(&mut self) -> Result<(), Over> {
+    fn hear_supervisor(&mut self) -> Result<(), MapperEnd> {
         let mut said = [0; 2];
         let mode = seqpacket::Mode::NonBlocking;
         let (length, mut files) = match seqpacket::receive(self.supervisor.as_fd(), &mut said, mode)
@@ -233,12 +237,12 @@ impl Mapper {
                     self.tell(DONE, true)
                 }
             },
-            _ => Err(Over),
+            _ => Err(MapperEnd),
         }
     }
 
     /// A window is to be mapped: now, or when a driver of the guest's begins.
-    fn take(&mut self, number: u8, file: OwnedFd) -> Result<(), Over> {
+    fn take(&mut self, number: u8, file: OwnedFd) -> Result<(), MapperEnd> {
         let part = part(self.slots, number, &file)?;
         let Some(part) = part.filter(|_| !self.windows.contains_key(&number)) else {
             return self.tell(DONE, false);
@@ -251,12 +255,13 @@ impl Mapper {
     }
 
     /// QEMU has answered.
-    fn hear_answer(&mut self) -> Result<(), Over> {
+    fn hear_answer(&mut self) -> Result<(), MapperEnd> {
         let Some(channel) = &mut self.channel else { return Ok(()) };
         let Some(answer) = channel.read(ANSWER_BYTES)? else { return Ok(()) };
-        let job = self.jobs.pop_front().filter(|_| std::mem::take(&mut self.asked)).ok_or(Over)?;
+        let job =
+            self.jobs.pop_front().filter(|_| std::mem::take(&mut self.asked)).ok_or(MapperEnd)?;
         let Job { change, number, awaited } = job;
-        let done = change.is_done(answer.first_chunk().ok_or(Over)?)?;
+        let done = change.is_done(answer.first_chunk().ok_or(MapperEnd)?)?;
         match (change, self.windows.get_mut(&number)) {
             (Change::Map, Some(window)) => {
                 // Who had stood still finds all as it was: what is there is not mapped again.
@@ -275,13 +280,13 @@ impl Mapper {
         if self.windows.contains_key(&number) { Ok(()) } else { self.tell(REFUSED, number) }
     }
 
-    fn hear_qemu(&mut self) -> Result<(), Over> {
+    fn hear_qemu(&mut self) -> Result<(), MapperEnd> {
         let Some((head, body, mut files)) = self.qemu.message()? else { return Ok(()) };
         let (answer, news) = self.device.hear(head, &body, files.len())?;
         match news {
             News::Nothing => {}
             News::Channel => {
-                let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(Over)?;
+                let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(MapperEnd)?;
                 // Whoever follows this one asks there, too.
                 seqpacket::try_send(self.supervisor.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
                 self.channel = Some(Stream::new(channel));
@@ -295,7 +300,7 @@ impl Mapper {
     }
 
     /// A driver of the guest's has begun.
-    fn begin(&mut self, knows: bool) -> Result<(), Over> {
+    fn begin(&mut self, knows: bool) -> Result<(), MapperEnd> {
         self.begun = knows;
         if knows {
             if let Some(own) = self.windows.get(&OWN) {
@@ -315,8 +320,8 @@ impl Mapper {
 }
 
 /// Where window `number` belongs, if it has a place, and what of its file belongs there.
-fn part(slots: Slots, number: u8, file: &OwnedFd) -> Result<Option<Part>, Over> {
-    let bytes = memfd::size(file.as_fd()).map_err(|_| Over)?;
+fn part(slots: Slots, number: u8, file: &OwnedFd) -> Result<Option<Part>, MapperEnd> {
+    let bytes = memfd::size(file.as_fd()).map_err(|_| MapperEnd)?;
     if number == OWN {
         return Ok(Some(Part { at: 0, in_file: 0, length: bytes }));
     }

@@ -53,7 +53,7 @@ pub(super) struct Starter {
 }
 
 /// What all of a QEMU's mappers have.
-struct Kept<'a> {
+struct MapperFiles<'a> {
     qemu: &'a OwnedFd,
     /// The machine's own file.
     own: &'a OwnedFd,
@@ -134,7 +134,7 @@ impl Mapped {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(qemu) = rustix::net::accept_with(&starter.listener, flags) {
             if let Ok(notes) = notes(begins) {
-                let _ = self.serve_qemu(starter, &Kept { qemu: &qemu, own, notes });
+                let _ = self.serve_qemu(starter, &MapperFiles { qemu: &qemu, own, notes });
             }
             // QEMU is not to wait for an answer of nobody's, nor by what others may have of it.
             seqpacket::shut(qemu.as_fd());
@@ -144,7 +144,7 @@ impl Mapped {
     }
 
     /// Starts a mapper, and another one as long as they are killed.
-    fn serve_qemu(&self, starter: &Starter, kept: &Kept<'_>) -> io::Result<()> {
+    fn serve_qemu(&self, starter: &Starter, kept: &MapperFiles<'_>) -> io::Result<()> {
         {
             // What is taken out from here on is asked of its mappers.
             let mut inner = lock(&self.inner);
@@ -169,7 +169,7 @@ impl Mapped {
         Ok(())
     }
 
-    fn serve_one(&self, starter: &Starter, kept: &Kept<'_>) -> anyhow::Result<End> {
+    fn serve_one(&self, starter: &Starter, kept: &MapperFiles<'_>) -> anyhow::Result<End> {
         let (ours, theirs) = seqpacket::pair()?;
         let mut mapper = Command::new(&starter.program);
         mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
@@ -186,7 +186,7 @@ impl Mapped {
     }
 
     /// Tells a mapper what there is, and what is to be done: from here on it is the one that maps.
-    fn tell_all(&self, ours: OwnedFd, kept: &Kept<'_>) -> io::Result<()> {
+    fn tell_all(&self, ours: OwnedFd, kept: &MapperFiles<'_>) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         match inner.tell_all(&ours, kept) {
             // One that does not go on is gone before it has heard all: that is heard from itself.
@@ -237,7 +237,7 @@ impl Mapped {
 
 impl Inner {
     /// Says it: what the other end has to hear before anything else.
-    fn tell_all(&self, mapper: &OwnedFd, kept: &Kept<'_>) -> io::Result<()> {
+    fn tell_all(&self, mapper: &OwnedFd, kept: &MapperFiles<'_>) -> io::Result<()> {
         let count = 1 + self.windows.len();
         let count = u8::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut beside = vec![kept.notes.as_fd()];

@@ -49,7 +49,7 @@ use proxy::PairWindows;
 use qemu_options::{Maps, Plugged, Room};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use start_supervisor::Wanted;
+use start_supervisor::MachineRequest;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -57,7 +57,7 @@ use std::process::{Command, ExitCode};
 use wake_bridge::{Side, WakeBridge};
 pub(crate) use window::Neighbours;
 use window::STEP;
-pub(crate) use window_mode::Way;
+pub(crate) use window_mode::WindowMethod;
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;
@@ -84,25 +84,25 @@ pub(crate) struct Windows {
     /// How large each of these is to be.
     pub(crate) pair: u64,
     /// How they come into the machine.
-    pub(crate) way: Way,
+    pub(crate) way: WindowMethod,
 }
 
 /// What is asked for.
-fn wanted(windows: Windows) -> anyhow::Result<Wanted> {
+fn wanted(windows: Windows) -> anyhow::Result<MachineRequest> {
     let Windows { own, neighbours: count, most, pair, way } = windows;
     let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
     // Where there are none to be, nothing is needed for them.
-    let none = pairs.most == 0 || way == Way::Auto;
-    let way = if none { Way::Plugged } else { way };
-    Ok(Wanted { bytes: window_bytes(own)?, pairs, way, memory: None })
+    let none = pairs.most == 0 || way == WindowMethod::Auto;
+    let way = if none { WindowMethod::Plugged } else { way };
+    Ok(MachineRequest { bytes: window_bytes(own)?, pairs, way, memory: None })
 }
 
-fn all_bytes(wanted: Wanted) -> u64 {
-    let Wanted { bytes, pairs, .. } = wanted;
+fn all_bytes(wanted: MachineRequest) -> u64 {
+    let MachineRequest { bytes, pairs, .. } = wanted;
     bytes.saturating_add(pairs.bytes.saturating_mul(pairs.most.into()))
 }
 
-fn plugged(wanted: Wanted, index: usize, path: String) -> Plugged {
+fn plugged(wanted: MachineRequest, index: usize, path: String) -> Plugged {
     Plugged { path, bytes: if index == 0 { wanted.bytes } else { wanted.pairs.bytes } }
 }
 
@@ -153,8 +153,8 @@ pub(crate) fn args(
 ) -> anyhow::Result<ExitCode> {
     let mut wanted = wanted(windows)?;
     name(text)?;
-    if libvirt && wanted.way == Way::Mapped {
-        wanted.way = Way::MappedOnly;
+    if libvirt && wanted.way == WindowMethod::Mapped {
+        wanted.way = WindowMethod::MappedOnly;
     }
     if libvirt && wanted.has_monitor() {
         bail!(
@@ -183,7 +183,7 @@ pub(crate) fn args(
 }
 
 /// What is to be said about windows that are plugged in later, if there are to be any.
-fn later(wanted: Wanted, monitor: Option<&str>) -> Option<qemu_options::Later<'_>> {
+fn later(wanted: MachineRequest, monitor: Option<&str>) -> Option<qemu_options::Later<'_>> {
     let (first, last) = (wanted.plugged().saturating_add(1), wanted.pairs.most);
     monitor.map(|monitor| qemu_options::Later { monitor, first, last })
 }
@@ -201,8 +201,8 @@ pub(crate) fn keep(
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
-    let way = Way::read(way).context("not started by a supervisor of omniverb")?;
-    let wanted = Wanted { bytes, pairs, way, memory };
+    let way = WindowMethod::read(way).context("not started by a supervisor of omniverb")?;
+    let wanted = MachineRequest { bytes, pairs, way, memory };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     supervisor::keep(name(text)?, wanted, user, alone)
 }

@@ -22,7 +22,7 @@ use super::start_supervisor::{NEVER, own_program};
 use anyhow::Context;
 pub(super) use handover::FOLDER;
 use handover::{Agent, Heirs};
-use kept_rings::{Kept, PINS_MAX};
+use kept_rings::{KeptRings, PINS_MAX};
 use omniverb_arguments::InPlace;
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -224,7 +224,7 @@ struct Pins {
     in_place: InPlace,
     /// Somebody would take it over.
     may_keep: bool,
-    kept: Kept,
+    kept: KeptRings,
     /// How many there may be, and how many bytes.
     most: (usize, u64),
 }
@@ -232,7 +232,7 @@ struct Pins {
 impl Pins {
     fn new(in_place: InPlace) -> Pins {
         let most = (pins_max(), page_location::memory() / SHARE);
-        Pins { in_place, may_keep: false, kept: Kept::default(), most }
+        Pins { in_place, may_keep: false, kept: KeptRings::default(), most }
     }
 
     /// What the agent says; false: it is gone.

@@ -32,7 +32,7 @@ const PACKETS_PER_TURN: usize = 32;
 
 /// Why a proxy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum ProxyEnd {
     /// Nobody is at the other end of the port.
     Machine,
     /// An operator has parted with the machine.
@@ -43,25 +43,29 @@ pub(super) enum Over {
     Broken,
 }
 
-impl Over {
-    const ALL: [(Over, u8); 4] =
-        [(Over::Machine, 0), (Over::Broken, 1), (Over::Detached, 3), (Over::Daemon, 4)];
+impl ProxyEnd {
+    const ALL: [(ProxyEnd, u8); 4] = [
+        (ProxyEnd::Machine, 0),
+        (ProxyEnd::Broken, 1),
+        (ProxyEnd::Detached, 3),
+        (ProxyEnd::Daemon, 4),
+    ];
 
     /// As a proxy says it when it ends.
     pub(super) fn code(self) -> ExitCode {
-        let found = Over::ALL.iter().find(|(over, _)| *over == self);
+        let found = ProxyEnd::ALL.iter().find(|(over, _)| *over == self);
         ExitCode::from(found.map_or(1, |(_, code)| *code))
     }
 
     /// What a proxy has said; none: it was killed.
-    pub(super) fn of(code: Option<i32>) -> Over {
-        let found = Over::ALL.iter().find(|(_, number)| Some(i32::from(*number)) == code);
-        found.map_or(Over::Broken, |(over, _)| *over)
+    pub(super) fn of(code: Option<i32>) -> ProxyEnd {
+        let found = ProxyEnd::ALL.iter().find(|(_, number)| Some(i32::from(*number)) == code);
+        found.map_or(ProxyEnd::Broken, |(over, _)| *over)
     }
 }
 
 /// What the daemon says at a machine socket by itself: its last word, or nothing any more.
-pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> Over {
+pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> ProxyEnd {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = match seqpacket::receive(machine_socket, &mut bytes, seqpacket::Mode::NonBlocking)
     {
@@ -69,8 +73,8 @@ pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> Over {
         Err(_) => 0,
     };
     match decode(&bytes[..length]) {
-        Ok((_, Message::Parted(_))) => Over::Detached,
-        _ => Over::Daemon,
+        Ok((_, Message::Parted(_))) => ProxyEnd::Detached,
+        _ => ProxyEnd::Daemon,
     }
 }
 
@@ -82,12 +86,12 @@ pub(super) fn serve(
     number: u64,
     sessions: usize,
     windows: PairWindows,
-) -> Over {
+) -> ProxyEnd {
     match Relay::new(port, Reads::WithRoom) {
         Ok(relay) => {
             serve_by(relay, machine_socket, number, sessions, windows).unwrap_or_else(|over| over)
         }
-        Err(_) => Over::Broken,
+        Err(_) => ProxyEnd::Broken,
     }
 }
 
@@ -97,7 +101,7 @@ fn serve_by(
     number: u64,
     sessions: usize,
     windows: PairWindows,
-) -> Result<Over, Over> {
+) -> Result<ProxyEnd, ProxyEnd> {
     let mut proxy = Proxy {
         windows,
         rung: false,
@@ -119,7 +123,7 @@ fn serve_by(
         others.extend(more);
         others.extend(proxy.packets.as_ref().map(AsFd::as_fd));
         let came = proxy.relay.wait(&others, None);
-        for news in came.map_err(|_| Over::Broken)? {
+        for news in came.map_err(|_| ProxyEnd::Broken)? {
             match news {
                 News::Frame(frame) => proxy.frame(frame)?,
                 News::Said { session, channel, bytes, files } => {
@@ -133,7 +137,7 @@ fn serve_by(
                 News::Other(1) => proxy.say_rung(),
                 News::Other(index) if Some(index) == index_of_more => proxy.take_window()?,
                 News::Other(_) => proxy.packets()?,
-                News::PortOver => return Ok(Over::Machine),
+                News::PortOver => return Ok(ProxyEnd::Machine),
             }
         }
         if std::mem::take(&mut proxy.rung) {
@@ -166,7 +170,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn frame(&mut self, frame: Frame) -> Result<(), Over> {
+    fn frame(&mut self, frame: Frame) -> Result<(), ProxyEnd> {
         let Frame { kind, session, bytes } = frame;
         match self.begun {
             _ if kind == FrameKind::Begin => {}
@@ -174,7 +178,7 @@ impl Proxy {
             Some(false) => return Ok(()),
             // This is for the proxy before us, of whose end the agent knows nothing: it shall
             // see that nobody is at the port.
-            None => return Err(Over::Broken),
+            None => return Err(ProxyEnd::Broken),
         }
         match kind {
             FrameKind::Begin => self.begin(bytes)?,
@@ -252,7 +256,7 @@ impl Proxy {
     }
 
     /// An agent is there, and knows nobody.
-    fn begin(&mut self, bytes: Vec<u8>) -> Result<(), Over> {
+    fn begin(&mut self, bytes: Vec<u8>) -> Result<(), ProxyEnd> {
         let begin = Begin::read(&bytes).filter(|begin| begin.window == self.number);
         self.begun = Some(begin.is_some());
         if let Some(Begin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
@@ -283,7 +287,7 @@ impl Proxy {
     }
 
     /// The machine has another pair window, or one less.
-    fn take_window(&mut self) -> Result<(), Over> {
+    fn take_window(&mut self) -> Result<(), ProxyEnd> {
         if self.windows.take()? && self.begun == Some(true) {
             self.say_windows();
         }
@@ -298,7 +302,7 @@ impl Proxy {
         }
     }
 
-    fn open(&mut self, session: u32, bytes: &[u8]) -> Result<(), Over> {
+    fn open(&mut self, session: u32, bytes: &[u8]) -> Result<(), ProxyEnd> {
         let word = |at: usize| {
             let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
             field.map_or(0, u32::from_le_bytes)
@@ -330,7 +334,7 @@ impl Proxy {
     }
 
     /// The engine has sent something: some of it, then others get their turn.
-    fn packets(&mut self) -> Result<(), Over> {
+    fn packets(&mut self) -> Result<(), ProxyEnd> {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_TURN {
             let Some(packets) = &self.packets else { break };
@@ -339,7 +343,7 @@ impl Proxy {
                 Ok((0, _)) => return Err(last_word(self.machine_socket.as_fd())),
                 Ok((length, _)) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => return Err(Over::Broken),
+                Err(_) => return Err(ProxyEnd::Broken),
             };
             let message = bytes.get(..length).unwrap_or(&[]);
             if !self.has_port {
@@ -354,7 +358,7 @@ impl Proxy {
     }
 
     /// Asks the daemon at the machine socket.
-    fn ask(&mut self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Over> {
+    fn ask(&mut self, message: &Message) -> Result<(Message, Vec<OwnedFd>), ProxyEnd> {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(self.tag, message, &mut bytes);
@@ -362,11 +366,11 @@ impl Proxy {
         // If it is closed, the last word may be there.
         let _ = socket_deadline::send(self.machine_socket.as_fd(), &bytes[..length], &[], deadline);
         let heard = socket_deadline::receive(self.machine_socket.as_fd(), &mut bytes, deadline);
-        let (length, files) = heard.map_err(|_| Over::Daemon)?;
+        let (length, files) = heard.map_err(|_| ProxyEnd::Daemon)?;
         match decode(&bytes[..length]) {
-            Ok((_, Message::Parted(_))) => Err(Over::Detached),
+            Ok((_, Message::Parted(_))) => Err(ProxyEnd::Detached),
             Ok((tag, answer)) if tag == self.tag => Ok((answer, files)),
-            _ => Err(Over::Daemon),
+            _ => Err(ProxyEnd::Daemon),
         }
     }
 }

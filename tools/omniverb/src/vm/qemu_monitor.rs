@@ -68,7 +68,7 @@ pub(crate) enum Next {
 
 /// What was asked last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum MonitorRequest {
     /// Nothing: it is to say first what it is.
     Nothing,
     Capabilities,
@@ -86,7 +86,7 @@ enum Asked {
 pub(crate) struct Talk {
     number: u8,
     bytes: u64,
-    asked: Asked,
+    asked: MonitorRequest,
     outcome: Result<(), Refusal>,
     heard: Vec<u8>,
     /// How much of it was looked through for the end of a line.
@@ -103,7 +103,7 @@ impl Talk {
         Talk {
             number,
             bytes,
-            asked: Asked::Nothing,
+            asked: MonitorRequest::Nothing,
             outcome: Ok(()),
             heard: Vec::new(),
             looked: 0,
@@ -153,9 +153,9 @@ impl Talk {
         if said.get("event").is_some() {
             return None;
         }
-        if self.asked == Asked::Nothing {
+        if self.asked == MonitorRequest::Nothing {
             return Some(match said.get("QMP") {
-                Some(_) => self.ask(Asked::Capabilities),
+                Some(_) => self.ask(MonitorRequest::Capabilities),
                 None => Next::Over(Err(Refusal::Nonsense)),
             });
         }
@@ -171,62 +171,65 @@ impl Talk {
     /// What comes after an answer: what it brought, or nothing if it was refused.
     fn after(&mut self, done: Option<&Value>) -> Next {
         match (self.asked, done) {
-            (Asked::Nothing, _) | (Asked::Capabilities | Asked::MemoryBack, None) => {
+            (MonitorRequest::Nothing, _)
+            | (MonitorRequest::Capabilities | MonitorRequest::MemoryBack, None) => {
                 Next::Over(Err(Refusal::Nonsense))
             }
-            (Asked::Capabilities, Some(_)) => self.ask(Asked::File),
-            (Asked::File, None) => Next::Over(Err(Refusal::Memory)),
-            (Asked::File, Some(value)) => {
+            (MonitorRequest::Capabilities, Some(_)) => self.ask(MonitorRequest::File),
+            (MonitorRequest::File, None) => Next::Over(Err(Refusal::Memory)),
+            (MonitorRequest::File, Some(value)) => {
                 let number = value.get("fd").and_then(Value::as_u64);
                 let set = value.get("fdset-id").filter(|set| set.is_u64());
                 match (number.filter(|number| *number < DESCRIPTOR_MAX), set) {
                     (Some(number), Some(set)) => {
                         (self.descriptor, self.set) = (number, set.clone());
-                        self.ask(Asked::Memory)
+                        self.ask(MonitorRequest::Memory)
                     }
                     _ => Next::Over(Err(Refusal::Nonsense)),
                 }
             }
-            (Asked::Memory, None) => {
+            (MonitorRequest::Memory, None) => {
                 self.outcome = Err(Refusal::Memory);
-                self.ask(Asked::FileBack)
+                self.ask(MonitorRequest::FileBack)
             }
-            (Asked::Memory, Some(_)) => self.ask(Asked::Device),
-            (Asked::Device, None) => {
+            (MonitorRequest::Memory, Some(_)) => self.ask(MonitorRequest::Device),
+            (MonitorRequest::Device, None) => {
                 self.outcome = Err(Refusal::Device);
-                self.ask(Asked::MemoryBack)
+                self.ask(MonitorRequest::MemoryBack)
             }
-            (Asked::Device | Asked::MemoryBack, Some(_)) => self.ask(Asked::FileBack),
+            (MonitorRequest::Device | MonitorRequest::MemoryBack, Some(_)) => {
+                self.ask(MonitorRequest::FileBack)
+            }
             // It may have gone by itself.
-            (Asked::FileBack, _) => Next::Over(self.outcome),
+            (MonitorRequest::FileBack, _) => Next::Over(self.outcome),
         }
     }
 
-    fn ask(&mut self, what: Asked) -> Next {
+    fn ask(&mut self, what: MonitorRequest) -> Next {
         self.asked = what;
         let number = usize::from(self.number);
         let (memory, device) = (memory_id(number), device_id(number));
         let (command, arguments) = match what {
-            Asked::Nothing => return Next::Listen,
-            Asked::Capabilities => ("qmp_capabilities", json!({})),
-            Asked::File => ("add-fd", json!({})),
+            MonitorRequest::Nothing => return Next::Listen,
+            MonitorRequest::Capabilities => ("qmp_capabilities", json!({})),
+            MonitorRequest::File => ("add-fd", json!({})),
             // A memory backend opens a path, and no set of descriptors; but its own descriptors
             // have paths.
-            Asked::Memory => (
+            MonitorRequest::Memory => (
                 "object-add",
                 json!({"qom-type": "memory-backend-file", "id": memory, "size": self.bytes,
                        "mem-path": format!("/proc/self/fd/{}", self.descriptor), "share": true}),
             ),
-            Asked::Device => (
+            MonitorRequest::Device => (
                 "device_add",
                 json!({"driver": "virtio-pmem-pci", "id": device, "memdev": memory,
                        "bus": bus_id(self.number)}),
             ),
-            Asked::MemoryBack => ("object-del", json!({"id": memory})),
-            Asked::FileBack => ("remove-fd", json!({"fdset-id": self.set})),
+            MonitorRequest::MemoryBack => ("object-del", json!({"id": memory})),
+            MonitorRequest::FileBack => ("remove-fd", json!({"fdset-id": self.set})),
         };
         let words = json!({"execute": command, "arguments": arguments, "id": what as u8});
-        let beside = if what == Asked::File { Beside::Window } else { Beside::Nothing };
+        let beside = if what == MonitorRequest::File { Beside::Window } else { Beside::Nothing };
         Next::Say(format!("{words}\n"), beside)
     }
 }

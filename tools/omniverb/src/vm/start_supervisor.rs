@@ -2,7 +2,7 @@
 
 use super::machine_folder::User;
 use super::window::Neighbours;
-use super::window_mode::Way;
+use super::window_mode::WindowMethod;
 use anyhow::{Context, bail};
 use omniverb_sys::seqpacket;
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub(super) const WORDS: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine that is attached, for which QEMU is to be started.
-pub(super) struct Kept {
+pub(super) struct StartedSupervisor {
     pub(super) window: OwnedFd,
     pub(super) pairs: Vec<OwnedFd>,
     /// Where QEMU finds the window if it does not inherit it, and where it is to listen.
@@ -37,19 +37,19 @@ pub(super) struct Kept {
 
 /// What a machine is to have: a window of so many bytes, and pair windows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct MachineRequest {
     pub(super) bytes: u64,
     pub(super) pairs: Neighbours,
     /// How these come into the machine.
-    pub(super) way: Way,
+    pub(super) way: WindowMethod,
     /// Bytes of its own memory, if that is to be shared with the daemon.
     pub(super) memory: Option<u64>,
 }
 
-impl Wanted {
+impl MachineRequest {
     /// As a supervisor is told.
     pub(super) fn words(self) -> Vec<String> {
-        let Wanted { bytes, pairs, way, memory } = self;
+        let MachineRequest { bytes, pairs, way, memory } = self;
         let [bytes, pair_bytes] = [bytes, pairs.bytes].map(|bytes| bytes.to_string());
         let [count, most] = [pairs.count, pairs.most].map(|count| count.to_string());
         let [neighbours, later, pair] = ["--neighbours", "--most", "--pair-bytes"].map(Into::into);
@@ -62,22 +62,26 @@ impl Wanted {
     /// Whether windows come, or go, while it runs.
     pub(super) fn may_grow(self) -> bool {
         let Neighbours { count, most, .. } = self.pairs;
-        most > count || self.way != Way::Plugged
+        most > count || self.way != WindowMethod::Plugged
     }
 
     /// Whether they are plugged in by QEMU's monitor, if nothing else can be.
     pub(super) fn has_monitor(self) -> bool {
-        self.may_grow() && self.way != Way::MappedOnly
+        self.may_grow() && self.way != WindowMethod::MappedOnly
     }
 
     /// How many it has as devices from the beginning.
     pub(super) fn plugged(self) -> u8 {
-        if self.way == Way::Plugged { self.pairs.count } else { 0 }
+        if self.way == WindowMethod::Plugged { self.pairs.count } else { 0 }
     }
 }
 
 /// Starts a machine's supervisor. `user`: whose QEMU will be, if it is not started by us.
-pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::Result<Kept> {
+pub(super) fn start(
+    name: &str,
+    wanted: MachineRequest,
+    user: Option<User>,
+) -> anyhow::Result<StartedSupervisor> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket")?;
     let mut first = Command::new(own_program()?);
     first.args(KEEP).arg(name).args(wanted.words()).stdin(theirs);
@@ -118,7 +122,7 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let pairs = (0..wanted.plugged()).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
     let memory = wanted.memory.map(|_| next()).transpose()?;
     let window_path = window_path.unwrap_or_default();
-    Ok(Kept {
+    Ok(StartedSupervisor {
         window,
         pairs,
         window_path,

@@ -11,14 +11,14 @@ mod window_holder;
 
 use super::guest_memory::Memory;
 use super::hotplug::{self, Later};
-use super::machine_folder::{Place, User};
+use super::machine_folder::{MachineFolder, User};
 use super::mapper_process::{Mapped, Starter};
 use super::pair_windows::{Pair, Pairs, ledger};
-use super::proxy::Over;
+use super::proxy::ProxyEnd;
 use super::restart_delay::{End, Pause};
-use super::start_supervisor::{KEEP, WORDS, Wanted, own_program};
+use super::start_supervisor::{KEEP, MachineRequest, WORDS, own_program};
 use super::window::Window;
-use super::window_mode::Way;
+use super::window_mode::WindowMethod;
 use super::window_slots::Slots;
 use crate::operator_connection::{Home, Operator};
 use crate::vnic;
@@ -53,7 +53,7 @@ const BOOT_BYTES: u64 = 32;
 /// What a supervisor does; first it becomes one that has nothing of its starter's.
 pub(super) fn keep(
     name: MachineName,
-    wanted: Wanted,
+    wanted: MachineRequest,
     user: Option<User>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
@@ -115,7 +115,7 @@ struct Supervisor {
     has_monitor: bool,
     /// Who maps windows, if that is how they come.
     mapped: Option<Arc<Mapped>>,
-    place: Place,
+    place: MachineFolder,
     /// Who has the window for QEMU to open, if it is not to inherit it.
     holder: Option<Holder>,
     /// The daemon, or whichever follows it.
@@ -129,7 +129,7 @@ impl Supervisor {
     /// Attaches the machine; with its machine socket.
     fn begin(
         name: MachineName,
-        wanted: Wanted,
+        wanted: MachineRequest,
         user: Option<User>,
     ) -> anyhow::Result<(Supervisor, OwnedFd)> {
         let program = own_program()?;
@@ -147,7 +147,7 @@ impl Supervisor {
             bail!("a machine of the name {:?} is attached; see `omniverb vm list`", name.text());
         };
         // From here on the name is ours.
-        let place = Place::make(&home.machines(), name, user)?;
+        let place = MachineFolder::make(&home.machines(), name, user)?;
         let (window, pairs) = (Arc::new(window), Arc::new(pairs));
         let mut supervisor = Supervisor {
             name,
@@ -173,9 +173,9 @@ impl Supervisor {
     }
 
     /// Has a thread plug in windows as they are wanted.
-    fn plug_later(&mut self, wanted: Wanted, user: Option<User>) -> anyhow::Result<()> {
+    fn plug_later(&mut self, wanted: MachineRequest, user: Option<User>) -> anyhow::Result<()> {
         let (attached, hears) = channel();
-        if wanted.way != Way::Plugged {
+        if wanted.way != WindowMethod::Plugged {
             let slots = Slots { bytes: wanted.pairs.bytes, count: wanted.pairs.most };
             let starter = Starter {
                 listener: self.place.listen(user)?,
@@ -246,14 +246,15 @@ impl Supervisor {
             let over = self.carry(machine_socket, port);
             let is_over = |machine_socket: OwnedFd| {
                 // Behind answers, if there are any.
-                (0..64).any(|_| super::proxy::last_word(machine_socket.as_fd()) == Over::Detached)
+                (0..64)
+                    .any(|_| super::proxy::last_word(machine_socket.as_fd()) == ProxyEnd::Detached)
             };
             if unread.is_ok_and(is_over) {
                 return Ok(());
             }
             match over {
-                Over::Detached => return Ok(()),
-                Over::Machine if self.place.connect().is_err() => return Ok(()),
+                ProxyEnd::Detached => return Ok(()),
+                ProxyEnd::Machine if self.place.connect().is_err() => return Ok(()),
                 _ => {}
             }
             let lived = Duration::from_nanos(clock::now() - begun);
@@ -273,7 +274,7 @@ impl Supervisor {
     }
 
     /// Runs a proxy, to its end.
-    fn carry(&self, machine_socket: OwnedFd, port: OwnedFd) -> Over {
+    fn carry(&self, machine_socket: OwnedFd, port: OwnedFd) -> ProxyEnd {
         let mut proxy = Command::new(&self.program);
         proxy.args(CARRY).arg(self.window.head.number.to_string());
         proxy.stdin(machine_socket).stdout(port).stderr(Stdio::null());
@@ -284,7 +285,7 @@ impl Supervisor {
         drop(proxy);
         // One that cannot be started now may be in a while.
         let ended = running.and_then(|mut running| Ok(running.wait()?));
-        ended.map_or(Over::Broken, |status| Over::of(status.code()))
+        ended.map_or(ProxyEnd::Broken, |status| ProxyEnd::of(status.code()))
     }
 
     /// Waits until QEMU listens, and connects. `None`: it will not, or the machine is parted with.
@@ -355,7 +356,7 @@ impl Supervisor {
     /// Something came at a machine socket that is not used: another one, unless the machine is
     /// parted with, or gone.
     fn heard(&self, machine_socket: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
-        if super::proxy::last_word(machine_socket.as_fd()) == Over::Detached {
+        if super::proxy::last_word(machine_socket.as_fd()) == ProxyEnd::Detached {
             return Ok(false);
         }
         let again = self.attach_again(qemu)?;

@@ -11,7 +11,7 @@ const FIRST: (u32, u32) = (11, 1);
 
 /// How a machine's pair windows come into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum WindowMethod {
     /// Mapped, if QEMU is new enough, for all that it says itself, ends at a reset anyway, and is
     /// not told to use KVM, with which that was never tried; else plugged in.
     Auto,
@@ -24,38 +24,42 @@ pub(crate) enum Way {
     Plugged,
 }
 
-impl From<WindowMode> for Way {
-    fn from(mode: WindowMode) -> Way {
+impl From<WindowMode> for WindowMethod {
+    fn from(mode: WindowMode) -> WindowMethod {
         match mode {
-            WindowMode::Auto => Way::Auto,
-            WindowMode::Mapped => Way::Mapped,
-            WindowMode::Plugged => Way::Plugged,
+            WindowMode::Auto => WindowMethod::Auto,
+            WindowMode::Mapped => WindowMethod::Mapped,
+            WindowMode::Plugged => WindowMethod::Plugged,
         }
     }
 }
 
-impl Way {
+impl WindowMethod {
     /// As a supervisor is told it.
     pub(super) fn word(self) -> &'static str {
         match self {
-            Way::Auto | Way::Plugged => "plugged",
-            Way::Mapped => "mapped",
-            Way::MappedOnly => "mapped-only",
+            WindowMethod::Auto | WindowMethod::Plugged => "plugged",
+            WindowMethod::Mapped => "mapped",
+            WindowMethod::MappedOnly => "mapped-only",
         }
     }
 
     /// As that says.
-    pub(crate) fn read(word: &str) -> Option<Way> {
-        [Way::Plugged, Way::Mapped, Way::MappedOnly].into_iter().find(|way| way.word() == word)
+    pub(crate) fn read(word: &str) -> Option<WindowMethod> {
+        [WindowMethod::Plugged, WindowMethod::Mapped, WindowMethod::MappedOnly]
+            .into_iter()
+            .find(|way| way.word() == word)
     }
 
     /// Which it is, of a QEMU that is started by this word and these.
-    pub(super) fn with(self, program: &OsStr, arguments: &[OsString]) -> Way {
+    pub(super) fn with(self, program: &OsStr, arguments: &[OsString]) -> WindowMethod {
         match self {
-            Way::Auto if ends_at_reset(arguments) && !names_kvm(arguments) && maps(program) => {
-                Way::Mapped
+            WindowMethod::Auto
+                if ends_at_reset(arguments) && !names_kvm(arguments) && maps(program) =>
+            {
+                WindowMethod::Mapped
             }
-            Way::Auto => Way::Plugged,
+            WindowMethod::Auto => WindowMethod::Plugged,
             chosen => chosen,
         }
     }
@@ -159,13 +163,13 @@ mod tests {
     #[test]
     fn nobody_is_asked_who_is_called_otherwise() {
         let words = [OsString::from("-no-reboot")];
-        let with = |way: Way, program| way.with(OsStr::new(program), &words);
-        assert_eq!(with(Way::Auto, "/bin/true"), Way::Plugged);
-        assert_eq!(with(Way::Auto, "/nowhere/qemu-system-x86_64"), Way::Plugged);
-        assert_eq!(with(Way::Mapped, "/bin/true"), Way::Mapped);
-        for way in [Way::Mapped, Way::MappedOnly, Way::Plugged] {
-            assert_eq!(Way::read(way.word()), Some(way));
+        let with = |way: WindowMethod, program| way.with(OsStr::new(program), &words);
+        assert_eq!(with(WindowMethod::Auto, "/bin/true"), WindowMethod::Plugged);
+        assert_eq!(with(WindowMethod::Auto, "/nowhere/qemu-system-x86_64"), WindowMethod::Plugged);
+        assert_eq!(with(WindowMethod::Mapped, "/bin/true"), WindowMethod::Mapped);
+        for way in [WindowMethod::Mapped, WindowMethod::MappedOnly, WindowMethod::Plugged] {
+            assert_eq!(WindowMethod::read(way.word()), Some(way));
         }
-        assert_eq!(Way::read("auto"), None);
+        assert_eq!(WindowMethod::read("auto"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A vNIC whose network is to seem bad: what arrives for it takes a detour.
 
 use super::State;
-use crate::network::forwarding::Place;
+use crate::network::forwarding::LinkLocation;
 use crate::network::handshake_datagram;
 use crate::network::packet_train::Train;
 use crate::network::roce_port::Arrival;
@@ -58,8 +58,8 @@ impl State {
 
     /// A train that need not leave this engine: the faults of the vNIC where it arrives happen to
     /// it all the same. False: there are none.
-    pub(super) fn near_detour(&mut self, to: Place, from: &Ends, train: &mut Train) -> bool {
-        let Place { vnic, interface, .. } = to;
+    pub(super) fn near_detour(&mut self, to: LinkLocation, from: &Ends, train: &mut Train) -> bool {
+        let LinkLocation { vnic, interface, .. } = to;
         let Some(home) = self.vnics.get_mut(vnic) else { return false };
         let Some(fault_queue) = &mut home.fault_queue else { return false };
         let (flow, ecn, identification) = (from.flow, Ecn::Unmarked, None);

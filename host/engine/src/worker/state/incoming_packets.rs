@@ -2,8 +2,8 @@
 
 use super::State;
 use crate::command::{Event, feature};
-use crate::network::early_packets::{Again, Early};
-use crate::network::forwarding::Place;
+use crate::network::early_packets::{Early, Redelivery};
+use crate::network::forwarding::LinkLocation;
 use crate::network::handshake_datagram::{self, Handshake};
 use crate::network::own_questions::Number;
 use crate::network::roce_port::Arrival;
@@ -196,7 +196,7 @@ impl State {
             return;
         }
         let forgets = opcode.is_of(Service::Uc) || opcode.is_of(Service::Ud);
-        let again = if forgets { Again::No } else { Again::Yes };
+        let again = if forgets { Redelivery::No } else { Redelivery::Yes };
         let packet = Early {
             qpn,
             source: checked.packet.deth().map(|deth| deth.source()),
@@ -243,7 +243,7 @@ impl State {
         let now = self.now().links;
         let mut passages = std::mem::take(&mut self.passages);
         passages.drain(|passage, datagram| {
-            let Place { vnic, local, interface } = passage.to;
+            let LinkLocation { vnic, local, interface } = passage.to;
             let Ok(packet) = Packet::parse(datagram) else { return };
             let (from, ecn) = (passage.from, Ecn::Unmarked);
             let checked = CheckedPacket { packet, datagram, from, local, interface, ecn, now };

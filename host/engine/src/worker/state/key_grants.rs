@@ -4,7 +4,7 @@ use super::State;
 use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::event_queues::Posted;
 use crate::pages::grant::{Grant, REMOTE_WRITE};
-use crate::pages::scattered_mappings::Found;
+use crate::pages::scattered_mappings::MappingState;
 use crate::worker::link::{Ends, Link};
 use omniverb_link::grant_pacing::Denied;
 use omniverb_sys::Access;
@@ -58,8 +58,8 @@ impl State {
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let found = match &granted.memory {
             Pages::Moved(extent) => match self.together.hold(granted.vnic, extent, how, share) {
-                Ok(hold) => Found::Mapped(hold, granted),
-                Err(_) => Found::Never(granted),
+                Ok(hold) => MappingState::Mapped(hold, granted),
+                Err(_) => MappingState::Never(granted),
             },
             Pages::InPlace(row) => {
                 let (vnic, row) = (granted.vnic, row.clone());
@@ -68,9 +68,9 @@ impl State {
             }
         };
         let (hold, granted) = match found {
-            Found::Mapped(hold, granted) => (hold, granted),
-            Found::Later => return,
-            Found::Never(granted) => return self.cannot_map(&granted),
+            MappingState::Mapped(hold, granted) => (hold, granted),
+            MappingState::Later => return,
+            MappingState::Never(granted) => return self.cannot_map(&granted),
         };
         let Granted { key, access, start, region, .. } = *granted;
         let mut grant = Grant::new(key, access, start, hold).of_region(region);

@@ -2,10 +2,10 @@
 
 use super::{LINKS_PER_TURN, State};
 use crate::command::Event;
-use crate::network::forwarding::Place;
+use crate::network::forwarding::LinkLocation;
 use crate::network::packet_train::Train;
 use crate::network::roce_port::Sent;
-use crate::pacing::flow_control::Way;
+use crate::pacing::flow_control::PacketRoute;
 use crate::worker::link::{Ends, Link, Reason, Served};
 use crate::worker::link_clock::Now;
 use crate::worker::pending_work::WorkLeft;
@@ -60,11 +60,11 @@ impl State {
     }
 
     /// How packets get to a link's peer.
-    fn way_of(&self, ends: &Ends) -> Way {
+    fn way_of(&self, ends: &Ends) -> PacketRoute {
         match ends.within.map(|_| self.links.opposite(ends)) {
-            None => Way::Only,
-            Some(None) => Way::Long,
-            Some(Some(_)) => Way::Short,
+            None => PacketRoute::Only,
+            Some(None) => PacketRoute::Long,
+            Some(Some(_)) => PacketRoute::Short,
         }
     }
 
@@ -191,18 +191,18 @@ impl State {
     /// Where packets arrive that do not pass the network: at the link that is theirs; a vNIC's to
     /// itself even while there is none, for its network may not know the way (a GID that is made up
     /// is no address).
-    pub(super) fn near(&self, ends: &Ends) -> Option<Place> {
+    pub(super) fn near(&self, ends: &Ends) -> Option<LinkLocation> {
         let peer = ends.within?;
         match self.links.opposite(ends) {
             Some(to) => {
                 // A link that is being served is not in its place.
                 let Ends { vnic, flow, interface, .. } =
                     *self.links.get(to).map_or(ends, Link::ends);
-                Some(Place { vnic, local: flow.source, interface })
+                Some(LinkLocation { vnic, local: flow.source, interface })
             }
             None if peer == ends.vnic => {
                 let (local, interface) = (ends.flow.destination, ends.interface);
-                Some(Place { vnic: peer, local, interface })
+                Some(LinkLocation { vnic: peer, local, interface })
             }
             None => None,
         }

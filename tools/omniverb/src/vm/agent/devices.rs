@@ -1,6 +1,6 @@
 //! What an agent begins with: the machine's windows, its port, and the socket where processes come.
 
-use crate::vm::found_windows::{Found, names};
+use crate::vm::found_windows::{FoundWindows, names};
 use anyhow::{Context, bail};
 use omniverb_session::vm::PORT_NAME;
 use omniverb_sys::seqpacket;
@@ -37,8 +37,8 @@ pub(super) fn wait_for<T>(
 
 /// The machine's windows, once one may be its own. Of pair windows there may be some that never
 /// come.
-pub(super) fn windows() -> anyhow::Result<Option<Found>> {
-    let mut found = Found::look();
+pub(super) fn windows() -> anyhow::Result<Option<FoundWindows>> {
+    let mut found = FoundWindows::look();
     if found.own().is_empty() {
         let Some(device) = found.other_version else { return Ok(None) };
         bail!("{device}: the window of another version of Omniverb's");
@@ -48,7 +48,7 @@ pub(super) fn windows() -> anyhow::Result<Option<Found>> {
             break;
         }
         std::thread::sleep(LOOK);
-        found = Found::look();
+        found = FoundWindows::look();
     }
     Ok(Some(found))
 }

@@ -1,7 +1,7 @@
 //! What an agent keeps of processes, and for how long.
 
 use super::*;
-use crate::vm::found_windows::Found;
+use crate::vm::found_windows::FoundWindows;
 use omniverb_ring::{DoorbellPage, doorbell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
@@ -38,7 +38,7 @@ fn bench() -> Bench {
         sockets: 0,
         relay,
         window,
-        sharing: Sharing::new(Found::default()).unwrap(),
+        sharing: Sharing::new(FoundWindows::default()).unwrap(),
         has_said_pairs: false,
         listener,
         network: None,

@@ -26,12 +26,12 @@ fn machine(name: &str) -> (Window, Vec<Window>) {
     (own, pairs)
 }
 
-fn found(windows: &[&Window]) -> Found {
+fn found(windows: &[&Window]) -> FoundWindows {
     let devices = windows.iter().map(|one| device(one)).collect();
-    Found { devices, places: Vec::new(), other_version: None }
+    FoundWindows { devices, places: Vec::new(), other_version: None }
 }
 
-fn numbers(found: &Found, own: &Own) -> Vec<u8> {
+fn numbers(found: &FoundWindows, own: &OwnWindow) -> Vec<u8> {
     found.pairs(own).into_keys().collect()
 }
 
@@ -115,7 +115,7 @@ fn windows_have_places_in_one_device() {
     map(3);
     let mut all = found(&[&own]);
     all.add(places.try_clone().unwrap()).unwrap();
-    let one = |all: &Found| all.own().into_iter().next().unwrap();
+    let one = |all: &FoundWindows| all.own().into_iter().next().unwrap();
     let seen = all.pairs(&one(&all));
     assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [1, 3]);
     let third = &seen[&3];

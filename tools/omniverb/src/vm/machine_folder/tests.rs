@@ -31,7 +31,7 @@ fn a_place_is_there_for_a_while_and_leads_to_sockets_only() {
     let name = MachineName::new("web-1").unwrap();
     let beside = folder("while");
     let all = beside.join("machines");
-    let mut place = Place::make(&all, name, None).unwrap();
+    let mut place = MachineFolder::make(&all, name, None).unwrap();
     assert!(place.connect().is_err());
     let other = beside.join("other");
     let _listener = listen(other.display().to_string());
@@ -41,7 +41,7 @@ fn a_place_is_there_for_a_while_and_leads_to_sockets_only() {
     let _listener = listen(place.port());
     place.connect().unwrap();
     place.show(&["/nowhere".to_owned(), "/nowhere/else".to_owned()]).unwrap();
-    let again = Place::make(&all, name, None).unwrap();
+    let again = MachineFolder::make(&all, name, None).unwrap();
     assert!(again.connect().is_err(), "what was left is gone");
     let _listener = listen(again.port());
     assert!(std::fs::symlink_metadata(again.window()).is_err());
@@ -59,14 +59,14 @@ fn a_place_is_there_for_a_while_and_leads_to_sockets_only() {
 fn what_cannot_be_removed_keeps_nobody_out() {
     let name = MachineName::new("web-1").unwrap();
     let all = folder("deep");
-    let place = Place::make(&all, name, None).unwrap();
+    let place = MachineFolder::make(&all, name, None).unwrap();
     let mut at = openat(&place.qemu, ".", FOLDER, Mode::empty()).unwrap();
     for _ in 0..2000 {
         mkdirat(&at, "x", Mode::RWXU).unwrap();
         at = openat(&at, "x", FOLDER, Mode::empty()).unwrap();
     }
     drop(place);
-    let again = Place::make(&all, name, None).unwrap();
+    let again = MachineFolder::make(&all, name, None).unwrap();
     let _listener = listen(again.port());
     again.connect().unwrap();
     drop(again);
@@ -77,7 +77,7 @@ fn what_cannot_be_removed_keeps_nobody_out() {
 fn a_folder_that_others_may_write_to_is_not_taken() {
     let name = MachineName::new("web-1").unwrap();
     let all = folder("taken");
-    let make = |path: &Path| Place::make(path, name, None).err().map(|e| format!("{e:#}"));
+    let make = |path: &Path| MachineFolder::make(path, name, None).err().map(|e| format!("{e:#}"));
     let modes = |mode| {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&all, mode).unwrap();
@@ -114,11 +114,11 @@ fn who_may_not_pass_is_told_where() {
     modes(0o750);
     assert_eq!(user.is_stopped_at(&all), Some(&*top));
     let name = MachineName::new("web-1").unwrap();
-    let made = Place::make(&all, name, Some(user)).err().map(|e| e.to_string());
+    let made = MachineFolder::make(&all, name, Some(user)).err().map(|e| e.to_string());
     assert!(made.is_some_and(|text| text.contains("4321:4322 may not pass")));
     modes(0o711);
     assert_eq!(user.is_stopped_at(&all), None);
-    let place = Place::make(&all, name, Some(user)).unwrap();
+    let place = MachineFolder::make(&all, name, Some(user)).unwrap();
     assert_eq!(fstat(&place.qemu).unwrap().st_uid, 4321);
     assert_eq!(fstat(&place.folder).unwrap().st_uid, 0);
     drop(place);

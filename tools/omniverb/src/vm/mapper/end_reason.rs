@@ -6,22 +6,22 @@ use std::io;
 
 /// It is over: somebody is gone, or says what makes no sense.
 #[derive(Debug)]
-pub(crate) struct Over;
+pub(crate) struct MapperEnd;
 
-impl From<Nonsense> for Over {
-    fn from(_: Nonsense) -> Over {
-        Over
+impl From<Nonsense> for MapperEnd {
+    fn from(_: Nonsense) -> MapperEnd {
+        MapperEnd
     }
 }
 
-impl From<io::Error> for Over {
-    fn from(_: io::Error) -> Over {
-        Over
+impl From<io::Error> for MapperEnd {
+    fn from(_: io::Error) -> MapperEnd {
+        MapperEnd
     }
 }
 
-impl From<Errno> for Over {
-    fn from(_: Errno) -> Over {
-        Over
+impl From<Errno> for MapperEnd {
+    fn from(_: Errno) -> MapperEnd {
+        MapperEnd
     }
 }

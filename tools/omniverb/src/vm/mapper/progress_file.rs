@@ -8,7 +8,7 @@
 //! In and out: bytes of that file. Who wrote it heard a hostile QEMU, and may have been of another
 //! version of this program: what is read is checked, all of it.
 
-use super::end_reason::Over;
+use super::end_reason::MapperEnd;
 use crate::vm::vhost_user::State;
 use crate::vm::window::DATA_OFFSET;
 use omniverb_sys::memfd;
@@ -34,7 +34,7 @@ pub(super) struct Notes(OwnedFd);
 
 /// What is noted of a mapper at rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct MapperProgress {
     pub(super) state: State,
     /// A driver of the guest's has begun that knows of memory which is mapped: all windows are.
     pub(super) has_begun: bool,
@@ -42,7 +42,7 @@ pub(super) struct Left {
     pub(super) has_channel: bool,
 }
 
-impl Left {
+impl MapperProgress {
     fn written(self, first: u8) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[0] = first;
@@ -54,16 +54,17 @@ impl Left {
     }
 
     /// As that says; nothing if a mapper cannot be left so.
-    fn read(head: &[u8; HEAD_BYTES]) -> Option<Left> {
+    fn read(head: &[u8; HEAD_BYTES]) -> Option<MapperProgress> {
         let protocol = u64::from_ne_bytes(*head[8..].first_chunk()?);
         let base = u32::from_ne_bytes(*head[16..].first_chunk()?);
         let state = State { protocol, base };
-        let left = Left { state, has_begun: flag(head[20])?, has_channel: flag(head[21])? };
+        let left =
+            MapperProgress { state, has_begun: flag(head[20])?, has_channel: flag(head[21])? };
         let sound = head[1..8] == KIND && head[22..] == REST && state.is_sound();
         // Who is asked nothing has nothing mapped.
         let sound = sound && (left.has_channel || !left.has_begun);
         match head[0] {
-            NOBODY if left == Left::default() => Some(left),
+            NOBODY if left == MapperProgress::default() => Some(left),
             AT_REST => Some(left),
             _ => None,
         }
@@ -86,42 +87,42 @@ pub(crate) fn beginning(own: &OwnedFd) -> io::Result<Vec<u8>> {
 pub(crate) fn notes(beginning: &[u8]) -> io::Result<OwnedFd> {
     let notes = memfd::create("omniverb-notes", (HEAD_BYTES + OWN_BYTES) as u64)?;
     write(&notes, beginning, HEAD_BYTES)?;
-    write(&notes, &Left::default().written(NOBODY), 0)?;
+    write(&notes, &MapperProgress::default().written(NOBODY), 0)?;
     Ok(notes)
 }
 
 impl Notes {
     /// # Errors
     /// If that is no such file.
-    pub(super) fn new(file: OwnedFd) -> Result<Notes, Over> {
-        let bytes = memfd::size(file.as_fd()).map_err(|_| Over)?;
-        if bytes == (HEAD_BYTES + OWN_BYTES) as u64 { Ok(Notes(file)) } else { Err(Over) }
+    pub(super) fn new(file: OwnedFd) -> Result<Notes, MapperEnd> {
+        let bytes = memfd::size(file.as_fd()).map_err(|_| MapperEnd)?;
+        if bytes == (HEAD_BYTES + OWN_BYTES) as u64 { Ok(Notes(file)) } else { Err(MapperEnd) }
     }
 
     /// What was left by who was there before, if somebody was.
     ///
     /// # Errors
     /// If that one was not at rest, or these are no notes.
-    pub(super) fn read(&self) -> Result<Left, Over> {
+    pub(super) fn read(&self) -> Result<MapperProgress, MapperEnd> {
         let mut head = [0; HEAD_BYTES];
         read(&self.0, &mut head, 0)?;
-        Left::read(&head).ok_or(Over)
+        MapperProgress::read(&head).ok_or(MapperEnd)
     }
 
     /// What the guest reads of the machine's own file, when nobody has written there.
-    pub(super) fn beginning(&self) -> Result<Vec<u8>, Over> {
+    pub(super) fn beginning(&self) -> Result<Vec<u8>, MapperEnd> {
         let mut beginning = vec![0; OWN_BYTES];
         read(&self.0, &mut beginning, HEAD_BYTES)?;
         Ok(beginning)
     }
 
     /// Something is heard, or done.
-    pub(super) fn busy(&self) -> Result<(), Over> {
+    pub(super) fn busy(&self) -> Result<(), MapperEnd> {
         Ok(write(&self.0, &[BUSY], 0)?)
     }
 
     /// Nothing is heard or done, and this is how far it has come.
-    pub(super) fn at_rest(&self, left: Left) -> Result<(), Over> {
+    pub(super) fn at_rest(&self, left: MapperProgress) -> Result<(), MapperEnd> {
         let head = left.written(AT_REST);
         // Who is killed in between was busy.
         write(&self.0, &head[1..], 1)?;
@@ -144,7 +145,7 @@ fn write(file: &OwnedFd, bytes: &[u8], at: usize) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const LEFT: Left = Left {
+    const LEFT: MapperProgress = MapperProgress {
         state: State { protocol: 1 << 22 | 1 << 3, base: 77 },
         has_begun: true,
         has_channel: true,
@@ -161,10 +162,10 @@ mod tests {
     #[test]
     fn what_is_left_is_read_if_it_was_left_at_rest() {
         let notes = some();
-        assert_eq!(notes.read().ok(), Some(Left::default()));
+        assert_eq!(notes.read().ok(), Some(MapperProgress::default()));
         notes.busy().unwrap();
         assert!(notes.read().is_err(), "of the first one, too");
-        for left in [LEFT, Left { has_begun: false, ..LEFT }, Left::default()] {
+        for left in [LEFT, MapperProgress { has_begun: false, ..LEFT }, MapperProgress::default()] {
             notes.at_rest(left).unwrap();
             assert_eq!(notes.read().ok(), Some(left));
             notes.busy().unwrap();

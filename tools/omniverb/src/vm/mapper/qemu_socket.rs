@@ -1,6 +1,6 @@
 //! QEMU's sockets: bytes that come in pieces, and descriptors beside them.
 
-use super::end_reason::Over;
+use super::end_reason::MapperEnd;
 use crate::vm::vhost_user::{HEAD_BYTES, Head};
 use omniverb_sys::seqpacket;
 use std::io;
@@ -29,12 +29,12 @@ impl Stream {
 
     /// So many bytes, once they are there. Nothing behind them is read, so that no descriptors come
     /// that belong beside others.
-    fn fill(&mut self, length: usize) -> Result<bool, Over> {
+    fn fill(&mut self, length: usize) -> Result<bool, MapperEnd> {
         while self.bytes.len() < length {
             let mut piece = vec![0; length - self.bytes.len()];
             match receive(self.socket.as_fd(), &mut piece)? {
                 None => return Ok(false),
-                Some((0, _)) => return Err(Over),
+                Some((0, _)) => return Err(MapperEnd),
                 Some((length, files)) => {
                     self.bytes.extend_from_slice(&piece[..length]);
                     self.files.extend(files);
@@ -44,7 +44,7 @@ impl Stream {
         Ok(true)
     }
 
-    pub(super) fn read(&mut self, length: usize) -> Result<Option<Vec<u8>>, Over> {
+    pub(super) fn read(&mut self, length: usize) -> Result<Option<Vec<u8>>, MapperEnd> {
         if !self.fill(length)? {
             return Ok(None);
         }
@@ -53,11 +53,11 @@ impl Stream {
     }
 
     /// A message, and the descriptors beside it.
-    pub(super) fn message(&mut self) -> Result<Option<Heard>, Over> {
+    pub(super) fn message(&mut self) -> Result<Option<Heard>, MapperEnd> {
         if !self.fill(HEAD_BYTES)? {
             return Ok(None);
         }
-        let head = Head::read(self.bytes.first_chunk().ok_or(Over)?)?;
+        let head = Head::read(self.bytes.first_chunk().ok_or(MapperEnd)?)?;
         if !self.fill(HEAD_BYTES + head.length)? {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl Stream {
 fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> Result<Option<(usize, Vec<OwnedFd>)>, Over> {
+) -> Result<Option<(usize, Vec<OwnedFd>)>, MapperEnd> {
     match seqpacket::receive(socket, bytes, seqpacket::Mode::NonBlocking) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         heard => Ok(Some(heard?)),

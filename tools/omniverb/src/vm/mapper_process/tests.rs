@@ -20,8 +20,8 @@ fn qemu() -> [OwnedFd; 3] {
     [far, near, memfd::create("own", STEP).unwrap()]
 }
 
-fn kept<'a>([_, qemu, own]: &'a [OwnedFd; 3]) -> Kept<'a> {
-    Kept { qemu, own, notes: notes(&beginning(own).unwrap()).unwrap() }
+fn kept<'a>([_, qemu, own]: &'a [OwnedFd; 3]) -> MapperFiles<'a> {
+    MapperFiles { qemu, own, notes: notes(&beginning(own).unwrap()).unwrap() }
 }
 
 fn id(file: &OwnedFd) -> omniverb_sys::extent::FileId {
@@ -35,7 +35,7 @@ struct Played {
 }
 
 impl Played {
-    fn new(mapped: &Arc<Mapped>, kept: &Kept<'_>) -> Played {
+    fn new(mapped: &Arc<Mapped>, kept: &MapperFiles<'_>) -> Played {
         let (ours, end) = seqpacket::pair().unwrap();
         mapped.tell_all(ours.try_clone().unwrap(), kept).unwrap();
         let mapped = mapped.clone();

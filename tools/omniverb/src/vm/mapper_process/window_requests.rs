@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub(super) mapper: Option<OwnedFd>,
     pub(super) driver: Driver,
     /// What is to be done, and nobody has said whether it is.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<WindowRequest>,
     /// What was asked last was done, or not.
     done: Option<bool>,
     /// What QEMU's mappers have, by number: whoever comes next is told. One that goes is among them
@@ -51,12 +51,12 @@ pub(super) struct Inner {
 }
 
 /// A window that is to be mapped, if it is a file, or to be taken away.
-pub(super) struct Asked {
+pub(super) struct WindowRequest {
     number: u8,
     file: Option<OwnedFd>,
 }
 
-impl Asked {
+impl WindowRequest {
     pub(super) fn tell(&self, mapper: &OwnedFd) -> io::Result<()> {
         let what = if self.file.is_some() { MAP } else { UNMAP };
         let files: Vec<_> = self.file.iter().map(AsFd::as_fd).collect();
@@ -72,7 +72,7 @@ impl Inner {
 
     /// What was asked is done, or not.
     pub(super) fn is_done(&mut self, done: bool) {
-        let Some(Asked { number, file }) = self.asked.take() else { return };
+        let Some(WindowRequest { number, file }) = self.asked.take() else { return };
         self.done = Some(done);
         match file {
             Some(file) if done => _ = self.windows.insert(number, file),
@@ -122,15 +122,15 @@ impl Mapped {
     /// Maps a window.
     pub(in crate::vm) fn map(&self, number: u8, file: &OwnedFd) -> Result<(), PlugTrouble> {
         let file = file.try_clone().map_err(|_| PlugTrouble::Host)?;
-        self.ask(Asked { number, file: Some(file) })
+        self.ask(WindowRequest { number, file: Some(file) })
     }
 
     /// Takes one away.
     pub(in crate::vm) fn unmap(&self, number: u8) -> Result<(), PlugTrouble> {
-        self.ask(Asked { number, file: None })
+        self.ask(WindowRequest { number, file: None })
     }
 
-    fn ask(&self, asked: Asked) -> Result<(), PlugTrouble> {
+    fn ask(&self, asked: WindowRequest) -> Result<(), PlugTrouble> {
         let mut inner = lock(&self.inner);
         // Who is gone is followed by another, or it is over: that is heard by the other thread.
         if let Some(Err(error)) = inner.mapper.as_ref().map(|mapper| asked.tell(mapper))

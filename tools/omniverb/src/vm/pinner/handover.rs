@@ -10,7 +10,7 @@
 //! Who could not take over, and whose agent is gone since, takes nothing from who is there, whose
 //! agent may live: it lets go of what that one has too, as the kernel says.
 
-use super::kept_rings::{Kept, PINS_MAX};
+use super::kept_rings::{KeptRings, PINS_MAX};
 use super::page_location::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -145,7 +145,7 @@ impl Heirs {
     /// # Errors
     /// The one before keeps what it has, or there is no such place. If the one before may have let
     /// go all the same, `kept` has what it had.
-    pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
+    pub(super) fn begin(folder: &Path, kept: &mut KeptRings) -> anyhow::Result<Heirs> {
         make(folder)?;
         let _alone = Alone::at(folder)?;
         let path = folder.join(NAME);
@@ -160,7 +160,10 @@ impl Heirs {
     ///
     /// # Errors
     /// Somebody is there, or there is no such place.
-    pub(super) fn begin_without_agent(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
+    pub(super) fn begin_without_agent(
+        folder: &Path,
+        kept: &mut KeptRings,
+    ) -> anyhow::Result<Heirs> {
         let path = folder.join(NAME);
         if seqpacket::is_alive(&path) {
             Before::find(&path)?.leave(kept)?;
@@ -185,16 +188,16 @@ impl Heirs {
     }
 
     /// Some of these have something; true: somebody has it all, and we have let go.
-    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept, agent: Agent) -> bool {
+    pub(super) fn serve(&mut self, ready: &[bool], kept: &KeptRings, agent: Agent) -> bool {
         let mut over = false;
         let mut place = 1;
         self.heirs.retain_mut(|heir| {
             let said = ready.get(place) == Some(&true);
             place += 1;
             match said.then(|| heir.serve(kept, agent)) {
-                None | Some(Said::Something) => true,
-                Some(Said::Nonsense) => false,
-                Some(Said::All) => {
+                None | Some(HandoverMessage::Something) => true,
+                Some(HandoverMessage::Nonsense) => false,
+                Some(HandoverMessage::All) => {
                     over = true;
                     false
                 }
@@ -214,7 +217,7 @@ impl Heirs {
 }
 
 /// What an heir has said.
-enum Said {
+enum HandoverMessage {
     Something,
     /// It is gone, or makes no sense.
     Nonsense,
@@ -223,13 +226,15 @@ enum Said {
 }
 
 impl Heir {
-    fn serve(&mut self, kept: &Kept, agent: Agent) -> Said {
+    fn serve(&mut self, kept: &KeptRings, agent: Agent) -> HandoverMessage {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (socket, mode) = (self.socket.as_fd(), seqpacket::Mode::NonBlocking);
         let length = match seqpacket::receive(socket, &mut bytes, mode) {
             Ok((length, _)) => length,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Said::Something,
-            Err(_) => return Said::Nonsense,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return HandoverMessage::Something;
+            }
+            Err(_) => return HandoverMessage::Nonsense,
         };
         let told = match parts(bytes.get(..length).unwrap_or(&[])) {
             Some((WHICH, words)) if words.len() <= 1 => self.tell(words.first().copied(), kept),
@@ -237,16 +242,16 @@ impl Heir {
             Some((ALL, _)) if agent == Agent::Gone && self.has_all(kept) => {
                 // Whether it hears that or not: it has them.
                 let _ = seqpacket::try_send(self.socket.as_fd(), &[YES], &[]);
-                return Said::All;
+                return HandoverMessage::All;
             }
             Some((ALL, _)) => seqpacket::try_send(self.socket.as_fd(), &[NO], &[]).is_ok(),
             _ => false,
         };
-        if told { Said::Something } else { Said::Nonsense }
+        if told { HandoverMessage::Something } else { HandoverMessage::Nonsense }
     }
 
     /// Says which there are behind a number; an empty message is the last.
-    fn tell(&self, after: Option<u64>, kept: &Kept) -> bool {
+    fn tell(&self, after: Option<u64>, kept: &KeptRings) -> bool {
         let behind = kept.iter().filter(|(token, ..)| after.is_none_or(|after| *token > after));
         let some = behind.take(AT_ONCE).map(|(token, ring, bytes)| [token, bytes, number(ring)]);
         seqpacket::try_send(self.socket.as_fd(), &message(SOME, some.flatten()), &[]).is_ok()
@@ -262,7 +267,7 @@ impl Heir {
     }
 
     /// Whether it has all that is kept, as the kernel says.
-    fn has_all(&self, kept: &Kept) -> bool {
+    fn has_all(&self, kept: &KeptRings) -> bool {
         is_alike(self.socket.as_fd()) == Some(self.pid)
             && kept.iter().all(|(token, ring, _)| {
                 let number = self.has.get(&token);
@@ -273,7 +278,7 @@ impl Heir {
     }
 }
 
-fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
+fn take_over(path: &Path, kept: &mut KeptRings) -> anyhow::Result<()> {
     let before = Before::find(path)?;
     for _ in 0..ROUNDS {
         if before.copy(kept)? {
@@ -334,7 +339,7 @@ impl Before {
     }
 
     /// Whether what is kept under this number is what that one has as this descriptor.
-    fn has(&self, kept: &Kept, token: u64, number: u32) -> bool {
+    fn has(&self, kept: &KeptRings, token: u64, number: u32) -> bool {
         kept.ring(token).is_some_and(|ring| {
             io_uring_pin::is_same_file(ring.as_fd(), self.pid, number).unwrap_or(false)
         })
@@ -344,7 +349,7 @@ impl Before {
     /// agent. What was copied stays in `kept` whatever happens: it may have let go of it, and not
     /// have been heard, and that two keep the same pages does no harm. What is there already is not
     /// copied again: there may be no room for two of each.
-    fn copy(&self, kept: &mut Kept) -> anyhow::Result<bool> {
+    fn copy(&self, kept: &mut KeptRings) -> anyhow::Result<bool> {
         let mut held = Vec::new();
         for (token, bytes, theirs) in self.entries()? {
             if !self.has(kept, token, theirs) {
@@ -364,7 +369,7 @@ impl Before {
     }
 
     /// Lets go of what it has, too.
-    fn leave(&self, kept: &mut Kept) -> anyhow::Result<()> {
+    fn leave(&self, kept: &mut KeptRings) -> anyhow::Result<()> {
         let mut entries = self.entries()?;
         entries.retain(|(token, _, number)| self.has(kept, *token, *number));
         // The number may be another process's by now: it is not, if the one before lives.

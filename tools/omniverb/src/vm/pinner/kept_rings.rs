@@ -8,12 +8,12 @@ pub(super) const PINS_MAX: usize = 4096;
 
 /// All of them, and how many bytes that is.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptRings {
     rings: BTreeMap<u64, (OwnedFd, u64)>,
     bytes: u64,
 }
 
-impl Kept {
+impl KeptRings {
     pub(super) fn len(&self) -> usize {
         self.rings.len()
     }

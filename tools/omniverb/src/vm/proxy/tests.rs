@@ -18,11 +18,11 @@ fn begin(window: u64, boot: u8) -> Vec<u8> {
 
 #[test]
 fn what_a_proxy_says_is_heard() {
-    for (over, code) in Over::ALL {
-        assert_eq!(Over::of(Some(i32::from(code))), over);
+    for (over, code) in ProxyEnd::ALL {
+        assert_eq!(ProxyEnd::of(Some(i32::from(code))), over);
     }
-    assert_eq!(Over::of(None), Over::Broken);
-    assert_eq!(Over::of(Some(101)), Over::Broken);
+    assert_eq!(ProxyEnd::of(None), ProxyEnd::Broken);
+    assert_eq!(ProxyEnd::of(Some(101)), ProxyEnd::Broken);
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn the_last_word_tells_a_parting_from_a_death() {
     let length = encode(0, &said.into(), &mut bytes);
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     drop(theirs);
-    assert_eq!(last_word(ours.as_fd()), Over::Detached);
-    assert_eq!(last_word(ours.as_fd()), Over::Daemon);
+    assert_eq!(last_word(ours.as_fd()), ProxyEnd::Detached);
+    assert_eq!(last_word(ours.as_fd()), ProxyEnd::Daemon);
     // The same to one who asks something just then.
     let ask = |theirs: OwnedFd, ours: OwnedFd| {
         drop(theirs);
@@ -47,9 +47,9 @@ fn the_last_word_tells_a_parting_from_a_death() {
     };
     let (ours, theirs) = ends();
     seqpacket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
-    assert_eq!(ask(theirs, ours), Over::Detached);
+    assert_eq!(ask(theirs, ours), ProxyEnd::Detached);
     let (ours, theirs) = ends();
-    assert_eq!(ask(theirs, ours), Over::Daemon);
+    assert_eq!(ask(theirs, ours), ProxyEnd::Daemon);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn an_agent_that_goes_on_with_another_proxy_begins_anew() {
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
     rustix::io::write(&far, &late.encode()).unwrap();
-    assert_eq!(serve(port.into(), ours, 7, 4, bridge()), Over::Broken);
+    assert_eq!(serve(port.into(), ours, 7, 4, bridge()), ProxyEnd::Broken);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
     seqpacket::send(theirs.as_fd(), &answer[..length], &[]).unwrap();
     assert!(matches!(hear(), (_, Message::OpenSession(_))));
     drop(theirs);
-    assert_eq!(serving.join().unwrap(), Over::Daemon);
+    assert_eq!(serving.join().unwrap(), ProxyEnd::Daemon);
 }
 
 /// What is rung in a window that comes later is heard.
@@ -134,7 +134,7 @@ fn a_window_that_comes_later_has_bells() {
     ));
     assert!(rung(20_000), "not heard");
     drop(agent);
-    assert_eq!(serving.join().unwrap(), Over::Machine);
+    assert_eq!(serving.join().unwrap(), ProxyEnd::Machine);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     // Before all that: which pair windows there are, though there are none.
     assert_eq!(came, [(FrameKind::Pairs, 8), (FrameKind::Packet, 100), (FrameKind::Word, 0)]);
     drop(agent);
-    assert_eq!(serving.join().unwrap(), Over::Machine);
+    assert_eq!(serving.join().unwrap(), ProxyEnd::Machine);
 }
 
 /// What comes and goes the agent is told, and when it has let go of what goes the supervisor hears
@@ -245,5 +245,5 @@ fn windows_come_and_go() {
     assert_eq!(told(), 0b110);
     // What has a number already makes no sense.
     give(3);
-    assert_eq!(serving.join().unwrap(), Over::Broken);
+    assert_eq!(serving.join().unwrap(), ProxyEnd::Broken);
 }
