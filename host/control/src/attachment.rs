@@ -1,6 +1,8 @@
-//! How vNICs are attached, as far as the daemon has it in its hands. What follows from the kind
-//! stands here: what tells one from others, and what the helper is given to look into it. A second
-//! kind needs another line in each of these, and somebody who says what its addresses are.
+//! Describes how a vNIC is attached: by a network namespace, or by a virtual machine.
+//!
+//! What follows from the kind stands here: what tells one from others, and what the helper is given
+//! to look into it. A second kind needs another line in each of these, and somebody who says what
+//! its addresses are.
 
 use crate::attachment_identity::{Attachment, Evidence};
 use crate::helper_queue::Enclosed;

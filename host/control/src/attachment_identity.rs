@@ -1,5 +1,6 @@
-//! What the kernel says of the attachment through which somebody reaches a vNIC, as far as it tells
-//! that vNIC from others. Made where the attachment is known, compared in the registry only.
+//! Compares vNICs by what the kernel says of their attachments.
+//!
+//! Made where the attachment is known, compared in the registry only.
 
 use omniverb_session::vm::MachineName;
 use omniverb_tenancy::Access;

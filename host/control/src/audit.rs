@@ -1,4 +1,4 @@
-//! The audit: who was linked with whom, and when that ended, a line each.
+//! Formats the lines of the audit: which vNICs were linked, and when each link ended.
 //!
 //! Lines are counted for each vNIC, apart from all others of the log: who makes and ends links in a
 //! loop has its own lines left out (and counted), not somebody else's. A link is of two vNICs; it

@@ -1,5 +1,5 @@
-//! Captures under way: who asked for them, of which vNIC, how far they are, and the recorder that
-//! writes them down.
+//! Keeps the captures under way: the operator, the vNIC, the progress, and the recorder that
+//! writes.
 
 use crate::engine::{PacketQueue, Recorder, Summary};
 use crate::shared_memory::{Memory, Source};

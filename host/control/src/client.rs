@@ -1,4 +1,4 @@
-//! One connected process: its sockets, what waits to be sent, its statistics area.
+//! Describes one connected process: its sockets, its unsent messages, its statistics area.
 
 use crate::live_count::{Bytes, Tally};
 use crate::outbox::{Letter, Outbox, Sent};

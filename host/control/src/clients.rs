@@ -1,5 +1,4 @@
-//! The connected processes: who of them has not said hello, what is said to them and by them, and
-//! whom to part with.
+//! Keeps the connected processes, and disconnects those that break the protocol or do not read.
 //!
 //! Connections that say nothing are bounded, for a vNIC and for all; over the bound whoever has the
 //! most of them loses the oldest. So are descriptors that wait to be taken. Nobody is waited for:

@@ -1,5 +1,4 @@
-//! Waits for the end of processes that still have a part of a machine's pair window, although their
-//! connections are gone: then it comes back.
+//! Waits until processes have ended whose connections are gone but which still map a pair window.
 
 use crate::client::DepartedProcess;
 use crate::reactor::Reactor;

@@ -1,4 +1,4 @@
-//! The engine, as the rest of the control plane sees it.
+//! Presents the packet engine to the rest of the control plane.
 //!
 //! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
 //! names the engine's own types.

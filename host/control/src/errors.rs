@@ -1,4 +1,6 @@
-//! Lists why a daemon does not start. Each is one line for people.
+//! Lists the reasons for which a daemon does not start, one line each.
+//!
+//! Each is one line for people.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
-//! The memory that owners move pages onto, so that these can be granted: files, or, for processes
-//! of a virtual machine and who shares memory with it, pieces of windows.
+//! Makes the memory that owners move granted pages onto: files, or pieces of windows.
 //!
 //! They are made here and go down to the owner, to initiators and to the engine; none ever comes
 //! up from a client. What is checked of one is checked on our own descriptor. Which extent is where

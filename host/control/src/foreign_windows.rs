@@ -1,5 +1,5 @@
-//! Pair windows of other machines' that a machine has plugged in (decision 0042), by the numbers
-//! that they have there.
+//! Keeps the pair windows of other machines that a machine has plugged in, by their numbers there
+//! (decision 0042).
 //!
 //! In: files that the machine's supervisor brings. Out: whether some window is one of them, which
 //! the kernel says by the file. Each is kept open, so that no other file is taken for it.

@@ -1,4 +1,4 @@
-//! The memory of a virtual machine, and which of it the engine may reach.
+//! Describes a virtual machine's memory, and the parts that the engine may reach.
 //!
 //! In: the file that the machine's memory is, from whoever started it; pages that its agent says
 //! are pinned. Out: rows of parts of that file, for the engine, and who has them still. What a

@@ -1,4 +1,4 @@
-//! Handshake datagrams: when they are sent.
+//! Schedules the datagrams of handshakes.
 //!
 //! A question is asked by three datagrams. If a receive queue overflowed meanwhile where the answer
 //! would have been heard, that it was not says nothing: the question is asked again, a few times,

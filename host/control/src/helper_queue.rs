@@ -1,4 +1,4 @@
-//! What the helper is doing: few things of a kind at a time, and fewer of each branch of cgroups.
+//! Limits the helper's running requests, for each kind and for each branch of cgroups.
 //!
 //! What is under way is counted where it lies: there is no number beside the rows that could be
 //! wrong. A question that took too long counts until the helper has answered it.

@@ -1,4 +1,4 @@
-//! What the privileged helper (`host/netns`) is asked, in turns, and what becomes of that.
+//! Queues requests for the privileged helper (`host/netns`) and matches its answers.
 //!
 //! The kernel may make the helper wait for its networking lock, so several requests are under way
 //! at a time, a few of each kind and for each user, and what takes too long is given up. A helper

@@ -1,6 +1,8 @@
-//! Pieces of a window that nobody gives back: who was told of them may go on using them, and nobody
-//! hears of his end. They stay given away, some until the guest is booted afresh: then none of its
-//! processes is there any more.
+//! Records window pieces that are never given back, until the guest boots again.
+//!
+//! A process that was told of them may go on using them, and its end is not reported. Some stay
+//! given away until the guest is booted afresh: then none of its processes is there
+//! any more.
 
 /// Why a piece does not come back when everybody has let go of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

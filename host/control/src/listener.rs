@@ -1,4 +1,4 @@
-//! A listener of the daemon: a socket that can be connected to, with its place in the file system.
+//! Listens at one of the daemon's unix sockets, and removes its path at the end.
 //!
 //! Whoever cannot be let in for want of descriptors waits outside; the listener is looked at again
 //! a moment later, and nobody who is in notices.

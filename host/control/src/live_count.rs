@@ -1,5 +1,4 @@
-//! How many there are of something, wherever each of them lies: what has a token counts as long as
-//! it has it. There is no number that somebody could forget to lower.
+//! Counts live tokens and their bytes: dropping a token lowers the count.
 
 use omniverb_sys::lock;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
-//! The virtual machines that are attached: their machine sockets, by which sessions of their
-//! processes are made, and their windows. A machine is attached as long as its machine socket is
-//! open.
+//! Keeps the attached virtual machines: their machine sockets and their windows.
+//!
+//! A machine is attached as long as its machine socket is open.
 
 mod shared_pair_windows;
 

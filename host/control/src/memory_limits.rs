@@ -1,4 +1,4 @@
-//! How much memory the daemon may use, and how that is shared by what others can fill.
+//! Divides the daemon's memory among everything that clients can fill.
 //!
 //! The whole is half of what the machine has, or what the daemon's own cgroup may have if that is
 //! less, unless the configuration says something else. The parts below are bounds of their own:

@@ -1,5 +1,4 @@
-//! The operators' listener, those who came through it, and calls of theirs that wait until it is
-//! known what they name.
+//! Holds the operators' listener, its connections, and calls that wait for a vNIC's name.
 
 use crate::listener::Listener;
 use omniverb_fairness::Holder;

@@ -1,4 +1,4 @@
-//! Messages to one socket of a client, in order, without ever waiting for the client.
+//! Queues messages to one client's socket, in order, and never blocks.
 //!
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.

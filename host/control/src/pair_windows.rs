@@ -1,4 +1,4 @@
-//! A machine's pair windows: memory that it shares with one neighbour each (decision 0039).
+//! Keeps a machine's pair windows, each shared with one neighbour (decision 0039).
 //!
 //! In: windows that an operator brings, which of them the machine's agent has found. Out: for a
 //! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its

@@ -1,5 +1,4 @@
-//! Keeps the pieces of windows that a process has for pages: for its own, which peers are granted,
-//! or a peer's that it was granted.
+//! Keeps the window pieces that a process has for pages: its own, or a peer's that it was granted.
 //!
 //! It may be told of one several times, and has let go of it when it has said so as often: what it
 //! is told meanwhile it cannot have answered. A process that says nothing has it as long as it

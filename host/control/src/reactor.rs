@@ -1,5 +1,6 @@
-//! What the daemon's thread sleeps on: descriptors, and times at which it wants to do something by
-//! itself. Tables, probes and helpers have deadlines of their own, which the loop asks them for.
+//! Waits for descriptors and deadlines on behalf of the daemon's thread.
+//!
+//! Tables, probes and helpers have deadlines of their own, which the loop asks them for.
 
 use crate::wakeup::{Entrance, Wakeup};
 use omniverb_sys::epoll::Interest;

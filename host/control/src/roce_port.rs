@@ -1,5 +1,4 @@
-//! UDP port 4791 of a vNIC, as far as it is the daemon's: how far its sockets are, and who waits
-//! for them.
+//! Tracks the sockets of a vNIC's UDP port 4791, and the links that wait for them.
 
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::EngineEnd;

@@ -1,5 +1,4 @@
-//! The daemon's place in the file system: a folder, a socket, and a lock, which is not in that
-//! folder if others are given it.
+//! Prepares the daemon's folder, sockets and lock file.
 //!
 //! The lock is held while the daemon lives and goes with it however it dies, so "is somebody
 //! serving this socket" has one answer, and two daemons started at once cannot both win.

@@ -1,5 +1,4 @@
-//! The memory two processes share, made by the daemon and kept by it only until it is sent; or, for
-//! processes of a virtual machine, until they have let go of it.
+//! Makes the memory that two processes share, and keeps it until it has been sent.
 //!
 //! Where it comes from and how it travels follows from who gets it ([`Source`]): a memory file of
 //! its own, whose descriptor goes along, or a piece of the machine's window, of which the offset is

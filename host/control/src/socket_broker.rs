@@ -1,5 +1,6 @@
-//! The broker of carried sockets: a helper that is given a socket to listen at, and given it again
-//! when it has died. What it had introduced goes on without it.
+//! Runs the socket broker as a helper process, and starts it again with its listener when it dies.
+//!
+//! What it had introduced goes on without it.
 
 use crate::journal::{Journal, Level};
 use crate::reactor::{Reactor, Timer};

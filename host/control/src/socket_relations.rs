@@ -1,5 +1,4 @@
-//! Network namespaces between which sockets are brought together: what the broker has asked, and
-//! how far that is.
+//! Keeps pairs of network namespaces whose sockets may share memory, and pending questions.
 //!
 //! A namespace in which somebody has such sockets is a vNIC for as long, whether or not anybody has
 //! an RDMA device there: its addresses are read, and the network is asked who has whose. So it is

@@ -1,4 +1,4 @@
-//! The tables (`omniverb_tenancy`), and what they want done.
+//! Wraps the decision tables (`omniverb_tenancy`) and collects the actions they want.
 //!
 //! They are read as they are. Whoever tells them something tells it here, so that nothing of what
 //! they decide upon it is lost, and all of it is done in the order in which it was decided.

@@ -1,7 +1,8 @@
-//! The secret that tickets are made with, handed on from daemon to daemon in a file beside the
-//! lock. It lives as long as that folder does, which is usually until the machine is switched off.
-//! A file that is not ours alone is not believed: then there is a new secret, and nothing that is
-//! older than this daemon can be announced to it.
+//! Keeps the secret of tickets in a file beside the lock, so that the next daemon has it too.
+//!
+//! It lives as long as that folder does, which is usually until the machine is switched off. A file
+//! that is not ours alone is not believed: then there is a new secret, and nothing that is older
+//! than this daemon can be announced to it.
 
 use omniverb_sys::random;
 use omniverb_tenancy::Secret;

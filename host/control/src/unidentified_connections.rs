@@ -1,5 +1,7 @@
-//! The tenants' listener, and connections of processes that came through it and are not identified
-//! yet. Bounded; over the bound whoever has the most of them loses the oldest.
+//! Holds the tenants' listener, and its connections until the helper has identified their
+//! processes.
+//!
+//! Bounded; over the bound whoever has the most of them loses the oldest.
 
 use crate::allowed_processes::Admission;
 use crate::journal::Journal;

@@ -1,5 +1,4 @@
-//! Who has a vNIC open: what he has of that is with whatever he has it open for, and the vNIC is
-//! let go of when the last of these is dropped, wherever that is.
+//! Counts the holders of a vNIC, and releases it with the last one.
 
 use omniverb_sys::lock;
 use omniverb_tenancy::VnicId;

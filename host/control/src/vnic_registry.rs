@@ -1,4 +1,4 @@
-//! Who the vNICs are: the one place that knows what tells one from all others.
+//! Identifies vNICs: the only place that compares their attachments.
 //!
 //! In: evidence, what the kernel says of the attachment through which somebody reaches a vNIC
 //! (today a network namespace: device, inode, cookie). Out: the vNIC's number, which is counted

@@ -1,5 +1,4 @@
-//! The vNICs as the daemon has them: who they are, what those with clients are attached by (network
-//! namespaces), and how far their sockets of UDP port 4791 are.
+//! Keeps the daemon's vNICs: their identity, attachments and UDP sockets.
 //!
 //! The registry, and what is kept of the attachment, go by who has a vNIC open at once
 //! (`vnic_references.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.

@@ -1,4 +1,4 @@
-//! The watchdog: a thread that looks at the others.
+//! Watches the other threads, and logs one that is stuck.
 //!
 //! In: pulses of the daemon's threads. Out: a line in the log when one is stuck, and one when it
 //! goes on; what status shows; and signs of life for the service manager, which are not given

@@ -1,4 +1,4 @@
-//! Files that the tables have forgotten, and that somebody may have yet: when they are gone.
+//! Finds out when files that the tables have forgotten are closed by every process.
 //!
 //! Where the kernel does not say, because there are too many or it has none of this, nothing is
 //! ever said of a file, and the tables go on counting it.

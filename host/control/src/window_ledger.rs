@@ -1,5 +1,6 @@
-//! Which pages of a machine's window are given away, noted where it outlives the daemon: in a
-//! memory file that an operator keeps and hands to the next one, and that no guest ever sees.
+//! Stores which pages of a machine's window are in use, in a memory file that outlives the daemon.
+//!
+//! The machine's supervisor keeps it and hands it to the next daemon; no guest ever sees it.
 //!
 //! A byte for each page of the data part; zero: free. It is written before a page is given and
 //! after it came back, so whatever is noted as free nobody uses.

@@ -1,5 +1,4 @@
-//! A machine's window, of which pieces are given away: whole pages, to whoever holds a [`Piece`],
-//! until he lets go of it.
+//! Allocates pieces of a machine's window: whole pages, held by a [`Piece`] until it is dropped.
 //!
 //! What is free is known here only, and noted in a ledger for the next daemon; nothing in the
 //! window says anything about it. A piece that comes back is emptied before it is free, by a thread

@@ -1,4 +1,4 @@
-//! Pair windows: what a machine and a neighbour in a network namespace share.
+//! Tests pair windows between a machine and a neighbour in a network namespace.
 
 #[path = "all/support/mod.rs"]
 mod support;

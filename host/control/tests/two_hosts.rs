@@ -1,5 +1,4 @@
-//! Two hosts, as two daemons with a namespace each; vNICs that are forwarded or limited; who may
-//! say so.
+//! Tests two hosts as two daemons: forwarded and limited vNICs, and who may set that.
 
 #[path = "all/support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! A thread that hangs is told, and ends the signs of life; one that others can do without is told.
+//! Tests that a hung thread is logged and, if the daemon needs it, ends the signs of life.
 
 #[path = "all/support/mod.rs"]
 mod support;

@@ -1,5 +1,6 @@
-//! The `[allow]` table: who may use the tenants' socket. Users and groups are numbers, or names of
-//! `/etc/passwd` and `/etc/group`.
+//! Reads the `[allow]` table: the processes that may use the tenants' socket.
+//!
+//! Users and groups are numbers, or names of `/etc/passwd` and `/etc/group`.
 
 use omniverb_control::Allow;
 use omniverb_sys::users_and_groups::People;

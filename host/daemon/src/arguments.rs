@@ -1,4 +1,6 @@
-//! The command line of `omniverbd`. Its comments are what `--help` and the man page say.
+//! Defines the command line of `omniverbd`.
+//!
+//! Its comments are what `--help` and the man page say.
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
 use clap::{Parser, ValueEnum};

@@ -1,4 +1,4 @@
-//! `--detach`: starts the daemon as a process of its own, and returns once it serves.
+//! Implements `--detach`: starts the daemon as its own process, and returns once it serves.
 //!
 //! The caller does not become its parent: a program that `omniverb run` turns into must not find a
 //! child it never started.

@@ -1,5 +1,7 @@
-//! The configuration file. Every key is optional; an unknown one is an error, so that a misspelt
-//! quota is not silently no quota.
+//! Reads the configuration file.
+//!
+//! Every key is optional; an unknown one is an error, so that a misspelt quota is not silently no
+//! quota.
 
 use crate::allow_table::AllowTable;
 use crate::vnic_tables::{self, VnicTable};

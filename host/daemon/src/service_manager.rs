@@ -1,4 +1,4 @@
-//! Whether the service manager wants to hear that we go on; see sd_watchdog_enabled(3).
+//! Tells whether the service manager wants signs of life (sd_watchdog_enabled(3)).
 
 use omniverb_control::SignOfLife;
 use omniverb_sys::sd_notify;

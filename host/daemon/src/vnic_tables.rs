@@ -1,5 +1,5 @@
-//! The `[vnic]` table: quotas of every vNIC, and in tables of its own (`[vnic."vnic-4099-k7mw"]`)
-//! what holds for a certain one.
+//! Reads the `[vnic]` tables: quotas of every vNIC, and values of a certain one
+//! (`[vnic."vnic-4099-k7mw"]`).
 
 use omniverb_control::VnicObject;
 use omniverb_tenancy::{Adoption, Datapath};

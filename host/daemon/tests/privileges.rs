@@ -1,5 +1,4 @@
-//! Who may do what: the process that serves clients has no privilege over the host; its helper has,
-//! and comes back when it dies.
+//! Tests that the process that serves clients has no privileges, and that its helper is restarted.
 
 mod processes;
 

@@ -1,4 +1,4 @@
-//! The daemon as a program: its arguments, its errors, its end, its death.
+//! Tests the daemon as a program: arguments, errors, normal end, death.
 
 use omniverb_session::operator::Runner;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The broker of sockets as a helper of the daemon: there if it is wanted, and again if it dies.
+//! Tests that the socket broker runs if it is wanted, and is restarted when it dies.
 
 mod processes;
 

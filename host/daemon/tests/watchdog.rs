@@ -1,4 +1,4 @@
-//! The service manager hears that the daemon goes on as long as it does, and only then.
+//! Tests the signs of life that the service manager gets.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Bounds what is kept, bytes or pieces: how much room there is, and which part of it is taken.
+//! Bounds kept bytes or pieces: accounts for the room and the parts that are taken.
 //!
 //! What is kept holds its part of the room, and gives it back by ceasing to exist; so what is taken
 //! is always what is there. A room may lie in a larger one, so an object's lies in its vNIC's, that

@@ -1,5 +1,4 @@
-//! Events on their way from packet threads to the control plane: each vNIC has a queue of its own,
-//! and a turn.
+//! Queues events from packet threads to the control plane: one queue for each vNIC, served in turn.
 //!
 //! What strangers cause waits apart from what answers questions of ours or tells of links, so
 //! neither pushes the other out. A vNIC may have as many waiting as there is room left: a vNIC

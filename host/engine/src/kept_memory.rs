@@ -1,5 +1,5 @@
-//! The memory that the engine keeps on behalf of tenants: one total for the host, in which every
-//! holder (a user in a cgroup) and every vNIC has a room.
+//! Bounds the memory that the engine keeps for tenants: for the host, each user in a cgroup, and
+//! each vNIC.
 //!
 //! No room has more of the larger one than is left of that for others. When less than an eighth of
 //! the host's or of a holder's is left, the largest holder yields: of the heaviest branch of

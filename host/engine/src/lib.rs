@@ -1,4 +1,4 @@
-//! The engine: plays the RNIC for links whose far end is not a local process.
+//! Implements the packet engine: the RNIC of links whose far end is on another host.
 //!
 //! In: links (records that applications write), datagrams from UDP port 4791 of every vNIC's
 //! network namespace, commands of the control plane. Out: the same in the other direction, paced.

@@ -1,4 +1,4 @@
-//! What the peer asks for as records of a link, which is how its application is asked for it.
+//! Turns the peer's requests into records of a link, by which the application is asked.
 
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};

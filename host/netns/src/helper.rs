@@ -1,5 +1,5 @@
-//! The helper's loop: a thread for each request, because the kernel may make whoever looks into a
-//! namespace wait for locks that others hold, and nobody else shall wait for that.
+//! Runs the helper's loop: one thread for each request, since entering a namespace may block in the
+//! kernel.
 
 use crate::helper_protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
 use omniverb_sys::netns::{self, Namespace};

@@ -1,6 +1,6 @@
-//! What the daemon and its helper say to each other: one datagram each, of a size that its kind
-//! fixes, numbers in the machine's own order. Both ends are the same program; all the same, both
-//! check everything.
+//! Encodes the messages between the daemon and its helper.
+//!
+//! One datagram each, of a size that its kind fixes, numbers in native byte order. Both ends are the same program; all the same, both check everything.
 
 use omniverb_sys::local_addresses::{Address, Scope};
 use omniverb_sys::netns::Namespace;

@@ -1,5 +1,6 @@
-//! Starts the helper, and starts it again: an unprivileged daemon could not give it its privileges
-//! back. The starter has them, and does nothing but wait.
+//! Starts the helper, and starts it again: an unprivileged daemon could not.
+//!
+//! The starter has them, and does nothing but wait.
 
 use omniverb_sys::helper_process::{ARGUMENT, OWN_PROGRAM};
 use std::io;

@@ -1,5 +1,4 @@
-//! The privileged helper of the daemon: network namespaces are identified and entered here, and
-//! nothing else is done here.
+//! Implements the daemon's privileged helper, which identifies and enters network namespaces.
 //!
 //! In: requests of fixed size, with a descriptor each, from the daemon, over a socket pair. Out:
 //! answers of fixed size. The daemon itself parses what tenants send, and has no privilege to

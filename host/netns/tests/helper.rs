@@ -1,4 +1,4 @@
-//! The helper at the end of its socket: what it finds, what it refuses, what it survives.
+//! Tests the helper through its socket: answers, refusals, survival.
 
 use omniverb_netns::{Answer, Found, Kind, WORKERS, receive, request, serve};
 use omniverb_sys::eventfd::readable;

@@ -1,5 +1,4 @@
-//! Pair windows that are in two machines (decision 0042): one's, whose ledger says that it is the
-//! other's to have, too, and which that one's supervisor has plugged in there.
+//! Finds pair windows that two machines have plugged in (decision 0042), by the owner's ledger.
 //!
 //! In: which machines want one. Out: whose it becomes, whom it is offered, where links can be in
 //! it. Nothing is remembered of an offer: what is one machine's to have and is not in it is offered

@@ -1,4 +1,5 @@
-//! The broker of sockets asks: may two addresses in two network namespaces be brought together?
+//! Answers the socket broker's question whether two network namespaces may share memory for
+//! sockets.
 //!
 //! Both namespaces are found by a process in each, whose cookie has to be that of its socket, and
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.

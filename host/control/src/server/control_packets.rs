@@ -1,5 +1,6 @@
-//! UDP port 4791 of each vNIC, as far as it is for the control plane: answers to our questions, and
-//! packets for queue pair 1. Everything else on that port is the engine's.
+//! Handles control packets on each vNIC's UDP port 4791: answers to probes, and QP 1.
+//!
+//! Everything else on that port is the engine's.
 //!
 //! In: the engine's events. Out: what a probe or a reply means, to the tables; probes.
 

@@ -1,5 +1,5 @@
-//! Clients are parted with, and everything that others have a hand in is let go of, without ever
-//! discarding anything of theirs in this thread: see `omniverb_sys::unsolicited_fds`.
+//! Disconnects clients and releases what they had, outside this thread where that may block: see
+//! `omniverb_sys::unsolicited_fds`.
 
 use crate::counters::Slot;
 use crate::journal::Level;

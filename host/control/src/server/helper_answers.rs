@@ -1,4 +1,4 @@
-//! Passes answers of the helper for network namespaces on to what has asked.
+//! Passes the answers of the namespace helper on to the requests that wait for them.
 
 use crate::helper_queue::Subject;
 use crate::helper_requests::FromHelper;

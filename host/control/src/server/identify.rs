@@ -1,4 +1,4 @@
-//! Connections, from the moment they are accepted until it is known who made them.
+//! Identifies connections: from their acceptance until the helper has named their process.
 //!
 //! The helper says which namespace and cgroup a process is in, which may take a while, so nothing
 //! waits for it: what a client says meanwhile stays in its socket. Then it is half open until it

@@ -1,5 +1,4 @@
-//! Virtual machines are attached and parted with, and what their proxies ask at their machine
-//! sockets.
+//! Attaches and detaches virtual machines, and serves their proxies at the machine sockets.
 //!
 //! A proxy passes on what a guest says, so it is heard as a tenant is: a message at a time, and
 //! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.

@@ -1,4 +1,4 @@
-//! The loop: waits for whatever comes first and hands it on.
+//! Runs the daemon's loop: waits for the next event and dispatches it.
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],

@@ -1,4 +1,4 @@
-//! Operators: who may open their socket sees and changes everything.
+//! Serves operators: processes that may open their socket see and change everything.
 //!
 //! In: connections to the operators' socket, their calls. Out: one answer each, of one message.
 //! The socket's mode is the right; what the kernel says of the other end is looked at besides.

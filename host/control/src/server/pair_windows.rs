@@ -1,4 +1,4 @@
-//! Pair windows are brought, found, given to neighbours, and let go of.
+//! Adds pair windows, assigns them to neighbours, and removes them.
 //!
 //! What a machine's agent says of them decides only which may be given away. Who has a window the
 //! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a

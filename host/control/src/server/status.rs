@@ -1,4 +1,4 @@
-//! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
+//! Writes the status as lines of JSON, as many as fit a message (`Status` of the protocol).
 
 use crate::counters::{self, Slot};
 use crate::engine::QpCounters;

@@ -1,4 +1,4 @@
-//! Parts of the [`Server`] that work together: each has what it needs, and nothing else.
+//! Groups the parts of the [`Server`] that one operation needs.
 
 use crate::audit::Audit;
 use crate::captures::Captures;

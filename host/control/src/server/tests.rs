@@ -1,4 +1,4 @@
-//! A vNIC that no network namespace is: who has it, what is set for it, and whom it is linked with.
+//! Tests vNICs that are no network namespace: their clients, policies and links.
 
 use super::*;
 use crate::attachment::Attached;

@@ -1,5 +1,6 @@
-//! Processes connect by address: two vNICs of one daemon, and those of two, through the network
-//! between them. (Within one vNIC nothing leaves the tables: `connections.rs` of `host/tenancy`.)
+//! Tests connections by address, within a daemon and between two.
+//!
+//! (Within one vNIC nothing leaves the tables: `connections.rs` of `host/tenancy`.)
 
 use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};

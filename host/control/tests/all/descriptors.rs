@@ -1,5 +1,5 @@
-//! Descriptors of every kind where none is expected: others are answered all the same, the daemon
-//! ends at once, and the next one starts.
+//! Tests unexpected descriptors of every kind: other clients are served, and the daemon ends at
+//! once.
 
 use crate::support::*;
 use omniverb_control::{Settings, Unwanted};

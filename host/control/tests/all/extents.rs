@@ -1,4 +1,4 @@
-//! Pages that are granted, over real sockets: in files of their own, and side by side in one.
+//! Tests granted pages over real sockets: in files of their own, and side by side in one.
 
 use crate::support::*;
 use omniverb_control::Settings;

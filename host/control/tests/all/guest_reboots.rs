@@ -1,4 +1,4 @@
-//! Guests that are booted afresh: what their processes had comes back.
+//! Tests that a guest's reboot gives back what its processes had.
 
 use crate::support::machine::*;
 use crate::support::*;

@@ -1,5 +1,4 @@
-//! The memory of a virtual machine: brought by whoever started it; what its guest says of it is
-//! checked.
+//! Tests a virtual machine's memory: what its guest claims about it is checked.
 
 use crate::support::machine::*;
 use crate::support::operator::{Operator, name};

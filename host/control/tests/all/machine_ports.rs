@@ -1,4 +1,4 @@
-//! UDP ports of virtual machines: what their proxies carry, from whoever it comes.
+//! Tests UDP ports of virtual machines: datagrams that their proxies carry.
 
 use crate::support::machine::*;
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! Virtual machines: attached, parted with; what their processes share lies in their window.
+//! Tests virtual machines: attached, detached, with links in their windows.
 
 use crate::support::machine::*;
 use crate::support::operator::{Operator, name};

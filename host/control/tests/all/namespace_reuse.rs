@@ -1,5 +1,6 @@
-//! The kernel gives inode numbers of network namespaces out again. What was said of one namespace,
-//! by whatever name, is not said of the next.
+//! Tests that state of a network namespace is not given to a later one with the same inode number.
+//!
+//! What was said of one namespace, by whatever name, is not said of the next.
 
 use crate::support::namespaces::{Net, is_root};
 use crate::support::operator::{Operator, name};

@@ -1,4 +1,4 @@
-//! Network namespaces: two containers on a wire, who is kept apart, who is not served.
+//! Tests network namespaces: two containers on a wire, isolation, refusal.
 
 use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};

@@ -1,4 +1,4 @@
-//! Who is an operator, who is a tenant, and what each may ask.
+//! Tests which calls operators and tenants may make.
 
 use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};

@@ -1,5 +1,5 @@
-//! Pages that are granted between a process of a machine and one of a neighbour: pieces of the pair
-//! window that these share (decision 0044).
+//! Tests pages granted between a machine's process and a neighbour's: pieces of their pair window
+//! (decision 0044).
 
 use crate::support::machine::{PAGE, seen, until};
 use crate::support::machine_and_neighbour::*;

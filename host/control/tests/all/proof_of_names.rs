@@ -1,5 +1,4 @@
-//! Names are proved: who claims a number, whose address a probe came from, and whether the network
-//! still lets a link be.
+//! Tests proof of names: claims of QP numbers, addresses of probes, links that the network forbids.
 
 use crate::support::client_process::Remote;
 use crate::support::namespaces::{Net, is_root};

@@ -1,4 +1,4 @@
-//! Real sockets, one network namespace: pairing, death, grants, quotas, garbage.
+//! Tests pairing, death, grants, quotas and malformed messages in one network namespace.
 
 use crate::support::client_process::Remote;
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! A pair window that is in two machines (decision 0042).
+//! Tests a pair window that two machines have plugged in (decision 0042).
 
 use crate::support::machine::{DATA as OWN, Machine, PAGE, WINDOW_BYTES, attach_with, seen, until};
 use crate::support::machine_network::Carried;

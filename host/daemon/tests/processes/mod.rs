@@ -1,4 +1,4 @@
-//! What the kernel says of a daemon's processes.
+//! Reads from /proc what the kernel says of a daemon's processes.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
-//! they are kept for a moment, since a link is often made while its first packet is on its way.
+//! Keeps packets for queue pairs that are not ready yet, for a moment.
 //!
 //! Anybody may send such packets. Where there is no room for one more, the sender with most loses
 //! its oldest: who floods pushes out its own.

@@ -1,4 +1,4 @@
-//! A bad network in front of a vNIC, for people who test what their programs make of one.
+//! Injects faults into the packets that arrive for a vNIC, for tests of programs.
 //!
 //! In: datagrams that arrived for the vNIC. Out: those that are left of them, later. It stands
 //! where datagrams come in, behind the kernel's merging of them, so each meets its own fate; and

@@ -1,4 +1,4 @@
-//! Packets on their way from one QP of this engine to another, without the network.
+//! Forwards packets between two QPs of this engine without the network.
 
 use omniverb_terms::VnicId;
 use std::net::IpAddr;

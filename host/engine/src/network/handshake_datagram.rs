@@ -1,4 +1,4 @@
-//! Handshake datagrams: how they look.
+//! Encodes and decodes the datagrams of handshakes.
 //!
 //! They travel to UDP port 4791, where any RoCE v2 device listens, and are made so that none will
 //! take them for its own: base transport header version 15 (only 0 exists), a manufacturer's

@@ -1,5 +1,5 @@
-//! What stands between queue pairs and the network: sockets, trains of packets, packets that
-//! nobody takes yet, and a bad line for those who want one.
+//! Moves packets between queue pairs and the network: sockets, trains, early packets, injected
+//! faults.
 
 pub(crate) mod early_packets;
 pub(crate) mod fault_injection;

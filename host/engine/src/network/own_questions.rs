@@ -1,4 +1,4 @@
-//! Knows the numbers of our own questions that the network has not answered, for all packet
+//! Remembers the numbers of own questions that the network has not answered, for all packet
 //! threads.
 //!
 //! An answer is told by its number from what strangers send before anything is spent on either. So

@@ -1,5 +1,6 @@
-//! Packets to one destination, gathered so that one system call sends them all: every one as long
-//! as the first, but for the last, which may be shorter. The kernel cuts them apart again.
+//! Gathers packets to one destination, so that one system call sends them (GSO).
+//!
+//! All are as long as the first; the last may be shorter. The kernel cuts them apart again.
 
 use omniverb_wire::{Alike, DATAGRAM_MAX, Flow, Prepared};
 

@@ -1,5 +1,4 @@
-//! UDP port 4791 of one vNIC, and its way to the network: sockets of ours; or whoever has the port
-//! carries its datagrams, one by one.
+//! Sends and receives on a vNIC's UDP port 4791: by own sockets, or by a machine's proxy.
 
 use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::udp_socket::{Port, Sender};

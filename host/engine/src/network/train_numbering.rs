@@ -1,4 +1,4 @@
-//! How the packets of a train are numbered, so that the ICRC of each is checked at the first try.
+//! Recovers the numbering of a train's packets, so that each ICRC is checked at the first try.
 
 use omniverb_wire::{Alike, Flow, Identification, Prepared, Verdict};
 

@@ -1,5 +1,4 @@
-//! Links to be served: vNICs take turns, and within a vNIC its links do, so that one that has much
-//! to do, or pretends to, delays nobody but itself.
+//! Schedules links to be served: vNICs take turns, and so do a vNIC's links.
 
 use omniverb_terms::VnicId;
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! Flow control of unreliable messages between two Omniverbs.
+//! Controls the flow of unreliable messages between two Omniverbs.
 //!
 //! UC and UD have no acknowledgements, so a sender does not know when its receiver falls behind,
 //! and on one machine, where both compete for processors, it falls behind by whole scheduling

@@ -1,4 +1,6 @@
-//! Who may do how much, and when: limits, turns, windows. Time is an argument.
+//! Limits and schedules work: rates, turns, windows.
+//!
+//! Time is an argument.
 
 pub(crate) mod fair_schedule;
 pub(crate) mod flow_control;

@@ -1,4 +1,4 @@
-//! A sender of unreliable messages whose receiver asks it to slow down.
+//! Slows a sender of unreliable messages when its receiver asks for it.
 //!
 //! All links of a UD queue pair to one address share one: a notification names no queue pair there,
 //! and is heard once, not by each of them.

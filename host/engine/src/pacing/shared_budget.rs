@@ -1,4 +1,4 @@
-//! A budget of messages that senders share: each sender has a part that no other can spend.
+//! Divides a budget of messages among senders: each has a part that no other can spend.
 //!
 //! While half of the whole is left, a sender may have more than its part. A sender that floods has
 //! one part, and leaves the others theirs. What is spent here is never an answer to a question of

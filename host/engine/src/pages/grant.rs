@@ -1,4 +1,4 @@
-//! One grant: the right of a link to a part of a region, and the pages that hold it, mapped here.
+//! Describes one grant: a link's right to a part of a region, and its mapped pages.
 //!
 //! In: addresses that a peer names. Out: the window over them, if touching it neither waits for a
 //! disk nor makes pages: they are the tenant's to make and to pay for.

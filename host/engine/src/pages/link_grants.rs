@@ -1,4 +1,4 @@
-//! What one link was granted of its application's pages, and what it asked for.
+//! Keeps the grants of one link, and its pending requests for grants.
 //!
 //! In: keys and ranges that a peer names; grants of the control plane. Out: bytes copied to and
 //! from the pages themselves, and keys to ask the control plane for. The rules are those of a peer

@@ -1,4 +1,4 @@
-//! Answers the peer's READs here, out of the application's pages.
+//! Executes the peer's READs on the application's pages.
 //!
 //! A READ sees the memory as it is when its answer is made, packet by packet: everything that the
 //! peer asked for before has been answered by then, and the first packet also waits until the

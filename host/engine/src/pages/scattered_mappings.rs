@@ -1,5 +1,4 @@
-//! Mappings of pages that stay where they are, in many places of a machine's memory: each is a call
-//! of the kernel, so some are made in a turn, and others get theirs.
+//! Maps pages that stay in many places of a machine's memory, some in each iteration.
 //!
 //! In: rows that are granted to links, with what waits for them. Out: holds of their mappings, at
 //! once or when all places are mapped, for all who wait.

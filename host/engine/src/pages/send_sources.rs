@@ -1,4 +1,4 @@
-//! Regions that an application sends from, offered to it as sources once they are mapped here.
+//! Offers mapped regions to the application as sources of payload.
 //!
 //! In: the keys that the application wants to send from. Out: keys to ask the control plane for, as
 //! for those that a peer names, and offers. What the application leaves in place because of an

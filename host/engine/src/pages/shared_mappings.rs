@@ -1,4 +1,4 @@
-//! Mappings of extents, which the rights of several links to the same bytes have together.
+//! Maps extents once for all links with a right to the same bytes.
 //!
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
 //! right, by way of whoever has the time to take it down.

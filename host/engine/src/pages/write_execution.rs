@@ -1,4 +1,4 @@
-//! Executes the peer's WRITEs here, on the application's pages.
+//! Executes the peer's WRITEs on the application's pages.
 //!
 //! Which way a message goes is decided at its first packet, for all of it: here, if the application
 //! has consumed everything that it was given before and the pages are mapped; otherwise as records.

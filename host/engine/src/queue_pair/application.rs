@@ -1,4 +1,4 @@
-//! The application as the transport's layer above: an end of a link.
+//! Presents the application's end of a link as the layer above the transport.
 
 mod upper_layer;
 

@@ -1,4 +1,4 @@
-//! Unreliable messages that find the application's ring full, and when to slow their sender down.
+//! Keeps unreliable messages while the application's ring is full, and slows their sender.
 //!
 //! UC and UD may lose messages, but programs take it badly, so between a fast sender and a slow
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),

@@ -1,4 +1,4 @@
-//! An RC or UC queue pair: a link on one side, a transport connection on the other.
+//! Serves an RC or UC queue pair: a link on one side, a transport connection on the other.
 
 use crate::kept_memory::Allowance;
 use crate::pacing::flow_control::PacketRoute;

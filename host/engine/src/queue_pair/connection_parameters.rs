@@ -1,5 +1,4 @@
-//! What a connection is made with: what the application's QP says, what the peer can do, and what
-//! has proved right for each kind of peer.
+//! Derives a connection's parameters from the application's QP and the kind of its peer.
 
 use crate::command::feature;
 use omniverb_link::qp_attributes::{Receiving, Sending};

@@ -1,4 +1,4 @@
-//! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
+//! Serves a UD queue pair and one destination: a link on one side, single packets on the other.
 
 use crate::kept_memory::Allowance;
 use crate::pacing::flow_control::PacketRoute;

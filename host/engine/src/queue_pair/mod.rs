@@ -1,4 +1,4 @@
-//! A queue pair as the engine plays it: a link on one side, the transport on the other.
+//! Serves a queue pair: a link on one side, the transport on the other.
 
 pub(crate) mod application;
 pub(crate) mod backlog;

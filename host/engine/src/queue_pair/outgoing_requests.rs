@@ -1,5 +1,4 @@
-//! Turns records of the application's request ring into requests of the transport; they stay in the
-//! ring until they are over.
+//! Turns records of the application's request ring into requests of the transport.
 
 use crate::bounded_room::{Part, Room};
 use crate::kept_memory::Allowance;

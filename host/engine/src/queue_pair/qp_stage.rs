@@ -1,4 +1,4 @@
-//! How far the application's RC or UC queue pair is, from the first look at it to the last.
+//! Tracks the stage of the application's RC or UC queue pair, from start to end.
 
 /// How far the application's QP is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

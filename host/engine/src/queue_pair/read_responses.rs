@@ -1,5 +1,6 @@
-//! What the application answers: READ data, results of atomics, refusals. They come in the order
-//! they were asked for.
+//! Orders the application's answers: READ data, results of atomics, refusals.
+//!
+//! They come in the order they were asked for.
 //!
 //! READ data usually go from the ring straight into a packet. Only when the peer asks for an
 //! earlier READ again while a later one is being answered, the later one's data, which come first,

@@ -1,4 +1,4 @@
-//! One capture: its file, its counts.
+//! Writes one capture's file and counts its packets.
 
 use super::command::Summary;
 use crate::recorder::packet_queue::PacketQueue;

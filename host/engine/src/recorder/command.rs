@@ -1,4 +1,4 @@
-//! What the recorder's thread is told, and what it tells of a capture in the end.
+//! Defines the recorder's commands and the summary of a capture.
 
 use super::packet_queue::PacketQueue;
 use super::packets_of_traces::TracedEnd;

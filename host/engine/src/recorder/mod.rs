@@ -1,4 +1,4 @@
-//! The thread that writes capture files.
+//! Runs the thread that writes capture files.
 //!
 //! In: copies of packets that the engine sends and receives ([`packet_queue`]); what processes tell
 //! of their direct links (rings of `omniverb_link::operation_trace`), which [`packets_of_traces`]

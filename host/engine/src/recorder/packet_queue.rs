@@ -1,5 +1,6 @@
-//! A vNIC's packets on their way to a capture file: the engine leaves copies here, a thread of its
-//! own ([`crate::recorder`]) writes them down. Neither waits for the other.
+//! Queues copies of a vNIC's packets for the recorder.
+//!
+//! Neither waits for the other.
 
 use crate::bounded_room::{Part, Room};
 use omniverb_sys::clock;

@@ -1,4 +1,4 @@
-//! What a process tells of a direct link, as the packets that it stands for.
+//! Rebuilds packets from a process's traces of a direct link.
 //!
 //! In: a record, which is hostile; the link's end, which is ours. Out: datagrams with addresses and
 //! queue pair numbers of the latter, or nothing if the record makes no sense.

@@ -1,4 +1,4 @@
-//! The recorder's loop: reads what there is, puts it in order, writes it down.
+//! Reads packets and traces, sorts them by time, and writes them.
 //!
 //! Whoever tells something takes its time first and tells then, so what is read now may be older
 //! than what was read before. Everything is kept back for a moment ([`HOLD`]) and sorted.

@@ -1,4 +1,4 @@
-//! Records become the packets they stand for, and no others.
+//! Tests that traces become the packets they stand for, and no others.
 
 use super::packets_of_traces::{TracedEnd, rebuild};
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};

@@ -1,4 +1,4 @@
-//! What one process tells: its ring, and the links it may tell of.
+//! Reads one process's traces: its ring, and the links it may report.
 
 use super::packets_of_traces::TracedEnd;
 use omniverb_link::{Trace, TraceReader};

@@ -1,4 +1,4 @@
-//! All processes that tell, and those that told until lately.
+//! Keeps the processes that are traced, and those that ended lately.
 //!
 //! What a process told may have been read before it was known which link it is about, and is kept
 //! back until then. A process that ends meanwhile takes its process along, but not its links.

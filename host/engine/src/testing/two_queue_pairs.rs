@@ -1,6 +1,6 @@
-//! Two queue pairs of the engine with a bad line between them, one application that writes, reads
-//! and sends, and one whose memory it is and which grants it, takes it back and grants it again at
-//! random. Whatever goes which way, the memory holds what was written, in the order it was written.
+//! Connects two queue pairs of the engine by a faulty line, for tests.
+//!
+//! Whatever goes which way, the memory holds what was written, in the order it was written.
 
 mod application_and_qp;
 mod dead_process;

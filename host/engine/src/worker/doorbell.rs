@@ -1,4 +1,4 @@
-//! A doorbell shared with one client process: who of its links has news, and the way to wake it.
+//! Rings and reads the doorbell that a packet thread shares with one client process.
 
 use crate::command::Memory;
 use omniverb_link::Doorbell;

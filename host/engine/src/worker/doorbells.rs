@@ -1,4 +1,4 @@
-//! The doorbells of all processes that have links here.
+//! Keeps the doorbells of all processes that have links on this thread.
 //!
 //! A turn looks at those of processes that rang lately only. The others are *quiet*: they wake us,
 //! as all do while we sleep, and so processes that do nothing make no turn longer. While few

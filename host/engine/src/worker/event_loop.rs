@@ -1,5 +1,4 @@
-//! The loop of a packet thread: waits for whatever comes first (links with news, datagrams, timers,
-//! commands) and hands it on.
+//! Runs a packet thread's loop: waits for the next event and dispatches it.
 
 use super::event_outbox::Outbox;
 use super::pending_work::WorkLeft;

@@ -1,5 +1,4 @@
-//! Copies of what is sent to groups: one packet asks for as many as there are attachments to its
-//! group, so that packets are no measure of the work that a sender makes.
+//! Bounds the copies of packets sent to groups, which one packet makes many of.
 
 /// Budget: copies that the groups of one vNIC may ask for in a turn: four for each packet of a
 /// batch that its sockets may have brought. All attachments that a vNIC may have get one packet at

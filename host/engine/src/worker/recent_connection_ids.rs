@@ -1,5 +1,4 @@
-//! Knows by which names connection ids of a vNIC have spoken lately, so that answers to them are
-//! told from what strangers send before anything is spent on either.
+//! Remembers recently seen connection ids of a vNIC, to recognise answers cheaply.
 //!
 //! A name is 32 random bits, which the peer learns from the message that is sent to it. An answer
 //! counts if it says the name and comes from there. For those that see a name as well, a message

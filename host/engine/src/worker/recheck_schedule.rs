@@ -1,4 +1,4 @@
-//! Decides when a link that waits for its application is looked at once more.
+//! Decides when a link that waits for its application is polled again.
 //!
 //! The application does something and then looks whether it is to ring (BLOCKED); we say that it is
 //! and then look what it has done. Neither has a memory fence between the two, so both may miss

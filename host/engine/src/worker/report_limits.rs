@@ -1,5 +1,4 @@
-//! What of one vNIC the control plane is told, and what strangers are answered: what they send is
-//! theirs to choose, so it is bounded, for each kind of message and each sender apart.
+//! Limits reports to the control plane and answers to strangers, for each kind and sender.
 //!
 //! Answers to questions of ours are not counted here: `network/own_questions.rs` knows them.
 

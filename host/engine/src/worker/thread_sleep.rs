@@ -1,4 +1,4 @@
-//! What a packet thread sleeps on: commands, doorbells, the sockets of its vNICs, an alarm.
+//! Sleeps until a command, a doorbell, a socket or a deadline.
 
 use crate::network::roce_port::Sockets;
 use omniverb_sys::{EventFd, Poller, Timer};

@@ -1,4 +1,4 @@
-//! Moments at which links and vNICs want to be looked at.
+//! Orders the deadlines of links and vNICs.
 
 use omniverb_terms::VnicId;
 use std::collections::BTreeSet;

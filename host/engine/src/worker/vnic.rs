@@ -1,4 +1,4 @@
-//! What belongs to one vNIC; each part keeps its own order.
+//! Groups a packet thread's state of one vNIC.
 
 use super::fault_queue::FaultQueue;
 use super::multicast_copies::Copies;

@@ -1,5 +1,4 @@
-//! A client in a process of its own: the test program started again, taking messages as lines of
-//! hexadecimal digits.
+//! Runs a client in its own process, controlled by lines of hexadecimal digits.
 
 use super::*;
 use omniverb_terms::Errno;

@@ -1,4 +1,4 @@
-//! Virtual machines, as their proxies have them.
+//! Plays the proxy of a virtual machine.
 #![allow(dead_code)] // each test file uses a part
 
 use super::operator::{Operator, name};

@@ -1,4 +1,4 @@
-//! A machine with pair windows, whose network is that of a namespace, and a neighbour in another.
+//! Plays a machine with pair windows and a neighbour, each in a network namespace.
 #![allow(dead_code)] // each test file uses a part
 
 use super::client_process::Remote;

@@ -1,4 +1,4 @@
-//! The network of a machine, which is that of a namespace: the test carries.
+//! Plays the network of a virtual machine by a network namespace.
 #![allow(dead_code)] // each test file uses a part
 
 use super::machine::Machine;

@@ -1,5 +1,4 @@
-//! A daemon on a thread, and clients that speak the protocol by hand: in this process, or in
-//! another one inside a network namespace.
+//! Runs a daemon on a thread, and clients that speak the protocol by hand.
 #![allow(dead_code)] // each test file uses a part
 
 use omniverb_control::{

@@ -1,4 +1,4 @@
-//! Network namespaces with wires between them.
+//! Makes network namespaces with wires between them.
 
 use super::*;
 use crate::support::client_process::Remote;

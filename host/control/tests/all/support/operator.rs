@@ -1,4 +1,4 @@
-//! An operator who speaks the protocol by hand.
+//! Plays an operator that speaks the protocol by hand.
 
 use super::pages::Pages;
 use super::*;

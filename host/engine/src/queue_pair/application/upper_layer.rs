@@ -1,5 +1,5 @@
-//! What the transport asks of the application: bytes of its requests, room for what the peer sends,
-//! and that it executes what the peer asks for.
+//! Implements what the transport asks of the application: payload, buffers, and execution of
+//! requests.
 
 use super::{Application, LatestSrq};
 use crate::pages::read_execution::Filling;

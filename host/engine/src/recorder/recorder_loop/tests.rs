@@ -1,4 +1,4 @@
-//! One capture after, and beside, another.
+//! Tests captures one after another, and side by side.
 
 use super::*;
 use crate::recorder::packet_queue::{CaptureRoom, PacketQueue};

@@ -1,4 +1,4 @@
-//! One end of a trial: an application, and the engine's queue pair at the other end of its link.
+//! Drives one end of a trial: an application, and the engine's queue pair of its link.
 
 use super::super::fuzz::{end, end_that_rings};
 use crate::kept_memory::Allowance;

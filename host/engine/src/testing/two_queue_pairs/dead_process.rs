@@ -1,5 +1,4 @@
-//! An application whose process has ended before the control plane noticed: nothing is acknowledged
-//! in its stead any more.
+//! Tests that nothing is acknowledged for an application whose process has ended.
 
 use super::application_and_qp::{Side, side};
 use super::late_payload::talk;

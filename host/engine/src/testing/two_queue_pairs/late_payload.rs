@@ -1,5 +1,4 @@
-//! Payload that stays where the application has it, cannot be reached from there, and is filled
-//! into the ring long after everybody would have given up: nothing was lost, and nothing fails.
+//! Tests payload that the application fills into the ring very late.
 
 use super::application_and_qp::{Side, side};
 use super::source_region::{KEY, Shelf};

@@ -1,4 +1,4 @@
-//! The application whose memory it is that a trial writes to and reads from.
+//! Plays the application whose memory a trial writes and reads.
 
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_link::{Endpoint, Request, Response};

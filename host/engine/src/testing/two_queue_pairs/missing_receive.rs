@@ -1,5 +1,4 @@
-//! A receive that is missing: between two Omniverbs it may be late, whatever the RNR retries allow,
-//! and what waits for it comes as soon as it is there.
+//! Tests a receive that is posted late between two Omniverbs.
 
 use super::application_and_qp::{RECEIVE, Side, side_with};
 use super::late_payload::talk;

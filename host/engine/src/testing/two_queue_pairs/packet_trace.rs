@@ -1,4 +1,4 @@
-//! The latest packets of a trial, told if it fails.
+//! Records the latest packets of a trial, and prints them if it fails.
 
 use omniverb_wire::Packet;
 use std::collections::VecDeque;

@@ -1,5 +1,6 @@
-//! An application that refuses something fails its QP in the same moment. What it said before is
-//! passed on, in order, and the refusal last.
+//! Tests an application that refuses a request and fails its QP at once.
+//!
+//! What it said before is passed on, in order, and the refusal last.
 
 use super::application_and_qp::{Side, side};
 use omniverb_link::{Nak, Request, Response};

@@ -1,5 +1,4 @@
-//! A READ that is asked for again while what the application answered to a later one, which is more
-//! than is kept, stands in front of its answer: both are answered, in order.
+//! Tests a repeated READ whose answer stands behind one that is too large to keep.
 
 use super::application_and_qp::{Side, side};
 use super::memory_owner::KEY;

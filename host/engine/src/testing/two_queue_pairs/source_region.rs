@@ -1,5 +1,4 @@
-//! The region that the one application sends from: what the engine can reach stays there, and is
-//! put into the ring when pages go back or the engine asks.
+//! Plays the region that an application sends from.
 
 use crate::pages::grant::Grant;
 use crate::pages::shared_mappings::Hold;

@@ -1,4 +1,4 @@
-//! A vNIC whose network is to seem bad: what arrives for it takes a detour.
+//! Delays and damages arriving packets of a vNIC with injected faults.
 
 use super::State;
 use crate::network::forwarding::LinkLocation;

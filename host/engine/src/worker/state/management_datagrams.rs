@@ -1,4 +1,4 @@
-//! Management datagrams: between queue pair 1 of a vNIC and that of any other.
+//! Handles management datagrams of queue pair 1.
 //!
 //! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
 //! control plane is told of answers to ids of ours, and of all else as often as it may be; what it

@@ -1,4 +1,4 @@
-//! What a packet thread works on, and one turn of it: what comes in, who is served, what goes out.
+//! Holds a packet thread's state, and runs one iteration of its loop.
 
 mod apply_commands;
 mod attach;

@@ -1,4 +1,4 @@
-//! Serves a link: takes what its application did, sends what is to be sent.
+//! Serves a link: reads the application's requests and sends its packets.
 
 use super::{LINKS_PER_TURN, State};
 use crate::command::Event;

@@ -1,5 +1,4 @@
-//! Who reaches whose links: of whatever numbers and addresses a packet speaks, those of the vNIC
-//! that it came by, or that the network led to.
+//! Tests which links a packet reaches: those of its own vNIC only.
 
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
