@@ -1,5 +1,4 @@
-//! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
-//! what is said to the broker, and by it.
+//! Fuzzes the link memory of a carried socket, and messages to and from the broker.
 
 use omniverb_formats::broker_message::{Reply, Request};
 use omniverb_formats::channel::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};

@@ -1,4 +1,4 @@
-//! A node of the DMA API whose peer says anything, while buffers are used and withdrawn.
+//! Fuzzes a node of the DMA API whose peer sends anything.
 
 use omniverb_announce::{Announced, MESSAGE_BYTES, Message, PeerBuffers};
 

@@ -1,5 +1,7 @@
-//! Light connections, by channels whose other ends say anything. What the preload edge does in
-//! `light/progress.rs` is done here with the pure parts: slots, lists, ids, queues.
+//! Fuzzes light connections by channels whose other ends send anything.
+//!
+//! What the preload edge does in `light/progress.rs` is done here with the pure parts: slots,
+//! lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other channel.
 //!

@@ -1,8 +1,8 @@
-//! Both ends of a ring against an other end that writes anything anywhere.
+//! Fuzzes both ends of a ring whose other end writes anything anywhere.
 
 use crate::script::Script;
 use omniverb_ring::shared_atomics::Ordering;
-use omniverb_ring::{DoorbellPage, Consumer, Producer, UserMemory, Window, WordMemory};
+use omniverb_ring::{Consumer, DoorbellPage, Producer, UserMemory, Window, WordMemory};
 
 /// The bytes choose a ring's size and then what its hostile end writes and when the honest ends
 /// look. A window of exactly the ring's size panics on any access beside it.

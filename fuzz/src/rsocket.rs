@@ -1,5 +1,4 @@
-//! What the peer of a socket says, a stream's or that of datagrams: it is understood or not, and
-//! what is done of it stays within the buffers.
+//! Fuzzes what the peer of an rsocket sends, stream or datagram.
 
 // Parts of a library that has the C functions of another.
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! The constants of the code, and what numbers they are: for documents that say the same numbers.
+//! Reads the constants of the code and their numbers, for documents that repeat them.
 //!
 //! In: Rust files. Out: values of integer constants and durations (in nanoseconds), by name; and of
 //! the fields of `Limits`, whose default is in a `limits.rs`. And which of them are budgets: their

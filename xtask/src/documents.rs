@@ -1,5 +1,4 @@
-//! What documents say and a machine can check: that the files they name exist, that lists of files
-//! are whole, that numbers in tables are those of the code.
+//! Checks documents: the files they name exist, lists are whole, numbers are those of the code.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
-//! Doc comments that only satisfy the lint ("Whose.", "The way."): of one line and at most two
-//! words, none of which is a name. Who has no more to say of a private item says nothing; a public
-//! one has a unit, an owner, a limit or an error to tell of.
+//! Finds doc comments that say nothing: one line of at most two words ("Whose.", "The way.").
+//!
+//! Who has no more to say of a private item says nothing; a public one has a unit, an owner, a
+//! limit or an error to tell of.
 
 /// What says enough in two words: terms of the field that spell out a name, units, what a reserved
 /// field holds, and what the command line prints as its help.

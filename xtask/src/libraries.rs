@@ -1,4 +1,4 @@
-//! The libraries: two that take the place of others', and one of our own over them.
+//! Describes the libraries that are built: two drop-ins, and one of our own.
 
 use std::path::PathBuf;
 

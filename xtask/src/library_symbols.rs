@@ -1,4 +1,4 @@
-//! What a finished library exports and needs, as binutils tell it.
+//! Reads the symbols that a finished library exports and needs, by binutils.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

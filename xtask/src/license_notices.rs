@@ -1,5 +1,6 @@
-//! What the authors of others' crates want said beside programs that have their code: a list of the
-//! crates that are linked, with their licenses' texts. For packages of a distribution.
+//! Writes the licenses of linked crates, for packages of a distribution.
+//!
+//! For packages of a distribution.
 //!
 //! In: cargo's metadata, the sources that cargo has. Out: `dist/NOTICES`.
 

@@ -1,5 +1,6 @@
-//! What the files of a crate name: of each other (by `crate::`, `super::`, `self::`), and of
-//! others. Code that is only there for tests is left out.
+//! Finds which modules and crates each file names, tests apart.
+//!
+//! Code that is only there for tests is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

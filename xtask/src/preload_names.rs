@@ -1,5 +1,5 @@
-//! `libomniverb_sockets.so`: the table of names that it stands before
-//! (`sockets/preload/names.toml`), and the entry points made of it.
+//! Builds `libomniverb_sockets.so`'s entry points from its table of names
+//! (`sockets/preload/names.toml`).
 //!
 //! A name that passes is a jump to the next library's function, from a slot that is filled when the
 //! program starts. Names have no versions: whichever a program asks for, it gets ours.

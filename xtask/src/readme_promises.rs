@@ -1,4 +1,4 @@
-//! What README.md says that works and what not yet, beside the symbol tables.
+//! Checks what README.md says of working and missing verbs, by the symbol tables.
 //!
 //! A symbol table's `words` have what the README calls a feature, and verbs of it. A feature of
 //! which all verbs work is not in the right column, and one of which none does is.

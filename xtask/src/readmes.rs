@@ -1,5 +1,4 @@
-//! The six lines of the README in each folder of code: that they are there, and that what they say
-//! of other crates, and of what the crate does not name, is what `layers.toml` has.
+//! Checks the six lines of the README in each folder of code, by `layers.toml`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Running other programs, and where things are.
+//! Runs other programs, and knows the folders of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,4 @@
-//! Is every way to a socket in `sockets/preload/names.toml`? Compared with the installed C library,
-//! by its machine code, and with what installed programs ask it for.
+//! Checks that `sockets/preload/names.toml` has every function that leads to a socket.
 //!
 //! A name must be in the table if it is another name of a function that is; if its function makes
 //! one of the system calls below; or if it calls, within the C library, one that does.

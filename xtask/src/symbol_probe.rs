@@ -1,5 +1,4 @@
-//! A C program made from the symbol table: it opens the library, looks up every symbol in its node
-//! by `dlvsym`, calls those that are not offered, and compares their answers with the table.
+//! Makes a C program that looks up every symbol of a library and calls those that are not offered.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! House rules that no compiler checks: file lengths, line lengths, words that must not be
-//! committed, doc comments that say nothing, and what documents and READMEs say.
+//! Checks house rules that no compiler checks: lengths, words, comments, documents.
 
 use std::collections::BTreeSet;
 use std::path::Path;

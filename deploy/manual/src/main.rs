@@ -1,5 +1,4 @@
-//! Writes man pages and shell completions into the folder that is its argument: `share/man` and
-//! where bash, zsh and fish look below `share`, as in Debian.
+//! Writes man pages and shell completions into the folder that is its argument.
 #![forbid(unsafe_code)]
 
 mod page;

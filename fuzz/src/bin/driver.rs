@@ -1,5 +1,4 @@
-//! The targets without a fuzzer: what is kept in `corpus/`, as it is and changed at random, and
-//! seeded random inputs.
+//! Runs the fuzz targets without a fuzzer: on the corpus, its mutations, and seeded random inputs.
 //!
 //! `driver SECONDS [SEED [TARGET...]]`: every target, or these, for so long. `driver check RUNS`:
 //! every target, the corpus and so many inputs more. `driver targets`: their names. `driver seeds

@@ -1,5 +1,6 @@
-//! The targets under libFuzzer: `FUZZ_TARGET` names one. One program for all of them, since
-//! building is what takes long.
+//! Runs the fuzz targets under libFuzzer: `FUZZ_TARGET` names one.
+//!
+//! One program for all of them, since building is what takes long.
 #![no_main]
 
 use omniverb_fuzz::{TARGETS, Target};

@@ -1,5 +1,4 @@
-//! Lanes, as `sockets/preload/src/light/lane_assignment.rs` gives and takes them, without their
-//! bytes.
+//! Models lanes, as `sockets/preload/src/light/lane_assignment.rs` assigns them, without bytes.
 
 use super::{Nonsense, State};
 use omniverb_connection::light::Frame;

@@ -1,4 +1,4 @@
-//! Connections that this end opens, and those that were refused before they were accepted.
+//! Models connections that this end opens, and those that were refused before `accept`.
 
 use super::*;
 

@@ -1,6 +1,7 @@
 //! Encodes the messages between the daemon and its helper.
 //!
-//! One datagram each, of a size that its kind fixes, numbers in native byte order. Both ends are the same program; all the same, both check everything.
+//! One datagram each, of a size that its kind fixes, numbers in native byte order. Both ends are
+//! the same program; all the same, both check everything.
 
 use omniverb_sys::local_addresses::{Address, Scope};
 use omniverb_sys::netns::Namespace;

@@ -1,4 +1,4 @@
-//! Addresses on the fabric: GIDs, routes, and the kernel's path records.
+//! Defines GIDs, routes, and the kernel's path records.
 
 use core::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! Types of releases after 44, which Debian 12's header does not have.
+//! Defines types of releases after 44, which Debian 12's header does not have.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! The structs and numbers of `<rdma/rdma_cma.h>`: connections.
+//! Defines the structs and numbers of `<rdma/rdma_cma.h>`.
 
 use core::ffi::{c_char, c_int, c_void};
 

@@ -1,4 +1,5 @@
-//! Numbers of verbs.h about memory, queues and work, group by group.
+//! Defines the numbers of verbs.h about memory, queues and work, group by group.
+//!
 //! `tests/layout.rs` compares them with the installed header.
 
 // Asynchronous events.

@@ -1,4 +1,4 @@
-//! The device context and its tables of function pointers.
+//! Defines the device context and its tables of function pointers.
 //!
 //! A program holds an `ibv_context *`. Extended verbs are found in front of it: the client
 //! subtracts offsets of its own header from that pointer, so slots count from the *end* of

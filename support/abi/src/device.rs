@@ -1,4 +1,4 @@
-//! The device a program finds, and what it is told about the device and its ports.
+//! Defines the structs that describe a device and its ports.
 
 use core::ffi::{c_char, c_int};
 

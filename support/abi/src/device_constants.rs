@@ -1,4 +1,5 @@
-//! Numbers of verbs.h about devices and ports, group by group.
+//! Defines the numbers of verbs.h about devices and ports, group by group.
+//!
 //! `tests/layout.rs` compares them with the installed header.
 
 // Kinds of nodes (`i32`: unknown is -1).

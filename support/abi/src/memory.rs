@@ -1,5 +1,4 @@
-//! Protection domains and what is made in them, queues apart: memory regions, memory windows,
-//! device memory, address handles.
+//! Defines protection domains, memory regions, memory windows, device memory and address handles.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Queue pairs, completion queues, shared receive queues and their event channels.
+//! Defines queue pairs, completion queues, shared receive queues and their event channels.
 
 use core::ffi::{c_int, c_void};
 

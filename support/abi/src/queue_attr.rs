@@ -1,4 +1,4 @@
-//! What queues are created with, changed to, and asked about.
+//! Defines the attributes by which queues are created, modified and queried.
 
 use core::ffi::{c_int, c_void};
 

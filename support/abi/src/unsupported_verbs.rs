@@ -1,5 +1,7 @@
-//! Types of verbs that this device does not offer. They are needed to type the function slots and
-//! to answer with the right size; opaque where no program reads the fields.
+//! Defines types of verbs that this device does not offer.
+//!
+//! They are needed to type the function slots and to answer with the right size; opaque where no
+//! program reads the fields.
 
 use core::ffi::{c_int, c_void};
 

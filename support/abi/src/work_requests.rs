@@ -1,4 +1,4 @@
-//! Work requests going in, work completions coming out.
+//! Defines work requests and work completions.
 
 use core::ffi::{c_int, c_void};
 

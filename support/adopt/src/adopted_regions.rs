@@ -1,6 +1,7 @@
-//! The list of all places in memfds that pages of this process live in. It exists for `fork()`,
-//! whose hooks must find them without allocating; a region whose pages could not be moved back
-//! stays on it for ever.
+//! Lists the parts of memfds that pages of this process live in.
+//!
+//! It exists for `fork()`, whose hooks must find them without allocating; a region whose pages
+//! could not be moved back stays on it for ever.
 #![expect(unsafe_code)]
 // UNSAFETY: an intrusive list, since a collection would allocate under the lock; every access is
 // made with crate::move_lock::MOVES held.

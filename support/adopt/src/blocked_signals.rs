@@ -1,6 +1,4 @@
-//! The calling thread made undisturbable: while pages move, no signal handler of the program may
-//! run on the moving thread (it could touch the very pages the thread is about to replace, and
-//! would then wait for itself), and `errno` must be as the program left it.
+//! Blocks the calling thread's signals while pages move.
 #![expect(unsafe_code)]
 // UNSAFETY: raw rt_sigprocmask, since libc's refuses to block the signals it uses internally
 // (thread cancellation), and access to errno.

@@ -1,5 +1,7 @@
-//! Why pages could not be moved. Every error leaves the program's memory as it was, except that a
-//! failed release leaves the pages on their memfd.
+//! Lists the reasons for which pages could not be moved.
+//!
+//! Every error leaves the program's memory as it was, except that a failed release leaves the pages
+//! on their memfd.
 
 use rustix::io::Errno;
 

@@ -1,4 +1,4 @@
-//! `fork()`: parent and child must have separate memory, as an application expects of its heap.
+//! Gives parent and child separate memory at `fork()`, as programs expect of their heap.
 //!
 //! Adopted pages are shared mappings, which a child would share with its parent. So, in the thread
 //! that forks:

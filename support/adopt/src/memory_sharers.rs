@@ -1,6 +1,7 @@
-//! Other *processes* in this process's memory: what `clone(CLONE_VM)` makes without
-//! `CLONE_THREAD`. Sandboxes and launchers do, `vfork()` and `posix_spawn()` for a moment, and
-//! they store as threads do, but are in no list of threads.
+//! Finds other *processes* in this process's memory (`clone(CLONE_VM)` without `CLONE_THREAD`).
+//!
+//! Sandboxes and launchers do, `vfork()` and `posix_spawn()` for a moment, and they store as
+//! threads do, but are in no list of threads.
 //!
 //! In: nothing. Out: their threads, and the number of the newest process that was looked at.
 //!

@@ -1,6 +1,4 @@
-//! The decision whether a range may move: reads the process's mappings and says no unless every
-//! byte is plain private anonymous memory, with no flags but plain ones, and nothing in the process
-//! is known to store into pages without going through the page tables.
+//! Decides whether a range may move: plain private anonymous memory only.
 
 #![expect(unsafe_code)]
 // UNSAFETY: asks the kernel for the NUMA policy of an address, a call that rustix does not have.

@@ -1,4 +1,4 @@
-//! One lock for the whole process: held while pages move, and across `fork()`.
+//! Locks the whole process while pages move, and across `fork()`.
 //!
 //! `std::sync::Mutex` does not fit: the fork hooks lock in one function and unlock in another, and
 //! the child must be able to reset a lock whose waiters exist only in the parent.

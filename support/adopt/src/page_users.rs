@@ -1,5 +1,4 @@
-//! Who in the kernel may store into this process's pages without looking at the page tables: what
-//! the process's open descriptors and its count of pinned pages tell.
+//! Finds users in the kernel that may write to this process's pages past the page tables.
 //!
 //! In: nothing. Out: yes, also where it cannot be known. Reads `/proc` with raw system calls and
 //! without allocating, as `maps.rs` does.

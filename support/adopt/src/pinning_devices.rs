@@ -1,4 +1,5 @@
-//! Whether an open file is a device that may keep pages of this process and store into them later.
+//! Tells whether an open file is a device that may keep pages of this process and write to them
+//! later.
 //!
 //! In: a descriptor's entry in `/proc`. Out: yes or no; what is not known to be harmless may. The
 //! kernel says what kind of file it is and which device; names say nothing, since a device may have

@@ -1,5 +1,4 @@
-//! Files under `/proc` that are found by the number of a task: opened by paths that are built
-//! without allocating, so that it can be done while other threads stand still.
+//! Opens files under `/proc` by a task's number, without allocating.
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};

@@ -1,5 +1,4 @@
-//! Tells a process from its parents and children, whether libc knows of the fork or not: a child
-//! has copies of all that its parent adopted, and must not touch the files.
+//! Tells a process from its parents and children, also when libc does not know of the fork.
 //!
 //! With [`crate::move_lock::MOVES`] held, all of it.
 #![expect(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Private pages that contents go to on their way back to the program.
+//! Reserves private pages for contents on their way back to the program.
 //!
 //! Ending a right must not fail for want of what the program limits itself, so what a release needs
 //! is reserved by the first adoption: a few MiB of address space, without pages. A release fills

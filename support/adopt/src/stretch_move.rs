@@ -1,4 +1,4 @@
-//! The unit of moving: one stretch of pages, first copied, then replaced in one system call.
+//! Moves one stretch of pages: copies it, then replaces it by one system call.
 //!
 //! A [`Work`] says *what* is moved; the strategies say *how nobody stores into the old pages
 //! between the two steps*. Nothing here allocates or takes a lock: the steps run while other

@@ -1,6 +1,6 @@
-//! FairQueue: what waits for somebody to do it, taken one by one from everybody who has something
-//! waiting, along the same tree as [`Holders`](crate::Holders). Who has much waiting waits longer;
-//! nobody else does.
+//! Queues work of many holders and takes it in turn, along the tree of [`Holders`](crate::Holders).
+//!
+//! Who has much waiting waits longer; nobody else does.
 
 use crate::largest_holder::{Holder, Part};
 use std::collections::{HashMap, VecDeque};

@@ -1,5 +1,7 @@
-//! Rows of a table that all tenants share. Those that count are counted for who holds them, so that
-//! whoever has the most yields when the table is full; a row that goes is counted no more.
+//! Keeps a table that all tenants share: when it is full, the largest holder loses a row.
+//!
+//! Those that count are counted for who holds them, so that whoever has the most yields when the
+//! table is full; a row that goes is counted no more.
 
 use crate::largest_holder::{Holder, Holders};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Who holds how much of what all tenants share, and who yields when it is used up.
+//! Finds the largest holder of what all tenants share.
 //!
 //! Counted by namespace alone, quotas are quotas of `unshare`: whoever makes many namespaces has
 //! many. So holdings are counted in a tree, along the path cgroup, user, vNIC (or process), and

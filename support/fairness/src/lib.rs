@@ -1,5 +1,4 @@
-//! Shares rooms that all tenants use: the largest holder makes way, and every holder is served in
-//! turn.
+//! Shares what all tenants use: the largest holder makes room, and every holder is served in turn.
 //!
 //! * [`Holders`] counts holdings along the path of their [`Holder`] and finds the one that yields.
 //! * [`FairTable`] is a table whose rows are counted so.

@@ -1,4 +1,4 @@
-//! Who yields: against a model, and what must hold whoever tries what.
+//! Tests which holder makes room, against a model.
 
 use omniverb_fairness::{Holder, Holders};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! One side's page of a doorbell: how the processes of a pair tell each other that there is news.
+//! Implements one side's page of a doorbell, by which two processes report news.
 //!
 //! ```text
 //! 0x00 kick      1: the owner may be asleep, wake it

@@ -1,4 +1,4 @@
-//! Arrays of a fixed length: in memory of our own, or in memory that somebody lends for them.
+//! Provides arrays of a fixed length, in own or in lent memory.
 //!
 //! What uses one cannot tell the difference: either is a slice, and what becomes of the memory
 //! matters only when the array ends. Elements are of types for which any bytes will do. Lent

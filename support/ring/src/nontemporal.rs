@@ -1,4 +1,4 @@
-//! Copies past the cache, for who reads on another processor.
+//! Copies past the cache, for a reader on another processor.
 // UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
 #![expect(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Copies of bytes that others may change meanwhile.
+//! Copies bytes that other processes may change meanwhile.
 // UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
 #![expect(unsafe_code)]
 

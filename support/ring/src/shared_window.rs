@@ -1,4 +1,4 @@
-//! A range of a shared mapping.
+//! Describes a range of a shared mapping.
 // UNSAFETY: reads and writes memory that another process can change at any time, through raw
 // pointers and atomics.
 #![expect(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The single-producer single-consumer ring of records.
+//! Implements the single-producer single-consumer ring of records.
 //!
 //! ```text
 //! record := header word | extra words (0..=7) | payload, padded to 8 bytes

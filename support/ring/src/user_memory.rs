@@ -1,4 +1,4 @@
-//! Memory of the application: an address range that somebody vouched for.
+//! Describes an address range of the application that the caller vouches for.
 // UNSAFETY: turns addresses that the application handed to a verbs call into memory accesses.
 #![expect(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Memory as an array of 64-bit words: what ring and doorbell are written against.
+//! Abstracts memory as an array of 64-bit words, on which ring and doorbell are built.
 //!
 //! [`crate::Window`] implements it over a shared mapping; the model checker over its own atomics.
 

@@ -1,5 +1,4 @@
-//! Extents side by side: one window over several, which is made as fast as whoever makes it has
-//! time, since each is a call of the kernel.
+//! Maps extents side by side into one window, a few at a time.
 
 use crate::extent::Extent;
 use crate::mapped_window;

@@ -1,6 +1,5 @@
-//! Unix sockets whose names the kernel draws, so that nobody can have taken them before, and that
-//! are told by a number (`unix(7)`, autobind: a zero byte and five hexadecimal digits). Where the
-//! kernel can, it refuses descriptors for them.
+//! Makes unix sockets whose names the kernel draws (`unix(7)`, autobind), which are told by a
+//! number.
 
 use crate::unsolicited_fds;
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! The one place that reads a clock; everybody else is told the time.
+//! Reads the clock: the only place that does.
 //!
 //! Through libc, not rustix: rustix finds the vDSO by itself, in a way that fails under valgrind,
 //! and programs that use our library are run under valgrind.

@@ -1,4 +1,4 @@
-//! Memory that was plugged into the machine as a device: character devices of the bus `dax`.
+//! Opens memory that is plugged into the machine as a device of the bus `dax`.
 //!
 //! In a virtual machine such a device is memory that the host has, too; the host's name for a piece
 //! of it is an offset in the device (decision 0036). In: a descriptor, perhaps of something else.

@@ -1,4 +1,4 @@
-//! Where files are closed that others had a hand in.
+//! Closes files on a thread of its own, since closing a file of another process may block.
 //!
 //! Letting go of the last reference to a file can take as long as somebody else likes: a socket
 //! with foreign descriptors in its queue, a memory file of many gigabytes. So that is done by a

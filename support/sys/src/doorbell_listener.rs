@@ -1,4 +1,4 @@
-//! Hearing doorbells that other processes ring, which need not be trusted.
+//! Listens for doorbells that other, untrusted processes ring.
 //!
 //! A doorbell is a word of the memory that two processes share anyway; whoever rings it counts the
 //! word up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such

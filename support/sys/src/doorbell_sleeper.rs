@@ -1,4 +1,4 @@
-//! The sleep of one thread, ended by doorbells of other processes and by nudges of its own.
+//! Lets one thread sleep until a doorbell rings or it is nudged.
 //!
 //! The thread hears as many doorbells as the kernel lets it sleep on; threads of a [`Listener`]
 //! hear the others and nudge. What sleeps on descriptors, too, is another thread's business.

@@ -1,4 +1,4 @@
-//! epoll, level-triggered, with a number of the caller's choice for each descriptor.
+//! Wraps level-triggered epoll, with a number of the caller's choice for each descriptor.
 
 use crate::eventfd::timespec;
 use rustix::event::epoll;

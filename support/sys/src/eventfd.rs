@@ -1,4 +1,4 @@
-//! eventfd: a counter one can sleep on, for use *inside* one process.
+//! Wraps eventfd, for use *inside* one process.
 //!
 //! Between processes that do not trust each other use [`crate::doorbell_listener`]: whoever holds a
 //! descriptor of the same eventfd can clear its non-blocking flag and fill its counter, and the

@@ -1,4 +1,4 @@
-//! Memory that processes share, as it is named between them: some bytes of a file.
+//! Describes shared memory as some bytes of a file, and maps it after a check.
 //!
 //! In: a descriptor, an offset and a length, perhaps from somebody hostile. Out: those bytes
 //! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by

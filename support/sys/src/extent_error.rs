@@ -1,4 +1,4 @@
-//! Why memory that somebody brought is not acceptable.
+//! Lists the reasons for which received memory is not acceptable.
 
 use std::io;
 use thiserror::Error;

@@ -1,5 +1,4 @@
-//! Copies between memory of ours and the program's that raise no signal, whatever the program has
-//! made of its pages meanwhile: protected, unmapped, guarded, cut off from their file.
+//! Copies to and from the program's memory without raising a signal, even where pages are gone.
 //!
 //! The kernel makes them: it reaches the program's side as `read(2)` does a buffer, and says where
 //! it cannot. So a page that another thread is moving is waited for, as in any system call. Nothing

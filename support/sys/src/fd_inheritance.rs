@@ -1,4 +1,4 @@
-//! What a child process inherits.
+//! Controls which descriptors a child process inherits.
 #![expect(unsafe_code)]
 // UNSAFETY: one system call that rustix does not offer and libc offers only from glibc 2.34 on; and
 // descriptors that were nobody's in this process become somebody's.

@@ -1,4 +1,4 @@
-//! Sleeping on words of memory that another process shares, and waking who does.
+//! Sleeps on words of shared memory, and wakes sleepers.
 //!
 //! The kernel compares 32 bits: the low half of the word. Whoever shares the memory can wake a
 //! sleeper early, or never; a sleep proves nothing when it ends. What one can do to the *waker* is

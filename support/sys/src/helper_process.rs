@@ -1,4 +1,4 @@
-//! Helpers: copies of the running program that do one thing for it and can be lost.
+//! Starts helpers: copies of the running program that do one thing for it.
 //!
 //! A helper is started with `--helper NAME` and one end of a `SOCK_SEQPACKET` pair as its standard
 //! input; everything else it could have inherited is closed. It ends when the other end does.

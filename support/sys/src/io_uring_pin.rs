@@ -1,5 +1,5 @@
-//! Pages of a process that stay where they are in physical memory, kept by io_uring: its registered
-//! buffers, which an unprivileged process may have (within `RLIMIT_MEMLOCK`).
+//! Pins pages of a process by io_uring's registered buffers, which needs no privilege
+//! (`RLIMIT_MEMLOCK`).
 //!
 //! In: some pages of this process. Out: a [`Pin`], a ring that has them registered and can do
 //! nothing, nor let go of them before it is closed by all who have it open. Whoever may look into

@@ -1,4 +1,4 @@
-//! memfd and seals, mappings, eventfd, fd passing, pidfd, network namespaces.
+//! Wraps system calls: memfd and seals, mappings, eventfd, fd passing, pidfd, network namespaces.
 //!
 //! The operating system as the rest of Omniverb sees it: one file per idea, nothing about RDMA.
 //! Everything runs on rustix's own system calls, because this crate is also loaded into other

@@ -1,5 +1,4 @@
-//! The IP addresses of the calling thread's network namespace, straight from the kernel
-//! (rtnetlink, hand-encoded: two requests and two kinds of answer).
+//! Lists the IP addresses of the calling thread's network namespace (rtnetlink).
 
 use rustix::io::Errno;
 use rustix::net::{

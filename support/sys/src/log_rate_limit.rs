@@ -1,4 +1,4 @@
-//! How many lines of a log somebody may cause: a number at once, then one now and then.
+//! Limits the log lines that one source may cause: a burst, then a rate.
 //!
 //! In: the time. Out: whether a line is written, and how many were left out before it.
 

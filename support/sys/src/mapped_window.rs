@@ -1,4 +1,4 @@
-//! Mappings as the ring code sees them.
+//! Presents mappings to the ring code.
 #![expect(unsafe_code)]
 // UNSAFETY: vouches to the ring code that a mapping lives as long as its window, and asks the
 // kernel about ranges of it.

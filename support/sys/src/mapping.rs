@@ -1,4 +1,4 @@
-//! A piece of a shared file in our address space.
+//! Maps a piece of a shared file.
 #![expect(unsafe_code)]
 // UNSAFETY: mapping memory is what this file is for; the only promise made to callers is that the
 // range stays mapped while the `Mapping` lives.

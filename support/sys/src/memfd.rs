@@ -1,4 +1,4 @@
-//! Anonymous shared files that cannot be cut short under a reader.
+//! Makes anonymous shared files that are sealed against resizing.
 //!
 //! A file that shrinks after it was mapped turns the next access into a SIGBUS, so every file that
 //! crosses between processes is sealed against resizing by whoever makes it, and [`size`] checks

@@ -1,4 +1,4 @@
-//! When nobody has a memory file any more: neither open nor mapped, in whatever process.
+//! Reports when no process has a memory file open or mapped any more.
 //!
 //! The kernel says so (inotify, `IN_DELETE_SELF`): a memory file has no name, so it is deleted when
 //! its last holder lets go of it.

@@ -1,5 +1,6 @@
-//! Whether memory of this process is there, and may be read or written: what a kernel finds when it
-//! pins pages, found without a signal. What it finds may change at once.
+//! Tells whether memory of this process may be read or written, without a signal.
+//!
+//! What it finds may change at once.
 // UNSAFETY: asks the kernel about addresses, by calls that rustix has not in that form.
 #![expect(unsafe_code)]
 

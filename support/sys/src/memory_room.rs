@@ -1,5 +1,4 @@
-//! Tells how much more memory this process can be given: by the machine, and by its memory cgroups
-//! and theirs, of either version, as far as they show in its `/sys/fs/cgroup`.
+//! Tells how much more memory this process can get, by the machine and its memory cgroups.
 //!
 //! Cached files do not count as used: the kernel drops them first. What cannot be read is no limit.
 //! A process above `memory.high` is not killed, but slowed down until it hardly runs: that is a

@@ -1,4 +1,4 @@
-//! Mounts of one's own: what this process mounts from then on, only it sees and what it starts.
+//! Makes a mount namespace for this process and its children.
 
 // UNSAFETY: `unshare`, which rustix calls so because of descriptors.
 #![expect(unsafe_code)]

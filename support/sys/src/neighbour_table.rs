@@ -1,7 +1,6 @@
-//! The Ethernet address that packets to an IP address leave to, as the kernel of the calling
-//! thread's network namespace knows it: its route, and the neighbour table (rtnetlink, encoded as
-//! in [`local_addresses`](crate::addresses)). A neighbour that is not known yet is asked for by the
-//! kernel, which a datagram to it has it do.
+//! Finds the Ethernet address that packets to an IP address leave to (rtnetlink).
+//!
+//! A neighbour that is not known yet is asked for by the kernel, which a datagram to it has it do.
 
 use crate::local_addresses::{attributes, ip, request, u16_at, u32_at};
 use crate::outgoing_interface;

@@ -1,4 +1,4 @@
-//! Network namespaces: which one a process lives in, and doing something inside another one.
+//! Identifies a process's network namespace, and runs code inside another one.
 
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};

@@ -1,4 +1,4 @@
-//! By which interface a socket sends, whatever the routes say of others.
+//! Selects the interface by which a socket sends, whatever the routes say.
 // UNSAFETY: socket options that rustix does not offer.
 #![expect(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Whether the pages of a range of this process may be read, or written, as its mappings say:
-//! without touching any of them.
+//! Tells whether pages of this process may be read or written, by its mappings only.
 //!
 //! The kernel is asked for one mapping after the other (`PROCMAP_QUERY`, Linux 6.11), or, where it
 //! cannot be, for the list of all. Where `/proc` says nothing nobody knows.

@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket, and is it still alive.
+//! Identifies the process at the other end of a unix socket, and tells whether it still lives.
 #![expect(unsafe_code)]
 // UNSAFETY: two socket options that rustix does not offer in a form that fits: SO_PEERPIDFD, and
 // SO_PEERCRED for a peer outside our pid namespace, whose pid reads as 0.

@@ -1,4 +1,4 @@
-//! Giving up what a process does not need, for good.
+//! Drops privileges that a process does not need, for good.
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Gid, Uid, geteuid, getpid, set_dumpable_behavior};

@@ -1,5 +1,4 @@
-//! `/proc/self/maps`, read with raw system calls and without allocating, so that it can be read
-//! while other threads are halted with the allocator's locks in their hands.
+//! Reads `/proc/self/maps` by raw system calls and without allocating.
 
 use core::ops::ControlFlow;
 use rustix::fd::OwnedFd;

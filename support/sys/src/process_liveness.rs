@@ -1,4 +1,4 @@
-//! Words of shared memory by which others see that a process has ended, without asking anybody.
+//! Shows other processes that this one has ended, by words of shared memory.
 //!
 //! The kernel writes them. It keeps a list for each thread, of futexes that the thread owns
 //! ("robust futexes", set_robust_list(2)), and goes through it when the thread ends, on whatever

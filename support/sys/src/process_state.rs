@@ -1,4 +1,4 @@
-//! Whether a process can still do anything.
+//! Tells whether a process can still run.
 
 /// `PF_EXITING` in the flags of `/proc/PID/stat`.
 const EXITING: u64 = 0x4;

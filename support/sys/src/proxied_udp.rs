@@ -1,5 +1,4 @@
-//! A UDP port that somebody else has, who carries its datagrams to us and back over a socket of
-//! messages: the agent of a virtual machine, whose network we cannot enter.
+//! Uses a UDP port that another process has and forwards: the agent of a virtual machine.
 //!
 //! In: messages of whoever carries, who may be hostile, and so may say that anything came from
 //! anywhere, as a network does. Out: the same, the other way round; what is not taken at once is

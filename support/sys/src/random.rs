@@ -1,4 +1,4 @@
-//! Random numbers from the kernel.
+//! Gets random numbers from the kernel.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};

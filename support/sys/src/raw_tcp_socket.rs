@@ -1,4 +1,4 @@
-//! Raw sockets of TCP: who has one may read what everybody in its network namespace is sent.
+//! Recognises raw TCP sockets, whose owner may read all traffic of its network namespace.
 
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::io;

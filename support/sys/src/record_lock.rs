@@ -1,4 +1,4 @@
-//! Statements about a file that only who has it open can make, to others who have.
+//! Makes statements about a file by record locks, which only processes that have it open can make.
 //!
 //! A record lock on a byte far behind anything that is in the file: the kernel takes one from who
 //! has the file open for reading or writing, names its place to who has the file open, too, and

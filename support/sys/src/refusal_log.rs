@@ -1,4 +1,4 @@
-//! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`.
+//! Writes why a call was refused, one line on stderr, if `OMNIVERB_LOG=warn` asks for it.
 //!
 //! In: a reason, and what a call answers. Out: a line, and the same answer. Each place in the code
 //! says its reason once. Without the variable a refusal costs one load more.

@@ -1,4 +1,4 @@
-//! A word to the service manager that started us, if one did; see sd_notify(3).
+//! Notifies the service manager that started us (sd_notify(3)).
 
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with,

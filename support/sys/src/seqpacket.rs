@@ -1,4 +1,4 @@
-//! Unix sockets that keep message boundaries and carry descriptors.
+//! Sends and receives messages with descriptors over `SOCK_SEQPACKET` unix sockets.
 //!
 //! `SOCK_SEQPACKET`: one send is one receive, and a closed peer is seen. Nothing here blocks
 //! unless asked to by argument, whatever flags the other side managed to set on the socket.

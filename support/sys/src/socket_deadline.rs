@@ -1,4 +1,4 @@
-//! Talking to somebody who may never answer: what [`crate::seqpacket`] does, with a deadline.
+//! Sends and receives like [`crate::seqpacket`], with a deadline.
 //!
 //! In: a time of [`crate::clock`]. Out: `ETIMEDOUT` when it has passed. A process that is stopped
 //! has sockets that work, and hangs whoever waits for it; so does one whose backlog is full.

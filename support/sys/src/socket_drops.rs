@@ -1,5 +1,4 @@
-//! What waits in front of a socket and behind it, and how many datagrams the kernel dropped there,
-//! mostly since its receive queue was full.
+//! Reads a socket's queues, and how many datagrams the kernel dropped.
 #![expect(unsafe_code)]
 // UNSAFETY: a socket option that rustix does not offer.
 

@@ -1,4 +1,4 @@
-//! How much of what was sent over a unix socket the other end has not taken.
+//! Tells how many sent bytes of a unix socket are unread.
 // UNSAFETY: an ioctl that rustix does not have.
 #![expect(unsafe_code)]
 

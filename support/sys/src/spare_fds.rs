@@ -1,4 +1,4 @@
-//! Descriptors that a process keeps for the moment when it has no others left.
+//! Keeps spare descriptors for the moment when the process has no others left.
 //!
 //! A message whose descriptors find no room loses them, and a program that is at its limit
 //! (`RLIMIT_NOFILE`) would lose its connections so. What the daemon sends is mapped and closed at

@@ -1,4 +1,4 @@
-//! Connections of TCP: what a socket says of its own, and what the kernel says of anybody's.
+//! Reads the state of TCP connections: own sockets, and any by the kernel's tables.
 //!
 //! A socket that somebody sent proves that he had it then. That he still has the connection, and
 //! not somebody else by the same names, is known by asking the kernel (sock_diag(7)) for the socket

@@ -1,5 +1,4 @@
-//! Sockets of TCP that listen: what one says of its own, and which one the kernel would bring a
-//! connection to.
+//! Reads TCP listeners: their options, and which one the kernel would choose.
 //!
 //! That is not found out from addresses: which of several listens more exactly, which takes both
 //! families, whose turn it is among those that share a port, is the kernel's affair. So it is asked

@@ -1,4 +1,4 @@
-//! Pulses: how threads show that they go on, and how those are found that do not.
+//! Detects stuck threads by pulses that running threads give.
 //!
 //! In: threads say when a turn of their loop begins, and when they sleep: an atomic of their own,
 //! stored to twice a turn, without looking at a clock. Out: which threads have been within one and

@@ -1,4 +1,4 @@
-//! A timer that an epoll descriptor can watch: epoll itself counts in milliseconds.
+//! Wraps timerfd, since epoll itself counts in milliseconds.
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,

@@ -1,5 +1,6 @@
-//! UDP over IPv6 without a checksum, as RoCE NICs and Linux's software RNIC send it: the invariant
-//! CRC covers the packet. The kernel drops such datagrams unless a socket says otherwise.
+//! Lets UDP sockets send and receive without a checksum over IPv6, as RoCE v2 needs.
+//!
+//! The kernel drops such datagrams unless a socket says otherwise.
 #![expect(unsafe_code)]
 // UNSAFETY: a socket option that rustix does not offer.
 

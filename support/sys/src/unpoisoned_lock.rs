@@ -1,4 +1,4 @@
-//! Locking, whatever happened to who held the lock before.
+//! Locks a mutex even if a thread panicked while it held it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

@@ -1,4 +1,4 @@
-//! Descriptors that nobody asked for, on unix sockets.
+//! Disposes of descriptors that arrive unasked on unix sockets.
 //!
 //! Whoever may send on a unix socket may attach descriptors of any kind, and whoever lets go of
 //! the last reference to a file does what that file's kind wants done: a TCP socket lingers, a

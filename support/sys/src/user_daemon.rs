@@ -1,4 +1,4 @@
-//! The user's own daemon: where it is, and who may be it.
+//! Finds the socket of the user's own daemon, and checks its owner.
 //!
 //! In: the environment. Out: a path, or a connection to somebody who is this user or root. Folders
 //! with a known name in `/tmp` can be made by anybody, so neither the name nor what is there is

@@ -1,4 +1,4 @@
-//! Users and groups, and whether somebody who has connected is among them.
+//! Tells whether a connected process belongs to certain users or groups.
 
 use crate::pidfd::{Peer, peer_groups};
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! Copy bandwidth for the two ways a message crosses between processes.
+//! Measures copy bandwidth for the two ways a message crosses between processes.
 //!
 //! One copy, as a mapped WRITE does: one process copies from a private buffer, to another private
 //! buffer (`memcpy_private`) or to shared memory (`memcpy_shared`). Two copies, as a SEND does:

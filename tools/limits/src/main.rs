@@ -1,4 +1,4 @@
-//! Raw limits of this machine, in the process layout of a two-process RDMA test.
+//! Measures the raw limits of this machine, in the layout of a two-process RDMA test.
 //!
 //! In: how often to repeat, how long each measurement lasts, which two CPUs to use. Out: a table
 //! or JSON with a median per limit. These numbers are the yardstick of `make bench`, so they are

@@ -1,4 +1,4 @@
-//! Cache-line ping-pong: the round trip of one line between two spinning processes.
+//! Measures the round trip of a cache line between two spinning processes.
 //!
 //! Out: nanoseconds a round trip, averaged over short batches; the median of the batches is the
 //! limit, the 99th percentile shows how noisy the machine was. Two forms: both sides write the

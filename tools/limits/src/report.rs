@@ -1,4 +1,4 @@
-//! Samples in, medians out: as a table for people and as JSON for `bench/bench.py`.
+//! Reports medians of samples: as a table, and as JSON for `bench/bench.py`.
 
 use crate::second_process::Pin;
 use serde_json::{Map, Value, json};

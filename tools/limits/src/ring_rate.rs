@@ -1,4 +1,4 @@
-//! Message rate of an ideal single-producer single-consumer ring of 16-byte records.
+//! Measures the message rate of an ideal SPSC ring of 16-byte records.
 //!
 //! A record is a payload word and a valid word that holds its sequence number, so the consumer
 //! needs no other line and nothing is ever cleared. The consumer returns room a quarter of the

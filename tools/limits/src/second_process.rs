@@ -1,4 +1,4 @@
-//! A second process for a measurement, and how to wait for it.
+//! Runs the second process of a measurement, and waits for it.
 //!
 //! In: what each side does. Out: the result of this side. The partner dies with us, and a wait
 //! that takes seconds means that it died first, so nothing here can hang.

@@ -1,4 +1,4 @@
-//! A window of shared memory: one memfd that each of two processes maps for itself.
+//! Maps one memfd into two processes.
 //!
 //! In: a size. Out: atomic words and bounded copies; nobody outside this file sees a pointer.
 

@@ -1,4 +1,4 @@
-//! What it costs to wake a sleeping process through an eventfd.
+//! Measures the cost of waking a sleeping process through an eventfd.
 //!
 //! Out: nanoseconds from the write in one process to the return of the read in the other (half
 //! the round trip of two sleepers), and of a write nobody waits for (the bare system call).

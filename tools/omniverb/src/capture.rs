@@ -1,4 +1,4 @@
-//! `omniverb capture`: the packets of a vNIC, in a file that Wireshark and tcpdump read.
+//! Implements `omniverb capture`: writes a vNIC's packets into a file for Wireshark and tcpdump.
 //!
 //! The daemon writes into a regular file that we open (so it needs no rights of its own, and no
 //! slow reader can hold it up). For a pipe that file is a nameless one, and we copy from it.

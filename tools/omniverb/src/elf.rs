@@ -1,5 +1,4 @@
-//! What the file of a program says of itself (elf(5)): who loads it, what it needs, and whether it
-//! makes system calls of its own.
+//! Reads a program's ELF file: its loader, its libraries, and whether it makes system calls itself.
 //!
 //! The file is anybody's: every place in it is checked.
 

@@ -1,4 +1,4 @@
-//! Which daemon serves us, and starting one if there is none.
+//! Finds the daemon's sockets, and starts a daemon if none runs.
 
 use anyhow::{Context, bail};
 use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE, SYSTEM_SOCKET, operator};

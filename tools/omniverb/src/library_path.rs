@@ -1,4 +1,4 @@
-//! Where the drop-in library is.
+//! Finds the drop-in library.
 
 use anyhow::{Context, bail};
 use std::ffi::OsStr;

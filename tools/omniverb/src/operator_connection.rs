@@ -1,4 +1,4 @@
-//! A short conversation with the daemon, as who runs it.
+//! Asks the daemon, as an operator.
 
 use crate::find_daemon;
 use crate::tenant_connection::{PATIENCE, listen, pages};

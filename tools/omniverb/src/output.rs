@@ -1,4 +1,4 @@
-//! Text for standard output.
+//! Writes text to standard output.
 
 use anyhow::Context;
 use omniverb_session::printable;

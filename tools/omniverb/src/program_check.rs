@@ -1,5 +1,4 @@
-//! Looks at a program before it is started: where it is, and whether our libraries can be loaded
-//! into it.
+//! Finds a program before it is started, and checks whether our libraries can be loaded into it.
 
 use crate::elf;
 use anyhow::bail;

@@ -1,4 +1,4 @@
-//! `omniverb run`: sets the scene and becomes the program.
+//! Implements `omniverb run`: prepares the environment and executes the program.
 
 use crate::present;
 use crate::{find_daemon, library_path, program_check as programs};

@@ -1,4 +1,4 @@
-//! Sockets in `omniverb status`: whose they are, and whether their bytes go through memory.
+//! Shows sockets in `omniverb status`: their processes, and whether their bytes are carried.
 //!
 //! The broker shows rows (`sockets/formats/src/listing.rs`): an operator all, others those of their
 //! own network namespace. Where there are links it is asked twice, a moment apart: the difference

@@ -1,4 +1,4 @@
-//! `omniverb status`: who uses a device, for people or as JSON.
+//! Implements `omniverb status`: shows the users of devices, as text or JSON.
 
 use crate::operator_connection::Operator;
 use crate::table::{Table, amount};

@@ -1,5 +1,4 @@
-//! What the daemon shows comes in pieces, of lines of JSON (`Status` of the protocol); here they
-//! become one document.
+//! Joins the pieces of the daemon's status into one document (`Status` of the protocol).
 //!
 //! (Also part of the tests of `host/control`, which see what people see.)
 

@@ -1,4 +1,4 @@
-//! Columns of text.
+//! Formats columns of text.
 
 use omniverb_session::printable;
 

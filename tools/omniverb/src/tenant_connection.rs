@@ -1,4 +1,4 @@
-//! A short conversation with the daemon, as a tenant.
+//! Asks the daemon, as a tenant.
 
 use crate::status_pages::Pages;
 use anyhow::{Context, bail};

@@ -1,4 +1,4 @@
-//! `omniverb vnic`: shows and changes the datapath, rate, adoption and faults of vNICs.
+//! Implements `omniverb vnic`: shows and changes datapath, rate, adoption and faults of vNICs.
 
 use crate::objects;
 use crate::operator_connection::Operator;

@@ -1,5 +1,6 @@
-//! `omniverb run`: the program's own exit code, environment and signals. Needs no daemon: the
-//! socket is named, and the library is a stand-in.
+//! Tests `omniverb run`: the program's exit code, environment and signals.
+//!
+//! Needs no daemon: the socket is named, and the library is a stand-in.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

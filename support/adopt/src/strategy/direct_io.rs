@@ -1,4 +1,4 @@
-//! May a thread be in the middle of direct I/O?
+//! Tells whether a thread may be in the middle of direct I/O.
 //!
 //! A thread inside a direct read has handed physical pages to a device; the device's stores pass
 //! by every write protection. Where threads are stopped there is no such thread (a thread in

@@ -1,5 +1,4 @@
-//! The ways to keep every other thread from storing into a stretch of pages while it is copied and
-//! replaced, and the order in which they are tried.
+//! Chooses how to keep other threads from writing to pages while these are copied and replaced.
 
 mod direct_io;
 mod move_cost;

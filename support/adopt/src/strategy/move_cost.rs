@@ -1,4 +1,4 @@
-//! How much is at stake with a move, and what is known of descriptors that are in its way.
+//! Describes how much a move is worth, and which descriptors are in its way.
 
 /// Whether a move may be left undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

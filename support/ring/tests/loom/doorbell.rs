@@ -1,4 +1,4 @@
-//! The ready map: whoever rings is found.
+//! Tests that every ring is found in the ready map.
 
 use crate::shared_memory::Words;
 use loom::shared_atomics::atomic::{AtomicU64, Ordering};

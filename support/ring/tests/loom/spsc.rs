@@ -1,4 +1,4 @@
-//! One producer, one consumer, a ring so small that it goes round.
+//! Tests one producer and one consumer on a ring so small that it wraps.
 
 use crate::shared_memory::Words;
 use loom::thread;

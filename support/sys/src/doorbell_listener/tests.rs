@@ -1,4 +1,4 @@
-//! Doorbells that are heard: by one thread each, and many by one.
+//! Tests listeners with a thread for each doorbell, and with one for many.
 
 use super::*;
 use crate::mapping::Access;

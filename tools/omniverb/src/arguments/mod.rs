@@ -1,5 +1,6 @@
-//! The command line of `omniverb`: commands, options and the values that they take. Its comments
-//! are what `--help` and the man pages say.
+//! Defines the command line of `omniverb`.
+//!
+//! Its comments are what `--help` and the man pages say.
 #![expect(missing_docs, reason = "comments are texts for users here")]
 
 mod objects;

@@ -1,4 +1,4 @@
-//! Commands about virtual machines, and their options.
+//! Defines the commands about virtual machines, and their options.
 
 use clap::{Args, Subcommand, ValueEnum};
 use omniverb_session::tc_units::size;

@@ -1,4 +1,4 @@
-//! Commands about vNICs, and the options that say what holds for one.
+//! Defines the commands about vNICs, and their options.
 
 use clap::{Args, Subcommand, ValueEnum};
 use omniverb_session::faults::{self, Faults};

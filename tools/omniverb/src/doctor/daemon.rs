@@ -1,4 +1,4 @@
-//! Looks at the daemon that serves us, and at the GIDs of its device.
+//! Checks the daemon that serves us, and the GIDs of its device.
 
 use super::findings::Findings;
 use crate::find_daemon;

@@ -1,4 +1,4 @@
-//! What the doctor found: lines with grades.
+//! Collects and prints the doctor's findings, with their grades.
 
 use omniverb_session::printable;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! What the kernel and the sandbox around us allow.
+//! Checks what the kernel and the sandbox allow.
 
 use super::findings::Findings;
 use omniverb_sys::{Access, Extent, memfd};

@@ -1,5 +1,4 @@
-//! The drop-in library, the stock one, and which of them a program would load; the files that it is
-//! shown.
+//! Checks which libibverbs a program would load, and which files it is shown.
 
 use super::findings::Findings;
 use crate::elf;

@@ -1,4 +1,4 @@
-//! `omniverb doctor`: looks at everything that has to be right, one line a finding.
+//! Implements `omniverb doctor`: checks everything that has to be right, one line each.
 
 mod daemon;
 mod findings;

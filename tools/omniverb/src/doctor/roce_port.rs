@@ -1,5 +1,6 @@
-//! Says whether the daemon has UDP port 4791 of this network namespace, and which process has it
-//! otherwise. The daemon reaches everything outside of the namespace through it.
+//! Checks whether the daemon has UDP port 4791, and names the process that has it otherwise.
+//!
+//! The daemon reaches everything outside of the namespace through it.
 
 use super::findings::Findings;
 use super::leftovers;

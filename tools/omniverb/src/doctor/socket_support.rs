@@ -1,5 +1,4 @@
-//! Whether the sockets of a program can be carried (docs/decisions/0046): whether a library can
-//! stand before its calls, and whether it sees all of them.
+//! Checks whether a program's sockets can be carried (docs/decisions/0046).
 
 use super::findings::Findings;
 use crate::elf::{self, Program};

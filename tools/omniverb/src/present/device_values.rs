@@ -1,5 +1,6 @@
-//! Asks what is true of our device now. In: the daemon's answers, our network namespace. Out:
-//! values, without a form.
+//! Asks for the current values of our device.
+//!
+//! In: the daemon's answers, our network namespace. Out: values, without a form.
 
 use crate::library_path;
 use crate::tenant_connection::{self, Client};

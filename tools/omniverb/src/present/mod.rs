@@ -1,6 +1,8 @@
-//! What programs read besides the API: `/sys/class/infiniband`, `/dev/infiniband` and the answers
-//! of `rdma`. In: a program about to be run, or a folder. Out: the program's environment, in which
-//! a preloaded library (`app/paths`) leads those paths to a folder that is kept true.
+//! Presents the device's files to programs: `/sys/class/infiniband`, `/dev/infiniband`, the answers
+//! of `rdma`.
+//!
+//! In: a program about to be run, or a folder. Out: the program's environment, in which a preloaded
+//! library (`app/paths`) leads those paths to a folder that is kept true.
 //! docs/decisions/0031-files-that-programs-read.md says why it is done so.
 
 mod device_values;

@@ -1,7 +1,7 @@
-//! The device's files where programs look for them, mounted there: for those that are static or
-//! make system calls themselves, which no preloaded library reaches. In: a folder that is kept
-//! true. Out: a mount namespace of our own, in which the program will be, where `/sys/class` and
-//! `/dev` have what they had a moment ago and the device's files besides.
+//! Mounts the device's files in a mount namespace, for programs that no preloaded library reaches.
+//!
+//! In: a folder that is kept true. Out: a mount namespace of our own, in which the program will be,
+//! where `/sys/class` and `/dev` have what they had a moment ago and the device's files besides.
 //!
 //! Neither of the two takes a folder of ours, so each becomes a file system of its own that has the
 //! entries of the old one: links as they were, all else mounted from there. What comes to them

@@ -1,6 +1,6 @@
-//! What `rdma` (of iproute2) says of links and devices, under `omniverb run`: the real one asks the
-//! kernel, which knows nothing of our device. In: its arguments. Out: its answers for omv0.
-//! Anything else the real one is asked.
+//! Answers `rdma` (of iproute2) for omv0 under `omniverb run`, and passes the rest on.
+//!
+//! In: its arguments. Out: its answers for omv0. Anything else the real one is asked.
 
 use super::{device_values, shown_folder};
 use crate::{library_path, output};

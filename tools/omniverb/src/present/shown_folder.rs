@@ -1,4 +1,4 @@
-//! The folder that this process is shown: where it is, and what its files say.
+//! Reads the folder that this process is shown.
 
 use anyhow::{Context, bail};
 use omniverb_session::PRESENTED_VARIABLE;

@@ -1,6 +1,8 @@
-//! Who keeps the folder true that programs are shown: one process for all programs of a user in a
-//! network namespace. In: `omniverb run`, which needs the folder. Out: the folder, for as long as a
-//! program runs that was shown it.
+//! Keeps the presented files of a user true in a network namespace, by one process for all
+//! programs.
+//!
+//! In: `omniverb run`, which needs the folder. Out: the folder, for as long as a program runs that
+//! was shown it.
 //!
 //! Locks decide. The *supervisor's* is held by the process that keeps the folder. The *entry* is
 //! shared by each `omniverb run` from the moment it looks whether there is a supervisor until it

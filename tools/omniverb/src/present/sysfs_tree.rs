@@ -1,5 +1,6 @@
-//! The files of a device, as sysfs has them: what they are called and what they say, and keeping a
-//! folder so. A file that changes is replaced in one step, so nobody reads half of one.
+//! Writes a device's files as sysfs has them, each replaced in one step.
+//!
+//! A file that changes is replaced in one step, so nobody reads half of one.
 
 use super::device_values::Values;
 use super::folder_writer::{File, Folder};

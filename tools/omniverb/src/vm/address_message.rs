@@ -1,4 +1,4 @@
-//! The message by which an agent tells its host the machine's addresses.
+//! Encodes the message by which an agent tells its host the machine's addresses.
 
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{MachineAddress, REACH_GLOBAL, REACH_HOST, REACH_LINK, TellAddresses};

@@ -1,4 +1,4 @@
-//! `omniverb agent`: in a virtual machine, what the daemon is on a host.
+//! Implements `omniverb agent`: serves a virtual machine's processes as the daemon does on a host.
 //!
 //! In: processes that connect to the socket of the host's daemon; the window, the port. Out: their
 //! messages by the port, and back, with the descriptors that belong beside them: that of the

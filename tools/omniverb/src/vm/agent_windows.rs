@@ -1,5 +1,4 @@
-//! What an agent has of its machine's windows: the own one, and those that are shared with
-//! neighbours, with the doorbells in them.
+//! Keeps the windows that an agent has: the machine's own, and pair windows with their doorbells.
 //!
 //! Of several that claim to be the machine's own window (`found_windows.rs`) it goes by one, and by
 //! the next if the host does not know that one's number in time.

@@ -1,4 +1,4 @@
-//! Which boot of the kernel this is.
+//! Identifies this boot of the kernel.
 
 /// Where the kernel says so.
 const FILE: &str = "/proc/sys/kernel/random/boot_id";

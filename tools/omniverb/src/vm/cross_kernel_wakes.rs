@@ -1,4 +1,5 @@
-//! Wakes across the bridge of a machine: a futex of one kernel wakes nobody of another.
+//! Carries wakes between a machine's processes and the host, whose futexes are of different
+//! kernels.
 //!
 //! Processes of the machine share doorbells with the engine of its host. In: the doorbells, as
 //! their processes are told of them. Where the engine is to be woken a thread of ours hears it, and

@@ -1,5 +1,6 @@
-//! Devices that are plugged into a machine while its agent runs: the agent is nobody then, and they
-//! are root's. So a process of its own opens them, which stays who the agent was.
+//! Opens devices that are plugged in while the agent runs without rights, by a process of its own.
+//!
+//! So a process of its own opens them, which stays who the agent was.
 //!
 //! In: that devices have come. Out: their descriptors, by a socket, to the agent. It reads nothing
 //! of theirs and hears nothing from anybody; it ends with the agent.

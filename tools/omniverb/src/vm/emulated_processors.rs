@@ -1,4 +1,4 @@
-//! Processors that QEMU emulates.
+//! Checks QEMU's processors for emulation without atomic operations.
 //!
 //! QEMU makes atomic instructions of the guest into atomic ones of its own only where the machine
 //! may have more than one processor; of one alone it makes a load and a store. Somebody outside who

@@ -1,4 +1,4 @@
-//! The windows that a machine finds: its own, and those that it shares with one neighbour each.
+//! Finds the windows of this machine: its own, and one for each neighbour.
 //!
 //! In: devices of plugged-in memory. Out: which is which, by what they begin with. What begins a
 //! machine's own window only its host can have written; what begins a pair window, or one that

@@ -1,5 +1,4 @@
-//! A machine's own memory, if the host's engine is to reach it (decision 0045): a file of the
-//! supervisor's, which QEMU opens as it does the window, and the daemon gets.
+//! Makes a machine's own memory a file, so that the host's engine can reach it (decision 0045).
 //!
 //! In: what QEMU is told. Out: a file of that size for ever, and where the guest has it. QEMU would
 //! tell that in no way that is meant for programs, so it is told: with `max-ram-below-4g` the two

@@ -1,4 +1,4 @@
-//! Windows that come into a machine while it runs, and go: a thread of its supervisor's.
+//! Plugs windows into a running machine, and out of it, by a thread of its supervisor.
 //!
 //! In: the daemon's word that one is wanted, that another machine's is to be in this one, too
 //! (decision 0042), or that nobody uses one. Out: one more, or one less, in QEMU and at the daemon.

@@ -1,4 +1,4 @@
-//! `omniverb vm list` and `show`: what the daemon says of machines, for people and for programs.
+//! Implements `omniverb vm list` and `omniverb vm show`.
 
 use crate::operator_connection::Operator;
 use crate::output;

@@ -1,5 +1,4 @@
-//! Where QEMU finds a machine's window, and where it listens for its proxy: a folder for each
-//! machine, in one of the daemon's machines, beside the operators' socket.
+//! Makes a machine's folder, where QEMU finds its window and listens for its proxy.
 //!
 //! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is
 //! a socket of its own, to which QEMU's user may connect. `NAME/qemu`, where QEMU makes `port` (and

@@ -1,7 +1,9 @@
-//! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
-//! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
-//! as QEMU runs; it is nobody, and has QEMU's socket, its supervisor's, and the windows. One that
-//! is killed at rest is followed by another, which goes on where it was (`progress_file.rs`).
+//! Maps windows into a machine's memory: a process that plays a vhost-user device for QEMU
+//! (decision 0048).
+//!
+//! One for each machine, for as long as QEMU runs; it is nobody, and has QEMU's socket, its
+//! supervisor's, and the windows. One that is killed at rest is followed by another, which goes on
+//! where it was (`progress_file.rs`).
 //!
 //! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's.
 //! Out: those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU

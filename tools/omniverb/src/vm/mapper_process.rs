@@ -1,5 +1,5 @@
-//! What a supervisor has of windows that are mapped into its machine: who does it (`mapper.rs`), a
-//! process that it starts when QEMU connects, and whenever the one before was killed.
+//! Starts a machine's mapper (`mapper.rs`) for its supervisor, and starts it again when it was
+//! killed.
 //!
 //! A device that has lost its other end is none any more for QEMU, which takes no other. So QEMU's
 //! sockets are kept here, unread, as long as a mapper lives, and one that is killed is followed by

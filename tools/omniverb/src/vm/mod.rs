@@ -1,4 +1,4 @@
-//! `omniverb vm`: virtual machines that have a device; and `omniverb agent`, which runs in them.
+//! Implements `omniverb vm` (virtual machines with a device) and `omniverb agent` (runs in them).
 //!
 //! Here is what a person asks for; the window, QEMU's options, who keeps a machine and plugs in
 //! more, and the two ends of the port are in files beside this one.

@@ -1,5 +1,4 @@
-//! The pair windows that a supervisor has: those that its machine is started with, and those that
-//! are plugged in, or mapped, while it runs (`hotplug.rs`), some of which may be another machine's.
+//! Keeps a supervisor's pair windows: made at the start, plugged in later, or mapped.
 //!
 //! Two threads use them: the supervisor's, which starts proxies and tells daemons of all, and the
 //! one that plugs in. A process that is started inherits the windows that are meant for it and no

@@ -1,5 +1,5 @@
-//! Pages of a guest's processes that stay where they are: a process beside the agent that looks
-//! where they are and keeps them there, since that is not for who is nobody (decision 0045).
+//! Pins pages of a guest's processes, by a process beside the agent that has the rights for it
+//! (decision 0045).
 //!
 //! In: that a process is asked to keep pages, and that it has them pinned, as it says, with its
 //! socket. Out: whether it may be asked; numbers of physical pages, or why not. It keeps a copy of

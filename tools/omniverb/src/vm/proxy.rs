@@ -1,5 +1,6 @@
-//! Passes messages between a machine's agent and the daemon, by a process called its proxy. One
-//! process for each machine, which has nothing but the machine's port and its machine socket.
+//! Passes messages between a machine's agent and the daemon, by one process for each machine.
+//!
+//! One process for each machine, which has nothing but the machine's port and its machine socket.
 //!
 //! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and
 //! words of the machine's UDP port, for the engine, and back; words of pair windows, of which it

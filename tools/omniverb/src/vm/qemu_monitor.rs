@@ -1,4 +1,4 @@
-//! Codes what is said at QEMU's monitor to plug in a pair window.
+//! Encodes commands of QEMU's monitor that plug in a pair window, and decodes its answers.
 //!
 //! In: the window's number and size; what QEMU says. Out: what to say to it, and in the end whether
 //! it has the window. No files and no sockets are here. QEMU runs a hostile guest and may be

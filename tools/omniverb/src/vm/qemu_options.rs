@@ -1,4 +1,6 @@
-//! What QEMU is told, so that a guest has a window and a port. Stock QEMU from 7.2 on.
+//! Composes QEMU's options for a window and a port.
+//!
+//! Stock QEMU from 7.2 on.
 //!
 //! In: where the window's file and the port's socket are for QEMU, and how much memory the guest
 //! has. Out: words of a command line, or the same for libvirt.

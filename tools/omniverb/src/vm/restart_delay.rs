@@ -1,4 +1,4 @@
-//! How long a supervisor waits before it starts the next proxy.
+//! Computes the delay before a supervisor starts the next proxy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A machine's supervisor is started: by whom becomes QEMU, or prints what QEMU is to be told.
+//! Starts a machine's supervisor, before the process becomes QEMU or prints its options.
 
 use super::machine_folder::User;
 use super::window::Neighbours;

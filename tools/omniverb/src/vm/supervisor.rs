@@ -1,6 +1,7 @@
-//! Supervises one virtual machine: a process beside QEMU, called its supervisor, that has the
-//! window and an operator's right to attach it. It starts the machine's proxy, and another one,
-//! with another machine socket, when the daemon has been started afresh.
+//! Supervises one virtual machine: attaches its window, and starts its proxy.
+//!
+//! It starts the machine's proxy, and another one, with another machine socket, when the daemon has
+//! been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a proxy for as long as there are QEMU and a
 //! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing

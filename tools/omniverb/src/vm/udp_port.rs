@@ -1,5 +1,4 @@
-//! UDP port 4791 of a machine, for the engine of its host: what comes by it is handed on, and what
-//! the engine sends leaves by it.
+//! Carries UDP port 4791 of a machine for the engine of its host.
 //!
 //! In: datagrams of the network; messages of the engine. Out: the same, the other way round. Here
 //! nothing is looked into: whose they are the engine finds out.

@@ -1,5 +1,4 @@
-//! Carries wakes across pair windows: a futex of one kernel wakes nobody of another, and nobody but
-//! the two processes of a link knows what they share.
+//! Carries wakes across pair windows, since a futex of one kernel wakes no thread of another.
 //!
 //! The same at both ends of a machine's port. In: the pair windows. The doorbells in them have
 //! places that never change ([`omniverb_session::pair_window`]): so nobody need say which are in

@@ -1,4 +1,4 @@
-//! A machine's window: a memory file that a Linux guest makes a device of, `/dev/daxN.0`.
+//! Makes a machine's window: a memory file that a Linux guest sees as `/dev/daxN.0`.
 //!
 //! In: a name and a size. Out: the file, of that size for ever, with an *info block* where the
 //! guest's kernel looks for it on plugged-in memory (`drivers/nvdimm/pfn.h`): what follows is a

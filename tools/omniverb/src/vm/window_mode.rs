@@ -1,5 +1,6 @@
-//! How pair windows come into a machine: as devices of their own, or mapped into one (decision
-//! 0048). That takes a QEMU which can do it.
+//! Chooses how pair windows come into a machine: as devices, or mapped into one (decision 0048).
+//!
+//! That takes a QEMU which can do it.
 
 use omniverb_arguments::WindowMode;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,4 @@
-//! Where windows are in the memory that is mapped into a machine while it runs (decision 0048): one
-//! device of the guest's, in which each has its place.
+//! Assigns slots to windows in the device that is mapped into a running machine (decision 0048).
 //!
 //! The device's memory is a region that QEMU has room for, and nothing in it but what is mapped.
 //! First a file of the machine's own, which nobody else has: the info block that the guest's

@@ -1,5 +1,5 @@
-//! What the helper process does: find and stop every thread of the program but the one that
-//! called, have the work done, let them go.
+//! Runs the helper process: stops every other thread of the program, has the pages moved, resumes
+//! them.
 //!
 //! When is everybody stopped? Threads are made by running threads only. Once every thread of a list
 //! stands still, a thread that is not on the list can only have been there while the list was read,

@@ -1,4 +1,4 @@
-//! What the caller hands to the helper and gets back, in the memory that both have.
+//! Describes the request to the helper and its result, in memory that both have.
 
 use super::refusal_code;
 use super::tracee::Tracee;

@@ -1,5 +1,4 @@
-//! A brief stop of the other threads, for processes that have no full userfaultfd (nearly every
-//! container, every ordinary user).
+//! Stops the other threads for a moment, where userfaultfd is not permitted.
 //!
 //! The calling thread makes a helper process that shares its memory, waits for it as after
 //! `vfork()`, and reaps it. The helper stops every other thread with ptrace, and those of

@@ -1,5 +1,6 @@
-//! Why the helper did not do it: an errno, which is positive, or one of these. Numbers, since the
-//! two processes share memory and no allocator.
+//! Encodes why the helper refused: an errno, which is positive, or one of these.
+//!
+//! Numbers, since the two processes share memory and no allocator.
 
 /// Somebody may not be stopped.
 pub(super) const NOT_PERMITTED: i32 = -1;

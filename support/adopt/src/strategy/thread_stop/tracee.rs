@@ -1,4 +1,4 @@
-//! One thread of the program, or of a process in its memory, in the helper's hands.
+//! Traces one thread of the program, or of a process in its memory.
 #![expect(unsafe_code)]
 // UNSAFETY: ptrace. libc's wrapper is avoided: it is variadic and touches errno on success.
 

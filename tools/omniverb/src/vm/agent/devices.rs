@@ -1,4 +1,4 @@
-//! What an agent begins with: the machine's windows, its port, and the socket where processes come.
+//! Opens the devices that an agent starts with: windows, port, and the socket of processes.
 
 use crate::vm::found_windows::{FoundWindows, names};
 use anyhow::{Context, bail};

@@ -1,5 +1,4 @@
-//! What an agent says first to whoever is at the other end of the port, and again when that, or
-//! what it has, has changed: that it is there, and which windows it has.
+//! Writes the agent's first message on the port: its presence and its windows.
 
 use super::Agent;
 use crate::vm::{boot_id, device_opener};

@@ -1,4 +1,4 @@
-//! What an agent keeps of processes, and for how long.
+//! Tests what an agent keeps of processes, and for how long.
 
 use super::*;
 use crate::vm::found_windows::FoundWindows;

@@ -1,4 +1,4 @@
-//! What a guest finds, and what it takes for its own.
+//! Tests which windows a guest finds, and which it takes for its own.
 
 use super::*;
 use crate::vm::window::{STEP, Window};

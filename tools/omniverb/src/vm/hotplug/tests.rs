@@ -1,4 +1,4 @@
-//! A QEMU, and a mapper, that are played.
+//! Tests hotplug with a QEMU and a mapper that are played.
 
 use super::super::window::STEP;
 use super::super::window_slots::Slots;

@@ -1,4 +1,4 @@
-//! Folders of machines, and who may do what in them.
+//! Tests machines' folders, and which users may do what in them.
 
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};

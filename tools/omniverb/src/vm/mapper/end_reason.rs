@@ -1,4 +1,4 @@
-//! The end of a mapper.
+//! Marks the end of a mapper.
 
 use crate::vm::vhost_user::Nonsense;
 use rustix::io::Errno;

@@ -1,5 +1,4 @@
-//! What a mapper leaves behind: how far it has come with QEMU, in a file that its supervisor has,
-//! too.
+//! Stores a mapper's progress with QEMU, in a file that its supervisor has too.
 //!
 //! Whoever follows a mapper that was killed goes on with the same sockets, if that one was at rest:
 //! all that it had heard was answered, and all that it had asked for. Otherwise nobody knows which

@@ -1,4 +1,4 @@
-//! QEMU's sockets: bytes that come in pieces, and descriptors beside them.
+//! Reads and writes QEMU's sockets: byte streams with descriptors.
 
 use super::end_reason::MapperEnd;
 use crate::vm::vhost_user::{HEAD_BYTES, Head};

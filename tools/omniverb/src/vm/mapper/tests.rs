@@ -1,4 +1,4 @@
-//! A mapper between a QEMU and a supervisor that are played.
+//! Tests a mapper between a QEMU and a supervisor that are played.
 
 use super::*;
 use crate::vm::vhost_user::HEAD_BYTES;

@@ -1,4 +1,4 @@
-//! A supervisor whose mappers are played.
+//! Tests a supervisor whose mappers are played.
 
 use super::*;
 use crate::vm::mapper::{MAP, UNMAP};

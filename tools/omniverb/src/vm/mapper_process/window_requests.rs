@@ -1,5 +1,4 @@
-//! Who asks for windows, and what is known of them and of who maps them: by both of a supervisor's
-//! threads, the one that asks and the one that hears mappers.
+//! Shares requests for windows, and the mapper's answers, between the supervisor's threads.
 //!
 //! In: windows; what mappers have said. Out: what a mapper is asked for; whether it was done.
 

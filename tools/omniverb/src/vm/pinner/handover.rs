@@ -1,4 +1,4 @@
-//! What an agent's process keeps pinned outlives both: the next one takes it over.
+//! Hands the pinned pages of one pinner over to the next.
 //!
 //! They find each other by a socket in a folder of root's that nobody else may enter, and that no
 //! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever

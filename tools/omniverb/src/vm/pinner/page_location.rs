@@ -1,4 +1,4 @@
-//! Where pages of a process are in the machine's memory, and what can be seen of what keeps them.
+//! Finds where a process's pages are in the machine's memory, and what pins them.
 
 use omniverb_session::body::Pinned;
 use omniverb_sys::io_uring_pin;

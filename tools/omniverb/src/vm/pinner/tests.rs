@@ -1,4 +1,4 @@
-//! Of whom pages are kept, and how many.
+//! Tests which pages are pinned, and how many.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! The pair windows of a proxy's machine: which there are, and those that its supervisor hands it,
-//! or takes from it, while it runs.
+//! Keeps the pair windows of a proxy's machine, as its supervisor adds and removes them.
 
 use super::Over;
 use crate::vm::wake_bridge::WakeBridge;

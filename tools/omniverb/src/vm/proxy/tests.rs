@@ -1,4 +1,4 @@
-//! What a proxy passes on, and when it ends.
+//! Tests what a proxy passes on, and when it ends.
 
 use super::*;
 use crate::vm::wake_bridge::Side;

@@ -1,5 +1,4 @@
-//! Messages of many processes on one stream of bytes: what the two ends of a machine's port have in
-//! common.
+//! Multiplexes messages of many processes on one byte stream, for both ends of a machine's port.
 //!
 //! In: frames from the port, messages from sockets of sessions. Out: the same the other way round.
 //! Whoever is at either end may say anything and take nothing: what sessions do not take is kept up

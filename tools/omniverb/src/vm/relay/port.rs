@@ -1,4 +1,4 @@
-//! An end of a machine's port: frames to a stream of bytes, and out of it.
+//! Reads and writes frames at one end of a machine's port.
 
 use omniverb_session::vm::{Frame, Frames};
 use omniverb_sys::lock;

@@ -1,4 +1,4 @@
-//! A process at an end of a port: its two sockets, and what waits for room in them.
+//! Serves one process at an end of a port: its two sockets and its unsent messages.
 
 use omniverb_session::vm::FrameKind;
 use omniverb_sys::seqpacket;

@@ -1,4 +1,4 @@
-//! What the two ends of a port promise each other.
+//! Tests what the two ends of a port promise each other.
 
 use super::port::{FRAMES_MAX, TURN_BYTES};
 use super::*;

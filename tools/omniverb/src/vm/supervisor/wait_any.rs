@@ -1,4 +1,4 @@
-//! Waiting for one of a few descriptors, some of which may not be there.
+//! Waits for one of several descriptors, some of which may be missing.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

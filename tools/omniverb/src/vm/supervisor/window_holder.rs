@@ -1,4 +1,4 @@
-//! Who holds a machine's windows for a QEMU that does not inherit them, but opens them by a path.
+//! Holds a machine's windows for a QEMU that opens them by a path instead of inheriting them.
 
 use super::super::machine_folder::User;
 use super::super::pair_windows::Pairs;

@@ -1,4 +1,4 @@
-//! Two sides of a window, and who is woken by what.
+//! Tests which sleepers are woken across a window.
 
 use super::*;
 use crate::vm::relay::{News, Reads, Relay};

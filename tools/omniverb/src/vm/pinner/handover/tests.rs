@@ -1,5 +1,6 @@
-//! Who gets what somebody keeps, and who does not. Only root may look into processes: for others
-//! there is nothing to see here.
+//! Tests which processes get pinned pages, and which do not.
+//!
+//! Only root may look into processes: for others there is nothing to see here.
 
 use super::*;
 use rustix::thread::{CapabilitySet, capabilities};
