@@ -1,9 +1,8 @@
-"""Two builds compared: `--against DIST` measures another build's libraries and daemon as well.
+"""Compares two builds: `--against DIST` measures another build's libraries and daemon as well.
 
 Both are sampled in every round, the one right after the other, each first in every other round, so
 what the machine does meanwhile, and what was measured before, hits both. Samples in; a table with a
-ratio and a verdict out.
-"""
+ratio and a verdict out."""
 import math
 from dataclasses import replace
 

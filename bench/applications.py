@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench`, sixth part: programs over TCP, unchanged, as they are and with their bytes carried.
+"""Sixth part of `make bench`: programs over TCP, unchanged, with and without carried sockets.
 
 In: dist/, programs of others (those that are not installed are left out, and named); root, since
 each run has a network namespace and a daemon of its own. Out: a table on stdout and
 target/bench/applications.json. Each round takes one sample of everything, first natively, then
-carried, or the other way round. docs/benchmarks.md.
-"""
+carried, or the other way round. docs/benchmarks.md."""
 import argparse
 import json
 import os

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench`, seventh part: many connections of TCP, and messages of all sizes, as they are, with
-their bytes carried, and in light mode.
+"""Seventh part of `make bench`: many TCP connections, and messages of all sizes, with and without
+Omniverb.
 
 In: dist/; root, since there is a network namespace and a daemon of its own. Out: a table on stdout
 and target/bench/connections.json. Each round takes everything in all ways, in turns. What has a
-hundred thousand connections is done once, and looked at some times. docs/benchmarks.md.
-"""
+hundred thousand connections is done once, and looked at some times. docs/benchmarks.md."""
 import argparse
 import json
 import pathlib

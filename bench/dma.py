@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""`make bench`, fifth part: the second API (omniverb/dma.h) between two processes and between two
-containers, against memcpy in the same run.
+"""Fifth part of `make bench`: the second API (omniverb/dma.h).
 
 In: dist/, bench/dma_speed.c; root. Out: tables on stdout and target/bench/dma.json. Nothing is
-demanded; what could not be measured fails the run. docs/benchmarks.md.
-"""
+demanded; what could not be measured fails the run. docs/benchmarks.md."""
 import argparse
 import contextlib
 import json

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`make bench`, third part: Omniverb against Linux's rdma_rxe inside one virtual machine, with the
-same commands of perftest, the same connections, both ends in the machine.
+"""Third part of `make bench`: Omniverb against Linux's rdma_rxe inside one virtual machine.
 
 In: dist/, perftest, rdmacm-utils, QEMU and a kernel that has rdma_rxe (see tests/harness/guest.py).
 Out: a table on stdout and target/bench/guest.json; where there is no such kernel, a failure that

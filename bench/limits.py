@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""`make bench`, fourth part: how exactly rate limits are held, how soon a change of one counts, and
-what a flood, a flood of requests for connections, or an attack on the daemon costs others.
+"""Fourth part of `make bench`: how exactly rate limits hold, and how soon changes take effect.
 
 In: dist/, tests/programs, perftest; root. Out: tables on stdout and target/bench/limits.json. A
 missed threshold is shown, it does not fail the run; what could not be measured does, and so does a
-lost operation. docs/benchmarks.md.
-"""
+lost operation. docs/benchmarks.md."""
 import argparse
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Facts about the machine that a number means nothing without."""
+"""Reads the facts about the machine without which a figure means nothing."""
 import os
 import platform
 import re

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""`make bench-machines`: virtual machines. Two machines with Linux's rdma_rxe against the same two
-with our device; and what it costs that memory comes out of a window and words go through an agent:
-the same programs in the same machine, with a daemon of its own in it as containers have one.
+"""Implements `make bench-machines`: virtual machines with Omniverb and with Linux's rdma_rxe.
+
+Two machines with Linux's rdma_rxe against the same two with our device; and what it costs that
+memory comes out of a window and words go through an agent: the same programs in the same machine,
+with a daemon of its own in it as containers have one.
 
 In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has
 rdma_rxe; root. Out: tables on stdout and target/bench/machines.json. Where the processors are

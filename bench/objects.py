@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""`make bench`, eighth part: what an object of each kind costs to make and to destroy, beside a
-thousand, ten thousand and a hundred thousand others.
+"""Eighth part of `make bench`: the cost of making and destroying objects.
 
 In: dist/, bench/objects.c; root. Out: a table on stdout and target/bench/objects.json. Where there
 may be fewer, as many as there may be. A time that grows with their number is shown, it does not
-fail the run; what could not be measured does. docs/benchmarks.md.
-"""
+fail the run; what could not be measured does. docs/benchmarks.md."""
 import argparse
 import json
 import pathlib

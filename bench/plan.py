@@ -1,8 +1,7 @@
-"""What is measured, and what counts as good enough.
+"""Defines what is measured, and which results are good enough.
 
 A Measurement knows how to take one sample with a given number of iterations; the driver decides
-how often and in which order. Samples are in base units: ns, messages a second, bytes a second.
-"""
+how often and in which order. Samples are in base units: ns, messages a second, bytes a second."""
 import contextlib
 import json
 import os

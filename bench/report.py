@@ -1,4 +1,4 @@
-"""Samples in; medians, ratios, verdicts, a table and JSON out."""
+"""Reports samples: medians, ratios, verdicts, a table and JSON."""
 from statistics import median
 
 from plan import ALONE, LIMIT_OF, PEERS, THRESHOLDS

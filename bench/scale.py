@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Many pairs at a time (`make bench-scale`), each `ib_write_bw -s 131072` without an end. What
-all pairs move together is compared with what two pairs move.
+"""Implements `make bench-scale`: many pairs of `ib_write_bw` at a time.
+
+What all pairs move together is compared with what two pairs move.
 
 In: dist/, perftest, crun; QEMU for machines; root. Out: a table on stdout and
 target/bench/scale.json. Kinds of pairs: two containers; a container and a machine; two machines.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks of the driver itself, without running a benchmark: python3 bench/selftest.py"""
+"""Checks the driver itself, without running a benchmark: python3 bench/selftest.py"""
 import contextlib
 import io
 import unittest

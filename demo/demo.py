@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""`make demo`: unmodified RDMA programs between two containers, beside TCP between the same two."""
+"""Implements `make demo`: unmodified RDMA programs between two containers, beside TCP."""
 
 import os
 import pathlib

@@ -1,9 +1,7 @@
-"""What all demos share: what they print, what they keep to themselves, and what the machine did to
-their figures.
+"""Prints what all demos share: commands, results, and disturbances by the machine.
 
 What the harness of the tests says (consoles, logs of daemons) goes into a file, whose end is shown
-if the demo fails. A figure that is worse than TCP's has its reason below the table.
-"""
+if the demo fails. A figure that is worse than TCP's has its reason below the table."""
 
 import argparse
 import contextlib

@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""`make demo-vm`: one host with a virtual machine, a container and a plain process; unmodified RDMA
-programs between each two of them, beside TCP and beside Linux's rdma_rxe in the machine."""
+"""Implements `make demo-vm`: a virtual machine, a container and a plain process on one host."""
 
 import contextlib
 import math

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
-"""`make demo-wire`: unmodified RDMA programs between containers of two hosts, beside TCP over the
-same veth. The hosts are network namespaces of this machine, each with a daemon of its own."""
+"""Implements `make demo-wire`: unmodified RDMA programs between containers of two hosts, beside
+TCP.
+
+The hosts are network namespaces of this machine, each with a daemon of its own."""
 
 import os
 import re

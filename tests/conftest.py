@@ -1,4 +1,4 @@
-"""Has pytest load our plug-in, where that was not started by tests/run."""
+"""Loads our plug-in where pytest was not started by tests/run."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""What is tested: tables of cases, and plain tests of pytest."""
+"""Holds the tests: tables of cases, and plain tests of pytest."""

@@ -1,8 +1,7 @@
-"""Sockets carried between two network namespaces of one host, as containers on a bridge are.
+"""Tests sockets carried between two network namespaces of one host.
 
 One daemon, a switch, and namespaces on it whose programs have the library. What the daemon has not
-confirmed stays TCP: whoever says that he has an address, and whoever has the same as others.
-"""
+confirmed stays TCP: whoever says that he has an address, and whoever has the same as others."""
 
 import contextlib
 import json

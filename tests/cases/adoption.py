@@ -1,5 +1,4 @@
-"""Where pages are to stay with their owners, said for a vNIC or for a process, nothing is mapped,
-also not what was before."""
+"""Tests that no pages move where a vNIC or a process forbids it."""
 
 import contextlib
 

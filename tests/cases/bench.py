@@ -1,5 +1,6 @@
-"""What is measured can be measured: each script of bench/ with `--quick`, by the rows that it
-prints. Nothing is asked of the numbers."""
+"""Tests that each script of bench/ runs with `--quick` and prints its rows.
+
+Nothing is asked of the numbers."""
 
 import functools
 import json

@@ -1,5 +1,4 @@
-"""Programs that bring a libibverbs along under a name of its own, as wheels by auditwheel do: they
-get the device all the same, others notice nothing, and `omniverb doctor` says so."""
+"""Tests programs that bring a renamed libibverbs along, as wheels by auditwheel do."""
 
 import functools
 

@@ -1,5 +1,6 @@
-"""`omniverb capture` of direct links: two containers on one host, whose programs share memory, and
-the packets that this stands for. Both containers' devices are captured at the same time."""
+"""Tests `omniverb capture` of direct links between two containers of one host.
+
+Both containers' devices are captured at the same time."""
 
 import contextlib
 import dataclasses

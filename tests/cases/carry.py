@@ -1,7 +1,6 @@
-"""Carried sockets: programs give what they give on the kernel's, while bytes go through memory.
+"""Tests that carried sockets behave as the kernel's do.
 
-A daemon of its own in each group's namespace; what is compared is as in sockets.py.
-"""
+A daemon of its own in each group's namespace; what is compared is as in sockets.py."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Carried sockets of servers: one connection of many, and parts of files by `sendfile`."""
+"""Tests carried sockets of servers: one connection of many, and `sendfile`."""
 
 from cases import carry, sockets
 from harness import staging

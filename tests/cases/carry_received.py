@@ -1,4 +1,4 @@
-"""Carried sockets: what each kind of call receives, and tells, while the other end computes."""
+"""Tests what each kind of call receives on a carried socket while the other end computes."""
 
 from cases import carry
 from cases.light import Light

@@ -1,4 +1,4 @@
-"""Carried sockets that several processes have for a while."""
+"""Tests carried sockets that several processes have open."""
 
 import contextlib
 

@@ -1,5 +1,4 @@
-"""The workspace's own checks: unit tests, lints, format, layering, style, C layouts; and that the
-demos go through."""
+"""Runs the workspace's own checks: unit tests, lints, format, layering, style, C layouts."""
 
 import os
 import pathlib

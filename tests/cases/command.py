@@ -1,4 +1,4 @@
-"""The command line, and what happens when there is no daemon."""
+"""Tests the command line, also without a daemon."""
 
 import json
 import re

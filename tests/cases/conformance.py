@@ -1,9 +1,8 @@
-"""The test suite of rdma-core's newest release, unmodified, against our library.
+"""Runs the test suite of rdma-core's newest release, unmodified, against our library.
 
 `make conformance` fetches and builds it (tests/conformance/fetch) and runs these cases; with
 `--slow` they run where it has been. What does not run is in a list with its reason, as in
-cases/pyverbs.py.
-"""
+cases/pyverbs.py."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Processes that die: peers, and the daemon itself."""
+"""Tests the death of peers and of the daemon."""
 
 import os
 import random

@@ -1,5 +1,4 @@
-"""Programs under valgrind and ThreadSanitizer: with what they are told of our libraries they report
-nothing, but faults of the program's own."""
+"""Tests programs under valgrind and ThreadSanitizer with our suppressions."""
 
 import re
 

@@ -1,5 +1,6 @@
-"""What our packets look like to Wireshark: one of every kind, written by rnic/wire. It runs among
-the workspace's checks (`checks.py`), since cargo has to build what writes them."""
+"""Tests that Wireshark dissects one packet of every kind, written by rnic/wire.
+
+It runs among the workspace's checks (`checks.py`), since cargo has to build what writes them."""
 
 import os
 import pathlib

@@ -1,8 +1,6 @@
-"""The second API, omniverb/dma.h: programs over it (tests/programs/dma) between two processes of
-an ordinary user, two containers, two hosts, and through the daemon; its examples, its binding.
+"""Tests the second API, omniverb/dma.h.
 
-Both sides are ordinary clients of libomniverb_dma.so.1; the node does as it is told, by DMA.
-"""
+Both sides are ordinary clients of libomniverb_dma.so.1; the node does as it is told, by DMA."""
 
 import contextlib
 import functools

@@ -1,12 +1,11 @@
-"""Every command that a document shows is run.
+"""Runs every command that a document shows.
 
 `harness/documents.py` finds them. Those of one code block run together as a script, in namespaces
 of their own, with the build under test. `INSTEAD` says what is run where the words of the document
 need another ending; `RAN_BY` which case runs the same; `ELSEWHERE` why a command is not run here. A
 command that is in none of them is run as it stands if it begins with a program of `HARMLESS`, else
 its block fails: so a new one is run, or somebody has said where it is. Commands in running text are
-fragments: it is checked that the program knows their words.
-"""
+fragments: it is checked that the program knows their words."""
 
 import functools
 import re

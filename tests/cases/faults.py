@@ -1,5 +1,4 @@
-"""A bad network, as `omniverb vnic set NAME --faults` makes it: programs on both sides of it, and
-that it is as bad as was said, and for no longer."""
+"""Tests programs on a bad network, as `omniverb vnic set NAME --faults` makes it."""
 
 import contextlib
 import time

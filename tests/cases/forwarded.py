@@ -1,4 +1,4 @@
-"""The same on one host, with `datapath = "forwarded"`: every message goes through the daemon."""
+"""Tests one host with `datapath = "forwarded"`: every message goes through the daemon."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What is granted of a region: rights against verbs flags, and on whose account its pages are.
+"""Tests grants of regions: rights against verbs flags, and the account of the pages.
 
 Two processes in different network namespaces of one host, run as root without a container; the
 memory cgroups are the test's own."""

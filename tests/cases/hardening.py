@@ -1,4 +1,4 @@
-"""The daemon with what its systemd unit leaves it: capabilities, system calls."""
+"""Tests the daemon with the capabilities and system calls that its systemd unit leaves it."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The harness itself: are the containers as unprivileged as they claim to be?"""
+"""Tests the harness: the containers are as unprivileged as they claim."""
 
 import contextlib
 import pathlib

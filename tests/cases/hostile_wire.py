@@ -1,10 +1,8 @@
-"""Hostile packets: from somebody in the same network who can send whatever a packet may hold, who
-knows queue pair numbers, keys and addresses, and who does not know where the traffic stands.
+"""Tests hostile packets of a neighbour that can send anything.
 
 What is checked is that nobody's memory changes, that no message arrives, that connections go on and
 that the daemons stay up and small. What a forger who sees the traffic could do is not: RoCE v2 has
-no defence against that, the network must have (docs/threat-model.md).
-"""
+no defence against that, the network must have (docs/threat-model.md)."""
 
 import contextlib
 import json

@@ -1,9 +1,7 @@
-"""Omniverb and Linux's own software RNIC, rdma_rxe, on one network: rxe in a virtual machine,
-Omniverb's programs in a container, in both roles.
+"""Tests Omniverb with Linux's software RNIC, rdma_rxe, in a virtual machine.
 
 One machine boots for all cases, and those that are only numbers in a list share a case: booting
-takes a while where the processor is emulated.
-"""
+takes a while where the processor is emulated."""
 
 import contextlib
 import ipaddress

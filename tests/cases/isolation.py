@@ -1,4 +1,5 @@
-"""A container sees its own device only, and cannot reach whom the network does not let it reach."""
+"""Tests that a container sees its own device only, and reaches only peers that its network reaches.
+"""
 
 import contextlib
 import os

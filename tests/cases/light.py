@@ -1,8 +1,7 @@
-"""Light mode: connections that have no socket of the kernel's give what the kernel's give.
+"""Tests that light connections, which have no kernel socket, behave as the kernel's do.
 
 As in carry.py there is a daemon in each group's namespace. What is handed on (to a child, to
-another program) is left out: light connections cannot be.
-"""
+another program) is left out: light connections cannot be."""
 
 import contextlib
 import re

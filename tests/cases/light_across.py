@@ -1,6 +1,4 @@
-"""Light connections between two network namespaces: as long as the network would bring them there,
-and the daemon lets them, and no longer.
-"""
+"""Tests light connections between two network namespaces, while the network permits them."""
 
 import contextlib
 import os

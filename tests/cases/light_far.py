@@ -1,8 +1,6 @@
-"""Light connections between two hosts: over RDMA, by a gateway on each, and by the kernel's TCP as
-soon as there is none.
+"""Tests light connections between two hosts, by RDMA gateways and by the kernel's TCP.
 
-Each host is a set of network namespaces with a daemon of its own (harness/host.py).
-"""
+Each host is a set of network namespaces with a daemon of its own (harness/host.py)."""
 
 import contextlib
 import ipaddress

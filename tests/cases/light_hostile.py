@@ -1,4 +1,4 @@
-"""Light mode beside those that lie: who has the other side of a channel harms what he has there."""
+"""Tests light connections beside hostile ones: a liar harms only its own channel."""
 
 import contextlib
 import pathlib

@@ -1,5 +1,6 @@
-"""Rate limits: vNICs held to their rates, changed while traffic runs. How exactly they are held,
-and fifty of them, is measured by bench/limits.py."""
+"""Tests rate limits: held, and changed while traffic runs.
+
+How exactly they are held, and fifty of them, is measured by bench/limits.py."""
 
 import contextlib
 import time

@@ -1,5 +1,4 @@
-"""While one tenant attacks, others get on: a table of attacks (tests/programs/attacks.py), and what
-the others do meanwhile, all the time, in containers of their own.
+"""Tests that tenants get on while another attacks: a table of attacks (tests/programs/attacks.py).
 
 An attack goes on until each of the others has done what it does a few times since it took hold, or
 until that is taken for never. So whoever is held up for as long as somebody attacks, or for some
@@ -9,8 +8,7 @@ demanded of it.
 Who finds a new way to hold others up adds a row.
 
 A kernel with SO_PASSRIGHTS (Linux 6.16) lets nobody send the daemon a descriptor with a call. Rows
-about those are run twice: so, and with a daemon that does without, where some must get through.
-"""
+about those are run twice: so, and with a daemon that does without, where some must get through."""
 
 import contextlib
 import os

@@ -1,6 +1,6 @@
-"""Whatever dies at whatever moment while a virtual machine's processes exchange messages with a
-container's: who is left gets errors and ends, others notice nothing, nothing stays behind, and
-whoever comes next is served. The seed is printed."""
+"""Tests the death of any part while a virtual machine's processes exchange messages.
+
+The seed is printed."""
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
-"""A virtual machine that libvirt starts of what `omniverb vm args --libvirt` prints: its schema
-accepts that, the guest has its device, and is neither saved nor forgotten."""
+"""Tests a virtual machine that libvirt starts of what `omniverb vm args --libvirt` prints."""
 
 import contextlib
 

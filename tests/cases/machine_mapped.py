@@ -1,6 +1,4 @@
-"""Windows of neighbours that are mapped into a machine while it runs, by QEMU 11.1 and the kernel
-of the newest stable Debian: they come, carry links, and go again, so that a machine with few places
-has many neighbours in its life."""
+"""Tests neighbours' windows that are mapped into a running machine, by QEMU 11.1."""
 
 import contextlib
 import mmap

@@ -1,6 +1,6 @@
-"""Who maps windows into a machine is killed: at rest, and is followed by another one, so that links
-and windows go on; or in the middle of something, and nobody follows. All else about such windows is
-in machine_mapped.py."""
+"""Tests killed mappers: another one follows, and links go on.
+
+All else about such windows is in machine_mapped.py."""
 
 import contextlib
 import os

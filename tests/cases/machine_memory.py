@@ -1,6 +1,7 @@
-"""A virtual machine whose memory is shared with the daemon: what peers do to regions of its
-processes by way of the engine is done where the pages are (decision 0045). Every byte is checked,
-and that nobody writes to what was deregistered, or was a process's that is gone."""
+"""Tests a virtual machine whose memory is shared with the daemon.
+
+Every byte is checked, and that nobody writes to what was deregistered, or was a process's that is
+gone."""
 
 import contextlib
 import re

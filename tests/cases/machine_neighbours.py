@@ -1,6 +1,5 @@
-"""What a process of a virtual machine and one outside grant each other of their memory, in the
-window that the two share: operations are mapped, either way round; nothing is lost while pages
-move, no peer reaches what was taken back, and when one of the two is killed all comes back.
+"""Tests grants between a virtual machine's process and one outside, in their pair window.
+
 They run in the one machine of cases/machines.py; two machines, in those of its last group."""
 
 import itertools

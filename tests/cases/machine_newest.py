@@ -1,5 +1,4 @@
-"""The kernel of the newest stable Debian, booted by the newest QEMU that Debian has: what a machine
-has of its device there."""
+"""Tests the kernel of the newest stable Debian on the newest QEMU that Debian has."""
 
 import contextlib
 

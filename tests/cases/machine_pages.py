@@ -1,6 +1,6 @@
-"""What processes of a virtual machine grant each other of their memory, in its window: operations
-are mapped, and not only done; nothing is lost while pages move, and no peer reaches what was taken
-back. They run in the one machine of cases/machines.py."""
+"""Tests grants between processes of a virtual machine, in its window.
+
+They run in the one machine of cases/machines.py."""
 
 from harness import process
 from harness.attached import NAME, OMNIVERB

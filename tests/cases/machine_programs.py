@@ -1,5 +1,6 @@
-"""What programs have in a virtual machine besides queue pairs: connections by address, files that
-say what there is, XRC, IPv6, quotas. They run in the one machine of cases/machines.py."""
+"""Tests what programs have in a virtual machine besides queue pairs.
+
+They run in the one machine of cases/machines.py."""
 
 import json
 import pathlib

@@ -1,5 +1,6 @@
-"""Nobody but the two processes themselves has anything to do with what they exchange in a virtual
-machine: no exit, no word to anybody, by counting. In the one machine of cases/machines.py."""
+"""Tests that only the two processes of a link are involved in their messages in a virtual machine.
+
+In the one machine of cases/machines.py."""
 
 import contextlib
 import os

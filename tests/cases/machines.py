@@ -1,7 +1,6 @@
-"""Virtual machines that have a device: stock QEMU, stock kernel, the same library.
+"""Tests virtual machines that have a device: stock QEMU, stock kernel, the same library.
 
-One machine boots for all cases, in their order; the last ones take its device away.
-"""
+One machine boots for all cases, in their order; the last ones take its device away."""
 
 import contextlib
 import glob

@@ -1,4 +1,4 @@
-"""Man pages and shell completions, as they are installed."""
+"""Tests man pages and shell completions, as they are installed."""
 
 import gzip
 import os

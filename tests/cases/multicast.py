@@ -1,8 +1,6 @@
-"""Groups of datagram queue pairs: Debian's mckey unmodified, and members who stay members whatever
-happens to the daemon, its links and its limits.
+"""Tests multicast groups: Debian's mckey unmodified, and members that come and go.
 
-What the verbs promise is in programs/multicast.c, rdma-core's own tests are in pyverbs.py.
-"""
+What the verbs promise is in programs/multicast.c, rdma-core's own tests are in pyverbs.py."""
 
 import re
 import subprocess

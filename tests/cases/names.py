@@ -1,5 +1,5 @@
-"""Names are proved: who claims numbers after a restart of the daemon, and whether the network still
-lets a link be."""
+"""Tests that names are proved: claims after a restart of the daemon, and links that the network
+forbids."""
 
 import contextlib
 import subprocess

@@ -1,6 +1,4 @@
-"""What a neighbour in the same network can do with an ordinary UDP socket, or a raw one: floods of
-any kind to port 4791 of others end no link between these, keep no new one from being direct, and
-hide no packet filter for long."""
+"""Tests attacks of a neighbour in the same network with an ordinary or a raw socket."""
 
 import contextlib
 import functools

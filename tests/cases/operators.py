@@ -1,4 +1,4 @@
-"""Who runs the daemon, and who only lives beside it; who may connect; what is logged of links."""
+"""Tests operators and tenants: who may connect, who may change what, what is logged."""
 
 import contextlib
 import json

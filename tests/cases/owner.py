@@ -1,5 +1,4 @@
-"""One owner of the process: a second library reaches the daemon and the progress thread through
-libibverbs.so.1 (tests/programs/owner.c, tests/programs/second)."""
+"""Tests that a second library shares the process's daemon session and progress thread."""
 
 import os
 import signal

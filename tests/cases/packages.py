@@ -1,5 +1,4 @@
-"""Debian's packages: made out of dist/, installed in stock root file systems and taken out again,
-without a network."""
+"""Tests Debian's packages: built from dist/, installed in stock root file systems, removed."""
 
 import contextlib
 import filecmp

@@ -1,10 +1,10 @@
-"""Every program, unmodified, between a virtual machine and another one, a container, a process of
-the host, and another host. Two machines boot for all; few programs of each kind run every day, and
-all of them with `make soak`.
+"""Tests every program between each two of virtual machine, container, host process and other host.
+
+Two machines boot for all; few programs of each kind run every day, and all of them with `make
+soak`.
 
 The tables are those of containers (perftest.py, rdma_cm.py, rsocket.py, dma.py), with less of
-everything: in a machine that is emulated a message takes a hundred times as long.
-"""
+everything: in a machine that is emulated a message takes a hundred times as long."""
 
 import contextlib
 import functools

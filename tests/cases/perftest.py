@@ -1,5 +1,4 @@
-"""Debian's own RDMA programs, unmodified: the pingpongs of ibverbs-utils and perftest, in two
-containers and as two plain processes of an unprivileged user."""
+"""Tests Debian's own RDMA programs, unmodified: ibverbs-utils and perftest."""
 
 import contextlib
 import os

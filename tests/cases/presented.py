@@ -1,5 +1,4 @@
-"""What programs read besides the API: sysfs, device nodes, `rdma`; in containers and as an ordinary
-user, with Debian's own programs."""
+"""Tests what programs read besides the API: sysfs, device nodes, `rdma`."""
 
 import fcntl
 import functools

@@ -1,5 +1,4 @@
-"""The C programs in tests/programs, each named test a case, inside a container and as an
-unprivileged user."""
+"""Runs the C programs in tests/programs, each named test a case."""
 
 import functools
 import re

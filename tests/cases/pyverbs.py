@@ -1,4 +1,4 @@
-"""rdma-core's own test suite (Debian's python3-pyverbs), unmodified, against our library.
+"""Runs rdma-core's own test suite (Debian's python3-pyverbs), unmodified, against our library.
 
 What does not run is in a list with its reason (tests/conformance): nothing else may skip itself,
 and none may fail. It runs as root in a container and as an ordinary user, direct and forwarded; and

@@ -1,4 +1,4 @@
-"""A client that asks for more and more gets ENOMEM; others do not notice."""
+"""Tests that a greedy client gets ENOMEM, and that others do not notice."""
 
 import contextlib
 import subprocess

@@ -1,9 +1,7 @@
-"""Connections by librdmacm: Debian's rdmacm-utils and perftest's -R, unmodified, between two
-containers of a host, two processes of an ordinary user, two hosts, and through the daemon.
+"""Tests connections by librdmacm: Debian's rdmacm-utils and perftest's -R, unmodified.
 
 Which of them run where says the table; what is between a kernel's manager and ours is in
-interop.py, what happens when things break in rdma_cm_faults.py.
-"""
+interop.py, what happens when things break in rdma_cm_faults.py."""
 
 import contextlib
 import re

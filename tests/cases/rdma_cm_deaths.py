@@ -1,9 +1,7 @@
-"""Who has a connection, or is about to, hears of it when the other is killed: in each state of a
-connection, either side, with the event and the status that librdmacm's users know.
+"""Tests that the end of a connection hears of the other's death, in each state.
 
 Both sides are programs/connecting.c. What they do until they stop, what the one that is left does
-then and what it must see is a table. In the end nothing is left in the daemons.
-"""
+then and what it must see is a table. In the end nothing is left in the daemons."""
 
 import contextlib
 import subprocess

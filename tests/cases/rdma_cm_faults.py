@@ -1,6 +1,6 @@
-"""Connections by address when things go wrong: nobody listens, the network loses and mixes up what
-managers say to each other, strangers ask for connections without end. A peer that dies:
-rdma_cm_deaths.py."""
+"""Tests connections by address when things go wrong: no listener, a bad network.
+
+A peer that dies: rdma_cm_deaths.py."""
 
 import collections
 import contextlib

@@ -1,9 +1,7 @@
-"""The daemon's memory: others make it keep as much as it will, from many vNICs, of each kind; it
-stays below its stated total, and gives back what it has no use for.
+"""Tests the daemon's resident memory while tenants make it keep as much as they can.
 
 Victims stand still (programs/hoard.c), a neighbour sends packets by hand: no Omniverb, which would
-slow down when it is asked to.
-"""
+slow down when it is asked to."""
 
 import contextlib
 import json

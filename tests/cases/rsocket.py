@@ -1,6 +1,4 @@
-"""Sockets over RDMA: Debian's rstream, riostream, rcopy and udpong, unmodified, between two
-containers of a host, directly and forwarded, between two processes of an ordinary user, and between
-two hosts."""
+"""Tests sockets over RDMA: Debian's rstream, riostream, rcopy and udpong, unmodified."""
 
 import contextlib
 import pathlib

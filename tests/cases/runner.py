@@ -1,4 +1,4 @@
-"""How tests are run: harness/plugin.py, by runs of small files of tests."""
+"""Tests the runner (harness/plugin.py) by runs of small files of tests."""
 
 import pathlib
 import tempfile

@@ -1,10 +1,10 @@
-"""Programs of others behave as they do on the kernel's sockets, whoever of the two has the library.
+"""Tests that third-party programs behave as on the kernel's sockets, with the library at either
+end.
 
 A table: scenarios (`harness/scenarios`) by ways. Each scenario is run natively, with the library at
 both ends, at the server's and at the client's only, in a namespace of its own each time; what is
 seen must be the same. `sockets.programs` has calls passed on, `carry.programs` may carry, and
-`light.programs` may have light connections.
-"""
+`light.programs` may have light connections."""
 
 import contextlib
 import pathlib

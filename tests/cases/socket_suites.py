@@ -1,11 +1,10 @@
-"""Test suites of others: each test gives what it gives on the kernel's sockets.
+"""Runs third-party test suites: each test gives what it gives on the kernel's sockets.
 
 Both ends of all their connections have the library. `sockets.suites` has calls passed on,
 `carry.suites` may carry, `light.suites` may have light connections. What a test gives is compared
 with a run without the library; where that differs the test is looked at again, alone, both ways:
 what a busy machine does is no difference. What differs for a known reason stands, with it, in
-`conformance/sockets.toml`.
-"""
+`conformance/sockets.toml`."""
 
 import fnmatch
 import tomllib

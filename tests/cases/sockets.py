@@ -1,8 +1,7 @@
-"""libomniverb_sockets.so: programs behave with it as they do without.
+"""Tests that programs behave the same with libomniverb_sockets.so as without.
 
 Each case does the same twice, natively and with the library preloaded, in a network namespace of
-its own, and compares: what calls give, what programs print, how they end.
-"""
+its own, and compares: what calls give, what programs print, how they end."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The steady state: no system call an operation, no CPU for those who wait."""
+"""Tests the steady state: no system call for an operation, no CPU time for waiting."""
 
 import re
 import subprocess

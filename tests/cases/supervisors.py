@@ -1,4 +1,5 @@
-"""Supervisors of virtual machines: what they outlive, and what other processes can do to them.
+"""Tests supervisors of virtual machines: what they outlive, and what other processes can do to
+them.
 
 QEMU is played by a process that only listens."""
 

@@ -1,5 +1,4 @@
-"""OMNIVERB_LOG=warn: the libraries say why they refused, once for each place and reason; else they
-say nothing."""
+"""Tests OMNIVERB_LOG=warn: the libraries say why they refused, once for each place and reason."""
 
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair

@@ -1,8 +1,7 @@
-"""RDMA between two hosts: each has its own network, daemon and container, and a veth joins them.
+"""Tests RDMA between two hosts, each with its own network, daemon and container, joined by a veth.
 
 The programs are the ones that run on one host too (perftest.py); the C programs have their second
-process on the other host.
-"""
+process on the other host."""
 
 import contextlib
 import subprocess

@@ -1,5 +1,6 @@
-"""What happens on the wire when things break: a daemon dies, the link goes down; and which way each
-connection goes. Packets that are lost: faults.py."""
+"""Tests failures on the wire: a daemon dies, the link goes down.
+
+Packets that are lost: faults.py."""
 
 import contextlib
 import subprocess

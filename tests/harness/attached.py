@@ -1,5 +1,4 @@
-"""Virtual machines that have a device of ours, and what is around them: a host with one and two
-containers on its bridge, and another host."""
+"""Starts virtual machines that have a device of ours, and the hosts and containers around them."""
 
 import contextlib
 import glob

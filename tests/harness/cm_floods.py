@@ -1,5 +1,6 @@
-"""A flood of requests for connections, from a host's neighbour who has nothing of ours. For tests
-and for `make bench`."""
+"""Floods a host with connection requests from a neighbour.
+
+For tests and for `make bench`."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A private omniverbd for a test."""
+"""Runs a private omniverbd for a test."""
 
 import json
 import os

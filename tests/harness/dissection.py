@@ -1,4 +1,4 @@
-"""What Wireshark makes of packets: captures of an interface, and their dissection by tshark."""
+"""Captures packets of an interface and dissects them by tshark."""
 
 import contextlib
 import shutil

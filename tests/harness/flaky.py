@@ -1,6 +1,7 @@
-"""Cases that fail now and then for a reason that is known and not mended yet. They get more tries
-than others, and do not fail the run if one passes. The list, by name with the reason, is to be
-short, and each entry a debt."""
+"""Lists cases that fail now and then for a known reason, and gives them more tries.
+
+They get more tries than others, and do not fail the run if one passes. The list, by name with the
+reason, is to be short, and each entry a debt."""
 
 TRIES = 4
 

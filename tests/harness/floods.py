@@ -1,5 +1,6 @@
-"""Floods: packets that nobody asked for, to both ends of a connection between two hosts. For tests
-and for `make bench`."""
+"""Floods both ends of a connection between two hosts with unwanted packets.
+
+For tests and for `make bench`."""
 
 import contextlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Test suites of others over sockets: how each is run, and what its tests gave, by name."""
+"""Runs third-party test suites over sockets, and reads what each test gave."""
 
 import re
 import shutil

@@ -1,9 +1,7 @@
-"""A virtual machine with Linux's own software RNIC, rdma_rxe, plugged into a switch like a
-container: the stranger that Omniverb must get along with.
+"""Runs a virtual machine with Linux's own software RNIC, rdma_rxe.
 
 QEMU runs in the switch's namespace. Programs are started through a virtio-serial port whose other
-end is tests/guest/init.c, where the protocol is described; several may run at once.
-"""
+end is tests/guest/init.c, where the protocol is described; several may run at once."""
 
 import contextlib
 import glob

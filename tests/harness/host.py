@@ -1,10 +1,10 @@
-"""Hosts: machines as far as RDMA can tell, each a network namespace with a bridge, a daemon of its
-own and containers on the bridge. Two of them are joined by a veth.
+"""Makes hosts: network namespaces with a bridge, a daemon and containers each.
+
+Two of them are joined by a veth.
 
 What programs need besides containers: `Bare`, a place that shares a container's network but not
 its limits, from which a test program may send its second process to another host (see `spawn` in
-programs/common.c).
-"""
+programs/common.c)."""
 
 import subprocess
 import sys

@@ -1,9 +1,8 @@
-"""What a test guest boots: Debian's kernel, and an initial file system made of what is installed.
+"""Builds what a test guest boots: Debian's kernel, and an initial file system of what is installed.
 
 Both are made when they are first needed and kept in target/: the kernel unpacked (it boots in half
 the time where the processor is emulated), and an archive of the guest's first process
-(tests/guest/init.c), kernel modules, busybox, and the programs asked for with their libraries.
-"""
+(tests/guest/init.c), kernel modules, busybox, and the programs asked for with their libraries."""
 
 import gzip
 import hashlib

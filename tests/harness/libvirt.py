@@ -1,7 +1,6 @@
-"""A virtual machine that libvirt has: libvirtd and QEMU see this machine's file system with
-libvirt's packages over it (tests/guest/fetch-libvirt), in a mount namespace of their own, so
-nothing is installed. Users, groups and security modules are left out: QEMU is root's.
-"""
+"""Runs a virtual machine by libvirt.
+
+Users, groups and security modules are left out: QEMU is root's."""
 
 import os
 import pathlib

@@ -1,8 +1,9 @@
-"""Whether the machine let the tests run: hypervisors take processors away, and whoever has time
-limits shows it. That excuses a case that passes when it is tried again, so it is measured, not
-guessed: what the kernel counts as stolen, and standstills, in which a thread that only sleeps was
-not woken although this machine's own processes used less than one processor. What the tests
-themselves keep busy excuses nothing."""
+"""Tells whether the machine let the tests run undisturbed.
+
+That excuses a case that passes when it is tried again, so it is measured, not guessed: what the
+kernel counts as stolen, and standstills, in which a thread that only sleeps was not woken although
+this machine's own processes used less than one processor. What the tests themselves keep busy
+excuses nothing."""
 
 import os
 import threading

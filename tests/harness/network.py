@@ -1,8 +1,9 @@
-"""Network namespaces for a test. Nothing is added to the namespace we are in.
+"""Makes network namespaces for a test.
+
+Nothing is added to the namespace we are in.
 
 A namespace lives as long as a process in it: a `sleep` that dies with us. The bridge between
-containers has a namespace of its own, like a small switch.
-"""
+containers has a namespace of its own, like a small switch."""
 
 import os
 

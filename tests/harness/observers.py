@@ -1,5 +1,4 @@
-"""Observers: small programs that go on all the time while somebody attacks, and say how often they
-got done what they do and how long it took at worst (tests/programs/observe.c)."""
+"""Runs observers: small programs that measure how others get on during an attack."""
 
 import select
 import subprocess

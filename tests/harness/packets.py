@@ -1,5 +1,4 @@
-"""Capture files as the conversations they hold: reads pcap, checks that requests and answers are
-what they must be, and puts messages together again."""
+"""Reads pcap files and checks the conversations in them."""
 
 import ipaddress
 import itertools

@@ -1,8 +1,7 @@
-"""Virtual machines, containers, host processes and other hosts, each as another's peer.
+"""Places each program in virtual machines, containers, host processes and other hosts.
 
 The machines' root is the host's, read-only and by 9p, with what they write on top of it in their
-memory (tests/guest/init.c): so every program that is installed here runs in them as it is.
-"""
+memory (tests/guest/init.c): so every program that is installed here runs in them as it is."""
 
 import contextlib
 

@@ -1,7 +1,6 @@
-"""What a neighbour can send to UDP port 4791: payloads for `programs/flood.c payloads`, of every
-kind that the port knows, with right checksums. One without any privilege has one address, one with
-`CAP_NET_RAW` all.
-"""
+"""Makes payloads for UDP port 4791 that a neighbour could send.
+
+One without any privilege has one address, one with `CAP_NET_RAW` all."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Starting, waiting for and ending processes, so that nothing outlives a test."""
+"""Starts, awaits and ends processes, so that nothing outlives a test."""
 
 import ctypes
 import os

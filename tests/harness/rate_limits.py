@@ -1,5 +1,6 @@
-"""Processes that send as fast as their vNICs may: many vNICs of one host, each with a rate limit of
-its own, which may change while traffic runs. For tests and for `make bench`."""
+"""Runs processes that send as fast as their vNICs' rate limits let them.
+
+For tests and for `make bench`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Room on the disk: how much a whole run needs, whether it is there, and what is given back.
+"""Checks the room on the disk for a whole run, and frees it.
 
 A disk that is full makes anything fail that writes, each in its own words. So a run says beforehand
 when there is less than it needs, and says of a case that failed meanwhile that the disk was full.

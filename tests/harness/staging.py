@@ -1,4 +1,4 @@
-"""Where everything under test lies: built once, copied to a place that every user may read."""
+"""Stages what is tested: builds it once and copies it to where every user may read it."""
 
 import os
 import pathlib

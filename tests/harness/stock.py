@@ -1,8 +1,7 @@
-"""What a guest boots that is a stock Debian: its own systemd and udev, which load its own modules.
+"""Builds a guest that is a stock Debian with systemd and udev.
 
 The root file system (tests/guest/fetch-debian) with a package installed and the first process of
-our other guests (tests/guest/init.c) as a service, all in memory.
-"""
+our other guests (tests/guest/init.c) as a service, all in memory."""
 
 import pathlib
 

@@ -1,10 +1,9 @@
-"""rdma-core's own test suites: how one is run, and what must come of it.
+"""Runs rdma-core's own test suites and checks their results.
 
 A stored list (tests/conformance/*.toml) names every test that skips itself here, with what it says
 and the reason. All others must pass; a test that skips itself and is not in the list is as bad as
 one that fails, and so is one in the list that runs, but where the list says that it may. It also
-names those that a network that loses must not be given, with the reason.
-"""
+names those that a network that loses must not be given, with the reason."""
 
 import collections
 import gzip

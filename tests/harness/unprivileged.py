@@ -1,8 +1,7 @@
-"""Plain processes of an unprivileged user, with a daemon of the same user.
+"""Runs plain processes of an unprivileged user, with a daemon of the same user.
 
 They run in a network namespace of their own that has only a loopback interface, so that port
-numbers never collide with what else the machine does. The user has no privilege in it.
-"""
+numbers never collide with what else the machine does. The user has no privilege in it."""
 
 from . import process
 from .daemon import Daemon, as_user, environment

@@ -1,4 +1,4 @@
-"""Descriptors that stop whoever closes, empties or looks at them."""
+"""Attacks by descriptors that block a process that closes, empties or polls them."""
 
 import ctypes
 import fcntl

@@ -1,4 +1,4 @@
-"""Files whose server does not answer, and owners of memory who do not."""
+"""Attacks by files whose server does not answer, and by silent owners of memory."""
 
 import ctypes
 import fcntl

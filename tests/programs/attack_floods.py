@@ -1,4 +1,4 @@
-"""More of everything: connections, namespaces, queue pairs, links, questions."""
+"""Attacks by quantity: connections, namespaces, queue pairs, links, questions."""
 
 import ctypes
 import fcntl

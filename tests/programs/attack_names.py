@@ -1,7 +1,6 @@
-"""Claims what is somebody else's, as soon as there is a daemon to claim it from.
+"""Attacks by claiming names of other processes as soon as there is a daemon.
 
-Usage: attack_names.py PEER NUMBER... : the first number's owner is at the address PEER.
-"""
+Usage: attack_names.py PEER NUMBER... : the first number's owner is at the address PEER."""
 
 import os
 import struct

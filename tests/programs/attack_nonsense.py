@@ -1,4 +1,4 @@
-"""Messages that make no sense: every kind, with values of every size, cut off, too long."""
+"""Attacks by malformed messages: every kind, with values of every size, cut off, too long."""
 
 import os
 import random

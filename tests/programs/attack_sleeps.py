@@ -1,4 +1,4 @@
-"""Attacks on how others sleep and are woken: bells, the kernel's lists of waiters and its locks."""
+"""Attacks on sleeping and waking: doorbells, the kernel's lists of waiters and its locks."""
 
 import ctypes
 import mmap

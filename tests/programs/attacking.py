@@ -1,4 +1,4 @@
-"""What attacks share (attacks.py): the clock, descriptors that are sent, links."""
+"""Holds what attacks share (attacks.py): the clock, descriptors, links."""
 
 import errno
 import os

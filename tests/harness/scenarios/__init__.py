@@ -1,4 +1,4 @@
-"""What others' programs do with sockets: a server, a client, and what they say and do.
+"""Describes what third-party programs do with sockets: a server, a client, their dialogue.
 
 A scenario returns what was seen, without what differs between two runs on the kernel's sockets
 (times, rates, numbers of processes). `cases/socket_programs.py` runs each with and without the

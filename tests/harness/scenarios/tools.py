@@ -1,4 +1,4 @@
-"""What else people start: a repository is cloned, an environment made, a root's packages listed."""
+"""Runs other programs people start: git clone, a Python environment, package lists."""
 
 import shutil
 

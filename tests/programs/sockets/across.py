@@ -1,4 +1,4 @@
-"""Two ends of a connection in two places, which check every byte that they get.
+"""Runs two ends of a connection in two places, which check every byte.
 
     across.py serve ADDRESS PORT SEED
     across.py connect ADDRESS PORT SEED SECONDS [OWN_ADDRESS OWN_PORT]
@@ -14,8 +14,7 @@ when that is over; one that sleeps gets each of them asleep. The impostor has bo
 itself, and offers the broker an end that has the names of somebody else's; it says what it was
 given. One that computes makes no call behind what it has sent until the first byte of a file is
 changed; its reader does with these bytes what the second byte says: 1, it takes them and asks for
-more; 2, it looks at them; 3, it takes them and ends; 4, a child takes them.
-"""
+more; 2, it looks at them; 3, it takes them and ends; 4, a child takes them."""
 
 import mmap
 import os

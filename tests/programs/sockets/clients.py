@@ -1,4 +1,6 @@
-"""Clients of servers.py and servers.js: `clients.py PORT`. What they find is printed."""
+"""Runs clients of servers.py and servers.js: `clients.py PORT`.
+
+What they find is printed."""
 
 import hashlib
 import random

@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""A light server that does not accept for a while, an honest client, and a peer that wants all the
-room there is.
+"""Runs a light server that does not accept for a while, an honest client, and a greedy peer.
 
 `crowd.py serves PORT FOLDER BACKLOG [ADDRESS]`, with the library, listens, accepts nothing until
 FOLDER/go is there, answers then whatever is asked, says where each connection comes from, and ends
@@ -11,8 +10,7 @@ which is to be answered.
 
 `crowd.py opens PORT BROKER FOLDER`, `crowd.py fills ...` and `crowd.py names ...` are the peer,
 without the library: it opens connections without end and reads no answer; sends as much as it may
-and more to hundreds that are not accepted; names addresses that are not this host's.
-"""
+and more to hundreds that are not accepted; names addresses that are not this host's."""
 
 import os
 import pathlib

@@ -1,12 +1,10 @@
-"""Who comes to another network namespace by a channel, without the library: he speaks to the broker
-by hand.
+"""Speaks to the broker of another network namespace without the library.
 
     farther.py ADDRESS PORT OTHER_PORT OWN BROKER FILTERED
 
 Somebody with the library serves both ports at the address; the network brings connections from OWN
 to the first only, and to the other one nobody asks it to. It says what goes wrong, or `sound`. The
-file FILTERED is there once the network brings nobody to the first port either.
-"""
+file FILTERED is there once the network brings nobody to the first port either."""
 
 import os
 import random

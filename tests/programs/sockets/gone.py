@@ -1,9 +1,8 @@
 #!/usr/bin/python3
-"""What is said by a connection of many whose other end has just gone, in one of several ways.
+"""Prints what a connection of many reports after its other end has gone.
 
 `gone.py` prints it for each of them. All other ends are processes of their own, which say by a pipe
-that they have done it; so it *has* happened when the next call is made.
-"""
+that they have done it; so it *has* happened when the next call is made."""
 
 import errno
 import os

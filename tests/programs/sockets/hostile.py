@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A victim that has connections, and a liar at their other ends.
+"""Runs a victim that has connections, and a liar at their other ends.
 
 `hostile.py victim PORT`, with the library: takes connections, sends and receives on each; nothing
 that comes of that may be anything but an answer of these calls. `hostile.py liar PORT BROKER
@@ -8,8 +8,7 @@ every other link the program FLIP (`flip.c`) does, which is faster.
 
 `hostile.py waiter PORT`, with the library: receives when it is told that there is something, by
 calls that would sleep otherwise, until its connection is reset. `hostile.py shower PORT BROKER`
-shows it bytes and takes them away again.
-"""
+shows it bytes and takes them away again."""
 
 import array
 import mmap

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""Who goes on by a channel to another network namespace when it is over, without the library.
+"""Goes on using a channel to another network namespace after its end.
 
     parted.py ADDRESS PORT OWN BROKER FLAGS HOW
 
 A server (`owing.py serves`) does commands there, one a line. Some come `early`, by a connection
 of a channel: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file
 FLAGS says, the server is rung for nothing (1), or is sent `late` commands from then on (2); HOW
-`opens`: by new connections, too.
-"""
+`opens`: by new connections, too."""
 
 import random
 import struct

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""Connections that wait at a process that leaves, for whoever else has the socket.
+"""Leaves connections waiting at a process that ends, for others that have the socket.
 
 `refused.py WAY COUNT`: a parent listens and makes two workers, as nginx does. COUNT connections
 come to the first one, which accepts the first of them and no other; then, by WAY, it closes its
 listening socket and ends, is killed, or closes it and goes on. The second one accepts all that are
 left. On the kernel's sockets nobody who was not accepted notices. Some send before, some after that
 and some both; some say that they send no more; some close, whose bytes the second one has as well.
-The first one is lost with its process.
-"""
+The first one is lost with its process."""
 
 import os
 import select

@@ -1,8 +1,7 @@
-"""A server of one kind or another: `servers.py KIND PORT`.
+"""Runs a server of one kind: `servers.py KIND PORT`.
 
 Each request is a length (4 bytes) and so many bytes, which come back in upper case, framed
-likewise; at its end a connection is closed.
-"""
+likewise; at its end a connection is closed."""
 
 import asyncio
 import multiprocessing
