@@ -1,9 +1,7 @@
 //! Fuzzes light connections by channels whose other ends send anything.
 //!
 //! What the preload edge does in `light/progress.rs` is done here with the pure parts: slots,
-//! lists, ids, queues.
-//!
-//! Connections that are refused before they are accepted go by the other channel.
+//! lists, ids, queues. Connections that are refused before `accept` go by the other channel.
 //!
 //! What holds: lists are lists; a connection is known by its id until both ends have closed; what
 //! nobody names any more is free; no queue is longer than its window. At the end, when all is

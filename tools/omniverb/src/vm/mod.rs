@@ -247,7 +247,8 @@ pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
 /// many bytes: see [`mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     let [qemu, supervisor] = become_nobody_with_two()?;
-    let Err(mapper::Over) = mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
+    let Err(mapper::MapperEnd) =
+        mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -45,7 +45,7 @@ fn start(
     let (supervisor, supervisors) = seqpacket::pair().unwrap();
     let qemu = qemu.try_clone().unwrap();
     let mapper = std::thread::spawn(move || {
-        let Err(Over) = serve(qemu, supervisors, SLOTS);
+        let Err(MapperEnd) = serve(qemu, supervisors, SLOTS);
     });
     let mut files = vec![notes.as_fd()];
     files.extend(channel.map(AsFd::as_fd));
@@ -377,13 +377,13 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
 fn nobody_begins_with_what_does_not_fit() {
     let (_far, near) = stream();
     let (one, long) = (file(STEP), file(3 * STEP));
-    let begun = Left { has_begun: true, has_channel: true, ..Left::default() };
-    type Fits<'a> = (Left, Option<&'a OwnedFd>, &'a [(u8, &'a OwnedFd)]);
+    let begun = MapperProgress { has_begun: true, has_channel: true, ..MapperProgress::default() };
+    type Fits<'a> = (MapperProgress, Option<&'a OwnedFd>, &'a [(u8, &'a OwnedFd)]);
     let cases: [(bool, Fits<'_>); 6] = [
         (true, (begun, Some(&near), &[(1, &one)])),
         // Without where QEMU is asked, or with it before it has said so.
         (false, (begun, None, &[(1, &one)])),
-        (false, (Left::default(), Some(&near), &[(1, &one)])),
+        (false, (MapperProgress::default(), Some(&near), &[(1, &one)])),
         // One twice, one that is too long, one without a place.
         (false, (begun, Some(&near), &[(1, &one), (1, &one)])),
         (false, (begun, Some(&near), &[(1, &long)])),

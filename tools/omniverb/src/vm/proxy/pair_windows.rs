@@ -1,6 +1,6 @@
 //! Keeps the pair windows of a proxy's machine, as its supervisor adds and removes them.
 
-use super::Over;
+use super::ProxyEnd;
 use crate::vm::wake_bridge::WakeBridge;
 use crate::vm::{pair_windows, window};
 use omniverb_session::pair_window::Whose;
@@ -25,35 +25,35 @@ impl PairWindows {
         number: u8,
         file: &OwnedFd,
         whose: Whose,
-    ) -> Result<(), Over> {
-        let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(Over::Broken)?;
-        let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
+    ) -> Result<(), ProxyEnd> {
+        let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(ProxyEnd::Broken)?;
+        let bytes = memfd::size(file.as_fd()).map_err(|_| ProxyEnd::Broken)?;
         let added = self.bridge.add(number, file, window::data(bytes), whose);
-        added.map_err(|_| Over::Broken)?;
+        added.map_err(|_| ProxyEnd::Broken)?;
         self.present |= bit;
         Ok(())
     }
 
     /// The supervisor has another one, or one less. `false`: nothing came.
-    pub(super) fn take(&mut self) -> Result<bool, Over> {
+    pub(super) fn take(&mut self) -> Result<bool, ProxyEnd> {
         let Some(from) = &self.more else { return Ok(false) };
         let mut word = [0; 2];
         match seqpacket::receive(from.as_fd(), &mut word, seqpacket::Mode::NonBlocking) {
             Ok((2, files)) => match (word, files.into_iter().next()) {
                 ([pair_windows::GOES, number], None) => {
-                    let bit = bit(number).ok_or(Over::Broken)?;
+                    let bit = bit(number).ok_or(ProxyEnd::Broken)?;
                     self.bridge.remove(number);
                     self.present &= !bit;
                     self.going |= bit;
                 }
                 ([whose, number], Some(file)) => {
-                    let whose = pair_windows::whose_said(whose).ok_or(Over::Broken)?;
+                    let whose = pair_windows::whose_said(whose).ok_or(ProxyEnd::Broken)?;
                     // Another proxy has all.
                     self.add(number, &file, whose)?;
                     self.going &= !bit(number).unwrap_or(0);
                     self.bridge.wake_all();
                 }
-                _ => return Err(Over::Broken),
+                _ => return Err(ProxyEnd::Broken),
             },
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
             // The supervisor was killed.

@@ -17,8 +17,8 @@ struct Bench {
     supervisor: Option<thread::JoinHandle<()>>,
 }
 
-fn kept(pins: u64) -> Kept {
-    let mut kept = Kept::default();
+fn kept(pins: u64) -> KeptRings {
+    let mut kept = KeptRings::default();
     for token in 0..pins {
         kept.add(token * 7, File::open("/dev/null").unwrap().into(), 4096 + token);
     }
@@ -37,7 +37,7 @@ fn bench(pins: u64) -> Option<Bench> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let folder = format!("omniverb-pins-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
-    let mut heirs = Heirs::begin(&folder, &mut Kept::default()).unwrap();
+    let mut heirs = Heirs::begin(&folder, &mut KeptRings::default()).unwrap();
     let has_agent = Arc::new(AtomicBool::new(false));
     let agent = Arc::clone(&has_agent);
     let supervisor = thread::spawn(move || {
@@ -79,10 +79,10 @@ impl Bench {
 
     /// The heir takes all, and there is nobody before it any more.
     fn ends_well(mut self, pins: u64) {
-        let mut found = Kept::default();
+        let mut found = KeptRings::default();
         let heirs = Heirs::begin(&self.folder, &mut found).unwrap();
         self.supervisor.take().unwrap().join().unwrap();
-        let sums = |kept: &Kept| (kept.len(), kept.bytes());
+        let sums = |kept: &KeptRings| (kept.len(), kept.bytes());
         assert_eq!(sums(&found), sums(&kept(pins)));
         drop(heirs);
     }
@@ -164,7 +164,7 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
             return;
         }
     });
-    let mut found = Kept::default();
+    let mut found = KeptRings::default();
     assert!(take_over(&path, &mut found).is_err());
     before.join().unwrap();
     assert_eq!((found.len(), found.bytes()), (3, kept(3).bytes()));
@@ -176,7 +176,7 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
 fn whose_agent_lives_gives_nothing() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
-    assert!(Heirs::begin(&bench.folder, &mut Kept::default()).is_err());
+    assert!(Heirs::begin(&bench.folder, &mut KeptRings::default()).is_err());
     assert!(!bench.supervisor.as_ref().unwrap().is_finished());
     bench.has_agent.store(false, Ordering::Relaxed);
     bench.ends_well(3);
@@ -187,7 +187,7 @@ fn whose_agent_lives_gives_nothing() {
 fn who_has_no_agent_leaves_to_others_what_they_have() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
-    let mut ours = Kept::default();
+    let mut ours = KeptRings::default();
     assert!(Heirs::begin(&bench.folder, &mut ours).is_err());
     assert_eq!(ours.len(), 3, "there are copies");
     // Under a number of theirs, and under one that they have not.
@@ -218,8 +218,9 @@ fn who_has_no_agent_leaves_to_others_what_they_have() {
 fn who_tries_again_copies_only_what_it_has_not() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
-    let mut ours = Kept::default();
-    let numbers = |ours: &Kept| ours.iter().map(|(_, ring, _)| number(ring)).collect::<Vec<_>>();
+    let mut ours = KeptRings::default();
+    let numbers =
+        |ours: &KeptRings| ours.iter().map(|(_, ring, _)| number(ring)).collect::<Vec<_>>();
     ours.add(7, File::open("/dev/null").unwrap().into(), 1);
     assert!(Heirs::begin(&bench.folder, &mut ours).is_err());
     assert_eq!(ours.bytes(), kept(3).bytes(), "what was something else is theirs now");
