@@ -184,7 +184,11 @@ fn nobody_keeps_others_from_having_a_window() {
     pairs.make(neighbour(1), "one", &ready()).unwrap();
     pairs
         .joined_mut()
-        .add(Place { number: 2, at: 0 }, memfd::create("x", 4096).unwrap(), Bin::new().unwrap())
+        .add(
+            PieceRange { number: 2, at: 0 },
+            memfd::create("x", 4096).unwrap(),
+            Bin::new().unwrap(),
+        )
         .unwrap();
     pairs.found(0);
     assert_eq!(pairs.wanted(), Some((SessionId(7), 3)));
@@ -260,7 +264,7 @@ fn a_machine_is_told_where_in_its_device_a_piece_is() {
     let (outside, said) = (shared.link.outside().0, shared.link.said());
     assert_eq!(pair_window::number(&said), Some(3));
     assert_eq!(pair_window::plain(said).offset, outside.offset - DATA.offset + (1 << 21));
-    let other = shared.link.said_as(Place { number: 9, at: 0 });
+    let other = shared.link.said_as(PieceRange { number: 9, at: 0 });
     assert_eq!(
         (pair_window::number(&other), pair_window::plain(other).offset),
         (Some(9), outside.offset - DATA.offset)
