@@ -52,7 +52,8 @@ macro_rules! line {
         }
 
         impl $name {
-            fn each(&self, mut with: impl FnMut(&Field)) {
+            /// Calls with each field, in order.
+            pub fn each(&self, mut with: impl FnMut(&Field)) {
                 $(with(&self.$field);)*
             }
         }
@@ -235,6 +236,8 @@ pub struct LinkSlot {
 }
 
 #[cfg(not(loom))]
+const _: () = assert!(size_of::<SetSlot>() == BYTES + LINKS / 8 && align_of::<SetSlot>() == 64);
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<LinkSlot>() == BYTES && align_of::<LinkSlot>() == 64);
 
 impl LinkSlot {
@@ -281,6 +284,51 @@ impl LinkSlot {
     pub fn clear_flag(&self, flag: Flag) {
         self.identity.flags.fetch_and(!(flag as u64), Ordering::AcqRel);
     }
+}
+
+line! {
+    /// What threads write that wait in a set.
+    SetWaits {
+        /// The set's id; 0: the slot is free.
+        id,
+        /// Looks in a row that were in vain.
+        vain,
+        /// How many more are to be left out.
+        skip,
+        /// How many calls there were.
+        calls,
+        /// The member that is told of first.
+        first,
+        /// When the kernel was asked for all that there is; 0: it was not.
+        asked,
+        /// How many members were maybe ready when that was counted last.
+        ready_count,
+        /// Which one is looked at next whether it still is.
+        hand,
+    }
+}
+
+line! {
+    /// What threads write that tell of members.
+    SetNews {
+        /// How often some member was told of.
+        told,
+        /// A thread slept since members that may be ready were polled.
+        away,
+    }
+}
+
+/// The slot of an epoll set that has carried members. All zeros is one that is free.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SetSlot {
+    /// Of threads that wait.
+    pub waits: SetWaits,
+    /// Of threads that tell.
+    pub news: SetNews,
+    unused: [u64; 48],
+    /// Members that may be ready, a bit for each link.
+    pub maybe_ready: [AtomicU64; LINKS / 64],
 }
 
 /// Instead of who holds it: somebody who was the last one ends it.

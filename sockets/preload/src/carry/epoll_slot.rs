@@ -9,9 +9,10 @@
 //! the peer wanted to reclaim, and the kernel had no room for, may be in a ring besides: the
 //! program is told of the kernel's bytes before them, and starts polling by receiving these.)
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_connection::descriptors::PIECE;
+use omniverb_formats::link_slot::SetSlot;
 
 use super::link_bitmap::LinkBitmap;
 use super::links::{self, Link, MAYBE_READY};
@@ -24,22 +25,6 @@ use crate::unlinked_calls;
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
 
-/// Words of a slot.
-const ID: usize = 0;
-const VAIN: usize = 1;
-pub(super) const SKIP: usize = 2;
-const TURN: usize = 3;
-/// The member that is told of first.
-const FIRST: usize = 4;
-/// When the kernel was asked for all that there is; 0: it was not.
-const ASKED: usize = 5;
-/// How many members were maybe ready when that was counted last; which one is looked at next
-/// whether it still is; and how often some member was told of.
-pub(super) const MANY: usize = 6;
-pub(super) const HAND: usize = 7;
-pub(super) const TOLD: usize = 8;
-/// A thread slept since members that may be ready were polled.
-pub(super) const AWAY: usize = 9;
 /// Instead of an id: somebody makes the slot.
 const BUSY: u64 = 1 << 63;
 
@@ -62,13 +47,22 @@ pub(crate) enum PollOutcome {
 /// The slot of a set.
 #[derive(Clone, Copy)]
 pub(super) struct EpollSlot {
-    words: &'static [AtomicU64; PIECE],
+    slot: &'static SetSlot,
     index: usize,
+}
+
+impl Deref for EpollSlot {
+    type Target = SetSlot;
+
+    #[inline(always)]
+    fn deref(&self) -> &SetSlot {
+        self.slot
+    }
 }
 
 impl EpollSlot {
     fn at(index: usize) -> Option<EpollSlot> {
-        maybe_ready::slot(index).map(|words| EpollSlot { words, index })
+        maybe_ready::slot(index).map(|slot| EpollSlot { slot, index })
     }
 
     fn used() -> impl Iterator<Item = EpollSlot> {
@@ -100,24 +94,24 @@ impl EpollSlot {
             return Some(slot);
         }
         let slot = (0..SETS).find_map(|index| {
-            let slot = EpollSlot { words: maybe_ready::make(index)?, index };
+            let slot = EpollSlot { slot: maybe_ready::make(index)?, index };
             slot.win(set).then_some(slot)
         })?;
         USED.fetch_max(slot.index as u64 + 1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         // Another thread may have made one at the same time, of which only one may be there.
         let is_only = EpollSlot::used().all(|other| {
-            other.index == slot.index || other.words[ID].load(Ordering::Acquire) != u64::from(set)
+            other.index == slot.index || other.waits.id.load(Ordering::Acquire) != u64::from(set)
         });
         if !is_only {
-            slot.words[ID].store(0, Ordering::Release);
+            slot.waits.id.store(0, Ordering::Release);
         }
         is_only.then_some(slot)
     }
 
     /// It is free, or of a set that was closed, and this set's now.
     fn win(self, set: u32) -> bool {
-        let word = &self.words[ID];
+        let word = &self.waits.id;
         let was = word.load(Ordering::Acquire);
         let is_free = was == 0 || was != BUSY && !is_open(was as u32);
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -129,7 +123,7 @@ impl EpollSlot {
             // It may be in another one by now.
             _ = link.glance.set.compare_exchange(self.name(), 0, ok, err);
         }
-        self.set_word(MANY, 0);
+        self.waits.ready_count.set(0);
         self.asked(0);
         word.store(u64::from(set), Ordering::Release);
         true
@@ -137,15 +131,7 @@ impl EpollSlot {
 
     /// The id of its set.
     pub(super) fn set(self) -> u32 {
-        self.words[ID].load(Ordering::Acquire) as u32
-    }
-
-    pub(super) fn word(self, at: usize) -> u64 {
-        self.words[at].load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_word(self, at: usize, value: u64) {
-        self.words[at].store(value, Ordering::Relaxed);
+        self.waits.id.load(Ordering::Acquire) as u32
     }
 
     /// What the words of its links call it.
@@ -155,14 +141,14 @@ impl EpollSlot {
 
     /// Those that are maybe ready.
     pub(super) fn maybe_ready(self) -> LinkBitmap {
-        maybe_ready::bits(self.words)
+        maybe_ready::bits(self.slot)
     }
 
     /// Calls with each member that is maybe ready, until that says that it is enough. It is not
     /// held, and may be another link by now ([`Link::glance`]).
     #[inline]
     pub(super) fn each_maybe_ready(self, mut with: impl FnMut(Link) -> bool) {
-        let first = self.word(FIRST) as u32;
+        let first = self.waits.first.get() as u32;
         self.maybe_ready().each(first, links::end(), |index| match Link::at(index) {
             Some(link) if self.has(link) => with(link),
             _ => true,
@@ -202,14 +188,14 @@ impl EpollSlot {
 
     /// As many members are maybe ready as may be, and this one is not.
     pub(super) fn is_crowded(self, link: Link) -> bool {
-        self.word(MANY) >= CROWD
+        self.waits.ready_count.get() >= CROWD
             && !self.maybe_ready().has(link.index())
             && receive_queue::unread_bytes(link) == 0
     }
 
     /// A link becomes a member, or is to be polled again.
     pub(super) fn comes(self, link: Link) {
-        link.member.since.set(self.word(TOLD));
+        link.member.since.set(self.news.told.get());
         link.glance.idle.set(0);
         link.glance.is_polled.set(0);
     }
@@ -234,19 +220,19 @@ impl EpollSlot {
     /// So many members were told of. How many these were in all.
     pub(super) fn counts(self, told: u64) -> u64 {
         // Roughly, where threads are many.
-        let told = self.word(TOLD).wrapping_add(told);
-        self.set_word(TOLD, told);
+        let told = self.news.told.get().wrapping_add(told);
+        self.news.told.set(told);
         told
     }
 
     /// The next call begins with this member, of which there was no room to tell.
     pub(super) fn begins_with(self, link: Link) {
-        self.set_word(FIRST, u64::from(link.index()));
+        self.waits.first.set(u64::from(link.index()));
     }
 
     /// Which call it is.
     pub(super) fn turn(self) -> u64 {
-        self.words[TURN].fetch_add(1, Ordering::Relaxed)
+        self.waits.calls.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Somebody sleeps in the set, or is about to.
@@ -257,18 +243,18 @@ impl EpollSlot {
 
     /// The kernel was asked not long ago, and has told all.
     pub(super) fn was_asked(self) -> bool {
-        !clock::is_over(self.word(ASKED), clock::MOMENT)
+        !clock::is_over(self.waits.asked.get(), clock::MOMENT)
     }
 
     /// It was asked then; 0: and may have more.
     pub(super) fn asked(self, then: u64) {
-        self.set_word(ASKED, then);
+        self.waits.asked.set(then);
     }
 
     /// This call is one that looks; those after some in vain do not.
     pub(super) fn is_worth_looking(self) -> bool {
-        let left = self.word(SKIP);
-        self.set_word(SKIP, left.saturating_sub(1));
+        let left = self.waits.skip.get();
+        self.waits.skip.set(left.saturating_sub(1));
         left == 0
     }
 
@@ -276,10 +262,10 @@ impl EpollSlot {
     pub(super) fn looked(self, how: PollOutcome) {
         let (vain, skip) = match how {
             PollOutcome::Well => (0, 0),
-            PollOutcome::Missed => (self.word(VAIN), 0),
-            PollOutcome::InVain => wake_latency::back_off(self.word(VAIN)),
+            PollOutcome::Missed => (self.waits.vain.get(), 0),
+            PollOutcome::InVain => wake_latency::back_off(self.waits.vain.get()),
         };
-        self.set_word(VAIN, vain);
-        self.set_word(SKIP, skip);
+        self.waits.vain.set(vain);
+        self.waits.skip.set(skip);
     }
 }

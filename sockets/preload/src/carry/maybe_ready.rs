@@ -3,33 +3,37 @@
 use core::sync::atomic::AtomicU64;
 
 use omniverb_connection::descriptors::{PIECE, Room};
+use omniverb_formats::link_slot::SetSlot;
 
-use super::link_bitmap::{self, LinkBitmap};
+use super::link_bitmap::LinkBitmap;
 use crate::table_memory::Pieces;
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;
-/// Where in a row those are that are maybe ready; what is before is the slot's own.
-const AT: usize = 64;
-const _: () = assert!(AT + link_bitmap::WORDS <= PIECE);
+const _: () = assert!(size_of::<SetSlot>() <= PIECE * size_of::<u64>());
 
 static SLOTS: Pieces<SETS> = Pieces::new();
 
-/// The words of a slot that was made.
+fn typed(piece: &'static [AtomicU64; PIECE]) -> &'static SetSlot {
+    // SAFETY: a piece is atomic words, more than a slot has, and begins with a page.
+    unsafe { &*core::ptr::from_ref(piece).cast() }
+}
+
+/// A slot that was made.
 #[inline(always)]
-pub(super) fn slot(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    SLOTS.piece(index)
+pub(super) fn slot(index: usize) -> Option<&'static SetSlot> {
+    SLOTS.piece(index).map(typed)
 }
 
 /// The same, made if it was not.
-pub(super) fn make(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    SLOTS.make(index)
+pub(super) fn make(index: usize) -> Option<&'static SetSlot> {
+    SLOTS.make(index).map(typed)
 }
 
-/// Those that are maybe ready in a row with these words.
+/// Members of a slot that may be ready.
 #[inline(always)]
-pub(super) fn bits(words: &'static [AtomicU64; PIECE]) -> LinkBitmap {
-    LinkBitmap::new(&words[AT..AT + link_bitmap::WORDS])
+pub(super) fn bits(slot: &'static SetSlot) -> LinkBitmap {
+    LinkBitmap::new(&slot.maybe_ready)
 }
 
 /// The same in the set that a link says that it is in; nothing: it is in none.

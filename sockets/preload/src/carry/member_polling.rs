@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_formats::Direction;
 
-use super::epoll_slot::{AWAY, CROWD, EpollSlot, HAND, MANY, SKIP, TOLD};
+use super::epoll_slot::{CROWD, EpollSlot};
 use super::links::{self, Link, Memory};
 use super::{reader_polling, receive_queue};
 
@@ -61,8 +61,8 @@ pub(super) fn start_polling(slot: EpollSlot, wanted: u32) -> bool {
         });
         true
     });
-    slot.set_word(MANY, many);
-    slot.set_word(AWAY, 0);
+    slot.waits.ready_count.set(many);
+    slot.news.away.set(0);
     is_any
 }
 
@@ -70,7 +70,10 @@ pub(super) fn start_polling(slot: EpollSlot, wanted: u32) -> bool {
 /// come, if looking was not in vain of late. Of very many at a time some would take so long to
 /// answer that they are slept before again.
 pub(super) fn resume_polling(slot: EpollSlot, wanted: u32) {
-    if slot.word(AWAY) != 0 && slot.word(SKIP) == 0 && slot.word(MANY) <= CROWD / 2 {
+    if slot.news.away.get() != 0
+        && slot.waits.skip.get() == 0
+        && slot.waits.ready_count.get() <= CROWD / 2
+    {
         start_polling(slot, wanted);
     }
 }
@@ -89,7 +92,7 @@ pub(super) fn stop_polling(slot: EpollSlot) {
             true
         },
     );
-    slot.set_word(AWAY, 1);
+    slot.news.away.set(1);
 }
 
 /// The ring of a member that is held is not polled any more.
@@ -104,12 +107,12 @@ fn stop_polling_member(link: Link) {
 
 /// Looks at one of many that are maybe ready: whether it had something of late.
 pub(super) fn retire_idle(slot: EpollSlot) {
-    if slot.word(MANY) < SOME {
+    if slot.waits.ready_count.get() < SOME {
         return;
     }
-    let told = slot.word(TOLD);
-    slot.maybe_ready().each(slot.word(HAND) as u32, links::end(), |index| {
-        slot.set_word(HAND, u64::from(index) + 1);
+    let told = slot.news.told.get();
+    slot.maybe_ready().each(slot.waits.hand.get() as u32, links::end(), |index| {
+        slot.waits.hand.set(u64::from(index) + 1);
         let found = Link::at(index).filter(|link| slot.has(*link));
         let is_old = |link: &Link| told.wrapping_sub(link.member.since.get()) > AGE;
         if let Some(link) = found.filter(is_old) {
