@@ -4,4 +4,4 @@
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use loom::shared_atomics::atomic::{AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,7 +1,7 @@
 //! Tests that every ring is found in the ready map.
 
 use crate::shared_memory::Words;
-use loom::shared_atomics::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;

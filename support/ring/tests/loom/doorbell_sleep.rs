@@ -10,7 +10,7 @@
 //! publishing and looking, and when it is done.
 
 use crate::shared_memory::Words;
-use loom::shared_atomics::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use omniverb_ring::DoorbellPage;
 use omniverb_ring::doorbell::PAGE_BYTES;

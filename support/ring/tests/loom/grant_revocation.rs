@@ -3,7 +3,7 @@
 //! revocation count; the owner advances the count and then copies. If the count has not moved, what
 //! was written is in the copy.
 
-use loom::shared_atomics::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use std::sync::Arc;
 

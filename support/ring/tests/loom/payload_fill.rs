@@ -2,7 +2,7 @@
 //! back (`rnic/link/src/payload_source.rs`, whose steps these are): either the revocation count has
 //! not moved and what was read is the payload, or the ring is known to hold it.
 
-use loom::shared_atomics::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 
 use loom::cell::UnsafeCell;
-use loom::shared_atomics::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use omniverb_ring::{UserMemory, WordMemory};
 use std::sync::Arc;
 
