@@ -9,7 +9,7 @@ from harness.unprivileged import PlainPair
 
 _STATUS = 9  # of a tool that has found something
 # How often bench/objects.c makes what it makes beside others, where that is not a thousand times.
-_TURNS = {"mr-mapped-beside": 50, "qp-reset-beside": 50}
+_TURNS = {"qp-reset-beside": 50}
 
 
 def _told(pair, name):
@@ -69,7 +69,7 @@ def _flat(pair):
             counts.setdefault((kind, what), {})[int(count)] = int(total[1]) / turns
     for name, each in sorted(counts.items()):
         print(*name, *(f"{count}: {each[count]:.0f}" for count in sorted(each)))
-    check(len(counts) == 27, f"counted: {sorted(counts)}")
+    check(len(counts) == 26, f"counted: {sorted(counts)}")
     # A walk through a table would be ten times as long. What is allocated now and then is not.
     grow = [name for name, each in counts.items() if each[many] > 1.5 * each[few] + 300]
     check(not grow, f"take longer beside more: {grow}")
