@@ -37,13 +37,3 @@ pub(crate) fn received_many(messages: UserMessages<'_>, count: c_int) {
 fn first(messages: UserMessages<'_>, count: c_int) -> impl Iterator<Item = UserMessage<'_>> {
     (0..count.max(0) as usize).map(move |index| messages.get(index).as_const())
 }
-
-/// Calls with each descriptor in a message.
-///
-/// # Safety
-/// It is there.
-pub(crate) unsafe fn each(message: *const libc::msghdr, with: impl FnMut(c_int)) {
-    let frame = crate::user_memory::CallFrame::begin();
-    // SAFETY: as the caller says.
-    unsafe { UserMessage::given(frame.during(), message) }.each_descriptor(with);
-}

@@ -306,8 +306,7 @@ functions! {
         let call = Call::Request { fd, request };
         let native = || watched(call, || native::ioctl(fd, given));
         if let Some(count) = given.number().filter(|_| request == libc::FIONREAD) {
-            // SAFETY: that is where the kernel writes it.
-            return unsafe { carry::queued(fd, count.as_ptr(), native) };
+            return carry::queued(fd, count, native);
         }
         let result = native();
         if request == libc::FIONBIO {
@@ -339,10 +338,8 @@ functions! {
             let call = Call::Member { set, operation, fd, event: event.as_const() };
             watched(call, || native::epoll_ctl(set, operation, fd, event))
         };
-        // SAFETY: the program's event, or null.
-        let result = unsafe {
-            carry::change_set(set, operation, fd, event.as_ptr(), || change(operation))
-        };
+        let given = event.as_const();
+        let result = carry::change_set(set, operation, fd, given, || change(operation));
         if result == 0 && !light::changed_set(set, operation, fd, event.as_const()) {
             if operation == libc::EPOLL_CTL_ADD {
                 change(libc::EPOLL_CTL_DEL);

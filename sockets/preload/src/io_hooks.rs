@@ -207,7 +207,7 @@ functions! {
         carry::stop_sending(fd);
         if !messages.is_null() && carry::may_pass(fd) {
             (0..messages.len().min(MESSAGES))
-                .for_each(|index| pass(messages.get(index).as_const()));
+                .for_each(|index| carry::pass(messages.get(index).as_const()));
         }
         let call = Call::SendMany { fd, messages, flags };
         watched(call, || native::sendmmsg(fd, messages, flags))
@@ -470,17 +470,11 @@ fn sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize {
         if is_plain { Parts::of(message.parts()) } else { None }
     };
     if carry::may_pass(fd) {
-        pass(message);
+        carry::pass(message);
     }
     dispatch::send(fd, parts, flags, || {
         watched(call, || native::sendmsg(fd, message, flags) as i64) as isize
     })
-}
-
-/// Descriptors that a message is about to carry.
-fn pass(message: UserMessage<'_>) {
-    // SAFETY: the program's message, or null.
-    unsafe { carry::pass(message.as_ptr()) };
 }
 
 #[inline(always)]

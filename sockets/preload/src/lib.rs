@@ -62,7 +62,6 @@ mod light;
 mod mapped_memory;
 mod memory_owner;
 mod native;
-mod next_functions;
 mod nontemporal;
 mod probe_sockets;
 mod process_exit;

@@ -12,9 +12,7 @@ pub(crate) fn begin() {
         b"light" => true,
         _ => return,
     };
-    let daemon = variable(c"OMNIVERB_SOCKET").map_or(core::ptr::null(), CStr::as_ptr);
-    // SAFETY: before the program's `main`: nothing is carried yet.
-    if !memory_owner::detects_forks() || !unsafe { carry::begin(daemon) } {
+    if !memory_owner::detects_forks() || !carry::begin(variable(c"OMNIVERB_SOCKET")) {
         return;
     }
     if let Some(file) = variable(c"OMNIVERB_SOCKETS_REPORT") {

@@ -51,14 +51,28 @@ pub extern "C" fn ov_sockets_find() {
 pub(crate) fn finish() {
     ov_sockets_find();
     for row in rows().iter().filter(|row| !row.is_filled()) {
-        // SAFETY: a string, and the caller is in this library.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, row.name) };
+        let found = symbol(row.name(), Search::Behind);
         let found = if found.is_null() { missing as *mut c_void } else { found };
         row.slot.store(found, Ordering::Relaxed);
     }
-    // SAFETY: a string; the caller is in this library.
-    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    let single = symbol(c"__libc_single_threaded", Search::All);
     SINGLE_THREADED.store(single.cast(), Ordering::Relaxed);
+}
+
+/// Where a symbol is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// In all libraries, from the program on.
+    All,
+    /// In those behind this library.
+    Behind,
+}
+
+/// What the loader knows by a name; null: nothing.
+pub(crate) fn symbol(name: &CStr, search: Search) -> *mut c_void {
+    let handle = if search == Search::All { libc::RTLD_DEFAULT } else { libc::RTLD_NEXT };
+    // SAFETY: a string, and the caller is in this library.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
 }
 
 /// A byte of the C library's, which is not 0 while it has made no thread; null before glibc 2.32.

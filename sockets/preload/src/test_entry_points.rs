@@ -3,8 +3,10 @@
 //! Slots are filled by the C library's own functions when a test asks for that.
 
 use core::cell::Cell;
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::symbol_lookup::{Search, symbol};
 
 thread_local! {
     static WORDS: Cell<Option<&'static [AtomicU32; 2]>> = const { Cell::new(None) };
@@ -25,7 +27,8 @@ static ov_sockets_rows_end: [usize; 0] = [];
 
 /// Fills the slot of this name (`ov_next_` and the function's).
 pub(crate) fn fill(slot: &AtomicPtr<c_void>, name: &CStr) {
-    let name = name.to_bytes_with_nul()["ov_next_".len()..].as_ptr().cast::<c_char>();
-    // SAFETY: a string.
-    slot.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) }, Ordering::Relaxed);
+    let name = &name.to_bytes_with_nul()["ov_next_".len()..];
+    if let Ok(name) = CStr::from_bytes_with_nul(name) {
+        slot.store(symbol(name, Search::All), Ordering::Relaxed);
+    }
 }

@@ -5,16 +5,17 @@
 //! known of the connection is in a page that a child of `fork` finds wiped, so that it makes its
 //! own.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use omniverb_formats::broker_message::{BYTES, PAGE, Reply, Request, SUFFIX};
 use omniverb_formats::fallback_ledger as ledger_file;
 use rustix::io::Errno;
-use rustix::mm::{Advice, ProtFlags, madvise};
+use rustix::mm::ProtFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -24,8 +25,12 @@ use rustix::net::{
 use super::links::{Flag, Link};
 use super::sealed_memory::map;
 use super::{connection_watch, ended_links, kernel_socket, links};
+use crate::borrowed_fd::borrow;
 use crate::clock;
+use crate::mapped_memory::{WipedPage, Zeros};
+use crate::shared_memory::Memory;
 use crate::{fallback_ledger, library_fds, probe_sockets};
+use omniverb_ring::WordMemory;
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -36,7 +41,7 @@ const NAME: usize = 108;
 /// How often somebody waits for another thread that offers.
 const WAITS: u32 = 1000;
 
-#[repr(C, align(4096))]
+/// What a child of `fork` finds wiped.
 struct State {
     /// One more than its place among our own descriptors; 0: there is none.
     socket: AtomicU64,
@@ -52,10 +57,12 @@ struct State {
     known: AtomicU64,
     /// How many connections there were.
     count: AtomicU64,
-    rest: [u64; 505],
 }
 
-static STATE: State = State {
+// SAFETY: words.
+unsafe impl Zeros for State {}
+
+static STATE: WipedPage<State> = WipedPage::new(State {
     socket: AtomicU64::new(0),
     page: AtomicU64::new(0),
     seen: AtomicU64::new(0),
@@ -63,37 +70,24 @@ static STATE: State = State {
     busy: AtomicU64::new(0),
     known: AtomicU64::new(0),
     count: AtomicU64::new(0),
-    rest: [0; 505],
-};
+});
 
-struct Path(core::cell::UnsafeCell<[u8; NAME]>);
-// SAFETY: written at the start of the program, before anything is carried.
-unsafe impl Sync for Path {}
-static PATH: Path = Path(core::cell::UnsafeCell::new([0; NAME]));
+/// The name of its socket.
+static PATH: OnceLock<[u8; NAME]> = OnceLock::new();
 
-/// At the start: where it is. `false` if it cannot be found.
-///
-/// # Safety
-/// No other thread is in here; the environment is not changed meanwhile.
-pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
-    debug_assert!(STATE.rest.len() < PAGE);
-    let daemon = if daemon.is_null() {
-        SYSTEM
-    } else {
-        // SAFETY: a string of the environment.
-        unsafe { core::ffi::CStr::from_ptr(daemon) }.to_bytes()
-    };
+/// At the start, when there is one thread: where the daemon is, if that was said. `false` if it
+/// cannot be found.
+pub(crate) fn begin(daemon: Option<&CStr>) -> bool {
+    let daemon = daemon.map_or(SYSTEM, CStr::to_bytes);
     if daemon.len() + SUFFIX.len() >= NAME || daemon.is_empty() {
         return false;
     }
-    // SAFETY: as the caller says.
-    let path = unsafe { &mut *PATH.0.get() };
+    let mut path = [0; NAME];
     path[..daemon.len()].copy_from_slice(daemon);
     path[daemon.len()..][..SUFFIX.len()].copy_from_slice(SUFFIX.as_bytes());
+    _ = PATH.set(path);
     STATE.known.store(1, Ordering::Relaxed);
-    let page = (&raw const STATE).cast_mut().cast();
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+    STATE.wipe_on_fork()
 }
 
 fn socket() -> Option<BorrowedFd<'static>> {
@@ -145,8 +139,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
         return false;
     }
     tell_of_the_ended();
-    // SAFETY: the program's socket, for this call.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let file = borrow(fd);
     let is_new = probe_sockets::was_just_accepted(fd);
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
@@ -207,9 +200,7 @@ fn name() -> [u64; 2] {
 fn make() -> Option<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    // SAFETY: written at the start only.
-    let path = unsafe { &*PATH.0.get() };
-    let path = core::ffi::CStr::from_bytes_until_nul(path).ok()?;
+    let path = CStr::from_bytes_until_nul(PATH.get()?).ok()?;
     connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
     let protocol = Some(netlink::SOCK_DIAG);
     let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).ok()?;
@@ -252,12 +243,14 @@ pub(crate) fn has_mail() -> bool {
     match STATE.page.load(Ordering::Acquire) {
         // Until the page has come it has to be looked for.
         0 => STATE.socket.load(Ordering::Relaxed) != 0,
-        page => {
-            // SAFETY: the page stays mapped.
-            let word = unsafe { &*(page as *const AtomicU64) };
-            word.load(Ordering::Acquire) != STATE.seen.load(Ordering::Relaxed)
-        }
+        page => mails_of(page) != STATE.seen.load(Ordering::Relaxed),
     }
+}
+
+/// How many there were, as the broker's page says.
+#[inline(always)]
+fn mails_of(page: u64) -> u64 {
+    Memory::<PAGE>::new(page as usize).load(0, Ordering::Acquire)
 }
 
 /// There is mail to be taken, or something to be said.
@@ -293,9 +286,7 @@ fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
     }
     let page = STATE.page.load(Ordering::Acquire);
     if page != 0 {
-        // SAFETY: the page stays mapped.
-        let sent = unsafe { &*(page as *const AtomicU64) }.load(Ordering::Acquire);
-        STATE.seen.store(sent, Ordering::Relaxed);
+        STATE.seen.store(mails_of(page), Ordering::Relaxed);
     }
     // As many as there may be links.
     for _ in 0..4096 {

@@ -17,21 +17,20 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 
 use super::ended_links;
 use super::links::{Flag, Link};
+use crate::borrowed_fd::borrow;
 use crate::clock;
 use crate::library_fds;
+use crate::mapped_memory::{WipedPage, Zeros};
 
 /// How long what was seen of a socket is believed while nothing is told of it.
 pub(super) const KNOWN: u64 = clock::SECOND >> 6;
 /// Events that are taken at a time.
 const AT_ONCE: usize = 16;
-const PAGE: usize = 4096;
 
-/// A page that a child of `fork` finds wiped: it has its parent's set, in which nothing is its own.
-#[repr(C, align(4096))]
+/// What a child of `fork` finds wiped: it has its parent's set, in which nothing is its own.
 struct State {
     /// One more than its place among our own descriptors; 0: there is none.
     set: AtomicU64,
@@ -41,23 +40,21 @@ struct State {
     busy: AtomicU64,
     /// It is known that there can be none.
     refused: AtomicU64,
-    rest: [u64; 508],
 }
 
-static STATE: State = State {
+// SAFETY: words.
+unsafe impl Zeros for State {}
+
+static STATE: WipedPage<State> = WipedPage::new(State {
     set: AtomicU64::new(0),
     asked: AtomicU64::new(0),
     busy: AtomicU64::new(0),
     refused: AtomicU64::new(0),
-    rest: [0; 508],
-};
+});
 
 /// At the start. Without a page that is wiped there is none.
 pub(super) fn begin() {
-    debug_assert!(STATE.rest.len() < PAGE);
-    let page = (&raw const STATE).cast_mut().cast();
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    if unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
+    if !STATE.wipe_on_fork() {
         STATE.refused.store(1, Ordering::Relaxed);
     }
 }
@@ -137,8 +134,7 @@ pub(super) fn hears() {
 /// The socket of a link that has memory is watched from now on, if that can be.
 pub(super) fn put(link: Link, fd: c_int) {
     let Some(set) = made() else { return };
-    // SAFETY: the program's socket, for these calls.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let socket = borrow(fd);
     let data = EventData::new_u64(link.tag());
     let events = EventFlags::RDHUP | EventFlags::ET;
     let added = match epoll::add(set, socket, data, events) {

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::clock;
 use crate::table::{self, DESCRIPTORS};
+use crate::user_memory::{UserPtr, UserSliceMut};
 use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
@@ -40,10 +41,7 @@ const MILLISECOND: u64 = 1_000_000;
 const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
-///
-/// # Safety
-/// The event is there, or null.
-pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_event) {
+pub(super) fn joins(set: c_int, fd: c_int, event: UserPtr<'_, libc::epoll_event>) {
     let entry = table::look(fd);
     if entry.kind() == Kind::Set {
         // The outer set sees what the kernel sees.
@@ -53,9 +51,9 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
         return;
     }
     let is_free = !entry.is_duplicated() && entry.why() == Why::Free;
-    let may = !event.is_null() && is_free && {
-        // SAFETY: as the caller says; a reader of C may have left it anywhere.
-        let events = unsafe { event.read_unaligned() }.events;
+    let event = if is_free { event.read() } else { None };
+    let may = event.is_some_and(|event| {
+        let (set, events) = (set, event.events);
         let set = table::look(set).id();
         match may_be_member(&Member { set, fd, id: entry.id(), events, data: 0 }) {
             Ok(()) => true,
@@ -67,7 +65,7 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
             }),
             Err(NotJoinable::Forever) => false,
         }
-    };
+    });
     if !may {
         fallback_ledger::keep(fd, Why::Member);
         kernel_fallback::leave_fd(fd);
@@ -75,14 +73,11 @@ pub(super) unsafe fn joins(set: c_int, fd: c_int, event: *const libc::epoll_even
 }
 
 /// After a change of a set's members.
-///
-/// # Safety
-/// The event is there, if the operation needs one.
-pub(super) unsafe fn changed(
+pub(super) fn changed(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) {
     let set = table::look(set).id();
     if let Some(slot) = EpollSlot::of(set) {
@@ -100,9 +95,9 @@ pub(super) unsafe fn changed(
                 kernel_fallback::leave(link, fd);
             }
         }
-    } else if DESCRIPTORS.look(fd).why() == Why::Free {
-        // SAFETY: as the caller says.
-        let event = unsafe { event.read_unaligned() };
+    } else if DESCRIPTORS.look(fd).why() == Why::Free
+        && let Some(event) = event.read()
+    {
         let id = DESCRIPTORS.look(fd).id();
         let member = Member { set, fd, id, events: event.events, data: event.u64 };
         link.member.fd.set(fd as u64);
@@ -161,11 +156,10 @@ fn nothing_comes(link: Link) -> bool {
 }
 
 /// Where events are told, and the kernel's call for a part of it.
-struct Call<'a, N> {
+struct Call<'e, 'a, N> {
     set: u32,
     slot: EpollSlot,
-    events: *mut libc::epoll_event,
-    most: usize,
+    events: UserSliceMut<'e, libc::epoll_event>,
     native: &'a N,
     /// What was found last, and was not told.
     found: Cell<Option<RingEvents>>,
@@ -173,15 +167,13 @@ struct Call<'a, N> {
     is_nudged: &'a Cell<bool>,
 }
 
-impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
+impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, '_, N> {
     fn get(&self, at: usize) -> libc::epoll_event {
-        // SAFETY: one of the program's array that was written, wherever C has put it.
-        unsafe { self.events.add(at).read_unaligned() }
+        self.events.get(at).unwrap_or(libc::epoll_event { events: 0, u64: 0 })
     }
 
     fn set(&self, at: usize, events: u32, data: u64) {
-        // SAFETY: the program's array has that many.
-        unsafe { self.events.add(at).write_unaligned(libc::epoll_event { events, u64: data }) }
+        self.events.set(at, libc::epoll_event { events, u64: data });
     }
 
     /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
@@ -198,15 +190,15 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         let (waiting, is_ours) = (found.count, found.is_ours);
         let turn = self.slot.turn() as usize;
         // The kernel must not take all places each time.
-        let kept = match self.most {
+        let kept = match self.events.len() {
             1 => waiting.min(turn & 1),
             most => waiting.min(most / 2),
         };
         let mut by_kernel = 0;
         // What the kernel has said a moment ago is true still.
-        if kept < self.most && !(is_ours && kept > 0 && self.slot.was_asked()) {
-            let (now, places) = (clock::now(), self.most - kept);
-            let told = (self.native)(self.events, places as c_int, Timeout::Zero);
+        if kept < self.events.len() && !(is_ours && kept > 0 && self.slot.was_asked()) {
+            let (now, places) = (clock::now(), self.events.len() - kept);
+            let told = (self.native)(self.events.first(places), Timeout::Zero);
             if told < 0 {
                 return told;
             }
@@ -217,7 +209,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         let mut count = by_kernel;
         let mut left = None;
         found.each(self.slot, |link| {
-            if count == self.most {
+            if count == self.events.len() {
                 left.get_or_insert(link);
             }
             count += self.tell(link, by_kernel, count);
@@ -231,7 +223,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         member_polling::retire_idle(self.slot);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
-            let told = (self.native)(self.events, self.most as c_int, Timeout::Zero);
+            let told = (self.native)(self.events, Timeout::Zero);
             self.settle(told.max(0) as usize);
             return told;
         }
@@ -303,7 +295,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         };
         // Others may have the same data. Otherwise it is what another thread has dealt with since.
         let same = same.filter(|_| kernels != 0 || !self.has_another(link));
-        if same.is_none() && count == self.most {
+        if same.is_none() && count == self.events.len() {
             return 0;
         }
         if is_edge && bits & READABLE != 0 {
@@ -439,7 +431,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int> Call<'_, N> {
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.
         if told == 0 {
-            let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
+            let sleep = |limit| (self.native)(self.events, limit);
             let was_short;
             (told, was_short) = wake_latency::timed_sleep(|| {
                 let mut limit = limit;
@@ -495,23 +487,21 @@ fn slot_or_sleep(set: u32, wait: Timeout) -> Option<EpollSlot> {
 
 /// `epoll_wait` and the like. `native` does what the program has called, for a part of the array
 /// perhaps, or the same without waiting.
-pub(super) fn wait(
+pub(super) fn wait<'a>(
     set: c_int,
-    events: *mut libc::epoll_event,
-    most: c_int,
+    events: UserSliceMut<'a, libc::epoll_event>,
     wait: Timeout,
-    native: impl Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int,
+    native: impl Fn(UserSliceMut<'a, libc::epoll_event>, Timeout) -> c_int,
 ) -> c_int {
     broker_dispatch::poll();
     unread::reclaim_abandoned();
     let is_nudged = Cell::new(false);
-    let native = |events, most, limit| {
-        let told = native(events, most, limit);
+    let native = |events: UserSliceMut<'a, libc::epoll_event>, limit| {
+        let told = native(events, limit);
         if told <= 0 || !epoll_wakeup::is_any() {
             return told;
         }
-        // SAFETY: the kernel has just written them.
-        let left = unsafe { epoll_wakeup::take_out(set, events, told) };
+        let left = epoll_wakeup::take_out(set, events, told);
         is_nudged.set(is_nudged.get() | left.is_some());
         left.unwrap_or(told)
     };
@@ -525,7 +515,7 @@ pub(super) fn wait(
         // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
         unread::flush_all();
         let began = clock::milliseconds();
-        let told = native(events, most, limit);
+        let told = native(events, limit);
         if wait != Timeout::Zero {
             unlinked_calls::wakes(id);
         }
@@ -534,13 +524,13 @@ pub(super) fn wait(
         }
         limit = without(limit, began);
     };
-    if events.is_null() || most <= 0 {
+    if events.is_null() || events.len() == 0 {
         leave_to_kernel(set);
         unread::flush_all();
-        return native(events, most, limit);
+        return native(events, limit);
     }
     let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
-    let call = Call { set: id, slot, events, most: most as usize, native, found, is_nudged };
+    let call = Call { set: id, slot, events, native, found, is_nudged };
     if wait == Timeout::Zero {
         return call.ask_once();
     }

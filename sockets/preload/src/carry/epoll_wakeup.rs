@@ -13,8 +13,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use crate::borrowed_fd::borrow;
 use crate::library_fds;
 use crate::table::DESCRIPTORS;
+use crate::user_memory::UserSliceMut;
 
 /// Number of sets that it may be in.
 static IN_SETS: AtomicU64 = AtomicU64::new(0);
@@ -36,11 +38,6 @@ fn made() -> Option<BorrowedFd<'static>> {
         library_fds::fd(place).into_iter().for_each(library_fds::close);
     }
     library_fds::named(&library_fds::WAKER)
-}
-
-fn borrow(set: c_int) -> BorrowedFd<'static> {
-    // SAFETY: the program's set, for calls that fail if it is none.
-    unsafe { BorrowedFd::borrow_raw(set.max(0)) }
 }
 
 /// Wakes a thread that sleeps in the set of this id. `false`: that is not possible.
@@ -69,20 +66,17 @@ pub(super) fn is_any() -> bool {
 
 /// Takes it out of a set, and out of the events that the kernel has told. How many are left;
 /// `None`: it was not there.
-///
-/// # Safety
-/// So many events were written there.
-pub(super) unsafe fn take_out(
+pub(super) fn take_out(
     set: c_int,
-    events: *mut libc::epoll_event,
+    events: UserSliceMut<'_, libc::epoll_event>,
     told: c_int,
 ) -> Option<c_int> {
     let count = usize::try_from(told).ok()?;
-    // SAFETY: as the caller says; a program of C may have them anywhere.
-    let at = (0..count).find(|at| unsafe { events.add(*at).read_unaligned() }.u64 == data())?;
+    let at = (0..count).find(|at| events.get(*at).is_some_and(|event| event.u64 == data()))?;
     for next in at + 1..count {
-        // SAFETY: as above.
-        unsafe { events.add(next - 1).write_unaligned(events.add(next).read_unaligned()) };
+        if let Some(event) = events.get(next) {
+            events.set(next - 1, event);
+        }
     }
     let is_out = library_fds::named(&library_fds::WAKER)
         .is_some_and(|event| epoll::delete(borrow(set), event).is_ok());

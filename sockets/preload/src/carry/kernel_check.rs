@@ -16,7 +16,8 @@ use super::kernel_socket::{self, Information};
 use super::links::{Flag, Link};
 use super::{connection_watch, unread};
 use crate::clock;
-use crate::next_functions::next_poll;
+use crate::native;
+use crate::user_memory::UserSliceMut;
 
 /// What was seen.
 pub(super) enum Checked {
@@ -73,9 +74,10 @@ pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
     // Nobody believes it before it is seen: this is no time that was not long ago.
     let began = (clock::now() ^ 1 << 63).max(1);
     link.glance.looked.set(began);
-    let mut one = libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 };
-    // SAFETY: the structure lives across the call, which may be left: nothing is held here.
-    kernel_socket::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
+    let mut one = [libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 }];
+    // It may be left: nothing is held here.
+    kernel_socket::keeping_errno(|| native::poll(UserSliceMut::of(&mut one), 0));
+    let [one] = one;
     let events = PollFlags::from_bits_retain(one.revents as u16);
     if kernel_socket::cookie(fd) != Some(link.identity.cookie.get()) {
         return Checked::OtherSocket;

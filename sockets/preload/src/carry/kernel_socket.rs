@@ -2,16 +2,17 @@
 //!
 //! Nothing in here sets `errno`.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::time::Duration;
 use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::next_functions::{next_getsockopt, next_ioctl, next_setsockopt};
+use crate::borrowed_fd::borrow;
+use crate::native;
+use crate::user_memory::{UserBuffer, UserRequest, UserSlice};
 
 /// Offsets in `struct tcp_info`.
 const RECEIVED: usize = 128;
@@ -26,24 +27,16 @@ const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
 pub(super) use crate::errno::{errno, keeping_errno, set_errno};
 
-/// A descriptor of the program's, for one call.
-fn borrow(fd: c_int) -> BorrowedFd<'static> {
-    // SAFETY: it is used for one system call, which fails if there is nothing at this descriptor.
-    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
-}
-
 /// What `TCP_INFO` says.
 pub(super) struct Information([u8; 256]);
 
 impl Information {
     pub(super) fn of(fd: c_int) -> Option<Self> {
         let mut bytes = [0; 256];
-        let mut length = bytes.len() as u32;
-        let to = bytes.as_mut_ptr().cast::<c_void>();
+        let mut length = 0;
+        let to = UserBuffer::of(&mut bytes, &mut length);
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
-        // SAFETY: both live across the call.
-        let got =
-            keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
+        let got = keeping_errno(|| native::getsockopt(fd, level, name, to));
         (got == 0 && length as usize >= INFORMATION).then_some(Self(bytes))
     }
 
@@ -86,9 +79,8 @@ impl Information {
 /// A number that `ioctl` gives.
 fn count(fd: c_int, request: u64) -> Option<usize> {
     let mut value: c_int = 0;
-    let to = (&raw mut value) as usize;
-    // SAFETY: the number lives across the call.
-    let got = keeping_errno(|| unsafe { next_ioctl(fd, request, to) });
+    let request = UserRequest::for_number(request, &mut value);
+    let got = keeping_errno(|| native::ioctl(fd, request));
     usize::try_from(value).ok().filter(|_| got == 0)
 }
 
@@ -105,15 +97,12 @@ const MEMORY_WORDS: usize = 9;
 
 /// Bytes that the kernel has room for, what it needs to keep them included.
 pub(super) fn room(fd: c_int) -> usize {
-    let mut words = [0_u32; MEMORY_WORDS];
-    let mut length = size_of_val(&words) as u32;
-    let to = words.as_mut_ptr().cast::<c_void>();
-    // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe {
-        next_getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to, &raw mut length)
-    });
+    let (mut words, mut length) = ([[0; size_of::<u32>()]; MEMORY_WORDS], 0);
+    let to = UserBuffer::of(words.as_flattened_mut(), &mut length);
+    let got = keeping_errno(|| native::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, to));
     let is_told = got == 0 && length as usize > SEND_QUEUED * size_of::<u32>();
-    let room = words[SEND_BUFFER].saturating_sub(words[SEND_QUEUED]);
+    let [buffer, queued] = [SEND_BUFFER, SEND_QUEUED].map(|at| u32::from_ne_bytes(words[at]));
+    let room = buffer.saturating_sub(queued);
     if is_told { room as usize } else { 0 }
 }
 
@@ -122,10 +111,8 @@ pub(super) fn room(fd: c_int) -> usize {
 /// with the next small message, unless it has `TCP_NODELAY`.
 pub(super) fn acknowledge(fd: c_int) {
     let yes: c_int = 1;
-    let (from, length) = ((&raw const yes).cast::<c_void>(), size_of::<c_int>() as u32);
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_QUICKACK);
-    // SAFETY: the number lives across the call.
-    keeping_errno(|| unsafe { next_setsockopt(fd, level, name, from, length) });
+    keeping_errno(|| native::setsockopt(fd, level, name, UserSlice::of(&yes.to_ne_bytes())));
 }
 
 /// It is one of those that descriptors travel by.
@@ -161,12 +148,10 @@ pub(super) fn send_buffer(fd: c_int) -> usize {
 
 /// `SO_RCVLOWAT`.
 pub(super) fn low_water(fd: c_int) -> c_int {
-    let (mut value, mut length): (c_int, u32) = (0, 4);
-    let to = (&raw mut value).cast::<c_void>();
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    // SAFETY: both live across the call.
-    keeping_errno(|| unsafe { next_getsockopt(fd, level, name, to, &raw mut length) });
-    value
+    let (mut value, mut length) = ([0; size_of::<c_int>()], 0);
+    let to = UserBuffer::of(&mut value, &mut length);
+    keeping_errno(|| native::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, to));
+    c_int::from_ne_bytes(value)
 }
 
 /// `SO_ERROR`, which is taken by asking.
@@ -230,9 +215,8 @@ pub(super) fn leave_set(set: c_int, fd: c_int) {
 
 /// The next `close` resets the connection.
 pub(super) fn close_will_reset(fd: c_int) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    let (from, length) = ((&raw const linger).cast::<c_void>(), size_of::<libc::linger>() as u32);
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
-    // SAFETY: the structure lives across the call.
-    keeping_errno(|| unsafe { next_setsockopt(fd, level, name, from, length) });
+    // A `linger`: on, and for no time.
+    let linger = [1, 0].map(c_int::to_ne_bytes);
+    let linger = UserSlice::of(linger.as_flattened());
+    keeping_errno(|| native::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, linger));
 }

@@ -73,7 +73,7 @@ mod wake_latency;
 mod writer_lock;
 mod yield_cpu;
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::MOVES;
@@ -93,6 +93,7 @@ pub(crate) use tcp_inq::{left_behind, set_inq};
 
 use crate::count_slots::{self, Release};
 use crate::iovecs::Parts;
+use crate::user_memory::{UserMessage, UserPtr, UserPtrMut, UserSliceMut};
 use crate::{
     call_effects, fallback_ledger, fork_refcount, memory_owner, process_exit, unlinked_calls,
 };
@@ -111,12 +112,8 @@ pub(crate) fn has_unread() -> bool {
 }
 
 /// Starts carrying, with the daemon's socket of the environment. `false`: there is no broker.
-///
-/// # Safety
-/// Nobody else is in here; it is a string, or null.
-pub(crate) unsafe fn begin(socket: *const c_char) -> bool {
-    // SAFETY: as the caller says.
-    let has_broker = unsafe { broker::begin(socket) };
+pub(crate) fn begin(socket: Option<&CStr>) -> bool {
+    let has_broker = broker::begin(socket);
     if has_broker {
         connection_watch::begin();
         links::turn_on();
@@ -282,15 +279,12 @@ pub(crate) fn stop_sending(fd: c_int) {
 }
 
 /// `epoll_ctl`.
-///
-/// # Safety
-/// As of the function.
 #[inline]
-pub(crate) unsafe fn change_set(
+pub(crate) fn change_set(
     set: c_int,
     operation: c_int,
     fd: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
     if !links::is_on() || !memory_owner::is_this_process() {
@@ -301,30 +295,27 @@ pub(crate) unsafe fn change_set(
         fork_refcount::mark_escaped(set);
     }
     if operation != libc::EPOLL_CTL_DEL {
-        // SAFETY: the kernel would read the event as well.
-        unsafe { epoll::joins(set, fd, event) };
+        epoll::joins(set, fd, event);
     }
     let result = native();
     if result == 0 {
-        // SAFETY: the kernel has just read the event, unless it needs none.
-        unsafe { epoll::changed(set, operation, fd, event) };
+        epoll::changed(set, operation, fd, event);
     }
     result
 }
 
 /// `epoll_wait` and the like.
 #[inline(always)]
-pub(crate) fn wait_in_set(
+pub(crate) fn wait_in_set<'a>(
     set: c_int,
-    events: *mut libc::epoll_event,
-    most: c_int,
+    events: UserSliceMut<'a, libc::epoll_event>,
     timeout: Timeout,
-    native: impl Fn(*mut libc::epoll_event, c_int, Timeout) -> c_int,
+    native: impl Fn(UserSliceMut<'a, libc::epoll_event>, Timeout) -> c_int,
 ) -> c_int {
     if !links::is_on() || !memory_owner::is_this_process() {
-        return native(events, most, timeout);
+        return native(events, timeout);
     }
-    epoll::wait(set, events, most, timeout, native)
+    epoll::wait(set, events, timeout, native)
 }
 
 /// With all of them.
@@ -455,10 +446,7 @@ pub(crate) fn mode_changed(fd: c_int) {
 }
 
 /// `FIONREAD`. `native` asks the kernel.
-///
-/// # Safety
-/// If that gives 0 it has written a descriptor there.
-pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
+pub(crate) fn queued(fd: c_int, count: UserPtrMut<'_, c_int>, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(fd) else { return native() };
     unread::reclaim_abandoned();
     let (mut turns, mut result, began) = (0, 0, clock::now());
@@ -472,8 +460,7 @@ pub(crate) unsafe fn queued(fd: c_int, count: *mut c_int, native: impl Fn() -> c
         let is_sure = !is_passing && receive_queue::mark(link) == before || turns == epoll::MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
-                // SAFETY: as the caller says.
-                unsafe { *count += more as c_int };
+                count.write(count.read().unwrap_or(0) + more as c_int);
                 receive_queue::note_shown(link);
             }
             break;
@@ -503,20 +490,12 @@ pub(crate) fn may_pass(fd: c_int) -> bool {
 }
 
 /// Descriptors that a message is about to carry to somebody.
-///
-/// # Safety
-/// The message is there.
-pub(crate) unsafe fn pass(message: *const libc::msghdr) {
-    if !message.is_null() {
-        // SAFETY: as the caller says.
-        unsafe {
-            crate::control_messages::each(message, |fd| {
-                fork_refcount::mark_untracked(fd);
-                epoll::leave_to_kernel(fd);
-                kernel_fallback::share_fd(fd);
-            })
-        };
-    }
+pub(crate) fn pass(message: UserMessage<'_>) {
+    message.each_descriptor(|fd| {
+        fork_refcount::mark_untracked(fd);
+        epoll::leave_to_kernel(fd);
+        kernel_fallback::share_fd(fd);
+    });
 }
 
 /// What is known of a link, in words.

@@ -22,7 +22,8 @@ use super::writer_lock::{lock, try_lock, unlock};
 use super::{broker, forgotten_links, kernel_socket, unread_links, wake_latency};
 use crate::clock;
 use crate::iovecs::Parts;
-use crate::next_functions::next_poll;
+use crate::native;
+use crate::user_memory::UserSliceMut;
 
 /// The fewest bytes that the kernel has to have room for.
 const LEAST: usize = 4096;
@@ -275,14 +276,14 @@ fn by_kernel(
         }
         unread::flush_all();
         let events = PollFlags::OUT.bits() as i16;
-        let mut one = libc::pollfd { fd, events, revents: 0 };
+        let mut one = [libc::pollfd { fd, events, revents: 0 }];
         let now = clock::milliseconds();
         let limit = kernel_socket::send_limit(fd).map(u64::from);
         // All in all: the other end may go on saying that more is unread.
         let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
         let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);
-        // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
-        match unsafe { next_poll(&raw mut one, 1, limit) } {
+        // Nothing is held that leaving it would keep.
+        match native::poll(UserSliceMut::of(&mut one), limit) {
             ..0 => return -1,
             0 => {
                 kernel_socket::set_errno(libc::EAGAIN);

@@ -11,9 +11,10 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::links::{Link, Memory};
 use super::unread;
+use crate::borrowed_fd::borrow;
 use crate::iovecs::Parts;
 use crate::native;
-use crate::next_functions::next_sendfile;
+use crate::user_memory::UserPtrMut;
 
 /// The kernel sends no more by one call (sendfile(2)).
 const MOST: usize = 0x7fff_f000;
@@ -85,8 +86,7 @@ pub(crate) struct File {
 impl File {
     /// What a `sendfile` with an offset is about.
     pub(crate) fn of(fd: c_int, offset: i64, count: usize) -> SendfileRequest {
-        // SAFETY: used for this call only, which fails if there is nothing at this descriptor.
-        let file = unsafe { BorrowedFd::borrow_raw(fd.max(0)) };
+        let file = borrow(fd);
         let Some(status) = fstat(file).ok().filter(|_| fd >= 0 && offset >= 0) else {
             return SendfileRequest::Other;
         };
@@ -124,8 +124,7 @@ impl Source for File {
             let stretch = Stretch { from: position, bytes: length };
             let mut pieces =
                 direction.pieces(stretch, done).map(|(at, length)| memory.room(at, length));
-            // SAFETY: the program's file, for this call.
-            let file = unsafe { BorrowedFd::borrow_raw(self.fd) };
+            let file = borrow(self.fd);
             let from = self.offset as u64 + (skip + done) as u64;
             match read_at_once(file, &mut pieces, from) {
                 Ok(0) | Err(_) => break,
@@ -138,8 +137,7 @@ impl Source for File {
     fn send_rest(&self, fd: c_int, skip: usize, _: c_int) -> isize {
         let mut offset = self.offset + skip as i64;
         unread::flush_before(fd, 0);
-        // SAFETY: the offset lives across the call.
-        unsafe { next_sendfile(fd, self.fd, &raw mut offset, self.length - skip) }
+        native::sendfile(fd, self.fd, UserPtrMut::of(&mut offset), self.length - skip)
     }
 }
 

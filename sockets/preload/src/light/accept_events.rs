@@ -10,8 +10,9 @@ use omniverb_connection::readiness::interest::ONE_SHOT;
 use super::epoll_sets;
 use super::state::State;
 use crate::errno::keeping_errno;
-use crate::next_functions::next_epoll_ctl;
+use crate::native;
 use crate::table::{self, DESCRIPTORS, MEMBERS};
+use crate::user_memory::UserPtrMut;
 
 impl State {
     /// A listening socket is in these sets, which are to be looked at: `false` if there are too
@@ -40,10 +41,8 @@ fn memberships(fd: c_int, id: u32, mut with: impl FnMut(Member)) {
 /// What was told once is not told again until the program asks for it.
 fn disarm(set: c_int, member: Member) {
     let mut event = libc::epoll_event { events: ONE_SHOT, u64: member.data };
-    // SAFETY: it lives across the call.
-    let done = keeping_errno(|| unsafe {
-        next_epoll_ctl(set, libc::EPOLL_CTL_MOD, member.fd, &raw mut event)
-    });
+    let event = UserPtrMut::of(&mut event);
+    let done = keeping_errno(|| native::epoll_ctl(set, libc::EPOLL_CTL_MOD, member.fd, event));
     if done == 0 {
         MEMBERS.modify(Member { events: ONE_SHOT, ..member });
     }

@@ -23,14 +23,11 @@ fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
 }
 
 /// `epoll_ctl` with a light connection.
-///
-/// # Safety
-/// As of the function.
-pub(super) unsafe fn change(
+pub(super) fn change(
     set: c_int,
     operation: c_int,
     token: Token,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) -> c_int {
     if table::look(set).kind() != Kind::Set {
         return answer(Some(Err(libc::EINVAL)));
@@ -39,8 +36,7 @@ pub(super) unsafe fn change(
     if needs_event && event.is_null() {
         return answer(Some(Err(libc::EFAULT)));
     }
-    // SAFETY: the program's event, which the kernel would read as well.
-    let event = needs_event.then(|| unsafe { event.read_unaligned() });
+    let event = if needs_event { event.read() } else { None };
     let asked = Interest(event.map_or(0, |event| event.events));
     if !asked.may_be_added() || operation != libc::EPOLL_CTL_ADD && asked.is_exclusive() {
         return answer(Some(Err(libc::EINVAL)));

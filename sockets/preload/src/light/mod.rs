@@ -368,8 +368,7 @@ pub(crate) fn change_set(
     event: UserPtr<'_, libc::epoll_event>,
 ) -> Option<c_int> {
     let token = token_of(fd)?;
-    // SAFETY: the program's event, or null.
-    Some(unsafe { epoll_members::change(set, operation, token, event.as_ptr()) })
+    Some(epoll_members::change(set, operation, token, event))
 }
 
 /// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
@@ -386,10 +385,7 @@ pub(crate) fn changed_set(
         }
         return true;
     }
-    // SAFETY: the program's event, which the kernel has just read if it needs one.
-    !is_on()
-        || !memory_owner::is_this_process()
-        || unsafe { nested_epoll::changed(set, operation, fd, event.as_ptr()) }
+    !is_on() || !memory_owner::is_this_process() || nested_epoll::changed(set, operation, fd, event)
 }
 
 /// `epoll_pwait`, in a set that has light members.

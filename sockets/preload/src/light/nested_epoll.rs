@@ -8,6 +8,7 @@ use omniverb_connection::readiness::interest::{Interest, Next};
 use super::epoll_sets::Within;
 use super::state::{State, with};
 use crate::table;
+use crate::user_memory::UserPtr;
 
 /// Sets within sets, as deep as the kernel has it (`EP_MAX_NESTS`).
 const DEEPEST: usize = 5;
@@ -17,14 +18,11 @@ const IN: u32 = libc::EPOLLIN as u32;
 
 /// The kernel has put a set into another one, or taken it out there. `false`: it is in too many for
 /// light connections, or there are too many.
-///
-/// # Safety
-/// The event is there, if the operation needs one.
-pub(super) unsafe fn changed(
+pub(super) fn changed(
     set: c_int,
     operation: c_int,
     inner: c_int,
-    event: *const libc::epoll_event,
+    event: UserPtr<'_, libc::epoll_event>,
 ) -> bool {
     let (outer, inner) = (table::look(set), table::look(inner));
     if outer.kind() != Kind::Set || inner.kind() != Kind::Set {
@@ -43,8 +41,8 @@ pub(super) unsafe fn changed(
         if !is_there && state.sets.inner(outer.id()).count() >= INNER_MAX {
             return false;
         }
-        // SAFETY: the kernel has just read it.
-        let event = unsafe { event.read_unaligned() };
+        // The kernel has just read it.
+        let Some(event) = event.read() else { return true };
         let within =
             Within { set: outer.id(), events: event.events, data: event.u64, is_told: false };
         state.sets.nest(place, within)

@@ -18,9 +18,7 @@ pub(crate) fn wait<'a>(
     native: impl Fn(UserSliceMut<'a, epoll_event>, Option<Timeout>) -> c_int,
 ) -> c_int {
     let Some(timeout) = timeout else { return native(events, None) };
-    let most = c_int::try_from(events.len()).unwrap_or(-1);
-    carry::wait_in_set(set, events.as_ptr(), most, timeout, |part, most, limit| {
-        let part = events.part_at(part, most);
+    carry::wait_in_set(set, events, timeout, |part, limit| {
         let light = light::wait_in_set(set, part, limit, mask);
         light.unwrap_or_else(|| native(part, Some(limit)))
     })

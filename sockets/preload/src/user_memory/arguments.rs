@@ -27,6 +27,13 @@ impl<'a> UserRequest<'a> {
         Self { request, argument, of: PhantomData }
     }
 
+    /// One that writes a number of ours, if it is one that does.
+    pub(crate) fn for_number(request: u64, number: &'a mut c_int) -> Self {
+        debug_assert!(has_number(request));
+        let argument = if has_number(request) { (&raw mut *number).expose_provenance() } else { 0 };
+        Self { request, argument, of: PhantomData }
+    }
+
     #[inline(always)]
     pub(crate) fn request(self) -> u64 {
         self.request
@@ -40,13 +47,17 @@ impl<'a> UserRequest<'a> {
 
     /// The number that the request reads or writes, if it is one that does.
     pub(crate) fn number(self) -> Option<UserPtrMut<'a, c_int>> {
-        let has_one = matches!(
-            self.request,
-            libc::FIONREAD | libc::FIONBIO | libc::FIOASYNC | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK
-        );
         let number = core::ptr::with_exposed_provenance_mut(self.argument);
-        has_one.then_some(UserPtrMut(number, PhantomData))
+        has_number(self.request).then_some(UserPtrMut(number, PhantomData))
     }
+}
+
+/// A request reads or writes one number.
+fn has_number(request: u64) -> bool {
+    matches!(
+        request,
+        libc::FIONREAD | libc::FIONBIO | libc::FIOASYNC | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK
+    )
 }
 
 /// The last argument of `fcntl`: a number, or where what the command is about is.

@@ -197,15 +197,10 @@ impl<'a, T: Copy> UserSliceMut<'a, T> {
         }
     }
 
-    /// So many from the one at an address on; none, if they are not all among these.
+    /// The first of them, at most so many.
     #[inline(always)]
-    pub(crate) fn part_at(self, start: *mut T, count: impl Count) -> Self {
-        let none = Self { start: core::ptr::null_mut(), count: usize::MAX, of: PhantomData };
-        let Some(count) = count.count() else { return none };
-        let skipped = start.addr().wrapping_sub(self.start.addr()) / size_of::<T>();
-        let is_part = skipped.checked_add(count).is_some_and(|end| end <= self.count);
-        let start = self.start.wrapping_add(skipped);
-        if is_part { Self { start, count, of: PhantomData } } else { Self { count, ..none } }
+    pub(crate) fn first(self, count: usize) -> Self {
+        Self { count: self.count.min(count), ..self }
     }
 
     /// All of them, if they are there, aligned, and no more than `most`.
@@ -319,23 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_inside_or_nothing() {
-        let mut numbers = [10_u64, 11, 12, 13];
+    fn the_first_of_a_list_are_no_more_than_there_are() {
+        let mut numbers = [10_u64, 11, 12];
         let all = UserSliceMut::of(&mut numbers);
-        let from = |index: usize| all.as_ptr().wrapping_add(index);
-        let part = all.part_at(from(1), 3 as c_int);
-        assert_eq!((part.get(0), part.get(2), part.get(3)), (Some(11), Some(13), None));
-        assert_eq!(all.part_at(from(4), 0 as c_int).len(), 0);
-        for (index, count) in [(1, 4), (5, 0), (0, 5), (2, c_int::MAX), (0, -1)] {
-            assert!(all.part_at(from(index), count).is_null(), "{index} {count}");
-        }
-        assert!(all.part_at(all.as_ptr().wrapping_sub(1), 1_usize).is_null());
-    }
-
-    #[test]
-    fn a_part_of_nothing_stays_nothing_with_its_count() {
-        let part = UserSliceMut::<u64>::null(8_u32).part_at(core::ptr::null_mut(), 8 as c_int);
-        assert!(part.is_null() && part.len() == 8);
+        let first = all.first(2);
+        assert_eq!((first.len(), first.get(1), first.get(2)), (2, Some(11), None));
+        assert_eq!(all.first(4).len(), 3);
+        let none = UserSliceMut::<u64>::null(8_u32).first(4);
+        assert!(none.is_null() && none.len() == 4);
     }
 
     #[test]

@@ -9,8 +9,7 @@ use super::super::{adaptive_spin, kernel_socket, unread};
 use super::{Call, Step};
 use crate::clock;
 use crate::native;
-use crate::next_functions::next_poll;
-use crate::user_memory::UserMessageMut;
+use crate::user_memory::{UserMessageMut, UserSliceMut};
 
 impl<N: Fn() -> isize> Call<'_, N> {
     /// What the kernel has before the ring's bytes; or looks at it. Not more: behind them there may
@@ -110,9 +109,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let Some(limit) = limit else { return self.receive_at_most(most, flags) };
         let until = began.saturating_add(limit.as_millis() as u64);
         let left = c_int::try_from(until.saturating_sub(now)).unwrap_or(c_int::MAX);
-        let mut one = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
-        match unsafe { next_poll(&raw mut one, 1, left) } {
+        let mut one = [libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 }];
+        // Nothing is held that leaving it would keep.
+        match native::poll(UserSliceMut::of(&mut one), left) {
             ..0 => -1,
             0 => {
                 kernel_socket::set_errno(libc::EAGAIN);
