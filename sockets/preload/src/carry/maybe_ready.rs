@@ -1,33 +1,27 @@
 //! Keeps, for each epoll slot ([`super::epoll_slot`]), which members may be ready.
 
-use core::sync::atomic::AtomicU64;
-
-use omniverb_connection::descriptors::{PIECE, Room};
 use omniverb_formats::link_slot::SetSlot;
 
 use super::link_bitmap::LinkBitmap;
-use crate::table_memory::Pieces;
+use crate::mapped_memory::{MappedOnce, Sharing, Zeros};
 
 /// Sets with carried members, at a time.
 pub(super) const SETS: usize = 64;
-const _: () = assert!(size_of::<SetSlot>() <= PIECE * size_of::<u64>());
 
-static SLOTS: Pieces<SETS> = Pieces::new();
+// SAFETY: atomic words.
+unsafe impl Zeros for SetSlot {}
 
-fn typed(piece: &'static [AtomicU64; PIECE]) -> &'static SetSlot {
-    // SAFETY: a piece is atomic words, more than a slot has, and begins with a page.
-    unsafe { &*core::ptr::from_ref(piece).cast() }
-}
+static SLOTS: [MappedOnce<SetSlot>; SETS] = [const { MappedOnce::new() }; SETS];
 
 /// A slot that was made.
 #[inline(always)]
 pub(super) fn slot(index: usize) -> Option<&'static SetSlot> {
-    SLOTS.piece(index).map(typed)
+    SLOTS.get(index)?.get()
 }
 
 /// The same, made if it was not.
 pub(super) fn make(index: usize) -> Option<&'static SetSlot> {
-    SLOTS.make(index).map(typed)
+    SLOTS.get(index)?.make(Sharing::Private)
 }
 
 /// Members of a slot that may be ready.
