@@ -4,7 +4,7 @@ set by command outlives the daemon, and a state file that is damaged is named an
 import contextlib
 import json
 
-from harness import duet
+from harness import duet, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
@@ -17,6 +17,7 @@ class _Scene:
         self.file.write_text("")
         self.pair = Pair(stage, daemon_arguments=["--config", self.file])
         self.daemon = self.pair.daemon
+        self.mounts = []
         folder = self.daemon.folder
         self.state = folder.with_name(f"{folder.name}-operator") / "omniverbd.sock.objects"
 
@@ -36,8 +37,24 @@ class _Scene:
         """Puts the two containers into these tenants."""
         for name, place, tenant in (("server", self.pair.server, server),
                                     ("client", self.pair.client, client)):
-            self.omniverb("vnic", "set", name, "--attach", place.namespace.path, "--tenant",
-                          tenant)
+            self.omniverb("vnic", "set", name, "--attach", self.mounted(name, place.namespace),
+                          "--tenant", tenant)
+
+    def mounted(self, name, namespace):
+        """A path of a namespace, as `ip netns add` makes one: those in /proc are not the daemon's
+        to look at."""
+        path = self.file.with_name(name)
+        if path not in self.mounts:
+            path.touch()
+            process.run(["mount", "--bind", namespace.path, path])
+            self.mounts.append(path)
+        return path
+
+    def close(self):
+        """Takes away what was mounted, and the containers."""
+        for path in self.mounts:
+            process.run(["umount", path])
+        self.pair.close()
 
     def tenants(self):
         """The tenants of the two containers, as the daemon shows them."""
@@ -61,7 +78,7 @@ def _fixture(stage):
             scene.omniverb("tenant", "create", tenant)
         yield scene
     finally:
-        scene.pair.close()
+        scene.close()
 
 
 def _mapped(scene):
@@ -84,7 +101,7 @@ def _inside(scene):
 def _across(scene):
     """A peer of another tenant does not answer, nor does its rdma_cm."""
     scene.describe("blue", "red")
-    running = duet.Duet(scene.pair, ["ib_write_lat", "-F", "-s", "8", "-n", "1000"])
+    running = duet.Duet(scene.pair, ["ib_write_bw", "-F", "-s", "8", "-n", "1000"])
     status = running.client.wait(50)
     running.server.kill()
     text = running.text(1)
@@ -116,6 +133,7 @@ def _reload(scene):
     scene.file.write_text('[tenant.black]\n[policy.slow]\nrate = "8 apples"\n')
     scene.refused("omniverbd.toml:3", "reload")
     check("black" not in scene.omniverb("tenant", "list"), "black")
+    scene.file.write_text("")
 
 
 def _torn(scene):

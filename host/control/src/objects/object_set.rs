@@ -209,6 +209,10 @@ impl ObjectSet {
             return Some(format!("there is no policy {missing:?}"));
         }
         match &vnic.attach {
+            // Which the daemon may not look at, and which end with a process.
+            Some(place) if place.starts_with("/proc/") => {
+                Some(format!("{place:?} is a path in /proc: use one as /run/netns/NAME"))
+            }
             Some(place) if !place.starts_with('/') && !is_name(place) => {
                 Some(format!("{place:?} is neither an absolute path nor the name of a vNIC"))
             }

@@ -47,6 +47,7 @@ fn mistakes_are_named() {
         (r#"{"vnic": {"web": {"tenant": "red"}}}"#, r#"vnic "web": there is no tenant "red""#),
         (r#"{"vnic": {"web": {"policies": ["x"]}}}"#, r#"no policy "x""#),
         (r#"{"vnic": {"web": {"attach": "a/b"}}}"#, "neither an absolute path"),
+        (r#"{"vnic": {"web": {"attach": "/proc/7/ns/net"}}}"#, "a path in /proc"),
         (r#"{"vnic": {"a": {"attach": "b"}, "b": {}}}"#, r#"where vnic "a" is attached"#),
         (r#"{"vnic": {"web": {"burst": "64k"}}}"#, "needs a rate"),
         (r#"{"policy": {"p": {"rate": "7bit"}}}"#, "8kbit to 1000tbit"),
