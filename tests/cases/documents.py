@@ -22,6 +22,7 @@ PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
     (r" \[PROGRAM\]", ""),
     (r"pid:\$\(docker inspect [^)]*\)", "pid:$!"),
+    (r"\$\(docker inspect [^)]*SandboxKey[^)]*\)", "/run/netns/web"),
     (r"-- (PROGRAM|\./\w+)$", "-- ibv_devices"),
 ]
 # What is run for a command that a regular expression matches, as a shell writes it.
@@ -78,11 +79,13 @@ ELSEWHERE = {
     r"(docker|podman) run .*":
         "no registry and no images; harness/containers.py has the same mounts",
     r"man (-l dist/share/man/.*|7 omniverb_dma)": "only shows a file",
+    r"(mpirun|mpiexec) .*": "needs MPI; docs/compatibility.md says what was tried",
     r"sudo -u": "names an option of sudo",
     r"omniverb capture -i NAME \| wireshark .*": "opens a window",
     r"echo .* >> \"\$GITHUB_PATH\"": "is for the machines of GitHub",
     r"rmmod rdma_rxe|sysctl vm.*": "changes the whole machine",
     r"ss -ulnp .*": "shows what happens to be there",
+    r"systemctl restart omniverbd": "restarts the service of the machine",
     r"which extent\? where\?.*": "is a line of a drawing",
 }
 _PRELUDE = """
@@ -132,7 +135,7 @@ def _blocks():
 def script(block):
     """What a block is as a shell script."""
     lines = [_PRELUDE]
-    if not any(re.search(r"\brun\b|omniverbd", command.text) for command in block):
+    if not any(re.search(r"(?<!\s/)\brun\b|omniverbd", command.text) for command in block):
         # A daemon, and a program that has a device.
         lines += ["before=$(listening)", "omniverb run -- ib_write_bw -p 20000 &", _SETTLE,
                   f"VNIC=$(omniverb vnic list --json | python3 -c '{_FIRST_NAME}')"]

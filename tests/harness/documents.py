@@ -15,8 +15,8 @@ from .staging import ROOT
 
 OURS = {"omniverb", "omniverbd", "omniverb-limits"}
 # Programs that users are told to start in running text.
-TOLD = OURS | {"cargo", "docker", "make", "man", "mount", "nft", "podman", "rmmod", "ss", "sudo",
-               "sysctl", "systemctl", "valgrind"}
+TOLD = OURS | {"cargo", "docker", "make", "man", "mount", "mpiexec", "mpirun", "nft", "podman",
+               "rmmod", "ss", "sudo", "sysctl", "systemctl", "valgrind"}
 # What is built, or fetched.
 _BUILT = ("target/", "dist/", "fuzz/target/", ".")
 # Documents that say how things were.
