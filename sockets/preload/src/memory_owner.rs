@@ -7,11 +7,12 @@
 //! it (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use rustix::process::getpid;
 
 use crate::mapped_memory::WipedPage;
+use crate::symbol_lookup;
 
 /// The process; 0: not looked up since it began. A child of `fork` finds it wiped.
 static PROCESS: WipedPage<AtomicU32> = WipedPage::new(AtomicU32::new(0));
@@ -23,6 +24,8 @@ const APART: u32 = 2;
 /// The kernel does not wipe the page.
 const KEPT: u32 = 4;
 static DOUBTS: AtomicU32 = AtomicU32::new(0);
+/// The program has made threads, or children with its memory, past `pthread_create`.
+static HAS_CLONED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     /// Two words of the calling thread: it is making, or is, a child that has its memory; and it is
@@ -168,10 +171,19 @@ fn process_id() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// No thread but this one has this memory, for all that is known: neither the C library nor the
+/// program itself has made one.
+pub(crate) fn is_single_threaded() -> bool {
+    symbol_lookup::is_single_threaded() && !HAS_CLONED.load(Ordering::Relaxed)
+}
+
 /// What flags of `clone` mean for memory and descriptors.
 pub(crate) fn note_clone(flags: c_int) {
     let has = |flag: c_int| flags & flag != 0;
     let thread = has(libc::CLONE_THREAD);
+    if has(libc::CLONE_VM) {
+        HAS_CLONED.store(true, Ordering::Relaxed);
+    }
     if has(libc::CLONE_VM) && !thread {
         // In the parent's memory, with the parent's thread's words unless it brings its own.
         if has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) {

@@ -13,8 +13,8 @@ use super::state::{State, with};
 use super::waiting::{is_over, look, sleep};
 use super::{epoll_sets, sleepers};
 use crate::errno::{errno, fails};
+use crate::memory_owner::is_single_threaded;
 use crate::native;
-use crate::symbol_lookup::is_single_threaded;
 use crate::table;
 use crate::user_memory::{UserPtr, UserSliceMut};
 
