@@ -19,7 +19,7 @@ _CONNECTIONS, _BYTES_EACH = 900, 400
 # What is compared with the kernel's, call by call.
 _ALIKE = ("vectors", "truncated", "several", "numbered", "ring", "sets", "nested", "arrivals",
           "stops", "full", "full_early", "four", "six", "inherited", "others", "states", "least",
-          "requests", "names", "shares", "abrupt")
+          "requests", "names", "shares", "abrupt", "wide", "bits", "unused")
 # Times that something is tried which needs an answer in time.
 _TURNS = 3
 # Connections that wait at a process that leaves.

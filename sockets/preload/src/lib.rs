@@ -56,6 +56,7 @@ pub mod hooks;
 mod introspection;
 pub mod io_hooks;
 mod iovecs;
+mod kernel_poll;
 mod library_fds;
 mod lifecycle;
 mod light;

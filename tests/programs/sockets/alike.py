@@ -9,10 +9,12 @@ import sys
 
 import alike_bytes
 import alike_options
+import alike_polls
 import alike_waits
 from roles import run
 
-WAYS = {**alike_bytes.WAYS, **alike_options.WAYS, **alike_waits.WAYS}
+WAYS = {**alike_bytes.WAYS, **alike_options.WAYS, **alike_polls.WAYS,
+        **alike_waits.WAYS}
 
 if __name__ == "__main__":
     sys.exit(run(__file__, WAYS))

@@ -1,16 +1,21 @@
 /*
  * Calls about descriptors that no socket of TCP is among, with the library's functions before them:
  * they give what the kernel gives, also for addresses that are none. `uninvolved WHAT` says "ok".
- * WHAT: "addresses"; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one.
+ * WHAT: "addresses"; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one;
+ * "stack": threads that have the least there may be wait by all of poll and select.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -22,7 +27,7 @@
 	fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #what, strerror(errno)); \
 	exit(1); } } while (0)
 
-enum { WAITERS = 8, ROUNDS = 20, PAGE = 4096, LONG_MS = 20000, PAUSE_US = 1000 };
+enum { WAITERS = 8, ROUNDS = 20, PAGE = 4096, LONG_MS = 20000, PAUSE_US = 1000, MANY = 100 };
 
 static int set_with(int member, uint32_t events)
 {
@@ -101,11 +106,51 @@ static void exclusive(void)
 	}
 }
 
+/* Waits with little room, for a pipe that is ready among many that are not. */
+static void *waits_on_little(void *pipes)
+{
+	struct timeval soon = {.tv_sec = LONG_MS / 1000};
+	struct pollfd list[MANY];
+	fd_set sets[2];
+	const int *ends = pipes;
+	int i, last = 0;
+
+	FD_ZERO(&sets[0]);
+	FD_ZERO(&sets[1]);
+	for (i = 0; i < MANY; i++) {
+		list[i] = (struct pollfd){.fd = ends[2 * i], .events = POLLIN};
+		FD_SET(ends[2 * i], &sets[0]);
+		last = ends[2 * i] > last ? ends[2 * i] : last;
+	}
+	NEED(poll(list, MANY, LONG_MS) == 1 && list[MANY - 1].revents == POLLIN);
+	NEED(ppoll(list, MANY, NULL, NULL) == 1);
+	NEED(select(last + 1, &sets[0], &sets[1], NULL, &soon) == 1 && FD_ISSET(last, &sets[0]));
+	NEED(pselect(last + 1, &sets[0], NULL, NULL, NULL, NULL) == 1);
+	return NULL;
+}
+
+static void stack(void)
+{
+	int pipes[2 * MANY], i;
+	pthread_attr_t least;
+	pthread_t thread;
+
+	for (i = 0; i < MANY; i++)
+		NEED(!pipe(pipes + 2 * i));
+	NEED(write(pipes[2 * MANY - 1], "x", 1) == 1);
+	NEED(!pthread_attr_init(&least));
+	NEED(!pthread_attr_setstacksize(&least, PTHREAD_STACK_MIN));
+	NEED(!pthread_create(&thread, &least, waits_on_little, pipes));
+	NEED(!pthread_join(thread, NULL));
+}
+
 int main(int count, char **words)
 {
 	NEED(count == 2);
 	if (!strcmp(words[1], "addresses"))
 		addresses();
+	else if (!strcmp(words[1], "stack"))
+		stack();
 	else
 		exclusive();
 	puts("ok");

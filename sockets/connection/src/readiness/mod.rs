@@ -11,5 +11,4 @@ pub mod select_sets;
 pub mod timeout;
 
 pub use interest::Interest;
-pub use select_sets::FdSets;
 pub use timeout::{Deadline, Timeout};

@@ -85,7 +85,7 @@ use offers::Found;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
 use omniverb_connection::readiness::Timeout;
-pub(crate) use polled_links::{PolledLinks, prepare as prepare_poll};
+pub(crate) use polled_links::{PolledLinks, concerns as concerns_poll, prepare as prepare_poll};
 pub(crate) use route_lookup::Route;
 use route_lookup::{call_suspended, link_for_call, link_for_send, route_of};
 pub(crate) use send_source::{File, SendfileRequest};

@@ -42,6 +42,12 @@ pub(super) enum Found {
 #[inline]
 pub(super) fn enter(fd: c_int) -> Found {
     broker_dispatch::poll();
+    enter_unpolled(fd)
+}
+
+/// The same for a call that holds links already: the broker is listened to before it.
+#[inline]
+pub(super) fn enter_unpolled(fd: c_int) -> Found {
     for _ in 0..2 {
         if let Some(link) = links::enter(fd) {
             let is_there = link.identity.memory.get() != 0;

@@ -5,9 +5,9 @@
 //! links are held as long as the call lasts: their descriptors may be for others by then.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 
 use libc::pollfd;
+use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::Timeout;
 use omniverb_connection::readiness::poll_events::{ENDING, ERR, IN, READABLE, of_ring};
 
@@ -19,22 +19,25 @@ use super::{
     broker_dispatch, epoll, kernel_check, kernel_socket, reader_polling, receive_queue, unread,
     wake_latency,
 };
+use crate::mapped_memory::{Mapping, Sharing};
+use crate::table::DESCRIPTORS;
 use crate::transport::Transport;
-use crate::{clock, memory_owner, unlinked_calls};
+use crate::{clock, fork_refcount, memory_owner, unlinked_calls};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
 
+/// Links of a call that need no mapped memory.
+const FEW: usize = 64;
+
 /// Where a descriptor is in the list of the call, and its link.
-#[derive(Clone, Copy)]
-struct Held {
-    place: u32,
-    link: u32,
-}
+type Held = [u32; 2];
 
 /// The links of one call.
 pub(crate) struct PolledLinks {
-    held: [MaybeUninit<Held>; MOST],
+    few: [Held; FEW],
+    /// Those behind them.
+    more: Option<Mapping<Held>>,
     count: usize,
     is_armed: bool,
     /// A socket without a link, by its descriptor: others get links meanwhile.
@@ -47,7 +50,8 @@ impl PolledLinks {
     /// Of no link so far.
     pub(crate) fn new() -> Self {
         Self {
-            held: [const { MaybeUninit::uninit() }; MOST],
+            few: [[0; 2]; FEW],
+            more: None,
             count: 0,
             is_armed: false,
             unlinked: None,
@@ -56,46 +60,60 @@ impl PolledLinks {
     }
 
     /// For what no list is known: no socket has a link while the call lasts.
-    pub(crate) fn of_unknown() -> Self {
-        let mut links = Self::new();
+    pub(crate) fn leave_all(&mut self) {
         if memory_owner::is_this_process() {
             unlinked_calls::count();
-            links.uncounted = 1;
+            self.uncounted += 1;
             super::leave_all();
         }
-        links
     }
 
-    /// Of these descriptors. By a call that waits sockets are offered that were not, and it is
-    /// counted for those without a link.
-    pub(crate) fn of(all: &[pollfd], timeout: Timeout) -> Self {
+    /// Holds those of these descriptors, behind [`prepare`]. By a call that waits sockets are
+    /// offered that were not, and it is counted for those without a link.
+    pub(crate) fn hold_all(&mut self, all: &[pollfd], timeout: Timeout) {
         if all.len() > MOST {
-            return Self::of_unknown();
+            return self.leave_all();
         }
-        let mut links = Self::new();
         epoll::leave_all_to_kernel(all.iter().map(|one| one.fd));
         for (place, one) in all.iter().enumerate() {
             let found = if timeout == Timeout::Zero {
                 links::enter(one.fd).map_or(Found::Other, Found::Carried)
             } else {
-                offers::enter(one.fd)
+                offers::enter_unpolled(one.fd)
             };
             match found {
                 Found::Carried(link) | Found::Offered(link) => {
-                    let held = Held { place: place as u32, link: link.index() };
-                    links.held[links.count].write(held);
-                    links.count += 1;
+                    if !self.push([place as u32, link.index()]) {
+                        link.release();
+                        self.release();
+                        return self.leave_all();
+                    }
                 }
-                Found::Counted if links.unlinked.is_none() => links.unlinked = Some(one.fd),
+                Found::Counted if self.unlinked.is_none() => self.unlinked = Some(one.fd),
                 Found::Counted => {
                     unlinked_calls::count();
                     unlinked_calls::uncount_one(one.fd);
-                    links.uncounted += 1;
+                    self.uncounted += 1;
                 }
                 Found::Other => {}
             }
         }
-        links
+    }
+
+    /// `false`: there is no memory.
+    fn push(&mut self, held: Held) -> bool {
+        let place = if self.count < FEW {
+            self.few.get_mut(self.count)
+        } else {
+            if self.more.is_none() {
+                self.more = Mapping::new(MOST - FEW, Sharing::Private);
+            }
+            self.more.as_mut().and_then(|more| more.get_mut(self.count - FEW))
+        };
+        let Some(place) = place else { return false };
+        *place = held;
+        self.count += 1;
+        true
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -103,18 +121,18 @@ impl PolledLinks {
     }
 
     /// The call is over.
-    pub(crate) fn release(self) {
+    pub(crate) fn release(&mut self) {
         self.each_held(|_, link| link.release());
-        self.unlinked.into_iter().for_each(unlinked_calls::uncount_one);
-        (0..self.uncounted).for_each(|_| unlinked_calls::uncount());
+        self.count = 0;
+        self.unlinked.take().into_iter().for_each(unlinked_calls::uncount_one);
+        (0..core::mem::take(&mut self.uncounted)).for_each(|_| unlinked_calls::uncount());
     }
 
     fn each_held(&self, mut with: impl FnMut(usize, Link)) {
-        for held in &self.held[..self.count] {
-            // SAFETY: so many were written.
-            let held = unsafe { held.assume_init() };
-            if let Some(link) = Link::at(held.link) {
-                with(held.place as usize, link);
+        let more = self.more.iter().flat_map(|more| more.iter());
+        for [place, link] in self.few.iter().chain(more).take(self.count) {
+            if let Some(link) = Link::at(*link) {
+                with(*place as usize, link);
             }
         }
     }
@@ -245,6 +263,16 @@ impl Transport for PolledLinks {
             self.each_held(|_, link| reader_polling::end_sleep(link));
         }
     }
+}
+
+/// A descriptor has a link, may get one, or is a set that may have some.
+pub(crate) fn concerns(fd: c_int, timeout: Timeout) -> bool {
+    let kind = DESCRIPTORS.look(fd).kind();
+    let is_any = kind.is_stream() && kind != Kind::Listening || kind == Kind::Set || links::has(fd);
+    if !is_any && timeout != Timeout::Zero {
+        fork_refcount::mark_unknown_use(fd);
+    }
+    is_any
 }
 
 /// Before a call that waits for several descriptors looks at them.

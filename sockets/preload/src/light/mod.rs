@@ -75,7 +75,7 @@ use accept_queue::Pending;
 pub(crate) use descriptors::Token;
 pub(crate) use memory::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
-pub(crate) use polling::PolledConnections;
+pub(crate) use polling::{PolledConnections, concerns as concerns_poll};
 pub(crate) use sleepers::{DOORBELLS, now};
 use state::with;
 

@@ -1,5 +1,7 @@
 //! Says what light connections have for a call that waits for several descriptors (`poll`).
 
+use core::ffi::c_int;
+
 use libc::{pollfd, sigset_t};
 use omniverb_connection::readiness::Deadline;
 use omniverb_connection::readiness::poll_events::{READABLE, of_connection};
@@ -37,13 +39,12 @@ impl State {
     }
 }
 
-/// Some of these are light, or may be.
-fn concerns(all: &[pollfd]) -> bool {
-    all.iter().any(|one| {
-        descriptors::token(one.fd).is_some()
-            || connect_accept::is_listener(one.fd)
-            || epoll_sets::are_any() && epoll_members::concerns(one.fd)
-    })
+/// A descriptor is light, or may be.
+#[inline]
+pub(crate) fn concerns(fd: c_int) -> bool {
+    descriptors::token(fd).is_some()
+        || connect_accept::is_listener(fd)
+        || epoll_sets::are_any() && epoll_members::concerns(fd)
 }
 
 /// The light connections of one call, and what they come to.
@@ -55,7 +56,8 @@ impl PolledConnections {
     /// `None`: none of these is light, or may be.
     #[inline]
     pub(crate) fn of(all: &[pollfd]) -> Option<Self> {
-        (super::is_here() && concerns(all)).then_some(Self { sleeper: None })
+        (super::is_here() && all.iter().any(|one| concerns(one.fd)))
+            .then_some(Self { sleeper: None })
     }
 
     /// Looks for a moment, if that is worth while; whether there is something then. The kernel is

@@ -17,6 +17,7 @@ use super::doorbell;
 use super::lane_assignment::Awaits;
 use super::memory::CHANNELS;
 use super::state::{State, with};
+use crate::kernel_poll;
 use crate::library_fds;
 use crate::native;
 use crate::user_memory::{UserPtr, UserSliceMut};
@@ -185,7 +186,13 @@ impl Sleeper {
             tv_nsec: (left % NANOSECONDS) as i64,
         });
         let limit = limit.as_ref().map_or(UserPtr::NULL, UserPtr::of);
-        native::ppoll(UserSliceMut::of(all), limit, mask)
+        let found = native::ppoll(UserSliceMut::of(all), limit, mask);
+        if found >= 0 || !kernel_poll::is_too_long(all.len()) {
+            return found;
+        }
+        let pause = left.unwrap_or(MILLISECOND).min(MILLISECOND);
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: pause as i64 };
+        kernel_poll::poll_in_parts(&mut all[..places], &pause, mask)
     }
 
     /// It is awake.

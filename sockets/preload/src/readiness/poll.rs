@@ -13,6 +13,7 @@ use omniverb_connection::readiness::{Deadline, Timeout};
 use crate::carry::{self, PolledLinks};
 use crate::clock;
 use crate::errno::{errno, fails};
+use crate::kernel_poll;
 use crate::light::{self, PolledConnections};
 use crate::native;
 use crate::transport::Transport;
@@ -62,32 +63,57 @@ fn poll_array(
     // SAFETY: `native` is not called while the list is used.
     let list = unsafe { all.as_mut_slice(isize::MAX as usize / size_of::<pollfd>()) };
     match list {
-        Some(list) => poll_list(list, timeout, mask, native),
+        Some(list) if list.iter().any(|one| concerns(one.fd, timeout)) => {
+            poll_list(list, timeout, mask, |_| native())
+        }
+        Some(_) => unconcerned(timeout, native),
         None => unknown(native),
     }
 }
 
+/// A descriptor has to do with a transport, or may while the call lasts.
+#[inline]
+pub(super) fn concerns(fd: c_int, timeout: Timeout) -> bool {
+    light::is_here() && light::concerns_poll(fd)
+        || carry::is_on() && carry::concerns_poll(fd, timeout)
+}
+
+/// A call whose descriptors have to do with no transport.
+#[inline]
+pub(super) fn unconcerned(timeout: Timeout, native: impl FnOnce() -> c_int) -> c_int {
+    if timeout != Timeout::Zero && carry::is_on() {
+        carry::may_sleep();
+    }
+    native()
+}
+
 /// A call for we do not know which descriptors.
+#[inline(never)]
 pub(super) fn unknown(native: impl FnOnce() -> c_int) -> c_int {
     if !carry::is_on() {
         return native();
     }
-    let links = PolledLinks::of_unknown();
+    let mut links = PolledLinks::new();
+    links.leave_all();
     let result = native();
     links.release();
     result
 }
 
-/// `poll` of a list; `native` if it has nothing to do with a transport.
+/// `poll` of a list, behind [`carry::prepare_poll`]; `native` if it has nothing to do with a
+/// transport.
+#[inline(never)]
 pub(super) fn poll_list(
     all: &mut [pollfd],
     timeout: Timeout,
     mask: UserPtr<'_, sigset_t>,
-    native: impl FnOnce() -> c_int,
+    native: impl FnOnce(&mut [pollfd]) -> c_int,
 ) -> c_int {
     let light = PolledConnections::of(all);
-    let has_links = carry::is_on();
-    let mut links = if has_links { PolledLinks::of(all, timeout) } else { PolledLinks::new() };
+    let mut links = PolledLinks::new();
+    if carry::is_on() {
+        links.hold_all(all, timeout);
+    }
     let answer = if let Some(light) = light {
         let mut answer = Err(libc::ENOMEM);
         light::with_list(all.len() + light::DOORBELLS, |list| {
@@ -95,10 +121,7 @@ pub(super) fn poll_list(
         });
         answer
     } else if links.is_empty() {
-        if timeout != Timeout::Zero {
-            carry::may_sleep();
-        }
-        let result = native();
+        let result = unconcerned(timeout, || native(all));
         links.release();
         return result;
     } else {
@@ -122,8 +145,17 @@ struct Call<'a> {
 /// What a call has of light connections.
 struct Beside<'a> {
     light: PolledConnections,
-    /// What the kernel is asked: the same list without what is light, and room for doorbells.
+    /// What the kernel is asked: the same list without what is light or no descriptor, in the same
+    /// order, and room for doorbells.
     list: &'a mut [pollfd],
+}
+
+impl Beside<'_> {
+    /// All but the doorbells.
+    fn kernels(&mut self) -> &mut [pollfd] {
+        let count = self.list.len() - light::DOORBELLS;
+        &mut self.list[..count]
+    }
 }
 
 impl<'a> Call<'a> {
@@ -134,12 +166,15 @@ impl<'a> Call<'a> {
         light: PolledConnections,
         mask: UserPtr<'a, sigset_t>,
     ) -> Self {
-        for (to, one) in list.iter_mut().zip(all.iter()) {
-            // The kernel looks at no negative descriptor.
-            let fd = if light::token_of(one.fd).is_some() { -1 } else { one.fd };
-            *to = pollfd { fd, events: one.events, revents: 0 };
+        // What is left out does not count for the limit that the kernel has of lists.
+        let is_kernels = |one: &&pollfd| one.fd >= 0 && light::token_of(one.fd).is_none();
+        let mut count = 0;
+        for (to, one) in list.iter_mut().zip(all.iter().filter(is_kernels)) {
+            *to = pollfd { revents: 0, ..*one };
+            count += 1;
         }
-        let has_kernels = list[..all.len()].iter().any(|one| one.fd >= 0);
+        let has_kernels = count > 0;
+        let (list, _) = list.split_at_mut(count + light::DOORBELLS);
         Self { all, beside: Some(Beside { light, list }), has_kernels, links, mask }
     }
 
@@ -206,7 +241,7 @@ impl<'a> Call<'a> {
         let mask = if is_ready { UserPtr::NULL } else { self.mask };
         let got = match &mut self.beside {
             _ if !self.has_kernels => Ok(0),
-            Some(beside) => kernel(&mut beside.list[..self.all.len()], Timeout::Zero, mask),
+            Some(beside) => kernel(beside.kernels(), Timeout::Zero, mask),
             None => kernel(self.all, Timeout::Zero, mask),
         };
         got.map(|got| self.tell(got))
@@ -217,8 +252,11 @@ impl<'a> Call<'a> {
         let Some(beside) = &mut self.beside else {
             return got + self.links.add(self.all) as c_int;
         };
-        for (one, other) in self.all.iter_mut().zip(beside.list.iter()) {
-            one.revents |= other.revents;
+        // Some of the descriptors, in the same order.
+        let mut rest = beside.kernels().iter().peekable();
+        for one in self.all.iter_mut() {
+            let is_this = |other: &&pollfd| other.fd == one.fd && other.events == one.events;
+            one.revents |= rest.next_if(|other| is_this(other)).map_or(0, |other| other.revents);
         }
         self.links.add(self.all);
         self.all.iter().map(|one| c_int::from(one.revents != 0)).sum()
@@ -274,7 +312,6 @@ impl<'a> Call<'a> {
 
     fn sleep(&mut self, timeout: Timeout, deadline: Deadline) -> Answer {
         let Self { all, beside, links, mask, .. } = self;
-        let count = all.len();
         let slept = links.sleep(
             all,
             |all| match beside {
@@ -284,18 +321,22 @@ impl<'a> Call<'a> {
             |slept| slept.unwrap_or(0) as usize,
         );
         let got = slept?;
-        if let Some(Beside { light, list }) = beside {
-            light.is_ready(all);
-            debug_assert!(list.len() >= count);
+        if let Some(beside) = beside {
+            beside.light.is_ready(all);
         }
         Ok(self.tell(got))
     }
 }
 
+static ZERO: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// Asks the kernel.
-fn kernel(all: &mut [pollfd], timeout: Timeout, mask: UserPtr<'_, sigset_t>) -> Answer {
+pub(super) fn kernel(all: &mut [pollfd], timeout: Timeout, mask: UserPtr<'_, sigset_t>) -> Answer {
     let time = timeout.time().map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
     let time = time.as_ref().map_or(UserPtr::NULL, UserPtr::of);
-    let got = native::ppoll(UserSliceMut::of(all), time, mask);
+    let mut got = native::ppoll(UserSliceMut::of(all), time, mask);
+    if got < 0 && timeout == Timeout::Zero && kernel_poll::is_too_long(all.len()) {
+        got = kernel_poll::poll_in_parts(all, &ZERO, mask);
+    }
     if got < 0 { Err(errno()) } else { Ok(got) }
 }

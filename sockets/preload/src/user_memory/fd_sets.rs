@@ -30,6 +30,13 @@ impl<'a> UserFdSets<'a> {
         Self { end, sets: [set(read), set(write), set(except)] }
     }
 
+    /// A set of ours, to read.
+    pub(crate) fn of_readers(words: &'a mut [u64]) -> Self {
+        let end = words.len() as c_int * u64::BITS as c_int;
+        let null = UserSliceMut::null(0);
+        Self { end, sets: [UserSliceMut::of(words), null, null] }
+    }
+
     /// One more than the last descriptor.
     #[inline(always)]
     pub(crate) fn end(self) -> c_int {

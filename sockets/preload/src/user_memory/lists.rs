@@ -131,7 +131,6 @@ impl<'a, T: Copy> UserSlice<'a, T> {
 
 impl<'a, T: Copy> UserSliceMut<'a, T> {
     /// So many at no address, as C may say.
-    #[cfg(test)]
     pub(crate) fn null(count: impl Count) -> Self {
         let count = count.count().unwrap_or(usize::MAX);
         Self { start: core::ptr::null_mut(), count, of: PhantomData }
