@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Third part of `make bench`: Omniverb against Linux's rdma_rxe inside one virtual machine.
 
-In: dist/, perftest, rdmacm-utils, QEMU and a kernel that has rdma_rxe (see tests/harness/guest.py).
-Out: a table on stdout and target/bench/guest.json; where there is no such kernel, a failure that
-says so. Without hardware virtualisation the processors are emulated: only the ratio means anything.
+In: dist/, perftest, rdmacm-utils, QEMU and a kernel that has rdma_rxe (see
+tests/harness/rxe_guest.py). Out: a table on stdout and target/bench/guest.json; where there is no
+such kernel, a failure that says so. Without hardware virtualisation the processors are emulated:
+only the ratio means anything.
 """
 import argparse
 import functools
@@ -22,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import by_address, duet, image, process  # noqa: E402
+from harness import by_address, client_server, guest_image, process  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.guest import Guest, programs  # noqa: E402
+from harness.rxe_guest import Guest, programs  # noqa: E402
 from harness.network import Switch  # noqa: E402
 
 # rxe listens on UDP port 4791 of the machine's first namespace, so Omniverb gets one of its own.
@@ -54,7 +55,8 @@ class Machine:
             wanted = programs([pairs.compiled("qp_many", Path(self.folder.name))])
             wanted.update({f"{DIRECTORY}/{name}": ROOT / "dist" / name for name in
                            ("bin/omniverbd", "lib/libibverbs.so.1", "lib/librdmacm.so.1")})
-            self.guest = Guest(self.switch, image.archive(wanted), "10.77.0.200/24", processors=2)
+            self.guest = Guest(self.switch, guest_image.archive(wanted), "10.77.0.200/24",
+                               processors=2)
             self._start_daemons()
         except BaseException:
             self.close()
@@ -104,7 +106,7 @@ class Machine:
         place, command = self._command(setting, program)
         sides = SimpleNamespace(server=place, client=place)
         running = Patient(sides, [*command, "-F", "-x", "1", "-s", "8", "-n", str(iterations)])
-        table = duet.rows(running.finish(60).client, 5)
+        table = client_server.rows(running.finish(60).client, 5)
         if len(table) != 1:
             raise Failure(f"cannot read this output of {program}")
         return next(iter(table.values()))
@@ -130,7 +132,7 @@ class _Inside:
         return self.guest.start(*argv, **options)
 
 
-class Patient(duet.Duet):
+class Patient(client_server.Duet):
     """Gives the server a moment instead of looking for it: looking costs the guest something."""
 
     def listens(self):

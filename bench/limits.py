@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from cases import liveness  # noqa: E402
-from harness import cm_floods, duet, floods, process, rate_limits  # noqa: E402
+from cases import tenant_attacks  # noqa: E402
+from harness import cm_floods, client_server, floods, process, rate_limits  # noqa: E402
 from harness.by_address import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
@@ -91,8 +91,8 @@ def flooded(stage, rate, rounds):
 def bandwidth(hosts, attacker, kind, rate):
     """Bytes a second."""
     def measure():
-        outcome = duet.run(hosts, "ib_write_bw", "-F", "-D", "1", "-s", "65536", limit=40)
-        return next(iter(duet.rows(outcome.client, 5).values()))[3] * 2**20
+        outcome = client_server.run(hosts, "ib_write_bw", "-F", "-D", "1", "-s", "65536", limit=40)
+        return next(iter(client_server.rows(outcome.client, 5).values()))[3] * 2**20
     if kind is None:
         return measure()
     with floods.flood(hosts, attacker, kind, rate):
@@ -159,9 +159,9 @@ def lines(found):
 def attacked(stage):
     """How many milliseconds each of the others took at worst, by attack."""
     found = {}
-    with liveness.scene(stage) as scene:
-        for row in liveness.TABLE:
-            liveness.under_attack(scene, row)
+    with tenant_attacks.scene(stage) as scene:
+        for row in tenant_attacks.TABLE:
+            tenant_attacks.under_attack(scene, row)
             found[row.name + row.title] = {name: one.total.milliseconds
                                            for name, one in scene.observers.all.items()}
     return found

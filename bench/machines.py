@@ -34,11 +34,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import duet, image, process  # noqa: E402
-from harness.attached import Device, Stranger, files  # noqa: E402
+from harness import client_server, guest_image, process  # noqa: E402
+from harness.virtual_machines import Device, Stranger, files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.duet import gid_index  # noqa: E402
-from harness.guest import programs  # noqa: E402
+from harness.client_server import gid_index  # noqa: E402
+from harness.rxe_guest import programs  # noqa: E402
 from harness.host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
@@ -165,10 +165,10 @@ class Places:
                      "qperf"]
             wanted = {**programs(), **files(stage, names),
                       f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
-                      "/opt/bench/echo": image.compiled("echo"),
+                      "/opt/bench/echo": guest_image.compiled("echo"),
                       **{f"{PROGRAMS}/{name}": stage.programs / name
                          for name in ("steps", "qp_many", "dma_speed", "wake")}}
-            archive = image.archive(wanted, (*image.RXE, *image.DAX), "bench")
+            archive = guest_image.archive(wanted, (*guest_image.RXE, *guest_image.DAX), "bench")
             self.machines = [self.host.keep(Measured(stage, self.host, archive, name=f"vm-{number}",
                                                      address=f"10.77.0.{number}", processors=2,
                                                      memory=768))
@@ -218,7 +218,7 @@ def perftest(server, client, index, program, size, iterations, look=None):
     running = Patient(sides, [program, "-F", "-x", index, "-s", size, "-n", iterations])
     if look:
         look()
-    table = duet.rows(running.finish(90).client, 5)
+    table = client_server.rows(running.finish(90).client, 5)
     if len(table) != 1:
         raise Failure(f"cannot read this output of {program}")
     return next(iter(table.values()))

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import image, process  # noqa: E402
-from harness.attached import Both, Device, Machine, files  # noqa: E402
+from harness import guest_image, process  # noqa: E402
+from harness.virtual_machines import Both, Device, Machine, files  # noqa: E402
 from harness.case import Failure, Skip, check  # noqa: E402
 from harness.host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
@@ -71,7 +71,7 @@ class Crowd:
         number = next(self.numbers)
         if kind == 0:
             return self.host.add(number)
-        archive = image.archive(files(self.stage, ["ib_write_bw"]), image.DAX, "scale")
+        archive = guest_image.archive(files(self.stage, ["ib_write_bw"]), guest_image.DAX, "scale")
         return Device(self.host.keep(Neighbour(self.stage, self.host, archive, memory=MEMORY,
                                                name=f"vm-{number}", address=f"10.77.0.{number}")))
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import duet, process  # noqa: E402
+from harness import client_server, process  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
@@ -111,8 +111,9 @@ class Places:
         """The numbers of perftest's only row."""
         atomic = "atomic" in program
         sizes = [] if atomic else ["-s", str(size)]
-        outcome = duet.run(self, program, "-F", "-n", str(iterations), *sizes, *options, limit=60)
-        table = duet.rows(outcome.client, 5)
+        outcome = client_server.run(self, program, "-F", "-n", str(iterations), *sizes, *options,
+                                    limit=60)
+        table = client_server.rows(outcome.client, 5)
         if len(table) != 1:
             raise Failure(f"cannot read this output of {program}:\n{outcome.client}")
         return next(iter(table.values()))

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import duet, process  # noqa: E402
+from harness import client_server, process  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.containers import Pair  # noqa: E402
 from harness.staging import Stage  # noqa: E402
@@ -180,19 +180,20 @@ def perftest(pair, verb, options, column, iterations):
     """Typical latency in us, messages in millions a second, or GB a second."""
     size = ["-s", str(SIZES[column])] if verb != "atomic" else []
     if column < 2:
-        outcome = duet.run(pair, f"ib_{verb}_lat", "-F", "-n", str(iterations), *size, *options)
+        outcome = client_server.run(pair, f"ib_{verb}_lat", "-F", "-n", str(iterations), *size,
+                                    *options)
         return only_row(outcome.client, 6)[4]
     length = ["-D", str(SECONDS)]
     if IS_QUICK:
         length = ["-n", str(min(QUICK_MESSAGES, QUICK_BYTES // SIZES[column]))]
-    text = duet.run(pair, f"ib_{verb}_bw", "-F", *length, *size, *options).client
+    text = client_server.run(pair, f"ib_{verb}_bw", "-F", *length, *size, *options).client
     mebibytes, messages = only_row(text, 5)[3:5]
     return messages if column == 2 else mebibytes * 1048576 / 1e9
 
 
 def only_row(text, columns):
     """The one row of a perftest table."""
-    table = duet.rows(text, columns)
+    table = client_server.rows(text, columns)
     if len(table) != 1:
         raise Failure(f"cannot read this output of perftest:\n{text}")
     return next(iter(table.values()))

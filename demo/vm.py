@@ -14,11 +14,11 @@ from report import RULE, Reasons, fact, paragraph, quiet, read_options, say
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import duet, image, process  # noqa: E402
-from harness.attached import ADDRESS, Both, Device, Machine, Stranger  # noqa: E402
-from harness.attached import files as device_files  # noqa: E402
+from harness import client_server, guest_image, process  # noqa: E402
+from harness.virtual_machines import ADDRESS, Both, Device, Machine, Stranger  # noqa: E402
+from harness.virtual_machines import files as device_files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.guest import programs  # noqa: E402
+from harness.rxe_guest import programs  # noqa: E402
 from harness.host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
@@ -93,7 +93,7 @@ class Lab:
             self.container = self.host.add(1)
             self.process = self.host.bare(switch, HOST_ADDRESS)
             wanted = {**programs(), **device_files(stage, ["qperf"])}
-            archive = image.archive(wanted, (*image.RXE, *image.DAX), "demo")
+            archive = guest_image.archive(wanted, (*guest_image.RXE, *guest_image.DAX), "demo")
             self.machine = self.host.keep(Stranger(stage, self.host, archive, processors=2))
             self.device = Device(self.machine)
         except BaseException:
@@ -109,7 +109,7 @@ def describe(lab):
     """What the three are."""
     with open(f"/proc/{lab.machine.machine.pid}/cmdline", "rb") as file:
         emulated = b"tcg" in file.read()
-    fact("machine", f"{ADDRESS}: stock QEMU, Debian's kernel {image.Kernel().version}, "
+    fact("machine", f"{ADDRESS}: stock QEMU, Debian's kernel {guest_image.Kernel().version}, "
                     f"virtio-net and "
                     "a window of 64 MiB; started by `omniverb vm run`, in it `omniverb agent`")
     if emulated:
@@ -224,7 +224,7 @@ def rxe(title, server, client, machine, before):
             there, here = ([*line, "-x", "1"] if side is machine else line
                            for side in (server, client))
             sides = SimpleNamespace(server=server, client=client)
-            running = duet.Duet(sides, here, server_argv=there)
+            running = client_server.Duet(sides, here, server_argv=there)
             yield factor(column, running.finish(LIMIT).client, before)[0]
     show(title, "rxe", cells(), "" if client is machine else "by RoCE v2 to our device")
 

@@ -15,7 +15,7 @@ from report import RULE, fact, paragraph, quiet, say, shell
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import duet, process  # noqa: E402
+from harness import client_server, process  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
@@ -73,7 +73,7 @@ def describe(hosts):
 
 def show_path(hosts):
     """What `omniverb status` says of a connection between the two."""
-    running = duet.Duet(hosts, ["ib_send_lat", "-F", "-D", "3"])
+    running = client_server.Duet(hosts, ["ib_send_lat", "-F", "-D", "3"])
     try:
         time.sleep(1.5)
         daemon = hosts.a.daemon

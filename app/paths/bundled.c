@@ -213,7 +213,7 @@ static __attribute__((noinline)) void look_at(const char *file)
 }
 
 /* The C library finds out by the return address for whom it opens a file: so the last thing here
- * is a jump, not a call (tests/cases/bundled.py). */
+ * is a jump, not a call (tests/cases/bundled_libibverbs.py). */
 SHOWN void *dlopen(const char *file, int flags)
 {
 	if (file && !__atomic_load_n(&is_done, __ATOMIC_ACQUIRE))

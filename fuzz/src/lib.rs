@@ -13,26 +13,26 @@ mod rsocket;
 
 // The bench of the device's own tests, and its hostile peer.
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/attack.rs"]
-mod attack;
+#[path = "../../rnic/device/tests/device/hostile_peer_input.rs"]
+mod hostile_peer_input;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/far.rs"]
-mod far;
+#[path = "../../rnic/device/tests/device/engine_far_end.rs"]
+mod engine_far_end;
 #[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/guarded_buffer.rs"]
 mod guarded_buffer;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/pair.rs"]
-mod pair;
+#[path = "../../rnic/device/tests/device/two_devices.rs"]
+mod two_devices;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/script.rs"]
-mod script;
+#[path = "../../rnic/device/tests/device/fuzz_input.rs"]
+mod fuzz_input;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/work.rs"]
-mod work;
+#[path = "../../rnic/device/tests/device/work_request_helpers.rs"]
+mod work_request_helpers;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/world.rs"]
-mod world;
+#[path = "../../rnic/device/tests/device/fake_platform.rs"]
+mod fake_platform;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
@@ -138,7 +138,7 @@ pub fn psp(bytes: &[u8]) {
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the
 /// shared memory changed at any time, doorbells, floods.
 pub fn link_records(bytes: &[u8]) {
-    attack::run(bytes);
+    hostile_peer_input::run(bytes);
 }
 
 /// What QEMU says at its monitor while a window is plugged in, in pieces of any size: it is said so

@@ -1,6 +1,6 @@
 //! Fuzzes both ends of a ring whose other end writes anything anywhere.
 
-use crate::script::Script;
+use crate::fuzz_input::Script;
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Consumer, DoorbellPage, Producer, UserMemory, Window, WordMemory};
 

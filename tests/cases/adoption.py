@@ -2,7 +2,7 @@
 
 import contextlib
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
@@ -43,7 +43,7 @@ def _switched(which):
     """Owner or initiator are told to keep theirs while READs run."""
     def run(pair):
         try:
-            with duet.going_on(pair, "ib_read_bw", "-s", "65536"):
+            with client_server.going_on(pair, "ib_read_bw", "-s", "65536"):
                 _grows(pair, 0)
                 _set(pair, "off", getattr(pair, which))
                 _stays(pair)
@@ -56,7 +56,8 @@ def _switched(which):
 
 def _variable(pair):
     """A process can keep its own pages."""
-    with duet.going_on(pair, "ib_read_bw", "-s", "65536", before=["env", "OMNIVERB_ADOPTION=off"]):
+    with client_server.going_on(pair, "ib_read_bw", "-s", "65536",
+                                before=["env", "OMNIVERB_ADOPTION=off"]):
         _stays(pair)
         check(_operations(pair)[0] == 0, f"mapped: {_operations(pair)}")
 

@@ -13,12 +13,12 @@ import tempfile
 import time
 import types
 
-from harness import dissection, duet, packets, process
+from harness import client_server, dissection, packets, process
 from harness.case import Case, Failure, Group, check
 from harness.daemon import environment
 from harness.host import Host
 
-from cases.forwarded import forwarding
+from cases.forwarded_datapath import forwarding
 
 _SIZES = [0, 1, 2, 3, 4, 5, 33, 1023, 1024, 1025, 1023, 1024, 1025, 4095, 4097, 10001, 65537]
 _START = 0x1122334455667788
@@ -34,7 +34,7 @@ class Two:
         try:
             self.server, self.client = self.host.add(1), self.host.add(2)
             self.daemon = self.host.daemon
-            self.gid_index = duet.gid_index(self.server)
+            self.gid_index = client_server.gid_index(self.server)
         except BaseException:
             self.close()
             raise
@@ -54,7 +54,7 @@ class Two:
 
     def run(self, program, *words, limit=40.0):
         """Runs a program of ours on both sides."""
-        return duet.run(self, f"/opt/programs/{program}", *words, limit=limit)
+        return client_server.run(self, f"/opt/programs/{program}", *words, limit=limit)
 
 
 def _end(running):
@@ -244,7 +244,8 @@ def _snap(two):
 def _begun_meanwhile(two):
     """Existing links show from the beginning of a capture on, and traffic goes on after it."""
     with tempfile.TemporaryDirectory() as folder:
-        running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "6"])
+        running = client_server.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64",
+                                           "-D", "6"])
         captures = {}
         try:
             process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
@@ -269,7 +270,8 @@ def _begun_meanwhile(two):
 def _survivors(two):
     """Links that are older than the daemon show, too, and under their own addresses."""
     with tempfile.TemporaryDirectory() as folder:
-        running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "8"])
+        running = client_server.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64",
+                                           "-D", "8"])
         try:
             process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
             lost = two.capture(two.server, pathlib.Path(folder, "lost"))
@@ -318,7 +320,7 @@ def _deaths(two):
         path = pathlib.Path(folder, "packets")
         capture = two.capture(two.server, path, "-s", "128")
         for side in ("server", "client"):
-            running = duet.Duet(two, ["ib_send_bw", "-F", "-x", two.gid_index, "-s", "64",
+            running = client_server.Duet(two, ["ib_send_bw", "-F", "-x", two.gid_index, "-s", "64",
                                       "-D", "20"])
             process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
             process.until(lambda: left() == 2, 20, "both to tell")
@@ -337,7 +339,8 @@ def _flood(two):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "packets")
         capture = two.capture(two.server, path, "-s", "128")
-        outcome = duet.run(two, "ib_read_bw", "-F", "-x", two.gid_index, "-s", "65536", "-n",
+        outcome = client_server.run(two, "ib_read_bw", "-F", "-x", two.gid_index, "-s", "65536",
+                                    "-n",
                            "50000")
         captured, dropped = _end(capture)
         print(outcome.client, captured, "packets", dropped, "dropped")
@@ -368,7 +371,7 @@ def _faulty(program, within):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "packets")
             capture = two.capture(two.server, path)
-            duet.run(ends, program, "-g", two.gid_index, "-s", 1000, "-n", 50)
+            client_server.run(ends, program, "-g", two.gid_index, "-s", 1000, "-n", 50)
             captured, dropped = _end(capture)
             found = [packet for packet in packets.read(path)
                      if packet.service in ((0,) if reliable else (1, 3))

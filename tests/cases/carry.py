@@ -119,7 +119,7 @@ def _handed(name):
     def run(ways):
         for way in (False, True):
             ways.reports()
-            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name,
+            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "passed_descriptors.py", name,
                             ways.broker_process())
             check(text == "ok\n", text)
         if name in ("level", "edge"):
@@ -131,7 +131,7 @@ def _handed(name):
 def _woken(name):
     def run(ways):
         """With an other end that only computes once it has put its bytes."""
-        program = ways.program("woken")
+        program = ways.program("lost_wakeups")
         for way in (False, True):
             ways.reports()
             text = ways.run(way, program, name)
@@ -451,7 +451,7 @@ _DOES = ("fork", "system", "spawn", "run", "exec", "dup", "dup2", "pass", "recv"
 def _owing(ways):
     """Who does something with many connections waits for none of their other ends, whatever those
     say is owed or unread."""
-    program = ("/usr/bin/python3", "-B", _SOURCES / "owing.py")
+    program = ("/usr/bin/python3", "-B", _SOURCES / "unread_count_liar.py")
     slow = []
     for place, what in enumerate(_DOES):
         folder = ways.folder / f"owing-{what}"

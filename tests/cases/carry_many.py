@@ -13,7 +13,7 @@ _CARRIED = 500_000
 
 def _gone(ways):
     """Who has gone is gone with the next call, also where each connection has its turn seldom."""
-    program = ["/usr/bin/python3", "-B", _SOURCES / "gone.py"]
+    program = ["/usr/bin/python3", "-B", _SOURCES / "ended_peer.py"]
     natively = ways.run(False, *program)
     for _ in range(_TURNS):
         ways.reports()
@@ -47,7 +47,7 @@ def _files(how):
 def left(waits):
     """Several times: whether anything was carried depends on what else the machine does."""
     def run(ways):
-        python = ["/usr/bin/python3", "-B", _SOURCES / "left.py"]
+        python = ["/usr/bin/python3", "-B", _SOURCES / "sent_before_wait.py"]
         for turn, way in enumerate((False, True, True, True)):
             port = 7680 + 2 * turn
             with sockets.server_of(ways, way, port, *python, "serves", port, waits) as serving:
@@ -59,7 +59,7 @@ def left(waits):
 def _whole(connections):
     def run(ways):
         """What is wanted whole is whole, also where its beginning is the kernel's and late."""
-        program = ways.program("whole")
+        program = ways.program("waitall_messages")
         ways.run(False, program, 3, 20, 1 << 18, limit=60)
         ways.reports()
         for size in (1 << 18, 150_000):
@@ -74,7 +74,7 @@ def crossed(times, rounds):
     def run(ways):
         """No call that began by one connection ends by another one, and none is out of order,
         whoever closes a number that others send and receive by."""
-        program = ways.program("crossed")
+        program = ways.program("reused_descriptors")
         ways.run(False, program, rounds, limit=60)
         for _ in range(_TURNS):
             ways.reports()
@@ -106,7 +106,7 @@ def _turns(connections, threads, rounds=60, seeds=1):
 
 def _turns_once(ways, way, connections, threads, rounds, seed):
     """What each end has carried."""
-    program, port = ways.program("turns"), 7700
+    program, port = ways.program("many_epoll_members"), 7700
     ways.reports()
     with sockets.server_of(ways, way, port, program, "serve", port, connections,
                            threads) as serving:

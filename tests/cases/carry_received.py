@@ -11,7 +11,7 @@ _SOURCE = staging.PROGRAMS / "sockets" / "instructions.c"
 def _arrived(name):
     def run(ways):
         """What has come by memory, or by the kernel, for calls of each kind."""
-        program = ways.program("arrived")
+        program = ways.program("receive_counts")
         for family in ("4", "6"):
             for way in (False, True):
                 ways.reports()

@@ -110,7 +110,8 @@ def _brief(ways):
 def groups():
     """All wait."""
     waits = [Case(f"carry.shared.{name}", _shared(name), 90) for name in _TESTS]
-    waits += [Case(f"carry.shared.{name}", _shared(name, "unsure.py"), 90) for name in _UNSURE]
+    waits += [Case(f"carry.shared.{name}", _shared(name, "changing_holders.py"),
+                   90) for name in _UNSURE]
     waits += [Case(f"carry.shared.served.{name}", _served(name), 90) for name in _SERVERS]
     waits += [Case("carry.shared.brief", _brief, 90)]
     return [Group("carry.shared", waits, carry.Carried, weight=WAITS)]

@@ -3,8 +3,8 @@
 import os
 import pathlib
 
-from cases import dissect
-from harness import process, room, staging
+from cases import wireshark_dissection
+from harness import disk_space, process, staging
 from harness.case import POLLS, WAITS, Case, Group
 
 # One after the other, since cargo lets only one at a time into the folder it builds in.
@@ -57,14 +57,14 @@ def _xtask(name):
 def _case(name, run, limit, slow=False):
     def then(fixture):
         run(fixture)
-        room.give_back(*_OVER.get(name, []))
+        disk_space.give_back(*_OVER.get(name, []))
     return Case(f"checks.{name}", then, limit + 10, slow=slow)
 
 
 def groups():
     """One case a check."""
     cargo = [_case(name, _command(["cargo", *words], limit), limit)
-             for name, words, limit in _CARGO] + [dissect.CASE]
+             for name, words, limit in _CARGO] + [wireshark_dissection.CASE]
     light = [_case("format", _command(["cargo", "fmt", "--all", "--check"], 60), 60),
              *(_case(name, _xtask(name), 300) for name in _XTASKS)]
     scripts = [Group(f"checks.{name}", [_case(name, _command(words, limit), limit)],

@@ -10,7 +10,7 @@ import functools
 from harness import staging
 from harness.case import WAITS, Case, Group, Skip
 from harness.containers import Pair
-from harness.suites import Suite, judge
+from harness.rdma_core_suites import Suite, judge
 from harness.unprivileged import PlainPair
 
 from cases.pyverbs import under_faults

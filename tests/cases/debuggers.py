@@ -2,7 +2,7 @@
 
 import re
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import POLLS, Case, Group, check
 from harness.staging import ROOT
 from harness.unprivileged import PlainPair
@@ -25,8 +25,9 @@ def _valgrind(pair):
 def _pongs(program, *options):
     """Both sides under valgrind: not a word but of calls that it does not know."""
     def run(pair):
-        words = [*_valgrind(pair), program, "-g", duet.gid_index(pair.server), "-n", "50", *options]
-        outcome = duet.run(pair, *words, limit=100)
+        words = [*_valgrind(pair), program, "-g", client_server.gid_index(pair.server), "-n", "50",
+                 *options]
+        outcome = client_server.run(pair, *words, limit=100)
         for text in (outcome.server, outcome.client):
             check("lost" not in text and "uninitialised" not in text, text)
     return run

@@ -103,7 +103,7 @@ def _outlives(place):
     """The daemon dies, and there is another; what was connected goes on."""
     pair = place.pair
     with running(pair.server, "/opt/programs/dma_node") as node:
-        client = pair.client.start(_program("ends"), _OUTLIVES, pair.server.address, node.port,
+        client = pair.client.start(_program("teardown"), _OUTLIVES, pair.server.address, node.port,
                                    pair.client.address, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
@@ -166,7 +166,7 @@ def groups():
     for setting, (fixture, weight) in _SETTINGS.items():
         home = setting in ("user", "containers")
         cases = []
-        for program, test in [(name, test) for name in ("client", "ends")
+        for program, test in [(name, test) for name in ("client", "teardown")
                               for test in tests_of(name)]:
             if (home or test in ELSEWHERE) and test != _OUTLIVES:
                 run = functools.partial(_fatal if test in FATAL else _plain, program, test)

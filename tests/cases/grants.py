@@ -121,12 +121,12 @@ def _kept(scene):
 
 def _parted(test):
     def run(scene):
-        print(scene.run("parted", test))
+        print(scene.run("kept_mappings", test))
     return Case(f"grants.parted.{test}", run, 60)
 
 
 def _placed(scene):
-    print(scene.run("placed", "a_peer_chooses_a_node"))
+    print(scene.run("mbind_attack", "a_peer_chooses_a_node"))
 
 
 def _rights(trusted):
@@ -158,7 +158,7 @@ def _trusting(stage):
 def groups():
     """With the default policy, which is trusting, and where it is exact."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("parted")), *[_charged(peers, 2) for peers in PEERS],
+             *map(_parted, tests_of("kept_mappings")), *[_charged(peers, 2) for peers in PEERS],
              *[_charged(peers, 100, slow=True) for peers in PEERS],
              Case("grants.charged.kept", _kept, 130),
              Case("grants.placed.a_peer_chooses_a_node", _placed, 60)]

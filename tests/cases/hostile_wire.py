@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import duet, floods, process, roce
+from harness import client_server, floods, process, roce
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.host import Hosts
 
@@ -26,7 +26,7 @@ _QKEY = 0x11223344
 @contextlib.contextmanager
 def _fixture(stage):
     with Hosts(stage) as hosts:
-        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.gid_index = client_server.gid_index(hosts.server)
         hosts.attacker = hosts.a.plug(66)
         hosts.other = hosts.b.add(5)
         yield hosts
@@ -61,11 +61,12 @@ def daemons_stay_well(hosts, growth=48):
 
 
 class _Victims:
-    """Both sides of programs/target.c, and what an attacker may know of them."""
+    """Both sides of programs/wire_attack_target.c, and what an attacker may know of them."""
 
     def __init__(self, hosts):
         self.process = hosts.apart().start(
-            "/opt/programs/target", "two_sides", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            "/opt/programs/wire_attack_target", "two_sides",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         self.targets, self.datagrams = [], []
         ends = (hosts.server.address, hosts.client.address)
@@ -164,7 +165,7 @@ def _flood(kind):
             text = hosts.apart().run("/opt/programs/soak", "two_processes", 60_000, 41, limit=90)
             print(text)
             check("ok two_processes" in text, text)
-            duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
+            client_server.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
     return run
 
 
@@ -180,7 +181,7 @@ def _strangers(hosts):
                       "qpns": _qpns(hosts.b.daemon), "psns": [0, 0], "qkey": 0x11111111}
             attacker = _attack(hosts, "strangers", [target], 4, rate=5000)
             print(process.finish(attacker, 30))
-            duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
+            client_server.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
         finally:
             running.terminate()
             running.wait(10)
@@ -226,7 +227,7 @@ def _forged_handshakes(hosts):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             check(listener.stdout.readline().strip() == "listening", "the listener")
-            duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
+            client_server.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
             overheard = [listener.stdout.readline().split() for _ in range(2)]
             check(all(len(words) == 3 for words in overheard), f"{overheard}")
             bodies = [words[0] for words in overheard]
@@ -251,7 +252,7 @@ def _connect_everybody(hosts):
             (hosts.client, hosts.other, [hosts.b.daemon], "direct"),
             (hosts.other, hosts.server, hosts.daemons, "wire")):
         sides = type("Sides", (), {"server": server, "client": client})
-        with duet.going_on(sides, "ib_send_lat"):
+        with client_server.going_on(sides, "ib_send_lat"):
             reach(daemons, "ib_send_lat", wanted)
             time.sleep(0.8)  # under attack
 

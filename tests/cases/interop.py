@@ -12,12 +12,12 @@ import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
 
-from harness import dissection, duet, image, process, staging
+from harness import client_server, dissection, guest_image, process, staging
 from harness.by_address import Side, both
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.daemon import environment
-from harness.guest import Guest, programs
 from harness.host import Host
+from harness.rxe_guest import Guest, programs
 
 from cases.multicast import attachments
 
@@ -36,7 +36,7 @@ class Lab:
             self.switch = self.host.switch
             self.omniverb = self.host.add(1)
             own = [staging.BUILT / "programs" / name for name in _OWN_PROGRAMS]
-            self.rxe = self.host.keep(Guest(self.switch, image.archive(programs(own)),
+            self.rxe = self.host.keep(Guest(self.switch, guest_image.archive(programs(own)),
                                             _ADDRESSES[0], _ADDRESSES[1:], mtu=_MTU))
             self.gids = {place: _gids(place) for place in (self.omniverb, self.rxe)}
             for gid in self.gids[self.omniverb]:  # rxe wants to know its neighbours beforehand
@@ -74,7 +74,7 @@ class Lab:
         if index:
             for line, place in zip(lines, (sides.server, sides.client)):
                 line += [index, str(self.gid_index(place, version))]
-        return duet.Duet(sides, lines[1], server_argv=lines[0]).finish(limit)
+        return client_server.Duet(sides, lines[1], server_argv=lines[0]).finish(limit)
 
 
 def _gids(place):
@@ -122,9 +122,10 @@ def _perftest(role, version, program, *options):
     unreliable = "UC" in options or "UD" in options
 
     def run(lab):
-        outcome = duet.patiently(lab.run, role, version, program, "-F", *options, index="-x",
+        outcome = client_server.patiently(lab.run, role, version, program, "-F", *options,
+                                          index="-x",
                                  limit=12 if unreliable else 20, unreliable=unreliable)
-        found = duet.check_typical(outcome.client, program.endswith("_lat"))
+        found = client_server.check_typical(outcome.client, program.endswith("_lat"))
         check(len(found) == 1, outcome.client)
     return run
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 from types import SimpleNamespace
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Container, Pair
 from harness.network import Namespace, Switch
@@ -46,7 +46,7 @@ def _fixture(stage):
 def _own_view(n):
     for place, address in ((n.pair.server, "10.77.0.1"), (n.pair.client, "10.77.0.2"),
                            (n.stranger, "10.88.0.1")):
-        text = place.run("/opt/programs/guess", "view")
+        text = place.run("/opt/programs/isolation_probe", "view")
         check(f"::ffff:{address}" in text, text)
         for foreign in {"10.77.0.1", "10.77.0.2", "10.88.0.1"} - {address}:
             check(foreign not in text, f"{address} sees {foreign}:\n{text}")
@@ -56,7 +56,7 @@ def _own_view(n):
 
 def _same_table_everywhere(n):
     shapes = {tuple(line.split()[0] + line.split()[1][:6]
-                    for line in place.run("/opt/programs/guess", "view").splitlines()
+                    for line in place.run("/opt/programs/isolation_probe", "view").splitlines()
                     if " " in line and line[0].isdigit())
               for place in (n.pair.server, n.pair.client, n.stranger)}
     check(len(shapes) == 1, f"GID tables differ in shape: {shapes}")
@@ -82,7 +82,7 @@ def _first_gid(n):
 
 def _status_shows_only_ours(n):
     """A tool inside a container is shown that container."""
-    with duet.going_on(n.pair, "ib_send_bw"):
+    with client_server.going_on(n.pair, "ib_send_bw"):
         process.until(lambda: str(n.pair.daemon.status()).count("ib_send_bw") >= 2, 20,
                       lambda: f"both programs: {n.pair.daemon.status()}")
         own = n.pair.server.run("omniverb", "status", plain=True)
@@ -93,14 +93,16 @@ def _status_shows_only_ours(n):
 
 def _guessing(attacker_name):
     def run(n):
-        victim = n.pair.server.start("/opt/programs/guess", "victim", stdin=subprocess.PIPE,
+        victim = n.pair.server.start("/opt/programs/isolation_probe", "victim",
+                                     stdin=subprocess.PIPE,
                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         numbers = victim.stdout.readline().split()
         check(len(numbers) == 5, f"{numbers} {victim.stdout.read() if not numbers else ''}")
         *qpns, rkey, memory = numbers
         attacker = n.pair.client if attacker_name == "neighbour" else getattr(n, attacker_name)
         try:
-            print(attacker.run("/opt/programs/guess", "attacker", "10.77.0.1", rkey, memory, *qpns,
+            print(attacker.run("/opt/programs/isolation_probe", "attacker", "10.77.0.1", rkey,
+                               memory, *qpns,
                                limit=60))
         finally:
             output = victim.communicate("", timeout=20)[0]
@@ -110,7 +112,7 @@ def _guessing(attacker_name):
 
 def _unreachable_address(n):
     """perftest between networks: no TCP, so no RDMA either; it must fail, not hang."""
-    text = n.stranger.run("ibv_rc_pingpong", "-g", duet.gid_index(n.stranger), "10.77.0.2",
+    text = n.stranger.run("ibv_rc_pingpong", "-g", client_server.gid_index(n.stranger), "10.77.0.2",
                           accept=(1,), limit=30)
     check("10.77.0.2" in text, text)
 
@@ -120,7 +122,7 @@ def _dropped_by_the_network(n):
     policed = n.pair.server.namespace
     policed.drop_udp(4791)
     try:
-        running = duet.Duet(n.pair, ["ib_send_lat", "-F", "-n", "100"])
+        running = client_server.Duet(n.pair, ["ib_send_lat", "-F", "-n", "100"])
         try:
             running.finish(20)
         except Failure as failure:
@@ -131,7 +133,7 @@ def _dropped_by_the_network(n):
             running.abort()
     finally:
         policed.drop_no_more()
-    duet.run(n.pair, "ib_send_lat", "-F", "-n", "100")
+    client_server.run(n.pair, "ib_send_lat", "-F", "-n", "100")
 
 
 def _socket_of_another_user(n):

@@ -92,7 +92,7 @@ def _children(kind):
     def run(ways):
         """A child has connections of its own, of both kinds, and its parent goes on."""
         port = 7540
-        python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "beside.py"]
+        python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "two_address_server.py"]
         for way in (False, True):
             with sockets.server_of(ways, way, port, *python, "serves", port) as serving:
                 text = ways.run(way, *python, "asks", port, kind, limit=60)

@@ -110,7 +110,7 @@ def _hostile(first, count):
         """Who has the other side of a channel, and writes what he likes there, harms what he has
         there himself; an honest process gets all its answers, and the server is as before."""
         python, port = ["/usr/bin/python3", "-B"], 7700
-        honest = [*python, _SOURCES / "honest.py"]
+        honest = [*python, _SOURCES / "honest_light_server.py"]
         end = ways.folder / "end"
         end.unlink(missing_ok=True)
         server = process.start(ways.line(True, *honest, "serves", port))
@@ -159,11 +159,11 @@ def _is_idle(it, beside):
 
 
 class _Crowd:
-    """A server that accepts nothing until it is told to, and its peers (`crowd.py`)."""
+    """A server that accepts nothing until it is told to, and its peers (`full_backlog.py`)."""
 
     def __init__(self, ways, port, backlog, address="0.0.0.0"):
         self.ways, self.port = ways, port
-        self.python = ["/usr/bin/python3", "-B", _SOURCES / "crowd.py"]
+        self.python = ["/usr/bin/python3", "-B", _SOURCES / "full_backlog.py"]
         self.folder = ways.folder / f"crowd-{port}"
         self.folder.mkdir(exist_ok=True)
         for mark in self.folder.iterdir():

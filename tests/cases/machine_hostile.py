@@ -13,11 +13,11 @@ import re
 import shutil
 import tempfile
 
-from harness import image, process
-from harness.attached import OMNIVERB, Both, Device, Lab, Machine, files
+from harness import guest_image, process
 from harness.case import ALONE, Case, Group, check
-from harness.duet import gid_index
+from harness.client_server import gid_index
 from harness.staging import ROOT, Stage
+from harness.virtual_machines import OMNIVERB, Both, Device, Lab, Machine, files
 
 _NOISE = "/opt/programs/noise"
 _SECONDS = 10
@@ -64,7 +64,8 @@ def _archive(stage):
     plain = ROOT / "dist/bin/omniverb"
     inside = {path: plain if file == str(stage.dist / "bin/omniverb") else file
               for path, file in files(stage).items()}
-    return image.archive({**inside, _NOISE: image.compiled("noise")}, image.DAX, "hostile")
+    return guest_image.archive({**inside, _NOISE: guest_image.compiled("noise")}, guest_image.DAX,
+                               "hostile")
 
 
 class _Hostile(Lab):

@@ -8,10 +8,10 @@ import random
 import time
 
 from harness import process
-from harness.attached import Both, Lab, Machine
 from harness.by_address import end
 from harness.case import CARRIED, Case, Group, check
-from harness.duet import gid_index
+from harness.client_server import gid_index
+from harness.virtual_machines import Both, Lab, Machine
 
 _VICTIMS = ("process", "peer", "agent", "daemon", "machine")
 # How often each is killed, with `make soak` and every day.

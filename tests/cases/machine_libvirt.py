@@ -3,9 +3,9 @@
 import contextlib
 
 from harness import process
-from harness.attached import NAME, Device, Lab
 from harness.case import WAITS, Case, Group, check
 from harness.libvirt import Domain
+from harness.virtual_machines import NAME, Device, Lab
 
 from cases import machine_programs, machines
 

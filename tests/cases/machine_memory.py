@@ -9,10 +9,10 @@ import signal
 import time
 
 from harness import process
-from harness.attached import NAME, OMNIVERB, Lab, Machine
 from harness.case import WAITS, Case, Group, check
+from harness.virtual_machines import NAME, OMNIVERB, Lab, Machine
 
-_PROGRAM = "/opt/programs/inplace"
+_PROGRAM = "/opt/programs/engine_memory_target"
 _PORT = 18600
 # Packets between hosts go through the guest's agent, one by one, and an emulated guest is slow.
 _PATIENT = "TEST_TIMEOUT=18"

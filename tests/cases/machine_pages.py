@@ -3,8 +3,8 @@
 They run in the one machine of cases/machines.py."""
 
 from harness import process
-from harness.attached import NAME, OMNIVERB
 from harness.case import Case, check
+from harness.virtual_machines import NAME, OMNIVERB
 
 # Of an emulated machine, in which stopping threads that compute takes up to a second.
 _CYCLES = 12
@@ -53,7 +53,7 @@ def _parted(test):
     def run(lab):
         _all_back(lab)
         before = _operations(lab)
-        print(lab.machine.verbs("/opt/programs/parted", test, limit=120))
+        print(lab.machine.verbs("/opt/programs/kept_mappings", test, limit=120))
         _all_back(lab)
         mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
         check(mapped >= 100, f"{mapped} operations were mapped, {mediated} mediated")

@@ -9,11 +9,11 @@ import signal
 import subprocess
 
 from harness import process
-from harness.attached import ADDRESS_6, NAME, OMNIVERB, Both
 from harness.by_address import both
 from harness.case import Case, check
+from harness.client_server import gid_index
 from harness.daemon import environment
-from harness.duet import gid_index
+from harness.virtual_machines import ADDRESS_6, NAME, OMNIVERB, Both
 
 _DEVICE = "/sys/class/infiniband/omv0"
 _PINGS = ["-C", "10", "-v", "-V"]

@@ -10,13 +10,14 @@ import signal
 from types import SimpleNamespace
 
 from harness import process
-from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab, Machine,
+from harness.virtual_machines import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab,
+                                      Machine,
                               Plain, supervisors, proxies)
 from harness.by_address import end
 from harness.case import WAITS, Case, Group, Skip, check
-from harness.duet import gid_index
+from harness.client_server import gid_index
 
-from cases import machine_neighbours, machine_pages, machine_programs, machine_quiet
+from cases import machine_grants, machine_pages, machine_programs, machine_uninvolved_processes
 
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
@@ -236,11 +237,11 @@ def _two_later(lab, programs=_FEW, pages_of_both=False):
                 check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
                 check(both("links") == [1, 1], said())
         process.until(lambda: max(both("used")) == 0, 20, said)
-        machine_neighbours.stores(lab, sides)
-        machine_neighbours.deregistered(lab, turned)
+        machine_grants.stores(lab, sides)
+        machine_grants.deregistered(lab, turned)
         if pages_of_both:
-            machine_neighbours.stores(lab, turned)
-            machine_neighbours.deregistered(lab, sides)
+            machine_grants.stores(lab, turned)
+            machine_grants.deregistered(lab, sides)
         process.until(lambda: max(both("used")) == 0, 30, said)
         with _long_between(lab, sides, "rc", "-e"):
             lab.host.daemon.kill()
@@ -530,8 +531,8 @@ def groups():
                for server, client, program, *options in _ACROSS],
              *machine_programs.cases(),
              *machine_pages.cases(),
-             *machine_neighbours.cases(),
-             *machine_quiet.cases(),
+             *machine_grants.cases(),
+             *machine_uninvolved_processes.cases(),
              Case("machines.neighbour", _neighbour, 180),
              Case("machines.neighbour's pieces", _pieces_of_pairs, 60),
              Case("machines.third", _third, 180),

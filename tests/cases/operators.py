@@ -7,7 +7,7 @@ import stat
 import subprocess
 import time
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import environment
@@ -89,7 +89,7 @@ def _host_network(pair):
                   ["capture", "-w", "/dev/null"]):
         text = process.run([*own, *words], env=options, accept=(1,))
         check("no socket for operators" in text or "regular file" in text, f"{words}: {text}")
-    with duet.going_on(pair, "ib_send_bw"):
+    with client_server.going_on(pair, "ib_send_bw"):
         process.until(lambda: len(pair.daemon.status()["vnics"]) == 2, 20, "an operator sees all")
         shown = json.loads(process.run([*own, "status", "--json"], env=options))
         check(all(vnic["name"] == "host" for vnic in shown["vnics"]), f"{shown}")
@@ -97,7 +97,7 @@ def _host_network(pair):
 
 def _disconnect(pair):
     """All links of a device end at once; its programs and their peers are told."""
-    running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "20"])
+    running = client_server.Duet(pair, ["ib_send_bw", "-F", "-D", "20"])
     process.until(lambda: pair.daemon.vnic(pair.server.namespace)["direct_links"] >= 1, 10,
                   "a link")
     began = time.monotonic()
@@ -112,7 +112,7 @@ def _disconnect(pair):
 
 def _audit(pair):
     """A line when a link is made, a line when it ends, each with both ends."""
-    duet.run(pair, "ib_send_lat", "-F", "-n", "100")
+    client_server.run(pair, "ib_send_lat", "-F", "-n", "100")
     lines = [line for line in pair.daemon.log().splitlines() if "audit event=" in line]
     for event in ("linked", "unlinked"):
         found = [line for line in lines if f"event={event} " in line and "path=direct" in line]

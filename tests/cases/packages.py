@@ -8,16 +8,16 @@ import pathlib
 import re
 import tempfile
 
-from harness import image, process, staging, stock
-from harness.attached import Machine
+from harness import debian_guest, guest_image, process, staging
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.host import Host
+from harness.virtual_machines import Machine
 
 _BUILD = staging.ROOT / "deploy" / "debian" / "build"
 _SUITES = ["bookworm", "trixie"]
 _NAMES = ["omniverb", "omniverb-guest"]
 # Of whose memory a peer writes, and where its second process waits for it.
-_PROGRAM, _PORT = "inplace", 18610
+_PROGRAM, _PORT = "engine_memory_target", 18610
 
 # In the root file system, which is an overlay: what is changed is gone afterwards. Nothing is left
 # of a package that was taken out but what dpkg and systemd note of it.
@@ -202,9 +202,9 @@ def _booted(suite):
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-stock-"))
             # The oldest has the kernel of all other guests here; each newer one its own.
-            kernel = image.Kernel(None if suite == _SUITES[0] else suite)
-            archive = stock.archive(suite, packages.find("omniverb-guest"), folder, kernel,
-                                    image.DAX, packages.stage.programs / _PROGRAM)
+            kernel = guest_image.Kernel(None if suite == _SUITES[0] else suite)
+            archive = debian_guest.archive(suite, packages.find("omniverb-guest"), folder, kernel,
+                                    guest_image.DAX, packages.stage.programs / _PROGRAM)
             host = Host(packages.stage, "stock")
             stack.callback(host.close)
             machine = host.keep(_Stock(packages.stage, host, archive, kernel))

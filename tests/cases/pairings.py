@@ -14,7 +14,7 @@ import time
 from harness import process
 from harness.by_address import Side
 from harness.case import CROWDS, Case, Group, check
-from harness.duet import Duet
+from harness.client_server import Duet
 from harness.pairings import PEERS, Peers
 
 from cases import dma, perftest, rdma_cm, rsocket
@@ -158,7 +158,7 @@ def _programs():
         yield name, rsocket.pongs(*options)
     yield "rsockets of datagrams", rsocket.datagrams
     for test in dma.ELSEWHERE:
-        program = "client" if test in dma.tests_of("client") else "ends"
+        program = "client" if test in dma.tests_of("client") else "teardown"
         yield f"dma {test}", functools.partial(dma.between, program, test)
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import Case, Group, check
 from harness.containers import Pair
 from harness.unprivileged import PlainPair
@@ -14,14 +14,14 @@ from harness.unprivileged import PlainPair
 @contextlib.contextmanager
 def _containers(stage):
     with Pair(stage) as pair:
-        pair.gid_index = duet.gid_index(pair.server)
+        pair.gid_index = client_server.gid_index(pair.server)
         yield pair
 
 
 @contextlib.contextmanager
 def _processes(stage):
     with PlainPair(stage) as pair:
-        pair.gid_index = duet.gid_index(pair.server)
+        pair.gid_index = client_server.gid_index(pair.server)
         yield pair
 
 
@@ -42,7 +42,8 @@ def pingpong(program, size, events):
         bytes_ = mtu(pair.server) if size == "mtu" else size
         words = [f"ibv_{program}_pingpong", "-g", pair.gid_index, "-c", "-s", bytes_, "-n", 100]
         unreliable = program in ("uc", "ud")
-        outcome = duet.patiently(duet.run, pair, *words, *events, limit=20 if unreliable else 60,
+        outcome = client_server.patiently(client_server.run, pair, *words, *events,
+                                          limit=20 if unreliable else 60,
                                  unreliable=unreliable)
         for text in (outcome.server, outcome.client):
             check("invalid data" not in text and "iters in" in text, text)
@@ -52,7 +53,7 @@ def pingpong(program, size, events):
 def _xrc(events):
     """The program ends with 0 only if all its messages arrived."""
     def run(pair):
-        duet.run(pair, "ibv_xsrq_pingpong", "-g", pair.gid_index, "-n", 100, *events)
+        client_server.run(pair, "ibv_xsrq_pingpong", "-g", pair.gid_index, "-n", 100, *events)
     return run
 
 
@@ -116,12 +117,13 @@ def perftest(program, options, sizes):
     limit = 60 if not unreliable or "-a" in options else 20
 
     def run(pair):
-        outcome = duet.patiently(duet.run, pair, program, "-F", *options, limit=limit,
+        outcome = client_server.patiently(client_server.run, pair, program, "-F", *options,
+                                          limit=limit,
                                  unreliable=unreliable)
         wanted = sizes
         if sizes == "mtu":
             wanted = [s for s in _ALL_SIZES if s <= mtu(pair.server)]
-        found = duet.check_typical(outcome.client, latency)
+        found = client_server.check_typical(outcome.client, latency)
         check(found == wanted, f"rows for {found}, not {wanted}\n{outcome.client}")
     return run
 
@@ -208,14 +210,15 @@ def _spins_on_memory(pair):
     minute."""
     for place in (pair.server, pair.client):
         pair.daemon.set_vnic(place.namespace, "--adoption", "exact")
-    outcome = duet.run(pair, "ib_write_lat", "-F", "-s", "8", "-n", "20000", limit=50)
-    check(8 in duet.rows(outcome.client, 6), outcome.client)
+    outcome = client_server.run(pair, "ib_write_lat", "-F", "-s", "8", "-n", "20000", limit=50)
+    check(8 in client_server.rows(outcome.client, 6), outcome.client)
 
 
 def _away(pair):
     """Who receives is kept from its processor again and again, in the middle of long messages of
     UC, which nobody repeats: on one host none is lost, or perftest would wait for it for ever."""
-    running = duet.Duet(pair, ["ib_send_bw", "-F", "-c", "UC", "-s", str(_LARGE), "-n", "3000"])
+    running = client_server.Duet(pair, ["ib_send_bw", "-F", "-c", "UC", "-s", str(_LARGE), "-n",
+                                        "3000"])
     receiver = process.descendants(running.server.pid)
     stops = 0
     while running.client.poll() is None and stops < 10:
@@ -226,7 +229,8 @@ def _away(pair):
             time.sleep(0.2)
         stops += 1
     outcome = running.finish(50)
-    check(stops > 1 and _LARGE in duet.rows(outcome.client, 5), f"{stops}: {outcome.client}")
+    check(stops > 1 and _LARGE in client_server.rows(outcome.client, 5),
+          f"{stops}: {outcome.client}")
 
 
 def groups():

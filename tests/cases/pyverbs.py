@@ -11,13 +11,13 @@ import functools
 from types import SimpleNamespace
 
 from harness import pairings, process
-from harness.attached import Device
 from harness.case import CARRIED, WAITS, Case, Group, check
 from harness.containers import Pair
-from harness.suites import Suite, debian, judge, unreliable
+from harness.rdma_core_suites import Suite, debian, judge, unreliable
 from harness.unprivileged import PlainPair
+from harness.virtual_machines import Device
 
-from cases.forwarded import forwarding
+from cases.forwarded_datapath import forwarding
 
 _STORED = "debian-44.toml"
 _CONTAINER = functools.partial(Pair, count=1)

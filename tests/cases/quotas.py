@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 
@@ -25,8 +25,8 @@ def _exhaust(test):
         line = greedy.stdout.readline()
         print(line)
         check(", then " in line, line + (greedy.stdout.read() if greedy.poll() else ""))
-        duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
-        duet.run(pair, "ib_write_bw", "-F", "-q", "8", "-n", "500")
+        client_server.run(pair, "ibv_rc_pingpong", "-g", client_server.gid_index(pair.server), "-c")
+        client_server.run(pair, "ib_write_bw", "-F", "-q", "8", "-n", "500")
         output = greedy.communicate("", timeout=60)[0]
         check(greedy.returncode == 0, line + output)
         process.until(lambda: pair.daemon.totals() == before, 20,
@@ -56,7 +56,7 @@ def _half_finished_handshakes(pair):
                                "/run/omniverb/omniverbd.sock", plain=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(greedy.stdout.readline())
-    duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+    client_server.run(pair, "ibv_rc_pingpong", "-g", client_server.gid_index(pair.server), "-c")
     held = process.descriptors(pair.daemon.pid) - before
     check(held < 5000, f"the daemon holds {held} descriptors for one container")
     greedy.communicate("", timeout=30)
@@ -88,7 +88,7 @@ def _noise_on_the_socket(pair):
     before = process.settled(lambda: process.descriptors(pair.daemon.pid))
     pair.greedy.run("/usr/bin/python3", "-c", _NOISE, "/run/omniverb/omniverbd.sock", plain=True,
                     limit=60)
-    duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+    client_server.run(pair, "ibv_rc_pingpong", "-g", client_server.gid_index(pair.server), "-c")
     process.until(lambda: process.descriptors(pair.daemon.pid) <= before + 2, 15,
                   lambda: f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
 

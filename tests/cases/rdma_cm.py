@@ -14,7 +14,7 @@ from harness.daemon import forgotten
 from harness.host import Hosts
 from harness.unprivileged import PlainPair
 
-from cases.forwarded import forwarding
+from cases.forwarded_datapath import forwarding
 
 # Where a program runs.
 _HOME = ("containers", "user")

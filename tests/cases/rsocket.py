@@ -6,7 +6,7 @@ import re
 import tempfile
 
 from cases import rdma_cm
-from harness import duet, process
+from harness import client_server, process
 from harness.by_address import Side
 from harness.case import Case, Group, check
 from harness.unprivileged import PlainPair
@@ -100,7 +100,7 @@ def pongs(*options):
                           lambda: f"{expected!r}:\n" + "\n".join([*texts, server.text()]))
             check(server.is_there(), server.text())
             if echoes:
-                moved = duet.moved(*rdma_cm.daemons(pair))
+                moved = client_server.moved(*rdma_cm.daemons(pair))
                 check(moved >= 200, f"{moved} operations")
         finally:
             server.end()
@@ -124,7 +124,7 @@ def datagrams(pair):
 
         def has_ended():
             nonlocal most
-            most = max(most, duet.moved(*rdma_cm.daemons(pair)))
+            most = max(most, client_server.moved(*rdma_cm.daemons(pair)))
             return not client.is_there()
         process.until(has_ended, 60, client.text)
         check(most >= 60, f"{most} operations")

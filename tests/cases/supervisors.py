@@ -13,12 +13,12 @@ import sys
 import tempfile
 
 from harness import process
-from harness.attached import supervisors, started
 from harness.case import WAITS, Case, Group, check
 from harness.daemon import environment
 from harness.host import Host
+from harness.virtual_machines import supervisors, started
 
-_LISTENER = pathlib.Path(__file__).resolve().parents[1] / "harness" / "listener.py"
+_LISTENER = pathlib.Path(__file__).resolve().parents[1] / "harness" / "fake_qemu.py"
 _USER, _OTHER = 4321, 4323
 
 

@@ -4,7 +4,7 @@ set by command outlives the daemon, and a state file that is damaged is named an
 import contextlib
 import json
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
@@ -89,19 +89,19 @@ def _inside(scene):
     """Two containers of one owner WRITE into mapped pages, and use all services."""
     scene.describe("blue", "blue")
     before = _mapped(scene)
-    outcome = duet.run(scene.pair, "ib_write_lat", "-F", "-s", "8", "-n", "5000", limit=50)
-    check(8 in duet.rows(outcome.client, 6), outcome.client)
+    outcome = client_server.run(scene.pair, "ib_write_lat", "-F", "-s", "8", "-n", "5000", limit=50)
+    check(8 in client_server.rows(outcome.client, 6), outcome.client)
     check(scene.tenants() == ["blue", "blue"], scene.tenants())
     mapped = _mapped(scene) - before
     check(mapped > 5000, f"{mapped} operations were mapped")
     for words in (["ib_send_lat", "-c", "UD"], ["ib_read_lat"]):
-        duet.run(scene.pair, *words, "-F", "-s", "8", "-n", "1000", limit=50)
+        client_server.run(scene.pair, *words, "-F", "-s", "8", "-n", "1000", limit=50)
 
 
 def _across(scene):
     """A peer of another tenant does not answer, nor does its rdma_cm."""
     scene.describe("blue", "red")
-    running = duet.Duet(scene.pair, ["ib_write_bw", "-F", "-s", "8", "-n", "1000"])
+    running = client_server.Duet(scene.pair, ["ib_write_bw", "-F", "-s", "8", "-n", "1000"])
     status = running.client.wait(50)
     running.server.kill()
     text = running.text(1)
@@ -117,7 +117,7 @@ def _survives(scene):
     scene.omniverb("vnic", "set", "server", "--policy", "gold")
     scene.again()
     scene.pair.server.run("ibv_devices")
-    duet.gid_index(scene.pair.server)
+    client_server.gid_index(scene.pair.server)
     shown = json.loads(scene.omniverb("vnic", "show", "server", "--json"))["fields"]
     check(shown["policies"] == ["gold"] and shown["tenant"] == "blue", f"{shown}")
     scene.refused("there is no tenant", "vnic", "set", "server", "--tenant", "green")

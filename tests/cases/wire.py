@@ -7,14 +7,14 @@ import contextlib
 import subprocess
 import time
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import CROWDS, Case, Group, check
 from harness.daemon import forgotten
 from harness.host import Hosts
 
 from cases import perftest
 from cases.programs import tests_of
-from cases.steady import idle_processes
+from cases.steady_state import idle_processes
 
 
 def quiet(hosts):
@@ -88,7 +88,7 @@ def _over_ipv6(hosts):
         text = hosts.server.run("ibv_devinfo", "-v")
         index = next(i for i in range(32) if f"GID[{i:3}]" in text and
                      text.split(f"GID[{i:3}]")[1].split()[1].startswith("fd77:"))
-        outcome = duet.run(hosts, f"ibv_{name}_pingpong", "-g", index, "-c", "-n", 200)
+        outcome = client_server.run(hosts, f"ibv_{name}_pingpong", "-g", index, "-c", "-n", 200)
         check("iters in" in outcome.client and "invalid data" not in outcome.client,
               outcome.client)
 
@@ -164,14 +164,14 @@ def _unheard(deaf):
 @contextlib.contextmanager
 def _hosts(stage):
     with Hosts(stage) as hosts:
-        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.gid_index = client_server.gid_index(hosts.server)
         yield hosts
 
 
 @contextlib.contextmanager
 def _jumbo(stage):
     with Hosts(stage, mtu=9000) as hosts:
-        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.gid_index = client_server.gid_index(hosts.server)
         check(perftest.mtu(hosts.server) == 4096, "the MTU of 9000 is not used")
         yield hosts
 
@@ -179,7 +179,7 @@ def _jumbo(stage):
 @contextlib.contextmanager
 def _routed(stage):
     with Hosts(stage, routed=True) as hosts:
-        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.gid_index = client_server.gid_index(hosts.server)
         yield hosts
 
 

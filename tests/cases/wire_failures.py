@@ -1,24 +1,24 @@
 """Tests failures on the wire: a daemon dies, the link goes down.
 
-Packets that are lost: faults.py."""
+Packets that are lost: injected_faults.py."""
 
 import contextlib
 import subprocess
 import time
 
-from harness import duet, process
+from harness import client_server, process
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.host import Hosts
 
-from cases.forwarded import forwarding
+from cases.forwarded_datapath import forwarding
 from cases.wire import quiet
 
 
 @contextlib.contextmanager
 def _hosts(stage):
     with Hosts(stage) as hosts:
-        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.gid_index = client_server.gid_index(hosts.server)
         hosts.neighbour = hosts.b.add(4)
         yield hosts
 
@@ -40,9 +40,10 @@ def _daemon_killed(side):
         host = hosts.a if side == "server" else hosts.b
         other = hosts.b if side == "server" else hosts.a
         extra = host.add(7)
-        inside = duet.Duet(_Sides(hosts.server if side == "server" else hosts.client, extra),
+        inside = client_server.Duet(_Sides(hosts.server if side == "server" else hosts.client,
+                                           extra),
                            ["ib_write_bw", "-F", "-D", "120", "-s", "4096"])
-        across = duet.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
+        across = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
         try:
             process.until(lambda: len(_ready_to_send(host.daemon)) == 2 and
                           _ready_to_send(other.daemon), 20, "who sends to be in RTS")
@@ -58,10 +59,10 @@ def _daemon_killed(side):
                   f"no RETRY_EXC_ERR:\n{text}")
             host.daemon.start()
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
-            duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
-            duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
-            before = duet.moved(host.daemon)
-            process.until(lambda: duet.moved(host.daemon) > before, 10, "direct traffic")
+            client_server.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
+            client_server.run(hosts, "ib_write_bw", "-F", "-n", "1000")
+            before = client_server.moved(host.daemon)
+            process.until(lambda: client_server.moved(host.daemon) > before, 10, "direct traffic")
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
         finally:
             across.abort()
@@ -85,7 +86,7 @@ def _ends_with_an_error(running, deadline):
 def _peer_killed(hosts):
     """kill -9 of a program: its peer on the other host fails by its own timeouts."""
     for victim in ("server", "client"):
-        running = duet.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
+        running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "90", "-b"])
         process.until(lambda: _ready_to_send(hosts.b.daemon), 20, "a queue pair in RTS")
         time.sleep(0.5)
         try:
@@ -132,7 +133,7 @@ def _ready_to_send(daemon):
 
 def _link_stays_down(hosts):
     """The queue pair fails when its retries are over (apart.nobody_there looks at the status)."""
-    running = duet.Duet(hosts, ["ib_write_bw", "-F", "-D", "90"])
+    running = client_server.Duet(hosts, ["ib_write_bw", "-F", "-D", "90"])
     process.until(lambda: _ready_to_send(hosts.b.daemon), 10, "a queue pair in RTS")
     time.sleep(0.5)
     hosts.cable.down()
@@ -143,7 +144,7 @@ def _link_stays_down(hosts):
     finally:
         hosts.cable.up()
         running.abort()
-    duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
+    client_server.run(hosts, "ib_write_bw", "-F", "-n", "1000")
 
 
 # ---- which way ----
@@ -166,7 +167,7 @@ def reach(daemons, name, wanted):
 
 
 def _path_between(server, client, daemons, wanted):
-    with duet.going_on(_Sides(server, client), "ib_send_lat"):
+    with client_server.going_on(_Sides(server, client), "ib_send_lat"):
         reach(daemons, "ib_send_lat", wanted)
 
 
@@ -186,7 +187,8 @@ def _path_forwarded(hosts):
 def _path_roce(hosts):
     """A peer where no Omniverb answers is taken for plain RoCE v2."""
     place = hosts.a.bare(hosts.server.namespace, hosts.server.address)
-    running = place.start("/opt/programs/guess", "attacker", "10.77.0.200", 1, 4096, 0x1234,
+    running = place.start("/opt/programs/isolation_probe", "attacker", "10.77.0.200", 1, 4096,
+                          0x1234,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         seen = process.until(lambda: [path for path in paths(hosts.a.daemon, "guess") if path[0]

@@ -11,7 +11,7 @@ import time
 
 from . import process
 from .case import Failure, Late, check
-from .guest import Program
+from .rxe_guest import Program
 
 _REFUSED = re.compile(r"REJECTED|[Rr]efused|rejected|Unexpected CM event bl blka 8|"
                       r"UNREACHABLE, error: 1\b|rpoll: ")

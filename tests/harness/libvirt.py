@@ -12,10 +12,10 @@ import time
 import xml.etree.ElementTree as tree
 
 from . import process, staging
-from .attached import ADDRESS, NAME, Machine, files
+from .virtual_machines import ADDRESS, NAME, Machine, files
 from .case import Failure, Skip, check
-from .guest import Guest
-from .image import DAX, archive
+from .rxe_guest import Guest
+from .guest_image import DAX, archive
 
 _UNPACKED = staging.BUILT / "libvirt" / "tree"
 _QEMU_CONF = """user = "root"

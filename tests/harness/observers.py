@@ -25,7 +25,7 @@ class Observer:
 
     def __init__(self, place, test):
         self.test = test
-        self.process = place.start("/opt/programs/observe", test, stdin=subprocess.PIPE,
+        self.process = place.start("/opt/programs/attack_observer", test, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, text=True, bufsize=1)
         words = self._line(20).split()
         check(words[:1] == ["ready"], f"observer {test}: {words}")

@@ -5,9 +5,9 @@ memory (tests/guest/init.c): so every program that is installed here runs in the
 
 import contextlib
 
-from . import image
-from .attached import Device, Lab, Machine
-from .duet import gid_index
+from . import guest_image
+from .virtual_machines import Device, Lab, Machine
+from .client_server import gid_index
 from .host import Host
 
 _TAG = "hostroot"
@@ -36,7 +36,8 @@ class Rooted(Machine):
     def __init__(self, stage, host, **options):
         self.kernel_words = root_words(stage)
         options.setdefault("memory", 1024)
-        super().__init__(stage, host, image.archive({}, (*image.DAX, *image.ROOT), "rooted"),
+        super().__init__(stage, host, guest_image.archive({},
+                                             (*guest_image.DAX, *guest_image.ROOT), "rooted"),
                          **options)
 
     def devices(self):

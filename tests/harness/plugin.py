@@ -1,4 +1,5 @@
-"""Plug-in of pytest: collects tables of cases, and runs groups of tests side by side (running.py).
+"""Plug-in of pytest: collects tables of cases, and runs groups of tests side by side
+(group_runner.py).
 
 A file in cases/ defines `groups()` (case.py), or plain tests of pytest with the marks `weight` and
 `limit`; those of one module or class are a group, too.
@@ -10,9 +11,9 @@ import pathlib
 
 import pytest
 
-from . import process, room, staging
+from . import disk_space, process, staging
 from .case import Failure
-from .running import Run
+from .group_runner import Run
 
 _TESTS = staging.ROOT / "tests"
 
@@ -41,12 +42,12 @@ def pytest_cmdline_main(config):
     if config.option.list:
         config.option.verbose = -2
     if config.option.lean:
-        room.be_lean()
+        disk_space.be_lean()
 
 
 def pytest_report_header(config):
     """Says so if the disk may be too small for all."""
-    return [] if config.option.parts else room.short().splitlines()
+    return [] if config.option.parts else disk_space.short().splitlines()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -136,7 +137,7 @@ def pytest_runtestloop(session):
         except Failure as failure:
             pytest.exit(str(failure), 1)
     # Everything that is tested was built, and lies in the stage.
-    room.give_back("target/release", "target/shim", "target/dist")
+    disk_space.give_back("target/release", "target/shim", "target/dist")
     if config.option.usepdb:
         return None  # one after the other, in this process
     run = Run(session)

@@ -3,7 +3,7 @@
 Each attack goes on for so long, or until standard input ends, prints how often it did its
 thing and how many descriptors the kernel did not let it send, and ends with everything it holds.
 They speak the daemon's protocol by themselves (session.py). The table in
-tests/cases/liveness.py says what others must not notice."""
+tests/cases/tenant_attacks.py says what others must not notice."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-/* See far.h. */
-#include "far.h"
+/* See far_process.h. */
+#include "far_process.h"
 
 void manner_connect(struct device *d, struct ibv_qp *qp, struct address peer, struct manner m)
 {

@@ -1,4 +1,4 @@
-/* A gateway that lies: for tests/cases/light_far.py.
+/* A gateway that lies: for tests/cases/light_two_hosts.py.
  *
  *     hostile_gateway ADDRESS PORT COUNT SEED
  *

@@ -1,7 +1,7 @@
 /* What a direct link forgives, and OMNIVERB_STRICT does not: both ends count from different PSNs,
  * cut messages at different lengths, or ask for more at once than the other serves. */
 #include "wider.h"
-#include "said.h"
+#include "stderr_capture.h"
 
 struct difference {
     uint32_t sq_psn;

@@ -9,15 +9,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::libraries::{self, Library};
 use crate::library_symbols::{self, Export};
-use crate::symbols::Table;
-use crate::{glibc, matrix, socket_functions, symbol_probe};
+use crate::symbol_tables::Table;
+use crate::{glibc, socket_functions, symbol_probe, verbs_matrix};
 
 /// Where programs and libraries are that are loaded with ours.
 const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
 
 /// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
-    matrix::check_current()?;
+    verbs_matrix::check_current()?;
     libraries::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
     socket_functions::run()
 }

@@ -13,7 +13,7 @@ const ALLOWED: [(&str, &str); 8] = [
     ("tools/omniverb/src/run.rs", FLAG),
     ("tools/omniverb/src/status.rs", FLAG),
     ("tools/omniverb/src/vm/supervisor.rs", FLAG),
-    ("tools/omniverb/src/vm/list.rs", FLAG),
+    ("tools/omniverb/src/vm/list_machines.rs", FLAG),
     ("tools/omniverb/src/vm/mod.rs", FLAG),
     (
         "tools/omniverb/src/vm/agent_windows.rs",

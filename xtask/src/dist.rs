@@ -11,15 +11,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::exports::{Machine, assembly, version_script};
+use crate::export_stubs::{Machine, assembly, version_script};
 use crate::glibc;
 use crate::libraries::{self, Library};
 use crate::library_symbols;
 use crate::license_notices;
-use crate::manual;
+use crate::man_pages;
 use crate::preload_names;
 use crate::run_program::{cargo, output, replace, root, run as execute, target_directory};
-use crate::symbols::{Status, Table};
+use crate::symbol_tables::{Status, Table};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
@@ -44,7 +44,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     }
     if programs {
         build_programs(debug)?;
-        manual::write(if debug { &[] } else { &["--release"] })?;
+        man_pages::write(if debug { &[] } else { &["--release"] })?;
     }
     copy_suppressions()?;
     copy_files()?;

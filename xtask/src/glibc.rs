@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::exports::{Machine, jump};
+use crate::export_stubs::{Machine, jump};
 use crate::library_symbols::{Floor, glibc_floor, parse_version};
 use crate::run_program::output;
 

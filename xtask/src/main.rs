@@ -5,30 +5,30 @@ mod bool_names;
 mod budgets;
 mod constants;
 mod dist;
+mod document_links;
 mod document_numbers;
 mod documents;
 mod empty_doc_comments;
-mod environment;
+mod environment_variables;
 mod explained_phrases;
-mod exports;
+mod export_stubs;
 mod glibc;
 mod layers;
 mod libraries;
 mod library_symbols;
 mod license_notices;
-mod links;
-mod manual;
-mod matrix;
+mod man_pages;
 mod module_uses;
 mod preload_names;
 mod rdma_core_release;
+mod readme_lines;
 mod readme_promises;
-mod readmes;
 mod run_program;
 mod socket_functions;
 mod symbol_probe;
-mod symbols;
+mod symbol_tables;
 mod tidy;
+mod verbs_matrix;
 
 use std::process::ExitCode;
 
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
         "dist" => dist::run(&flags),
         "abi" => run_program::no_flags(&flags).and_then(|()| abi::run()),
         "follow" => rdma_core_release::run(&flags),
-        "man" => run_program::no_flags(&flags).and_then(|()| manual::write(&[])),
-        "matrix" => matrix::run(&flags),
+        "man" => run_program::no_flags(&flags).and_then(|()| man_pages::write(&[])),
+        "matrix" => verbs_matrix::run(&flags),
         "layers" => run_program::no_flags(&flags).and_then(|()| layers::run()),
         "tidy" => run_program::no_flags(&flags).and_then(|()| tidy::run()),
         "help" | "--help" | "-h" => {

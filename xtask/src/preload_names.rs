@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::exports::Machine;
+use crate::export_stubs::Machine;
 use crate::run_program::{cargo, replace, root, run as execute, target_directory};
 use crate::{glibc, libraries, library_symbols};
 

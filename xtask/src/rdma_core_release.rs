@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::symbols::Table;
+use crate::symbol_tables::Table;
 use crate::{abi, libraries};
 
 /// The symbols of each node.

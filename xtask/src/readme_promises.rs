@@ -3,7 +3,7 @@
 //! A symbol table's `words` have what the README calls a feature, and verbs of it. A feature of
 //! which all verbs work is not in the right column, and one of which none does is.
 
-use crate::symbols::{Status, Table};
+use crate::symbol_tables::{Status, Table};
 
 /// The heading of the README's table.
 const HEADING: &str = "| works | not yet |";
@@ -44,7 +44,7 @@ fn columns(readme: &str) -> [String; 2] {
 #[cfg(test)]
 mod tests {
     use super::faults;
-    use crate::symbols::Table;
+    use crate::symbol_tables::Table;
 
     fn count(works: &str, missing: &str) -> usize {
         let table: Table = toml::from_str(

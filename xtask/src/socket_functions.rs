@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::exports::Machine;
+use crate::export_stubs::Machine;
 use crate::libraries;
 use crate::library_symbols;
 use crate::preload_names::{Names, SONAME};

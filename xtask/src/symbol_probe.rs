@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::libraries;
 use crate::run_program::{run, target_directory};
-use crate::symbols::{Returns, Status, Table};
+use crate::symbol_tables::{Returns, Status, Table};
 
 const PRELUDE: &str = r#"
 #define _GNU_SOURCE

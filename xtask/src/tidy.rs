@@ -7,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::constants::Constants;
-use crate::environment::Variables;
+use crate::environment_variables::Variables;
 use crate::layers::Layers;
 use crate::run_program::{output, root};
-use crate::symbols::Table;
+use crate::symbol_tables::Table;
 use crate::{
-    bool_names, budgets, document_numbers, documents, empty_doc_comments, explained_phrases,
-    libraries, links, readme_promises, readmes,
+    bool_names, budgets, document_links, document_numbers, documents, empty_doc_comments,
+    explained_phrases, libraries, readme_lines, readme_promises,
 };
 
 const WARN_LINES: usize = 400;
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<()> {
         check_file(name, &text, &mut faults, &mut warnings);
         bool_names::faults(name, &text, &mut faults)?;
     }
-    readmes::check(&names, &Layers::read()?, &mut faults)?;
+    readme_lines::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;
     for warning in &warnings {
         println!("warning: {warning}");
@@ -130,10 +130,10 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
             if *name == "docs/budgets.md" {
                 faults.extend(budgets::faults(name, &text, &constants));
             }
-            faults.extend(links::faults(name, &text, names, &|file| read(file).ok()));
+            faults.extend(document_links::faults(name, &text, names, &|file| read(file).ok()));
         }
     }
-    faults.extend(links::missing(&read("docs/SUMMARY.md")?, names));
+    faults.extend(document_links::missing(&read("docs/SUMMARY.md")?, names));
     check_phrases(names, faults)?;
     let architecture = read("docs/architecture.md")?;
     // Tables of words that two parties share: heading, where the code has them, and how.

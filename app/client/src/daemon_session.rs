@@ -6,7 +6,7 @@
 //! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
 //! progress thread alone.
 
-use crate::call_turns::{Turn, Turns};
+use crate::daemon_call_lock::{Turn, Turns};
 use crate::daemon_choice;
 use crate::errno_conversion::errno_of;
 use crate::message_descriptors::{Delivered, WelcomeFiles};

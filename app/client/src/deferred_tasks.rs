@@ -4,8 +4,8 @@
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
 //! there was nothing for a second.
 
-use crate::datagram_destinations::{LinkRequests, Reply};
-use crate::service_thread::spawn_quietly;
+use crate::pending_datagram_links::{LinkRequests, Reply};
+use crate::spawn_thread::spawn_quietly;
 use omniverb_device::AsyncEvent;
 use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;

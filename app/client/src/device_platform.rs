@@ -2,7 +2,7 @@
 //! thread.
 
 use crate::deferred_tasks::Call;
-use crate::progress_state::Progress;
+use crate::progress_thread_state::Progress;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{AsyncEvent, Forgiven, Host};
 use omniverb_ring::{UserMemory, Window};

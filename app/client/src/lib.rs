@@ -5,47 +5,46 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
-mod call_turns;
+mod application_memory;
 mod client;
+mod daemon_call_lock;
 mod daemon_calls;
 mod daemon_choice;
+mod daemon_event_replies;
 mod daemon_listener;
-mod daemon_memory;
 mod daemon_session;
-mod datagram_destinations;
 mod deferred_tasks;
-mod device_import;
 mod device_platform;
-mod doorbells;
-mod environment;
 mod errno_conversion;
-mod event_answers;
 mod event_subscribers;
 pub mod fd_queue;
 mod fork;
-mod memory_keys;
+mod memory_from_daemon;
 mod message_descriptors;
 mod multicast_attachments;
 mod multicast_links;
+mod page_environment;
 mod page_revocation;
+mod peer_doorbells;
 mod peer_mappings;
-mod progress_state;
+mod pending_datagram_links;
+mod progress_thread_state;
+mod qp_statistics_area;
 mod queue_pair_records;
 mod region_extent;
-mod registered_memory;
-mod service_thread;
+mod remote_access_keys;
 mod shared_qp;
-mod statistics;
+mod spawn_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod trace_ring;
+mod verbs_import;
 mod vnic_facts;
 mod watched_fds;
 mod window_loans;
 mod xrc_directory;
 
 pub use client::{Answer, Client, Membership, Offer, OpenedQp, REGIONS_MAX, Wish, is_command_file};
-pub use device_import::{Exported, Import, ImportedMemory, ImportedRegion};
 pub use device_platform::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink};
 pub use device_platform::{be_strict, on_async_event, on_failure};
 pub use event_subscribers::Listener;
@@ -56,5 +55,6 @@ pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;
 pub use queue_pair_records::Connection;
 pub use shared_qp::Receivers;
+pub use verbs_import::{Exported, Import, ImportedMemory, ImportedRegion};
 pub use vnic_facts::{NoDevice, VirtualNic};
 pub use xrc_directory::Part;

@@ -6,7 +6,7 @@
 //! [`Delivered`] has all of them and no more. That memory has exactly the bytes that its user needs
 //! is seen to where it is mapped. A daemon may be hostile.
 
-use crate::daemon_memory;
+use crate::memory_from_daemon;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
 use omniverb_session::vm::enclosed;
 use omniverb_session::{Message, pair_window};
@@ -51,7 +51,7 @@ fn all<const N: usize>(came: Vec<OwnedFd>) -> Result<[OwnedFd; N], Errno> {
 
 /// A memory file that has the bytes it is said to have.
 fn in_memory(file: OwnedFd, said: body::Extent) -> Result<Extent<OwnedFd>, Errno> {
-    let extent = daemon_memory::extent(file, said);
+    let extent = memory_from_daemon::extent(file, said);
     extent.verify().map_err(|_| Errno::EPROTO)?;
     Ok(extent)
 }

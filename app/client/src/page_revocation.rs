@@ -9,7 +9,7 @@
 //! made, without it there is none, and it stays while there are any.
 
 use crate::message_descriptors::Delivered;
-use crate::service_thread::spawn_quietly;
+use crate::spawn_thread::spawn_quietly;
 use omniverb_session::body::Adopt;
 use omniverb_sys::clock;
 use omniverb_sys::lock;

@@ -4,8 +4,8 @@
 //! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
 //! longest goes, or else operations stay mediated.
 
-use crate::daemon_memory;
-use crate::doorbells::BellName;
+use crate::memory_from_daemon;
+use crate::peer_doorbells::BellName;
 use crate::window_loans::{self, WindowLoan};
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::body;
@@ -109,7 +109,7 @@ impl Together {
     ) -> Result<Window, Errno> {
         let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
         // Only who has it mapped keeps a file from becoming another of the same name.
-        let file = extent.file_id().map_err(|error| daemon_memory::errno(&error))?;
+        let file = extent.file_id().map_err(|error| memory_from_daemon::errno(&error))?;
         let name = (peer, file, extent.offset, extent.length, access);
         if let Some((window, lent)) = self.0.get(&name)
             && let Some(window) = window.upgrade()
@@ -124,7 +124,7 @@ impl Together {
             true => extent.map_and_keep(access, keep),
             false => extent.map_with_proof(access, keep),
         };
-        let window = window.map_err(|error| daemon_memory::errno(&error))?;
+        let window = window.map_err(|error| memory_from_daemon::errno(&error))?;
         told.iter().for_each(|lent| lent.told());
         self.0.retain(|_, (window, _)| window.is_there());
         self.0.insert(name, (window.downgrade(), told.as_ref().map(Arc::downgrade)));

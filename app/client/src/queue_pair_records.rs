@@ -1,8 +1,8 @@
 //! The queue pairs of the process, and what must be announced of them to a daemon that was
 //! restarted.
 
-use crate::doorbells::BellName;
 use crate::multicast_attachments::Groups;
+use crate::peer_doorbells::BellName;
 use omniverb_device::Qp;
 use omniverb_sys::lock;
 use omniverb_terms::{Gid, Qpn};

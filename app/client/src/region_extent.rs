@@ -21,7 +21,7 @@ enum Pages {
 /// A part of a region that is on a file of a daemon's, or pinned because of one.
 pub(crate) struct Extent {
     pages: Pages,
-    /// Of the daemon that made the file; see [`crate::doorbells::Bells::era`].
+    /// Of the daemon that made the file; see [`crate::peer_doorbells::Bells::era`].
     era: u64,
     /// Somebody can take it back.
     stay: Stay,

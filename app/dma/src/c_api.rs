@@ -9,7 +9,7 @@ use libc::sockaddr_storage;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::buffer::{Buffer, wanted};
+use crate::buffer_handle::{Buffer, wanted};
 use crate::callbacks::Waits;
 use crate::cm_id::Id;
 use crate::condition_wait::limit;

@@ -15,7 +15,7 @@ use omniverb_announce::{Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, READABLE, WRIT
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use crate::buffer::Buffer;
+use crate::buffer_handle::Buffer;
 use crate::callbacks::{Shared, Waits};
 use crate::cm_id::Id;
 use crate::device::Device;

@@ -19,7 +19,7 @@
 // UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
-mod buffer;
+mod buffer_handle;
 pub mod c_api;
 mod callbacks;
 mod cm_id;

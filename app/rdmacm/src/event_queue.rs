@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn waiting_goes_on_after_a_signal_if_its_handler_says_so() {
         extern "C" fn nothing(_: libc::c_int) {}
-        let _alone = crate::testing::c_calls::alone();
+        let _alone = crate::testing::c_call_helpers::alone();
         let queue = Arc::new(Queue::new().unwrap());
         // Other tests ask for all handlers: what is left has the flag.
         for (flags, goes_on) in [(0, false), (libc::SA_RESTART, true)] {

@@ -1,11 +1,11 @@
 //! Describes one connected process: its sockets, its unsent messages, its statistics area.
 
+use crate::client_outbox::{Letter, Outbox, Sent};
 use crate::live_count::{Bytes, Tally};
-use crate::outbox::{Letter, Outbox, Sent};
-use crate::piece_loans::Loans;
 use crate::shared_memory::{Memory, Shared, Source};
 use crate::vnic_references::Hold;
-use crate::window_pieces::Piece;
+use crate::window_allocator::Piece;
+use crate::window_piece_loans::Loans;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::deferred_close::Bin;

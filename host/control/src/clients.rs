@@ -5,8 +5,8 @@
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
 use crate::client::{Client, Origin, Queued};
+use crate::client_outbox::{Letter, Parcel, Sent};
 use crate::live_count::{Bytes, Tally};
-use crate::outbox::{Letter, Parcel, Sent};
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Unwanted;
 use crate::shared_memory::{Memory, Shared, Source};

@@ -10,7 +10,7 @@ use crate::boot_id::BootId;
 use crate::guest_memory::Ram;
 use crate::pair_windows::Pairs;
 use crate::vnic_references::Hold;
-use crate::window_pieces::Pieces;
+use crate::window_allocator::Pieces;
 use omniverb_session::vm::MachineName;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::udp_socket::Port;

@@ -4,8 +4,8 @@
 //! its own, whose descriptor goes along, or a piece of the machine's window, of which the offset is
 //! said (decision 0036).
 
-use crate::outbox::{Letter, Parcel};
-use crate::window_pieces::{Piece, PieceRange, Pieces};
+use crate::client_outbox::{Letter, Parcel};
+use crate::window_allocator::{Piece, PieceRange, Pieces};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};

@@ -2,7 +2,7 @@
 
 use crate::kept_memory::HolderPath;
 use crate::recorder::packet_queue::PacketQueue;
-use omniverb_link::grant_pacing::Denied;
+use omniverb_link::page_grant_pacing::Denied;
 use omniverb_pacer::{Limit, SharedLimiter};
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;

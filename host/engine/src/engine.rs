@@ -3,7 +3,7 @@
 use crate::command::{Command, Event, LimitGroup, QpCounters};
 use crate::event_queues::Events;
 use crate::kept_memory::{HOST_BYTES, Store};
-use crate::network::own_questions::Questions;
+use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::{Mappings, Remains};
 use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::event_outbox::Outbox;

@@ -10,7 +10,7 @@
 //! be dropped any more: they have a total of their own, and who asks for more is refused, as
 //! the rings of the link are there in any case.
 
-use crate::bounded_room::{Room, WeakRoom};
+use crate::memory_accounts::{Room, WeakRoom};
 use omniverb_sys::{EventFd, lock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -226,7 +226,7 @@ fn heaviest(all: &[(HolderPath, Room)]) -> Option<&Room> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounded_room::Part;
+    use crate::memory_accounts::Part;
 
     fn holder(path: &str) -> HolderPath {
         path.split('/').map(Box::from).collect()

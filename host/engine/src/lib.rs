@@ -4,7 +4,7 @@
 //! network namespace, commands of the control plane. Out: the same in the other direction, paced.
 //! The protocol is `omniverb_transport`'s; here are the threads, sockets and queues around it.
 //!
-//! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected`] turns its
+//! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected_qp`] turns its
 //! records into requests ([`queue_pair::outgoing_requests`]), the transport makes packets of them,
 //! [`network::packet_train`] gathers and seals them, [`network::roce_port`] sends. The way in:
 //! `port` receives, `worker` finds the QP, `connected` hands the packet to the transport, and
@@ -12,11 +12,11 @@
 //! ([`queue_pair::incoming_messages`]), or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
-mod bounded_room;
 mod command;
 mod engine;
 mod event_queues;
 mod kept_memory;
+mod memory_accounts;
 mod network;
 mod pacing;
 mod pages;
@@ -33,7 +33,7 @@ pub use command::{
 pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;
 pub use network::handshake_datagram;
-pub use omniverb_link::grant_pacing::Denied;
+pub use omniverb_link::page_grant_pacing::Denied;
 pub use omniverb_pacer::Limit;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{Done as FaultCounters, Faults};

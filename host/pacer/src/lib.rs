@@ -12,10 +12,10 @@
 
 mod limiter;
 mod node_limit;
+mod node_lists;
 mod pacer;
-mod rings;
 mod shared_limiter;
-mod wheel;
+mod timing_wheel;
 
 pub use limiter::{Limit, Limiter};
 pub use pacer::{NodeId, Pacer, Refused};

@@ -15,9 +15,9 @@
 
 use crate::limiter::{self, Limit};
 use crate::node_limit::Source;
-use crate::rings::{NONE, Rings};
+use crate::node_lists::{NONE, Rings};
 use crate::shared_limiter::{Lease, SharedLimiter};
-use crate::wheel::Wheel;
+use crate::timing_wheel::Wheel;
 
 /// Bytes of a turn while others wait for theirs: about a packet.
 const TURN: i64 = 4096;

@@ -1,9 +1,9 @@
 //! Lists what the tables tell the daemon to do, and what the daemon tells them beside messages.
 
-use crate::ids::{ProbeId, SessionId};
-use crate::links::relation_refusal::RelationRefusal;
-use crate::memory::file_layout::{FileId, FileRange, PageHome};
+use crate::links::socket_relation_refusal::RelationRefusal;
+use crate::memory::extent_layout::{FileId, FileRange, PageHome};
 use crate::path::Path;
+use crate::row_keys::{ProbeId, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};

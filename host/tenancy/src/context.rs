@@ -3,9 +3,9 @@
 
 use crate::accounts::{Account, Quotas};
 use crate::action::Action;
-use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::queue_pairs::qp_numbers::Entropy;
+use crate::row_keys::SessionId;
 use crate::timers::Timers;
 use omniverb_session::Message;
 use omniverb_terms::Errno;

@@ -7,7 +7,7 @@
 //! among what it owns.
 //!
 //! Start reading at [`Tenancy::handle`], which hands a call on to what serves it, with the tables
-//! that this needs; a queue pair's way to its peer is in `links/pairing.rs`.
+//! that this needs; a queue pair's way to its peer is in `links/qp_pairing.rs`.
 #![forbid(unsafe_code)]
 
 mod account_check;
@@ -16,7 +16,6 @@ mod action;
 mod cm;
 mod context;
 mod directory;
-mod ids;
 mod limits;
 mod links;
 mod memory;
@@ -29,6 +28,7 @@ mod pair_windows;
 mod path;
 mod policy;
 mod queue_pairs;
+mod row_keys;
 mod session_admission;
 mod sessions;
 mod tenancy;
@@ -43,10 +43,9 @@ pub use action::{
     Recipient, TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
-pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
-pub use links::relation_refusal::{RelationEnd, RelationRefusal};
-pub use memory::file_layout::{
+pub use links::socket_relation_refusal::{RelationEnd, RelationRefusal};
+pub use memory::extent_layout::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 pub use omniverb_terms::{Underlay, VnicId};
@@ -56,7 +55,8 @@ pub use policy::adoption::Adoption;
 pub use policy::policies::{Datapath, Policies, Policy, RateLimit, TenantId};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
-pub use sessions::identity::{Client, Identity, PtraceDomain};
+pub use row_keys::{ProbeId, SessionId};
 pub use sessions::session::Pace;
+pub use sessions::vnic_identity::{Client, Identity, PtraceDomain};
 pub use tenancy::Tenancy;
 pub use view::status_rows::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};

@@ -1,9 +1,9 @@
 //! Takes what the daemon says of memory and windows.
 
 use crate::action::{Action, GrantOccasion};
-use crate::ids::SessionId;
-use crate::memory::file_layout::{FileId, Layout};
+use crate::memory::extent_layout::{FileId, Layout};
 use crate::pair_windows::window_table::PairWindows;
+use crate::row_keys::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Granted;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};

@@ -1,7 +1,7 @@
 //! Dispatches messages of clients to the functions that handle them.
 
 use crate::action::{Action, Arrived, Channel};
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
 use omniverb_session::Message;

@@ -4,9 +4,9 @@
 //! give a mapping back, so owners are told to take the pages.
 
 use crate::action::Action;
-use crate::ids::SessionId;
-use crate::links::relation_refusal::RelationRefusal;
+use crate::links::socket_relation_refusal::RelationRefusal;
 use crate::policy::policies::{Policies, Policy};
+use crate::row_keys::SessionId;
 use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
 use omniverb_session::body::Cursor;

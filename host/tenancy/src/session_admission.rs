@@ -3,7 +3,7 @@
 
 use crate::accounts::{Account, Kind};
 use crate::action::Action;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{BellClosed, CLOSED_BY_DEATH, Hello, ROLE_VERBS};

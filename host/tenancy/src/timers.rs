@@ -1,8 +1,8 @@
 //! What happens at a time. Each thing happens at one time at most: who sets it anew moves it, and
 //! who takes back its cause takes it out, so nothing is due that nobody waits for.
 
-use crate::ids::SessionId;
 use crate::network::neighbour_cache::Question;
+use crate::row_keys::SessionId;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 

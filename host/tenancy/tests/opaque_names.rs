@@ -1,20 +1,20 @@
 //! A second directory, whose names are not addresses: the tests of pairing, paths, consent,
 //! captures and grants again. And what this kind alone can show.
 
-#[path = "all/captures.rs"]
-mod captures;
+#[path = "all/capture_tracing.rs"]
+mod capture_tracing;
 #[path = "all/engine_grants.rs"]
 mod engine_grants;
 #[path = "all/engine_links.rs"]
 mod engine_links;
-#[path = "all/grantees.rs"]
-mod grantees;
-#[path = "all/link_consent.rs"]
-mod link_consent;
+#[path = "all/grant_lifetime.rs"]
+mod grant_lifetime;
+#[path = "all/link_reachability.rs"]
+mod link_reachability;
 #[path = "all/object_limits.rs"]
 mod object_limits;
-#[path = "all/pairing.rs"]
-mod pairing;
+#[path = "all/qp_pairing.rs"]
+mod qp_pairing;
 #[path = "all/status_cursor.rs"]
 mod status_cursor;
 #[path = "all/support/mod.rs"]

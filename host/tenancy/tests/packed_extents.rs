@@ -6,8 +6,8 @@
 mod adoption;
 #[path = "all/engine_grants.rs"]
 mod engine_grants;
-#[path = "all/grantees.rs"]
-mod grantees;
+#[path = "all/grant_lifetime.rs"]
+mod grant_lifetime;
 #[path = "all/object_limits.rs"]
 mod object_limits;
 #[path = "all/support/mod.rs"]

@@ -9,7 +9,7 @@ use crate::mad::Mad;
 use crate::message::{
     Disconnect, Message, Received, Reject, Rejected, Wait, reject_reason as reason,
 };
-use crate::negotiated::Terms;
+use crate::negotiated_parameters::Terms;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::retransmit::{Due, Retransmit};

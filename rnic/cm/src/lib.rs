@@ -14,7 +14,7 @@ mod fields;
 mod ip_service;
 mod mad;
 mod message;
-mod negotiated;
+mod negotiated_parameters;
 mod path;
 mod reply;
 mod request;
@@ -31,7 +31,7 @@ pub use message::{
     Disconnect, Disconnected, Message, Received, Reject, Rejected, Resolve, Resolved, Wait,
     reject_reason,
 };
-pub use negotiated::Terms;
+pub use negotiated_parameters::Terms;
 pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};

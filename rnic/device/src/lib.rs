@@ -12,9 +12,9 @@
 
 mod completion_counter;
 pub mod cq;
+mod cq_entry_fifo;
 pub mod device_shared;
 pub mod doorbell;
-mod entry_fifo;
 pub mod limits;
 mod link_peer;
 pub mod memory_region;
@@ -22,8 +22,8 @@ mod memory_window;
 pub mod page_grants;
 mod platform;
 pub mod qp;
-mod readers;
 pub mod receive_ring;
+mod region_readers;
 mod region_receivers;
 mod resident_pages;
 pub mod scatter_gather;

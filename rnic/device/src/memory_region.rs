@@ -1,6 +1,6 @@
 //! Memory regions and the table of keys.
 
-use crate::readers::{Reader, Readers, UsesRegions};
+use crate::region_readers::{Reader, Readers, UsesRegions};
 use crate::region_receivers::RegionReceivers;
 use crate::spin_lock::lock;
 use omniverb_ring::UserMemory;

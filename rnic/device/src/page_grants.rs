@@ -2,19 +2,19 @@
 //!
 //! A grant is the right to a part of a region, and comes with the pages that hold it. Of a region
 //! there are several parts, few in number: an owner hands out more the more its peers move
-//! (`omniverb_link::grant_pacing`). Most regions are one part, and most QPs use one region at a
-//! time: that case is found at the first look.
+//! (`omniverb_link::page_grant_pacing`). Most regions are one part, and most QPs use one region at
+//! a time: that case is found at the first look.
 
 use crate::limits::{DETOURS_MAX, EXTENTS_MAX, GRANTS_MAX, MEDIATED_MAX, PAGE_BYTES};
 use crate::platform::Host;
 use crate::resident_pages::{Pages, Toll};
-use omniverb_link::grant_pacing::{Advice, Pace};
+use omniverb_link::page_grant_pacing::{Advice, Pace};
 use omniverb_ring::Window;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
 pub use crate::resident_pages::Backing;
-pub use omniverb_link::grant_pacing::Denied;
+pub use omniverb_link::page_grant_pacing::Denied;
 
 /// One grant: an extent, some of the whole pages of a region, mapped.
 #[derive(Clone)]

@@ -7,10 +7,10 @@
 
 mod credits;
 pub mod endpoint;
-pub mod grant_pacing;
 pub mod layout;
 pub mod operation_trace;
 pub mod page_access;
+pub mod page_grant_pacing;
 pub mod payload_source;
 mod peer_wakeup;
 pub mod poller_nap;

@@ -7,7 +7,7 @@
 //! network was seen to bring a connection of TCP from the same address to the same port
 //! ([`crate::observed_routes`]), by the diagnosis socket of the process that accepted that; and
 //! only as long as the daemon allows the two addresses. To another host it goes by a gateway
-//! ([`crate::other_hosts`]).
+//! ([`crate::remote_channel_requests`]).
 
 use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;
@@ -20,7 +20,7 @@ use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, release_channel,
 };
 use crate::offers::Offer;
-use crate::other_hosts;
+use crate::remote_channel_requests;
 use omniverb_formats::broker_message::Refusal;
 use omniverb_sys::tcp_listener::Listening;
 use omniverb_sys::{clock, lock};
@@ -112,7 +112,7 @@ fn find_across(
     let place = Place { namespace: asks.0.namespace, address: from };
     let route = lock(&broker.observed).get(place, to, clock::now());
     let Some(route) = route else {
-        return other_hosts::find_route(broker, asks, (from, to));
+        return remote_channel_requests::find_route(broker, asks, (from, to));
     };
     if !lock(&broker.pairs).is_allowed(place, route.to) {
         return Err(NotIntroduced::NoListener);

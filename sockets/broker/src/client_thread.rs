@@ -11,7 +11,7 @@ use crate::cross_namespace;
 use crate::introduce_link::{end_link, introduce_link};
 use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
-use crate::other_hosts;
+use crate::remote_channel_requests;
 use crate::status;
 use omniverb_formats::broker_message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::tcp_connection::Connection;
@@ -93,15 +93,17 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             (Request::Still { name, ends }, None) => {
                 channel_requests::claim_inherited(broker, client, name, ends)
             }
-            (Request::Gateways, socket) => other_hosts::register_gateway(broker, client, socket)?,
+            (Request::Gateways, socket) => {
+                remote_channel_requests::register_gateway(broker, client, socket)?
+            }
             (Request::Leads { token, wanted }, None) => {
-                other_hosts::route_opened(broker, client, token, wanted);
+                remote_channel_requests::route_opened(broker, client, token, wanted);
             }
             (Request::Fails { token, wanted, why }, None) => {
-                other_hosts::route_failed(broker, client, token, (wanted, why));
+                remote_channel_requests::route_failed(broker, client, token, (wanted, why));
             }
             (Request::Comes { tag, token, names }, None) => {
-                other_hosts::admit_incoming(broker, (client, tag), token, &names);
+                remote_channel_requests::admit_incoming(broker, (client, tag), token, &names);
             }
             _ => return None,
         }
@@ -159,7 +161,7 @@ fn handle_offer(
         Pairing::Waiting(ours) => {
             client.wait(tag);
             cross_namespace::match_offer(broker, &ours);
-            other_hosts::connection_offered(broker, &ours);
+            remote_channel_requests::connection_offered(broker, &ours);
             Ok(())
         }
     }

@@ -36,7 +36,7 @@ mod links;
 mod listeners;
 mod observed_routes;
 mod offers;
-mod other_hosts;
+mod remote_channel_requests;
 mod startup_parameters;
 mod status;
 mod traffic_match;

@@ -16,7 +16,7 @@ use crate::native;
 use crate::table::DESCRIPTORS;
 use crate::user_memory::{UserBuffer, UserCommand, UserPtrMut, UserRequest, UserSlice};
 use crate::{
-    carry, fork_refcount, library_fds, light, memory_owner, probe_sockets, syscall_effects,
+    carry, fork_refcount, library_fds, light, memory_owner, observed_socket_marks, syscall_effects,
 };
 
 /// For the program there is nothing at this descriptor.
@@ -60,7 +60,7 @@ functions! {
         }
         carry::leave(fd);
         let made = watched(Call::Connect(fd), || native::connect(fd, address));
-        if made == 0 && probe_sockets::is_wanted(fd) {
+        if made == 0 && observed_socket_marks::is_wanted(fd) {
             // The program may be done with it soon.
             keeping_errno(|| carry::offers(fd));
         }
@@ -376,7 +376,7 @@ fn accept_light(fd: c_int, address: UserBuffer<'_>, flags: c_int) -> c_int {
     light::accept(fd, address, flags, || {
         let new = watched(Call::Accept(fd), || native::accept4(fd, address, flags));
         if new >= 0 && light::has_come_from_afar(new) {
-            keeping_errno(|| probe_sockets::accepted(new, carry::offers));
+            keeping_errno(|| observed_socket_marks::accepted(new, carry::offers));
         }
         new
     })

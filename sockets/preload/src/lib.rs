@@ -64,7 +64,7 @@ mod mapped_memory;
 mod memory_owner;
 mod native;
 mod nontemporal;
-mod probe_sockets;
+mod observed_socket_marks;
 mod process_exit;
 mod readiness;
 mod shared_memory;

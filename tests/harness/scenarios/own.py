@@ -8,7 +8,7 @@ _PORT, _ANSWERS, _RUNS = 7091, 10_000, 3
 
 def _told(place):
     """Sixteen connections in a set; a server that sleeps right behind its answers."""
-    program = place.kept / "told"
+    program = place.kept / "epoll_notices"
     if not program.exists():
         process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program,
                      staging.PROGRAMS / "sockets" / "told.c"], limit=60)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A liar at a channel to a light server (`honest.py`), without the library.
+"""A liar at a channel to a light server (`honest_light_server.py`), without the library.
 
 `liar.py PORT BROKER FIRST COUNT` speaks to the broker by hand, is given channels, and does in each
 what no correct process would, as the seeds FIRST.. say; then it leaves one full of what cannot be

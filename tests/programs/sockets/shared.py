@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Sockets that several processes have for a while: by `fork`, until all but one have closed them.
 
-`shared.py WHAT` does one of the tests below with a peer (handed.py). All that is checked holds on
-the kernel's sockets, too; with the library it is checked besides that there is a link once there is
-one holder, and none before.
+`shared.py WHAT` does one of the tests below with a peer (passed_descriptors.py). All that is
+checked holds on the kernel's sockets, too; with the library it is checked besides that there is a
+link once there is one holder, and none before.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ import threading
 import time
 import traceback
 
-import handed
-from handed import Peer, described, has_link
+import passed_descriptors
+from passed_descriptors import Peer, described, has_link
 
 _TURNS = 20
 # Seconds that something may take.
@@ -295,7 +295,7 @@ def carries_again(other, end, index=0, swap=None):
     until = time.monotonic() + _LONG
     while time.monotonic() < until:
         (swap or other.swap)(end, index)
-        if not handed.DESCRIBE or {"carried", "linked"} & set(described(end).split()):
+        if not passed_descriptors.DESCRIBE or {"carried", "linked"} & set(described(end).split()):
             break
     else:
         raise AssertionError(f"no new link: {described(end)}")
@@ -323,7 +323,8 @@ def renewed(other):
         assert got == b"rest", got
         for _ in range(_TURNS):
             other.swap(end, 0)
-            assert not handed.DESCRIBE or "left" in described(end).split(), described(end)
+            told = described(end)
+            assert not passed_descriptors.DESCRIBE or "left" in told.split(), told
         child.join()
         carries_again(other, end)
 
@@ -416,10 +417,10 @@ def shell(other):
         libc = ctypes.CDLL(None)
         assert libc.system(b"true") == 0
         said = described(end).split()
-        assert not handed.DESCRIBE or {"carried", "linked"} & set(said), said
+        assert not passed_descriptors.DESCRIBE or {"carried", "linked"} & set(said), said
         other.swap(end, 0)
         other.swap(second, 1)
-    assert not handed.DESCRIBE or "left" in described(second).split(), described(second)
+    assert not passed_descriptors.DESCRIBE or "left" in described(second).split(), described(second)
 
 
 def threads(other):
@@ -462,7 +463,7 @@ def main(tests):
     """One of them."""
     other = Peer(True)
     tests[sys.argv[1]](other)
-    handed.stop(other)
+    passed_descriptors.stop(other)
     print("ok")
 
 

@@ -1,12 +1,12 @@
 //! Holds the pages of this process that peers may be granted, and takes them back.
 
-use crate::doorbells::Bells;
 use crate::fork;
-use crate::memory_keys::Keys;
 use crate::page_revocation::Taking;
-use crate::progress_state::Progress;
+use crate::peer_doorbells::Bells;
+use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
-use crate::{daemon_session::Session, environment};
+use crate::remote_access_keys::Keys;
+use crate::{daemon_session::Session, page_environment};
 use omniverb_device::Shared;
 use omniverb_session::body::{self, LetGo};
 use omniverb_terms::{Errno, Rkey};
@@ -60,7 +60,7 @@ impl GrantedPages {
             progress,
             me: me.clone(),
             generation: fork::generation(),
-            keeps_pages: environment::keeps_pages(),
+            keeps_pages: page_environment::keeps_pages(),
         })
     }
 

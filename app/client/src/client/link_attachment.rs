@@ -1,9 +1,9 @@
 //! Attaching links that the daemon made.
 
 use super::Client;
-use crate::daemon_memory;
-use crate::doorbells::{BELL_BYTES, Bells, PeerBell};
+use crate::memory_from_daemon;
 use crate::message_descriptors::{Delivered, LinkFiles};
+use crate::peer_doorbells::{BELL_BYTES, Bells, PeerBell};
 use omniverb_device::doorbell::Bell;
 use omniverb_device::{FarEnd, Peer, Shared};
 use omniverb_link::{Endpoint, EndpointParts, layout};
@@ -42,7 +42,7 @@ impl Client {
             (ready.request_bytes as usize, ready.response_bytes as usize);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
         let parts = EndpointParts {
-            memory: daemon_memory::map(&link, bytes)?,
+            memory: memory_from_daemon::map(&link, bytes)?,
             side: ready.side as usize,
             request_bytes,
             response_bytes,
@@ -100,7 +100,7 @@ impl Bells {
         memory: &Extent<OwnedFd>,
         shared: &Shared,
     ) -> Result<(), Errno> {
-        let both = daemon_memory::map(memory, BELL_BYTES)?;
+        let both = memory_from_daemon::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
             both.part(side as usize * bytes, bytes).map(DoorbellPage::new).ok_or(Errno::EPROTO)

@@ -34,7 +34,7 @@ impl Wish {
     #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
     unsafe fn region(self, lkey: Lkey, rkey: Rkey) -> Arc<Region> {
         // SAFETY: the caller's promise.
-        let memory = unsafe { crate::registered_memory::registered(self.address, self.length) };
+        let memory = unsafe { crate::application_memory::registered(self.address, self.length) };
         let Wish { pd, access, iova, extras, .. } = self;
         let moved = Default::default();
         Arc::new(Region { lkey, rkey, pd, access, iova, memory, moved, extras })

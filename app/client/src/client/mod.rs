@@ -2,33 +2,33 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
-mod captures;
 mod daemon_events;
-mod device_export;
-mod explain_qp;
+mod explain_unlinked_qp;
 mod granted_pages;
-mod group_attachment;
-mod hidden_qps;
 mod link_attachment;
-mod mapping_requests;
 mod memory_registration;
+mod multicast_attach_calls;
 mod multicast_groups;
 mod open_shared_qp;
-mod page_pinning;
 mod pages_to_revoke;
+mod peer_mapping_requests;
 mod pending_grants;
 mod progress_thread;
 mod qp_lifecycle;
-mod resume;
+mod resume_after_restart;
 mod secondary_libraries;
 mod shared_qp_admission;
 mod shared_qp_openers;
+mod trace_control;
+mod verbs_export;
+mod vm_page_pinning;
+mod xrc_hidden_qps;
 mod xrc_srq_links;
 
-pub use self::device_export::{Offer, is_command_file};
 pub use self::memory_registration::{REGIONS_MAX, Wish};
 pub use self::open_shared_qp::OpenedQp;
 pub use self::secondary_libraries::Answer;
+pub use self::verbs_export::{Offer, is_command_file};
 pub use self::xrc_srq_links::Membership;
 
 use self::granted_pages::GrantedPages;
@@ -38,10 +38,13 @@ use crate::daemon_session::{self, Session};
 use crate::message_descriptors::Delivered;
 use crate::vnic_facts::{NoDevice, VirtualNic};
 use crate::{
-    deferred_tasks, device_import, device_platform, doorbells, event_subscribers, fork,
-    memory_keys, peer_mappings, xrc_directory,
+    deferred_tasks, device_platform, event_subscribers, fork, peer_doorbells, peer_mappings,
+    remote_access_keys, verbs_import, xrc_directory,
 };
-use crate::{progress_state, queue_pair_records, shared_qp, statistics, trace_ring, watched_fds};
+use crate::{
+    progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
+    watched_fds,
+};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -55,13 +58,13 @@ pub struct Client {
     pub shared: Arc<Shared>,
     pub(crate) session: Arc<Session>,
     nic: RwLock<VirtualNic>,
-    statistics: statistics::Area,
+    statistics: qp_statistics_area::Area,
     pub(crate) qps: Arc<queue_pair_records::QueuePairs>,
     /// What peers may reach, and what of it lies on files of a daemon's.
     pages: Arc<GrantedPages>,
     pub(crate) groups: MulticastGroups,
-    pub(crate) bells: Arc<doorbells::Bells>,
-    pub(crate) progress: Arc<progress_state::Progress>,
+    pub(crate) bells: Arc<peer_doorbells::Bells>,
+    pub(crate) progress: Arc<progress_thread_state::Progress>,
     /// Calls to the daemon that nobody of the application waits for.
     calls: Arc<deferred_tasks::Calls>,
     /// Descriptors of other libraries that the progress thread looks after.
@@ -75,11 +78,11 @@ pub struct Client {
     /// Processes that have queue pairs of ours open.
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
-    service: Arc<device_import::Service>,
+    service: Arc<verbs_import::Service>,
     /// What those have who import ours.
-    exporter: Arc<device_import::Exporter>,
+    exporter: Arc<verbs_import::Exporter>,
     /// What is mapped of those whose we import.
-    imported: Arc<device_import::Budget>,
+    imported: Arc<verbs_import::Budget>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
     pub(crate) tracing: trace_ring::Tracing,
@@ -91,7 +94,7 @@ static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 
 /// This process is about to fork: takes all pages back from peers, and moves none until it has.
 extern "C" fn before_fork() {
-    memory_keys::hold_pages();
+    remote_access_keys::hold_pages();
     if let Some(client) = Client::existing() {
         client.pages.withdraw_before_fork();
     }
@@ -99,7 +102,7 @@ extern "C" fn before_fork() {
 
 /// This process has forked, or could not.
 extern "C" fn after_fork() {
-    memory_keys::let_pages_move();
+    remote_access_keys::let_pages_move();
 }
 
 impl Client {
@@ -133,10 +136,10 @@ impl Client {
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
         let daemon_session::First { session, nic, daemon, area } = Session::connect()?;
         omniverb_sys::spare_fds::keep();
-        let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
-        let progress = progress_state::Progress::new().map_err(NoDevice::Resources)?;
-        let bells = doorbells::Bells::new().map_err(NoDevice::Resources)?;
-        let service = Arc::<device_import::Service>::default();
+        let area = qp_statistics_area::Area::new(&area).map_err(NoDevice::Resources)?;
+        let progress = progress_thread_state::Progress::new().map_err(NoDevice::Resources)?;
+        let bells = peer_doorbells::Bells::new().map_err(NoDevice::Resources)?;
+        let service = Arc::<verbs_import::Service>::default();
         let shared = Shared::new(Box::new(device_platform::ProcessHost::new(progress.clone())));
         shared.set_daemon(daemon);
         let (session, qps, bells) = (Arc::new(session), Arc::default(), Arc::new(bells));
@@ -149,7 +152,7 @@ impl Client {
         );
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             groups: MulticastGroups::new(qps.clone(), pages.clone()),
-            exporter: device_import::Exporter::new(service.clone(), pages.me.clone()),
+            exporter: verbs_import::Exporter::new(service.clone(), pages.me.clone()),
             pages,
             shared,
             session,

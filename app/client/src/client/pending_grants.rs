@@ -2,15 +2,15 @@
 //!
 //! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
 //! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
-//! them (`omniverb_link::grant_pacing`).
+//! them (`omniverb_link::page_grant_pacing`).
 
 use super::granted_pages::{GrantedPages, Manner};
-use crate::memory_keys::{Key, Keys, Others};
 use crate::message_descriptors::Delivered;
 use crate::region_extent::Extent;
+use crate::remote_access_keys::{Key, Keys, Others};
 use crate::window_loans;
 use omniverb_device::Qp;
-use omniverb_link::grant_pacing;
+use omniverb_link::page_grant_pacing;
 use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, page_rights};
@@ -246,7 +246,7 @@ pub(super) fn has_room(
         return Err(Refused::InTheWay(old));
     }
     let granted = key.granted() + length as u64;
-    match grant_pacing::allows(granted, key.region().moved.bytes(), others.free) {
+    match page_grant_pacing::allows(granted, key.region().moved.bytes(), others.free) {
         true => Ok(()),
         false => Err(Errno::EAGAIN.into()),
     }

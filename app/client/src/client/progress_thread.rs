@@ -5,7 +5,7 @@
 //! after two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a
 //! limit.
 //! It waits for nothing else: what needs an answer of the daemon is done in `deferred_tasks.rs`,
-//! and what the daemon has no room for waits in `event_answers.rs`.
+//! and what the daemon has no room for waits in `daemon_event_replies.rs`.
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;

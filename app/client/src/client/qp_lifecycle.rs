@@ -1,11 +1,11 @@
 //! Queue pairs as the daemon knows them.
 
 use super::Client;
-use super::explain_qp::explain_qp;
+use super::explain_unlinked_qp::explain_qp;
 use super::multicast_groups::await_last_words;
 use crate::daemon_calls::DaemonCalls;
-use crate::datagram_destinations::Reply;
 use crate::deferred_tasks::{Call, Caller, Made};
+use crate::pending_datagram_links::Reply;
 use crate::queue_pair_records::{Connection, QueuePairs, Ticket};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;

@@ -4,8 +4,8 @@
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
-use crate::device_import::Service;
 use crate::shared_qp::{Attendant, Opener, Openers};
+use crate::verbs_import::Service;
 use omniverb_device::AsyncEvent;
 use omniverb_terms::{Errno, Qpn};
 use std::sync::Arc;

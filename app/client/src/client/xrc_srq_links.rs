@@ -11,12 +11,12 @@
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
-use super::hidden_qps::{receiver, sender};
 use super::shared_qp_admission::Openings;
+use super::xrc_hidden_qps::{receiver, sender};
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::Call;
 use crate::queue_pair_records::Connection;
-use crate::service_thread::spawn_quietly;
+use crate::spawn_thread::spawn_quietly;
 use crate::xrc_directory::{ASKED_MAX, DomainMember, DomainMessage, PAUSE, Part, SendOutcome};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{Domain, Qp, QpAttributes, QpMask};

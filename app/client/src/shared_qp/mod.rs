@@ -15,8 +15,8 @@ pub(crate) use self::opener_connections::Attendant;
 pub use self::opener_connections::Receivers;
 pub(crate) use self::opener_connections::{Opener, Openers};
 
-use crate::device_import::Party;
-use crate::service_thread::spawn_quietly;
+use crate::spawn_thread::spawn_quietly;
+use crate::verbs_import::Party;
 use omniverb_sys::unsolicited_fds::{self, Plain};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

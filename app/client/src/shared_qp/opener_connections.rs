@@ -1,7 +1,7 @@
 //! The maker's side: a process that has a queue pair of ours open, and what it asks.
 
 use super::{Mortal, Watched, hang_up, take};
-use crate::device_import::{Party, Service};
+use crate::verbs_import::{Party, Service};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::shared_qp::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process_state, seqpacket};

@@ -113,8 +113,8 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
         if let Message::Hello(_) = call {
             let mut welcome = Welcome::new_zeroed();
             (welcome.qp_max, welcome.mr_max, welcome.link_max) = (100, 100, 100);
-            let area = memfd::create("statistics", crate::statistics::BYTES as u64)?;
-            welcome.area = Extent { offset: 0, length: crate::statistics::BYTES as u64 };
+            let area = memfd::create("statistics", crate::qp_statistics_area::BYTES as u64)?;
+            welcome.area = Extent { offset: 0, length: crate::qp_statistics_area::BYTES as u64 };
             tell(calls, tag, &welcome.into(), &[theirs.as_fd(), area.as_fd()])?;
             continue;
         }

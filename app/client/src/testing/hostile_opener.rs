@@ -1,7 +1,7 @@
 //! An opener of a queue pair, and then its maker, that says what some bytes say. What must hold: no
 //! panic, one answer to each question, and none of an event that there is not.
 
-use crate::progress_state::Progress;
+use crate::progress_thread_state::Progress;
 use crate::shared_qp::{Attendant, Line, Opener, Receivers};
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::limits::STATISTICS_SLOT_BYTES;

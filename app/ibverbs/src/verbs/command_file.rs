@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use omniverb_client::{Client, Import, ImportedRegion, Offer, generation, is_command_file, lock};
-use omniverb_session::device_import;
+use omniverb_session::verbs_import;
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
@@ -203,7 +203,7 @@ impl Family {
     pub(super) fn free_device_memory(&self, handle: u32) -> Result<(), Errno> {
         let of = self.device_memory.get(handle);
         self.device_memory.take(handle, |of| !of.users.are_some())?;
-        self.ends(device_import::DEVICE_MEMORY, handle).inspect_err(|_| {
+        self.ends(verbs_import::DEVICE_MEMORY, handle).inspect_err(|_| {
             if let Some(of) = of {
                 self.device_memory.add(handle, of);
             }
@@ -215,10 +215,10 @@ impl Family {
     /// The context is closed: what the program has not destroyed nobody has any more.
     fn end_what_is_left(&self) {
         for (handle, _) in self.regions.take_all() {
-            let _ = self.ends(device_import::REGION, handle);
+            let _ = self.ends(verbs_import::REGION, handle);
         }
         for (handle, of) in self.device_memory.take_all() {
-            if self.ends(device_import::DEVICE_MEMORY, handle).is_err() {
+            if self.ends(verbs_import::DEVICE_MEMORY, handle).is_err() {
                 // Its memory must not be something else as long as others have it.
                 std::mem::forget(of);
             }

@@ -58,7 +58,7 @@ pub(crate) fn goes_on() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::c_calls::alone;
+    use crate::testing::c_call_helpers::alone;
     use std::ptr::null_mut;
 
     extern "C" fn nothing(_: c_int) {}

@@ -319,5 +319,5 @@ impl Receiver {
 }
 
 #[cfg(test)]
-#[path = "flow_tests.rs"]
+#[path = "flow_control_tests.rs"]
 mod tests;

@@ -26,7 +26,7 @@ use crate::event_queue::What;
 use crate::id_registry;
 use crate::id_state::IdShell;
 use crate::resolve_address;
-use crate::testing::c_calls::{alone, here, said};
+use crate::testing::c_call_helpers::{alone, here, said};
 use crate::testing::{fake_daemon, fake_ibverbs};
 
 fn socket() -> Socket {

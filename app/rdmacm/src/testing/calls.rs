@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use omniverb_abi::*;
 
-use super::c_calls::*;
+use super::c_call_helpers::*;
 use crate::addrinfo::*;
 use crate::cm_id::*;
 use crate::ece::*;

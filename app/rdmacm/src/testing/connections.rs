@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use omniverb_abi::*;
 
-use super::c_calls::*;
+use super::c_call_helpers::*;
 use super::{fake_daemon, fake_ibverbs};
 use crate::cm_id::*;
 use crate::connect::*;

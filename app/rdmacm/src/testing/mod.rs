@@ -1,6 +1,6 @@
 //! Verbs and a daemon in place of `libibverbs.so.1`, and what must hold with them.
 
-pub(crate) mod c_calls;
+pub(crate) mod c_call_helpers;
 mod calls;
 mod connections;
 pub(crate) mod fake_daemon;

@@ -5,7 +5,7 @@
 //! whenever its supervisor waits, by whichever daemon.
 
 use super::{Machines, Record};
-use crate::window_pieces::PieceRange;
+use crate::window_allocator::PieceRange;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::{Neighbour, SessionId};
 use std::collections::BTreeSet;

@@ -8,7 +8,7 @@
 mod change;
 mod object_set;
 mod state_file;
-mod values;
+mod value_syntax;
 
 use change::Changes;
 pub(crate) use object_set::ObjectSet as Set;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use state_file::StateFile;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-pub use values::{
+pub use value_syntax::{
     AdoptionValue, DatapathValue, FaultsValue, Mode, ModeValue, RateValue, SizeValue,
 };
 

@@ -3,7 +3,9 @@
 //! The configuration file, the state file and commands have the same keys: what this crate reads
 //! from one of them it can read from the others. Unknown keys are refused.
 
-use super::values::{AdoptionValue, DatapathValue, FaultsValue, ModeValue, RateValue, SizeValue};
+use super::value_syntax::{
+    AdoptionValue, DatapathValue, FaultsValue, ModeValue, RateValue, SizeValue,
+};
 use omniverb_session::tc_units::burst_for;
 use omniverb_tenancy::{Policy, RateLimit, TenantId};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Accepts clients, and takes their messages.
 
-use crate::outbox::Letter;
+use crate::client_outbox::Letter;
 use crate::server::Server;
 use crate::server::subsystems::Delivery;
 use omniverb_session::{Header, Message, decode};

@@ -2,10 +2,10 @@
 //! direct links have to do for it.
 
 use crate::captures::Outcome;
+use crate::client_outbox::Letter;
 use crate::engine::Summary;
 use crate::journal::Level;
 use crate::operators::Call;
-use crate::outbox::Letter;
 use crate::server::Server;
 use crate::server::subsystems::EnginePorts;
 use crate::vnics::Named;

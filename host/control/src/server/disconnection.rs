@@ -1,8 +1,8 @@
 //! Disconnects clients and releases what they had, outside this thread where that may block: see
 //! `omniverb_sys::unsolicited_fds`.
 
-use crate::counters::Slot;
 use crate::journal::Level;
+use crate::qp_counters::Slot;
 use crate::server::Server;
 use omniverb_sys::clock;
 use omniverb_tenancy::SessionId;

@@ -1,9 +1,9 @@
 //! Executes the actions that the tables decided.
 
 use crate::client::Origin;
+use crate::client_outbox::Letter;
 use crate::engine::Pages;
 use crate::journal::Level;
-use crate::outbox::Letter;
 use crate::server::Server;
 use crate::server::subsystems::PairWindows;
 use crate::shared_memory::Shared;

@@ -2,7 +2,7 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
-//! [`identify`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`],
+//! [`identify_connections`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`],
 //! [`engine_links`] and [`helper_answers`] take what comes in, the tables decide,
 //! [`execute_actions`] does what they decided, [`disconnection`] ends what is to end. What several
 //! parts do together has those of them that it needs ([`subsystems`]).
@@ -17,7 +17,7 @@ mod engine_links;
 mod execute_actions;
 mod guest_memory;
 mod helper_answers;
-mod identify;
+mod identify_connections;
 mod machines;
 mod objects;
 mod operators;
@@ -31,10 +31,10 @@ mod vnics;
 use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::counters::Counters;
+use crate::decision_tables::Tables;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
-use crate::extents::Extents;
+use crate::extent_memory::Extents;
 use crate::guest_memory::Pins;
 use crate::handshake_probes::{Due, Probes};
 use crate::helper_requests::HelperRequests;
@@ -43,11 +43,11 @@ use crate::journal::Journal;
 use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::operators::Operators;
+use crate::qp_counters::Counters;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
 use crate::socket_broker::Broker;
 use crate::socket_relations::SocketRelations;
-use crate::tables::Tables;
 use crate::unidentified_connections::Arrivals;
 use crate::vnics::Vnics;
 use crate::wakeup::{Entrance, Wakeup};

@@ -1,11 +1,11 @@
 //! Hands out memory for granted pages.
 //!
 //! What of it is in which window the tables decide (`PageHome`). Whoever is told of a piece of one
-//! has it until he says that he has let go of it, or has ended (`piece_loans.rs`).
+//! has it until he says that he has let go of it, or has ended (`window_piece_loans.rs`).
 
 use crate::client::Origin;
-use crate::extents::{Lending, SharedBy};
-use crate::outbox::{Letter, Parcel};
+use crate::client_outbox::{Letter, Parcel};
+use crate::extent_memory::{Lending, SharedBy};
 use crate::server::Server;
 use crate::server::pair_windows::LINK_BYTES;
 use crate::server::subsystems::PageLender;

@@ -1,10 +1,10 @@
 //! Writes the status as lines of JSON, as many as fit a message (`Status` of the protocol).
 
-use crate::counters::{self, Slot};
 use crate::engine::QpCounters;
-use crate::policy::datapath_name;
+use crate::qp_counters::{self, Slot};
 use crate::roce_port::VnicPort;
 use crate::server::subsystems::StatusRows;
+use crate::vnic_policy::datapath_name;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};
@@ -159,7 +159,7 @@ impl StatusRows<'_> {
             "path": peer.path.name(),
             "why": peer.why.phrase(),
             "packets": counters.map(|c: QpCounters| {
-                let mut packets = counters::packets(&c);
+                let mut packets = qp_counters::packets(&c);
                 packets["sent_bytes"] = c.sent_bytes.into();
                 packets["received_bytes"] = c.received_bytes.into();
                 packets["window"] = c.window.into();
@@ -185,7 +185,7 @@ fn process_row(process: &ProcessStatus) -> Value {
 fn queue_pair(counters: Option<Slot>, qp: &QpStatus) -> Value {
     let words = counters.unwrap_or_default();
     let [head, ..] = words;
-    let mut row = counters::row(&words);
+    let mut row = qp_counters::row(&words);
     row["qpn"] = qp.qpn.0.into();
     row["type"] = qp.service.name().into();
     row["state"] = if counters.is_some() { state_name((head >> 32) as u8) } else { "?" }.into();

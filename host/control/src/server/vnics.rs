@@ -2,10 +2,10 @@
 
 use crate::attachment_identity::Evidence;
 use crate::journal::Level;
-use crate::policy::{changed, datapath_name, set_fields, shown};
 use crate::roce_port::PortUse;
 use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
+use crate::vnic_policy::{changed, datapath_name, set_fields, shown};
 use crate::vnic_registry::News;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;

@@ -3,7 +3,6 @@
 //! (`pair_windows.rs`, `two_hosts.rs`, `watchdog.rs`).
 
 mod connections;
-mod descriptors;
 mod extents;
 mod guest_reboots;
 mod machine_memory;
@@ -17,3 +16,4 @@ mod proof_of_names;
 mod sessions;
 mod support;
 mod two_machines;
+mod unexpected_descriptors;

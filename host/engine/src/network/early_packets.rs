@@ -3,8 +3,8 @@
 //! Anybody may send such packets. Where there is no room for one more, the sender with most loses
 //! its oldest: who floods pushes out its own.
 
-use crate::bounded_room::{Part, Room};
 use crate::kept_memory::Allowance;
+use crate::memory_accounts::{Part, Room};
 use omniverb_terms::{Gid, Qpn};
 use omniverb_transport::Ecn;
 use std::cmp::Reverse;

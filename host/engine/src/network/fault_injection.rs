@@ -4,8 +4,8 @@
 //! where datagrams come in, behind the kernel's merging of them, so each meets its own fate; and
 //! before the ICRC is checked, so damage is found by what finds it on a real network.
 
-use crate::bounded_room::Part;
 use crate::kept_memory::Allowance;
+use crate::memory_accounts::Part;
 use crate::network::roce_port::Arrival;
 use omniverb_transport::Ecn;
 use omniverb_transport::fault_injection::{Done, Faults, FaultyLine, Flight};

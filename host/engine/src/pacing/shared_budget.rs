@@ -2,7 +2,7 @@
 //!
 //! While half of the whole is left, a sender may have more than its part. A sender that floods has
 //! one part, and leaves the others theirs. What is spent here is never an answer to a question of
-//! ours: those are told apart before (`network/own_questions.rs`).
+//! ours: those are told apart before (`network/pending_probes.rs`).
 
 use omniverb_pacer::{Limit, Limiter};
 use omniverb_terms::Gid;

@@ -9,7 +9,7 @@
 use crate::command::Row;
 use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::Endpoint;
-use omniverb_link::grant_pacing::{Advice, Denied, Pace};
+use omniverb_link::page_grant_pacing::{Advice, Denied, Pace};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Rkey;
 use omniverb_wire::{Place, Run};

@@ -13,7 +13,7 @@ use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming_messages::Incoming;
 use crate::queue_pair::outgoing_requests::{Fate, Outgoing};
 use crate::queue_pair::read_responses::{Answer, Readings};
-use omniverb_link::grant_pacing::Denied;
+use omniverb_link::page_grant_pacing::Denied;
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;

@@ -4,8 +4,8 @@
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),
 //! which says for these services what lost acknowledgements say for RC.
 
-use crate::bounded_room::{Part, Room};
 use crate::kept_memory::Allowance;
+use crate::memory_accounts::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_wire::Place;

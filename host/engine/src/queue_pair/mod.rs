@@ -2,7 +2,7 @@
 
 pub(crate) mod application;
 pub(crate) mod backlog;
-pub(crate) mod connected;
+pub(crate) mod connected_qp;
 pub(crate) mod connection_parameters;
 pub(crate) mod datagram;
 pub(crate) mod incoming_messages;

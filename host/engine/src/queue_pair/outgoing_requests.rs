@@ -1,7 +1,7 @@
 //! Turns records of the application's request ring into requests of the transport.
 
-use crate::bounded_room::{Part, Room};
 use crate::kept_memory::Allowance;
+use crate::memory_accounts::{Part, Room};
 use crate::pages::link_grants::{Grants, Target};
 use crate::pages::send_sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};

@@ -8,8 +8,8 @@
 //! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
 //! room, since answers leave in order.
 
-use crate::bounded_room::{Part, Room};
 use crate::kept_memory::Allowance;
+use crate::memory_accounts::{Part, Room};
 use crate::pages::read_execution::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};

@@ -2,7 +2,7 @@
 //!
 //! Neither waits for the other.
 
-use crate::bounded_room::{Part, Room};
+use crate::memory_accounts::{Part, Room};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_wire::{Flow, Identification};

@@ -8,7 +8,7 @@ use super::state::receive_datagrams::Receiving;
 use super::thread_sleep::{Awake, Watcher};
 use crate::command::Command;
 use crate::kept_memory::Store;
-use crate::network::own_questions::Questions;
+use crate::network::pending_probes::Questions;
 use crate::pages::mapped_memory_budget::Mappings;
 use omniverb_sys::thread_watchdog::Pulse;
 use omniverb_sys::{EventFd, clock};

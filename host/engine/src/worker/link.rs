@@ -1,13 +1,13 @@
 //! Serves one link of a packet thread.
 
 use super::checked_packet::CheckedPacket;
+use super::link_recheck_schedule::Recheck;
 use super::pending_work::WorkLeft;
-use super::recheck_schedule::Recheck;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::QpCounters;
 use crate::network::packet_train::Train;
 use crate::pacing::flow_control::PacketRoute;
-use crate::queue_pair::connected::Connected;
+use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Qpn, Service, VnicId};

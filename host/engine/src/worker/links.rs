@@ -3,7 +3,7 @@
 use super::link::{Ends, Link, Reason};
 use crate::pacing::fair_schedule::Agenda;
 use crate::pacing::sender_throttle::Throttle;
-use crate::queue_pair::connected::Connected;
+use crate::queue_pair::connected_qp::Connected;
 use omniverb_terms::{Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

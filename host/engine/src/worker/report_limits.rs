@@ -1,6 +1,6 @@
 //! Limits reports to the control plane and answers to strangers, for each kind and sender.
 //!
-//! Answers to questions of ours are not counted here: `network/own_questions.rs` knows them.
+//! Answers to questions of ours are not counted here: `network/pending_probes.rs` knows them.
 
 use crate::pacing::shared_budget::{Rate, Shares};
 use omniverb_terms::Qpn;

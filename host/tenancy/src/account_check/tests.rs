@@ -1,7 +1,7 @@
 //! What the tables hold and what the accounts say, and that the check of it can fail.
 
 use crate::accounts::Kind;
-use crate::ids::LinkKey;
+use crate::row_keys::LinkKey;
 use crate::testing::random_driver::{Bench, gid, vnic};
 use crate::timers::Timer;
 use crate::{Action, Arrived, Channel, Limits, PairWindows, SessionId};

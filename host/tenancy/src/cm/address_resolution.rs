@@ -4,11 +4,11 @@
 //! kernel knows; who leaves it to us gets the first that may do.
 
 use super::cm_id::{Id, Key, Listening, Path};
-use super::ports::{PortSharing, Wildcard};
+use super::port_binding::{PortSharing, Wildcard};
 use crate::accounts::Kind;
 use crate::cm::ConnectionManager;
 use crate::directory::Family;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_cm::{PortSpace, ServiceId};
 use omniverb_session::body::{Done, GidEntry};
 use omniverb_session::cm::{

@@ -1,8 +1,8 @@
 //! Describes an id of the connection manager: a connection, or a listener.
 
-use super::ports::Port;
+use super::port_binding::Port;
 use crate::accounts::{Account, Kind, Quotas, Receipt};
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_cm::{Connection, PortSpace, Resolution};
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened};
 use omniverb_terms::{Errno, Gid, Psn, Qkey, Qpn, Service, VnicId};

@@ -2,7 +2,7 @@
 
 use super::cm_id::{Exchange, Id, private};
 use crate::cm::ConnectionManager;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_cm::sidr::status;
 use omniverb_cm::{
     Connection, IpHeader, Path as Way, Reply, Request, Resolution, Resolve, ServiceId, State, Step,

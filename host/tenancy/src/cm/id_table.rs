@@ -3,9 +3,9 @@
 use super::cm_id::{Exchange, Id, Key, Listening, LookupKeys, Peer, PendingAccept, RequestSource};
 use super::dreq_retransmission::DreqRetransmissions;
 use super::early_requests::EarlyRequests;
-use super::ports::{Binding, Port, PortSharing, Ports, Wildcard};
+use super::port_binding::{Binding, Port, PortSharing, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_cm::Mad;
 use omniverb_terms::{Errno, Gid, VnicId};
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -1,7 +1,7 @@
 //! Keeps the GID table and addresses of a vNIC, and the sessions that wait for them to be read.
 
 use super::gid_table::{VnicAddress, sorted};
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::Gid;
 use std::net::IpAddr;

@@ -4,7 +4,6 @@
 
 use super::direct_link::Invitation;
 use super::engine_link::{Cause, Flow, Route};
-use crate::ids::{LinkKey, SessionId};
 use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
@@ -13,6 +12,7 @@ use crate::network::neighbour_resolution::Resolved;
 use crate::pair_windows::window_assignment::LinkOrigin;
 use crate::path::PathReason;
 use crate::policy::policies::TenantId;
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 

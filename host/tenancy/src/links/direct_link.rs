@@ -1,11 +1,11 @@
 //! Describes a direct link.
 
-use super::doorbells::BellSlot;
+use super::doorbell_assignment::BellSlot;
 use crate::accounts::Receipt;
-use crate::ids::SessionId;
 use crate::network::neighbour_cache::Question;
 use crate::pair_windows::window_table::PairReceipts;
 use crate::path::PathReason;
+use crate::row_keys::SessionId;
 use omniverb_terms::{Gid, VnicId};
 
 /// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for

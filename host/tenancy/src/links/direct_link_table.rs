@@ -2,8 +2,8 @@
 //! ask for one.
 
 use super::direct_link::Link;
-use super::uninvited_quota::Uninvited;
-use crate::ids::LinkKey;
+use super::uninvited_link_quota::Uninvited;
+use crate::row_keys::LinkKey;
 use omniverb_fairness::Holder;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};

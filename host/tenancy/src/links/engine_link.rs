@@ -1,10 +1,10 @@
 //! Describes a link to the engine.
 
-use super::doorbells::BellSlot;
+use super::doorbell_assignment::BellSlot;
 use crate::accounts::Kind;
-use crate::ids::{RemotePeer, SessionId};
 use crate::network::neighbour_cache::Question;
 use crate::path::{Path, PathReason};
+use crate::row_keys::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.

@@ -3,7 +3,7 @@
 
 use super::engine_link::EngineLinkAge;
 use super::unsolicited_links::UnsolicitedLinks;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_fairness::{Holder, Holders};
 use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, BTreeSet};

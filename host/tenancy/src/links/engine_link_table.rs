@@ -6,7 +6,7 @@
 use super::engine_link::{Cause, EngineLink, EngineLinkAge};
 use super::engine_link_ages::LinkAges;
 use crate::accounts::{Paid, Receipt};
-use crate::ids::{RemotePeer, SessionId};
+use crate::row_keys::{RemotePeer, SessionId};
 use omniverb_fairness::Holder;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet};

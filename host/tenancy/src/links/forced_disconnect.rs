@@ -4,8 +4,8 @@
 
 use super::Unlinker;
 use super::engine_link::Cause;
-use crate::ids::{LinkKey, SessionId};
 use crate::policy::policies::Policy;
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed, TAKE_ALL, TakeBack};
 use omniverb_terms::{Qpn, Rkey, VnicId};
 use std::collections::BTreeSet;

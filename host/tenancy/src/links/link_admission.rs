@@ -1,11 +1,11 @@
 //! Makes room for one more link: where a quota is used up, a direct datagram link that its end did
-//! not ask for makes way (`uninvited_quota.rs` says which).
+//! not ask for makes way (`uninvited_link_quota.rs` says which).
 
 use super::direct_link::{Invitation, Link};
-use super::uninvited_quota::{ENDED_MAX, QuotaShortage};
+use super::uninvited_link_quota::{ENDED_MAX, QuotaShortage};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
-use crate::ids::{LinkKey, SessionId};
 use crate::links::Linker;
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_fairness::Holder;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, VnicId};

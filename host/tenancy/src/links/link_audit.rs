@@ -1,11 +1,11 @@
 //! Tells the audit of every link that is made and every one that ends, with both its ends.
 
 use crate::action::{Action, Audited, LinkEvent};
-use crate::ids::LinkKey;
 use crate::links::Observer;
 use crate::links::direct_link::Link;
 use crate::links::engine_link::EngineLink;
 use crate::path::Path;
+use crate::row_keys::LinkKey;
 
 impl Observer<'_> {
     pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, event: LinkEvent) {

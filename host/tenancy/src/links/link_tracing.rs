@@ -4,10 +4,10 @@
 //! it requests. Who has such an end gets memory to write into; of its other links nothing is asked.
 
 use crate::action::{Action, TracedEnd};
-use crate::ids::{LinkKey, SessionId};
 use crate::links::Observer;
 use crate::links::direct_link::Link;
 use crate::observers::Captures;
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{TraceEnd, TraceLink};
 use omniverb_terms::Qpn;
 use std::collections::BTreeSet;

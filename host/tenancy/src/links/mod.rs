@@ -1,27 +1,26 @@
 //! Links queue pairs by one of four paths, and ends these links.
 //!
-//! `pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD): whom a queue pair is to be linked with.
-//! `direct_link_setup.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`).
-//! `engine_link_setup.rs`: links to the engine (`engine_link.rs`, `engine_link_table.rs`);
-//! `multicast_groups.rs`: those that come from multicast groups. `doorbells.rs`: places of links in
-//! what processes wake each other with. `consent_table.rs`, `consent_checks.rs`: the network is
-//! asked as long as a link lives; `forced_disconnect.rs`: links that somebody else ends.
-//! `relation_rules.rs`: sockets that may share memory (`relations.rs`), and why not
-//! (`relation_refusal.rs`). `link_admission.rs`: which link makes way for another, of those in
-//! `uninvited_quota.rs` (direct ones) or `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`:
-//! queue pairs come and go; `resume.rs`: those come back that outlived a daemon. `link_audit.rs`,
-//! `link_tracing.rs`: what is told of links that are watched.
+//! `qp_pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD): whom a queue pair is to be linked with.
+//! `direct_link_lifecycle.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`).
+//! `engine_link_lifecycle.rs`: links to the engine (`engine_link.rs`, `engine_link_table.rs`);
+//! `multicast_groups.rs`: those that come from multicast groups. `doorbell_assignment.rs`: places
+//! of links in what processes wake each other with. `reachability_table.rs`,
+//! `reachability_probes.rs`: the network is asked as long as a link lives; `forced_disconnect.rs`:
+//! links that somebody else ends. `socket_relation_rules.rs`: sockets that may share memory
+//! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs`: which
+//! link makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
+//! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue pairs come and go;
+//! `restore_links.rs`: those come back that outlived a daemon. `link_audit.rs`, `link_tracing.rs`:
+//! what is told of links that are watched.
 
-mod consent_checks;
-mod consent_table;
 mod datagram_pairing;
 pub(crate) mod direct_link;
-pub(crate) mod direct_link_setup;
+pub(crate) mod direct_link_lifecycle;
 mod direct_link_table;
-mod doorbells;
+mod doorbell_assignment;
 pub(crate) mod engine_link;
 mod engine_link_ages;
-mod engine_link_setup;
+mod engine_link_lifecycle;
 mod engine_link_table;
 mod forced_disconnect;
 pub(crate) mod link_admission;
@@ -29,29 +28,31 @@ mod link_audit;
 mod link_operations;
 mod link_tracing;
 mod multicast_groups;
-mod network_answers;
-mod pairing;
+mod probe_answers;
 mod qp_lifecycle;
-pub(crate) mod relation_refusal;
-mod relation_rules;
-pub(crate) mod relations;
-mod resume;
-mod uninvited_quota;
+mod qp_pairing;
+mod reachability_probes;
+mod reachability_table;
+mod restore_links;
+pub(crate) mod socket_relation_refusal;
+mod socket_relation_rules;
+pub(crate) mod socket_relations;
+mod uninvited_link_quota;
 mod unsolicited_links;
 
 pub(crate) use link_operations::{Linker, Observer, Pairing, Relater, Unlinker};
 
 use crate::accounts::Paid;
-use crate::ids::{LinkKey, RemotePeer, SessionId};
 use crate::memory::LinkTable;
-use consent_table::Consents;
+use crate::row_keys::{LinkKey, RemotePeer, SessionId};
 use direct_link::Link;
 use direct_link_table::DirectLinks;
-use doorbells::Bells;
+use doorbell_assignment::Bells;
 use engine_link::EngineLink;
 use engine_link_table::EngineLinks;
 use omniverb_terms::{Gid, Qpn};
-use relations::Relations;
+use reachability_table::Consents;
+use socket_relations::Relations;
 
 /// All links. The files of this folder change them; others look.
 #[derive(Debug, Default)]

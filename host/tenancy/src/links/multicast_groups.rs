@@ -9,10 +9,10 @@
 use super::engine_link::{Cause, Flow, Route};
 use crate::directory::vnic_names::Names;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
-use crate::ids::SessionId;
 use crate::links::Linker;
 use crate::links::Unlinker;
 use crate::policy::policies::TenantId;
+use crate::row_keys::SessionId;
 use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};

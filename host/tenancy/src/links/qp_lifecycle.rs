@@ -1,12 +1,12 @@
 //! Creates and destroys queue pairs.
 
 use crate::accounts::Kind;
-use crate::ids::{LinkKey, SessionId};
 use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::queue_pairs::qp_numbers;
 use crate::queue_pairs::queue_pair::{Attributes, Origin, QueuePair};
 use crate::queue_pairs::tickets::Claim;
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated, QpFailed,
 };

@@ -4,13 +4,13 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::context::Context;
-use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::Grants;
 use crate::memory::Memory;
+use crate::memory::extent_layout::{FileId, FileRange, FreedPlace, Layout, PageHome};
 use crate::memory::extent_table::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::file_layout::{FileId, FileRange, FreedPlace, Layout, PageHome};
 use crate::memory::pending_grants::Token;
+use crate::row_keys::SessionId;
 use crate::sessions::memory_region::{Mr, PAGE_BYTES};
 use omniverb_session::pinned_pages::RUNS_MAX;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};

@@ -2,17 +2,17 @@
 //! granted.
 //!
 //! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
-//! range of a region; an extent is the bytes that hold it, wherever these are (`file_layout.rs`): a
-//! row of its own, that rights refer to and that goes when nobody may have it any more. Only what
+//! range of a region; an extent is the bytes that hold it, wherever these are (`extent_layout.rs`):
+//! a row of its own, that rights refer to and that goes when nobody may have it any more. Only what
 //! peers come near is moved, since a fork of the owner copies it all: the first extent is small,
 //! and every further one doubles what there is or closes a gap, so a region has few.
 
 use crate::accounts::{Paid, Receipt};
-use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::file_layout::{
+use crate::memory::extent_layout::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
+use crate::row_keys::SessionId;
 use crate::sessions::memory_region::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;

@@ -2,11 +2,11 @@
 
 use crate::accounts::Kind;
 use crate::action::GrantOccasion;
-use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
+use crate::memory::extent_layout::PageHome;
 use crate::memory::extent_table::{Extent, ExtentId};
-use crate::memory::file_layout::PageHome;
 use crate::memory::grants_by_link::other_end;
+use crate::row_keys::{LinkKey, SessionId};
 use crate::sessions::memory_region::Mr;
 use crate::sessions::revocation_debt::PeerKey;
 use omniverb_session::body::{GrantEnded, TAKE_EXTENT, TakeBack};

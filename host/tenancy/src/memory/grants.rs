@@ -10,11 +10,11 @@
 use super::pending_grants::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, GrantOccasion, MemoryFacts};
-use crate::ids::{LinkKey, SessionId};
 use crate::memory::Grants;
+use crate::memory::extent_layout::{FileId, FileRange, PageHome};
 use crate::memory::extent_table::{ExtentId, Part};
-use crate::memory::file_layout::{FileId, FileRange, PageHome};
 use crate::policy::adoption::Adoption;
+use crate::row_keys::{LinkKey, SessionId};
 use crate::sessions::memory_region::Mr;
 use crate::timers::Timer;
 use omniverb_session::body::{

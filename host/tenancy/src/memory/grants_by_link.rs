@@ -9,8 +9,8 @@
 
 use crate::accounts::Receipt;
 use crate::action::GrantOccasion;
-use crate::ids::{LinkKey, SessionId};
 use crate::memory::extent_table::{ExtentId, Extents};
+use crate::row_keys::{LinkKey, SessionId};
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 

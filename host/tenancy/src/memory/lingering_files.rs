@@ -6,9 +6,9 @@
 //! file any more, and where that is too much nothing is granted: such a region is mediated. What
 //! several vNICs were granted counts for each in equal parts; nobody knows who has it.
 
-use crate::ids::SessionId;
+use crate::memory::extent_layout::FileId;
 use crate::memory::extent_table::ExtentId;
-use crate::memory::file_layout::FileId;
+use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

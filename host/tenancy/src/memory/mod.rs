@@ -1,32 +1,32 @@
 //! Memory that peers may map: the extents that hold parts of regions, who was granted which.
 //!
-//! `registration.rs`: how keys come and go. `extent_table.rs`: parts of regions on memory files;
-//! `page_placement.rs`: on which kind of memory; `file_layout.rs`: where in which file;
+//! `region_registration.rs`: how keys come and go. `extent_table.rs`: parts of regions on memory
+//! files; `page_placement.rs`: on which kind of memory; `extent_layout.rs`: where in which file;
 //! `extent_moves.rs`: owners put pages there and take them back. `grants.rs`: how a peer comes to
 //! be granted an extent; `pending_grants.rs`: what it waits for. `grants_by_link.rs`: who was
 //! granted what, by which link; `grant_revocation.rs`: what follows when a link ends;
 //! `lingering_files.rs`: what somebody may have yet of what is over.
 
+pub(crate) mod extent_layout;
 mod extent_moves;
 pub(crate) mod extent_table;
-pub(crate) mod file_layout;
 mod grant_revocation;
 mod grants;
 pub(crate) mod grants_by_link;
 mod lingering_files;
 mod page_placement;
 pub(crate) mod pending_grants;
-mod registration;
+mod region_registration;
 
 use crate::accounts::{Paid, Receipt};
 use crate::context::Context;
-use crate::ids::{LinkKey, SessionId};
 use crate::network::Network;
 use crate::pair_windows::window_table::MachineWindows;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
+use crate::row_keys::{LinkKey, SessionId};
 use crate::tenants::Tenants;
+use extent_layout::PageHome;
 use extent_table::{Extent, ExtentId, Extents, RegionKey};
-use file_layout::PageHome;
 use grants_by_link::Grantees;
 use lingering_files::LingeringFiles;
 use omniverb_terms::{Qpn, VnicId};

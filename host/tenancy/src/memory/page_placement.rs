@@ -7,12 +7,12 @@
 //! mediated as long as it is there.
 
 use super::pending_grants::{Abandoned, Grantee, PendingGrant, Token};
-use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::Grants;
+use crate::memory::extent_layout::PageHome;
 use crate::memory::extent_table::{ExtentId, Pages};
-use crate::memory::file_layout::PageHome;
 use crate::network::SharedMemory;
+use crate::row_keys::SessionId;
 use crate::sessions::revocation_debt::PeerKey;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};

@@ -2,7 +2,7 @@
 
 use super::extent_table::{ExtentId, Part};
 use crate::accounts::Receipt;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use crate::sessions::revocation_debt::PeerKey;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::{BTreeMap, BTreeSet};

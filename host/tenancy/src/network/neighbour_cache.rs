@@ -4,7 +4,7 @@
 //! answer waits here.
 
 use crate::accounts::Receipt;
-use crate::ids::ProbeId;
+use crate::row_keys::ProbeId;
 use omniverb_terms::{Gid, Qpn, RouteKey, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

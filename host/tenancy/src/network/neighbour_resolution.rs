@@ -10,7 +10,7 @@
 //! it says itself, and it sees the numbers of its own probes: so these prove the very address that
 //! they came from, as the network shows it, and no other of the machine's; that it has taken one
 //! is proved by its knowing a number, which the network has brought it. Links that rest on an
-//! answer have the network asked again as long as they live (`consent_checks.rs`).
+//! answer have the network asked again as long as they live (`reachability_probes.rs`).
 
 use super::neighbour_cache::{Answer, Question, Waiter};
 use crate::accounts::Kind;

@@ -1,6 +1,6 @@
 //! Keeps which vNICs are captured, and which sessions have memory to write traces into.
 
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Keeps what an administrator says about vNICs.
 
 use crate::policy::adoption::Adoption;
-use crate::sessions::identity::Identity;
+use crate::sessions::vnic_identity::Identity;
 use omniverb_session::faults::Faults;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, HashMap};

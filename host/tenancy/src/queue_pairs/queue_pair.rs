@@ -1,7 +1,7 @@
 //! Describes a queue pair and its wishes for peers. Its links are rows of their own (`links/`).
 
 use crate::accounts::Receipt;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::collections::BTreeMap;
 

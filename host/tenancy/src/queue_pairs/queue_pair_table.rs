@@ -5,7 +5,7 @@ use super::qp_numbers::{self, Entropy, QPN_ORDINARY, QpNumbers};
 use super::queue_pair::{QueuePair, Wish};
 use super::tickets::{Claim, Secret, Tickets};
 use super::wishes_by_peer::Wishers;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

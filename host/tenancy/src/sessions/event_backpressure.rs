@@ -10,7 +10,7 @@ use super::session::{Pace, Session};
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::context::Context;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use crate::tenants::Tenants;
 use omniverb_terms::Errno;
 

@@ -5,7 +5,7 @@ use super::vnic::Vnic;
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
 use crate::context::Context;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use crate::tenants::Tenants;
 use omniverb_session::body::{Extent, GidEntry, Gids, Welcome};
 use omniverb_session::limits::GIDS_MAX;

@@ -1,15 +1,15 @@
-//! Processes and the vNICs that they are in: who they are (`identity.rs`), the rows of the tables
-//! (`session.rs`, `vnic.rs`), how a session begins (`hello.rs`), how fast it may be told what it
-//! did not ask for (`event_backpressure.rs`). Of a session: its regions (`memory_region.rs`,
-//! `regions.rs`), questions for pages that it has not answered (`pending_questions.rs`), what it
-//! was told to take back (`revocation_debt.rs`).
+//! Processes and the vNICs that they are in: who they are (`vnic_identity.rs`), the rows of the
+//! tables (`session.rs`, `vnic.rs`), how a session begins (`hello.rs`), how fast it may be told
+//! what it did not ask for (`event_backpressure.rs`). Of a session: its regions
+//! (`memory_region.rs`, `regions.rs`), questions for pages that it has not answered
+//! (`unanswered_page_questions.rs`), what it was told to take back (`revocation_debt.rs`).
 
 mod event_backpressure;
 mod hello;
-pub(crate) mod identity;
 pub(crate) mod memory_region;
-pub(crate) mod pending_questions;
 pub(crate) mod regions;
 pub(crate) mod revocation_debt;
 pub(crate) mod session;
+pub(crate) mod unanswered_page_questions;
 pub(crate) mod vnic;
+pub(crate) mod vnic_identity;

@@ -1,10 +1,10 @@
 //! Describes a client's connection.
 
-use super::identity::Client;
+use super::vnic_identity::Client;
 use crate::accounts::{Account, Receipt};
-use crate::sessions::pending_questions::Questions;
 use crate::sessions::regions::Regions;
 use crate::sessions::revocation_debt::TakenBack;
+use crate::sessions::unanswered_page_questions::Questions;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;
 use omniverb_session::printable;

@@ -2,7 +2,7 @@
 
 use crate::accounts::{Account, Quotas, Receipt};
 use crate::directory::vnic_names::Names;
-use crate::ids::SessionId;
+use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Extents side by side in large files, at offsets that are never 0, as a virtual machine's window
 //! holds them: a second layout, for tests.
 
-use crate::ids::SessionId;
-use crate::memory::file_layout::{FileId, FileRange, FreedPlace, Layout, PageHome, Placement};
+use crate::memory::extent_layout::{FileId, FileRange, FreedPlace, Layout, PageHome, Placement};
+use crate::row_keys::SessionId;
 use std::collections::BTreeMap;
 
 /// The first page of a file stays free.

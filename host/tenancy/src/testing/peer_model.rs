@@ -1,8 +1,8 @@
 //! What the other parties believe: the engine's links and bells, and the clients' links, as far as
 //! they can know them from what they were told. It must agree with the tables at all times.
 
-use crate::ids::LinkKey;
 use crate::path::PathReason;
+use crate::row_keys::LinkKey;
 use crate::{Action, Arrived, FileId, FileRange, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};

@@ -1,7 +1,7 @@
 //! Tickets as a daemon before would have given them, for those who play its clients, or liars.
 
-use crate::ids::SessionId;
 use crate::queue_pairs::tickets::Claim;
+use crate::row_keys::SessionId;
 use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Qpn, Service};

@@ -6,8 +6,8 @@
 //! nobody can make us keep anything.
 
 use super::status_rows::Row;
-use crate::ids::SessionId;
 use crate::queue_pairs::queue_pair::QueuePair;
+use crate::row_keys::SessionId;
 use crate::view::StatusRows;
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, VnicId};

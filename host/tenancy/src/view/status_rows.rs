@@ -2,10 +2,10 @@
 //! place on, so that nobody is shown more at a time than takes a moment.
 
 use crate::accounts::Kind;
-use crate::ids::{LinkKey, SessionId};
 use crate::links::engine_link::EngineLink;
 use crate::path::{Path, PathReason};
 use crate::policy::policies::Policy;
+use crate::row_keys::{LinkKey, SessionId};
 use crate::view::StatusRows;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Ids that have an address of their own, and nothing more.
 
 use crate::support::call;
-use crate::support::connecting::*;
+use crate::support::cm_helpers::*;
 use omniverb_session::Message;
 use omniverb_session::cm::*;
 use omniverb_tenancy::testing::random_driver::Bench;

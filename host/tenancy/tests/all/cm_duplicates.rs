@@ -1,6 +1,6 @@
 //! Tests messages that reach the connection manager again when it has answered them.
 
-use crate::support::connecting::*;
+use crate::support::cm_helpers::*;
 use crate::support::qp;
 use omniverb_session::cm::event;
 use omniverb_tenancy::testing::random_driver::underlay;

@@ -2,23 +2,23 @@
 //! to run; `opaque_names.rs`, `restricted_access.rs` and `packed_extents.rs` run parts of it again.
 
 mod adoption;
-mod captures;
+mod capture_tracing;
 mod cm_bound_ids;
+mod cm_connections;
 mod cm_duplicates;
-mod connections;
 mod engine_grants;
 mod engine_links;
 mod event_backpressure;
 mod forced_disconnect;
 mod forged_tickets;
-mod grantees;
+mod grant_lifetime;
 mod host_quota_yield;
-mod link_consent;
+mod link_reachability;
 mod multicast_groups;
 mod object_limits;
 mod pair_pages;
 mod pair_windows;
-mod pairing;
+mod qp_pairing;
 mod socket_relations;
 mod status_cursor;
 mod support;

@@ -1,6 +1,6 @@
 //! Tests that nothing passes between tenants, and that a vNIC takes its links with it into none.
 
-use crate::support::connecting::{
+use crate::support::cm_helpers::{
     SECOND, TCP, at, connect as connect_by_address, events as cm_events, listen,
 };
 use crate::support::*;

@@ -1,6 +1,6 @@
 //! Connections of XRC: one end asks and sends, the other is asked and receives.
 
-use crate::support::connecting::*;
+use crate::support::cm_helpers::*;
 use crate::support::{call, errno, qp};
 use omniverb_cm::reject_reason;
 use omniverb_session::Message;

@@ -1,8 +1,8 @@
 //! How many completions a queue has room for, and in whose memory they are.
 
 use super::{CompletionEvents, Cq, CqOptions, Entry};
+use crate::cq_entry_fifo::Fifo;
 use crate::device_shared::Shared;
-use crate::entry_fifo::Fifo;
 use omniverb_ring::{Lending, NoMemory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,12 @@
 //! Wire links of UD: one for each peer, with small rings.
 
 use crate::engine::{PEER, RINGS, SMALL, drain, options, ready};
-use crate::far::{self, respond};
+use crate::engine_far_end::{self, respond};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::pair::{Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state};
-use crate::work::{Work, part, whole};
+use crate::two_devices::{
+    Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state,
+};
+use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
@@ -60,7 +62,7 @@ fn datagrams_from_the_network() {
     for number in 0..30u64 {
         let request =
             Request::Datagram { flags: LAST | IMMEDIATE, immediate: number as u32, qkey: QKEY };
-        while !far::request(&mut far, &request, &datagram(4096, number)) {
+        while !engine_far_end::request(&mut far, &request, &datagram(4096, number)) {
             arrived += poll(&qp.recv_cq).len();
         }
     }
@@ -84,7 +86,7 @@ fn datagrams_travel_as_their_address_handle_says() {
     let work = |id, class| Work::send(id).to(to_peer(), QKEY).by(route(class));
     post(&qp, &work(1, 8));
     assert_eq!(pair.sides[0].world.links.lock().unwrap().len(), 1);
-    let mut far = far::open(&pair, 0, &qp, PEER, SMALL);
+    let mut far = engine_far_end::open(&pair, 0, &qp, PEER, SMALL);
     assert_eq!(far.peer_global_route(), Some(route(8)), "of the one that was held back");
     assert_eq!(drain(&mut far).len(), 1);
     post(&qp, &work(2, 16));
@@ -146,7 +148,7 @@ fn datagrams_to_a_group_tell_who_sent_them() {
     let pair = Pair::new();
     let (qp, mut other) = ready(&pair, &options(Service::Ud));
     let group = Qpn::of_group(3);
-    let mut far = far::open(&pair, 0, &qp, group, SMALL);
+    let mut far = engine_far_end::open(&pair, 0, &qp, group, SMALL);
     let there = Buffer::new(4 * 200);
     let target = pair.sides[0].register(&there);
     for id in 0..4 {
@@ -155,11 +157,11 @@ fn datagrams_to_a_group_tell_who_sent_them() {
     let message = |source, qkey| Request::Grouped { flags: LAST, immediate: 0, qkey, source };
     let bytes = pattern(140, 3);
     assert!(
-        far::request(&mut far, &message(Qpn(0x99), Qkey(QKEY.0 + 1)), &bytes),
+        engine_far_end::request(&mut far, &message(Qpn(0x99), Qkey(QKEY.0 + 1)), &bytes),
         "another's Q_Key"
     );
-    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
-    assert!(far::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
+    assert!(engine_far_end::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
+    assert!(engine_far_end::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
     pair.settle();
     let came = poll(&qp.recv_cq);
     let seen: Vec<_> = came.iter().map(|wc| (wc.wr_id, wc.src_qp, wc.byte_len)).collect();
@@ -167,13 +169,13 @@ fn datagrams_to_a_group_tell_who_sent_them() {
     assert!(came.iter().all(|wc| wc.status == status::SUCCESS && wc.flags & wc_flags::GRH != 0));
     assert!(there.read(0, 140) == bytes && there.read(200, 40) == bytes[..40]);
     // Without a whole header it is nonsense, as are one-to-one messages here, and these elsewhere.
-    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
+    assert!(engine_far_end::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
     pair.settle();
     assert!(far.peer_has_closed() && qp.state() == State::Rts);
-    let mut far = far::open(&pair, 0, &qp, group, SMALL);
+    let mut far = engine_far_end::open(&pair, 0, &qp, group, SMALL);
     let plain = Request::Datagram { flags: LAST, immediate: 0, qkey: QKEY };
-    assert!(far::request(&mut far, &plain, &bytes));
-    assert!(far::request(&mut other, &message(Qpn(0x99), QKEY), &bytes));
+    assert!(engine_far_end::request(&mut far, &plain, &bytes));
+    assert!(engine_far_end::request(&mut other, &message(Qpn(0x99), QKEY), &bytes));
     pair.settle();
     assert!(far.peer_has_closed() && other.peer_has_closed());
     assert_eq!(poll(&qp.recv_cq), []);

@@ -1,14 +1,14 @@
 //! Links to the engine: what the far end is told, when requests complete, and what it may refuse.
 //! What it delivers is in [`crate::engine_arrivals`], random operations over such links in
-//! [`crate::model`].
+//! [`crate::random_operations`].
 
 use crate::engine::{PEER, RINGS, drain, options, ready};
-use crate::far::{self, PACKET, WHOLE, respond, take};
+use crate::engine_far_end::{self, PACKET, WHOLE, respond, take};
 use crate::guarded_buffer::{Buffer, pattern};
-use crate::pair::{
+use crate::two_devices::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };
-use crate::work::{Work, part, whole};
+use crate::work_request_helpers::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, GlobalRoute, QpAttributes, QpMask, Wc, send_flags, status};
@@ -23,7 +23,7 @@ fn the_far_end_is_told_what_the_queue_pair_is_like() {
     let options = options(Service::Rc);
     let qp = pair.sides[0].qp(&options);
     to_init(&qp, &options);
-    let mut far = far::attach(&pair, 0, &qp, PEER, RINGS);
+    let mut far = engine_far_end::attach(&pair, 0, &qp, PEER, RINGS);
     far.set_blocked(true);
     let told = |far: &Endpoint| (far.peer_receiving(), far.peer_global_route(), far.peer_sending());
     assert_eq!((told(&far), far.peer_is_open()), ((None, None, None), false));

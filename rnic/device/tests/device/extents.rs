@@ -1,9 +1,9 @@
 //! Several extents of one region, against a simple model: for every byte, which way it went. The
-//! grants lead to a *shadow* of the region, as in `mapped`.
+//! grants lead to a *shadow* of the region, as in `mapped_operations`.
 
 use crate::guarded_buffer::Buffer;
-use crate::pair::{Options, Pair, outcomes, poll, post};
-use crate::work::{Work, part, remote};
+use crate::two_devices::{Options, Pair, outcomes, poll, post};
+use crate::work_request_helpers::{Work, part, remote};
 use omniverb_device::page_grants::{Denied, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::Service;

@@ -1,43 +1,43 @@
 //! Two devices in one process, joined by links in private memory: everything a queue pair does,
-//! without daemon, clock or threads. [`pair`] is the bench; the rest are the tests.
+//! without daemon, clock or threads. [`two_devices`] is the bench; the rest are the tests.
 
 #![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
 
 mod engine;
+mod engine_far_end;
 mod extents;
-mod far;
+mod fake_platform;
+mod fuzz_input;
 mod guarded_buffer;
-mod pair;
-mod script;
-mod work;
-mod world;
+mod two_devices;
+mod work_request_helpers;
 
-mod attack;
-mod bell;
-mod completion;
-mod counting;
-mod datagram;
-mod dying;
+mod atomic_write_and_flush;
+mod completion_counters;
+mod completion_queues;
+mod doorbell_notification;
+mod ended_peer;
 mod engine_arrivals;
 mod engine_datagrams;
 mod engine_links;
-mod executing;
-mod extended;
-mod handing_over;
-mod hostile;
-mod life;
-mod mapped;
-#[path = "mapped.rs"]
+mod hostile_peer_input;
+mod hostile_peers;
+mod mapped_operations;
+#[path = "mapped_operations.rs"]
 mod mapped_within;
 mod messages;
-mod model;
+mod operation_traces;
 mod page_faults;
+mod payload_sources;
+mod qp_lifecycle;
+mod random_operations;
 mod receive_bounds;
+mod region_removal;
 mod remote_errors;
-mod removal;
 mod retries;
 mod shared_receive;
-mod sources;
-mod strict;
-mod traces;
-mod unreliable;
+mod strict_mode;
+mod unreliable_connection;
+mod unreliable_datagram;
+mod xrc;
+mod xrc_relay;

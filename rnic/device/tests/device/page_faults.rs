@@ -2,9 +2,9 @@
 //! nothing of it is touched.
 
 use crate::guarded_buffer::Buffer;
-use crate::model::parts::Random;
-use crate::pair::{Options, PD, Pair, outcomes, post, receive, try_post};
-use crate::work::{Work, part, remote, whole};
+use crate::random_operations::expected_state::Random;
+use crate::two_devices::{Options, PD, Pair, outcomes, post, receive, try_post};
+use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, Qp, Region, access, status};
 use omniverb_link::layout;

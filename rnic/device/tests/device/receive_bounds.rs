@@ -2,8 +2,10 @@
 //! and hardware do it.
 
 use crate::guarded_buffer::Buffer;
-use crate::pair::{Options, PD, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
-use crate::work::{Work, part, remote, whole};
+use crate::two_devices::{
+    Options, PD, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts,
+};
+use crate::work_request_helpers::{Work, part, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::send_work_request::Destination;
 use omniverb_device::{Region, Sge, Srq, status};

@@ -1,8 +1,8 @@
 //! Receivers that are not ready, peers that are silent, and for how long either is borne.
 
 use crate::guarded_buffer::Buffer;
-use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
-use crate::work::{Work, remote, whole};
+use crate::two_devices::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
+use crate::work_request_helpers::{Work, remote, whole};
 use omniverb_device::qp_attributes::State;
 use omniverb_device::{AsyncEvent, status};
 use omniverb_terms::{Qpn, Rkey, Service};
@@ -239,8 +239,10 @@ fn nothing_succeeds_that_went_into_an_old_link() {
     pair.attach(1, &qps, &joint);
     to_rts(&qps[1], &options);
     for id in 3..20 {
-        let _ =
-            crate::pair::try_post(&qps[0], &Work::write(id, remote(&target, 0)).sge(whole(&local)));
+        let _ = crate::two_devices::try_post(
+            &qps[0],
+            &Work::write(id, remote(&target, 0)).sge(whole(&local)),
+        );
     }
     pair.settle();
     pair.wait(SILENCE);

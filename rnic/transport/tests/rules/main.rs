@@ -1,13 +1,13 @@
 //! One rule of the specification each: packets by hand in, packets as they print themselves out.
 
-mod answering;
-mod executing;
-mod extended;
-mod reading;
-mod refusing;
+mod atomic_write_and_flush;
 mod requester;
+mod requester_reads;
+mod requester_refusals;
+mod requester_retries;
 mod responder;
-mod retrying;
-mod runs;
-mod script;
-mod unreliable;
+mod responder_answers;
+mod scripted_upper_layer;
+mod unreliable_connection;
+mod write_runs;
+mod xrc;

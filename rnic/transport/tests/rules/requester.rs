@@ -1,6 +1,6 @@
 //! Rules for the requester: how messages are cut, how many packets leave, and when one asks.
 
-use crate::script::*;
+use crate::scripted_upper_layer::*;
 use omniverb_terms::Rkey;
 use omniverb_transport::{Config, Ecn, Naming, Operation, Request, RequestId, Status};
 use omniverb_wire::{Packet, Place, write_notification};

@@ -1,6 +1,6 @@
 //! Rules for the responder: which packets are taken, and what it says of them.
 
-use crate::script::*;
+use crate::scripted_upper_layer::*;
 use omniverb_terms::{Psn, Refusal, Rkey};
 use omniverb_transport::{Acknowledgements, Config, DelayNotices, Delivery, Ecn, Event, Naming};
 use omniverb_wire::{AtomicEth, ImmDt, Reth};

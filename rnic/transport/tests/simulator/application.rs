@@ -1,7 +1,7 @@
 //! The layer above one end: memory, receives, and answers that come at once, late, or after a
 //! refusal for lack of a receive. It compares everything that arrives with the plan.
 
-mod upper;
+mod upper_layer;
 
 use crate::model::{COUNTERS, Item, Plan, WRITABLE};
 use omniverb_terms::Refusal;

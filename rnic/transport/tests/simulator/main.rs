@@ -4,21 +4,21 @@
 //! one: exactly what failed before.
 
 mod application;
+mod loss_cost_table;
 mod model;
-mod paced;
+mod rate_limited_host;
 mod scenario;
-mod stops;
-mod table;
+mod simulated_hosts;
+mod thread_stalls;
 mod trace;
-mod world;
 
 use model::Item;
 use omniverb_terms::Refusal;
 use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::{Operation, Status};
 use scenario::{lossless_partition, random_scenario};
+use simulated_hosts::World;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use world::World;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

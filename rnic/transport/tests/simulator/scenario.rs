@@ -2,7 +2,7 @@
 
 use crate::application::Manners;
 use crate::model::Plan;
-use crate::world::Scenario;
+use crate::simulated_hosts::Scenario;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::fault_injection::Faults;
 use omniverb_transport::random::Random;

@@ -29,7 +29,7 @@ use crate::borrowed_fd::borrow;
 use crate::clock;
 use crate::mapped_memory::{WipedPage, Zeros};
 use crate::shared_memory::Memory;
-use crate::{fallback_ledger, library_fds, probe_sockets};
+use crate::{fallback_ledger, library_fds, observed_socket_marks};
 use omniverb_ring::WordMemory;
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
@@ -140,7 +140,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
     }
     tell_of_the_ended();
     let file = borrow(fd);
-    let is_new = probe_sockets::was_just_accepted(fd);
+    let is_new = observed_socket_marks::was_just_accepted(fd);
     tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 

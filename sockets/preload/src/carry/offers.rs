@@ -19,7 +19,7 @@ use crate::clock;
 use crate::syscall_scan::Calls;
 use crate::table::{self, DESCRIPTORS};
 use crate::unlinked_calls::{self, count_one, uncount_one};
-use crate::{fallback_ledger, fork_refcount, memory_owner, probe_sockets, syscall_scan};
+use crate::{fallback_ledger, fork_refcount, memory_owner, observed_socket_marks, syscall_scan};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -93,7 +93,7 @@ fn offer(fd: c_int) -> bool {
     }
     let is_free = !unlinked_calls::is_any_of(fd) && broker::may_be_there();
     // What is to be seen by the broker is offered, though no link may be worth it.
-    let is_due = || admission::is_due(fd, entry.id()) || probe_sockets::is_wanted(fd);
+    let is_due = || admission::is_due(fd, entry.id()) || observed_socket_marks::is_wanted(fd);
     is_free && is_due() && offer_now(fd)
 }
 

@@ -42,7 +42,7 @@ use crate::fork_refcount;
 use crate::library_fds;
 use crate::memory_owner;
 use crate::native;
-use crate::probe_sockets;
+use crate::observed_socket_marks;
 use crate::syscall_scan;
 use crate::table::{self, DESCRIPTORS};
 use crate::text_buffer::Words;
@@ -234,7 +234,7 @@ pub(super) fn connect(
         Reached::Channel(way) => way,
         Reached::Kernel => return None,
         Reached::Seen => {
-            probe_sockets::wants(fd);
+            observed_socket_marks::wants(fd);
             return None;
         }
     };

@@ -9,7 +9,7 @@
 //! * Calls: [`connect_accept`], [`disconnect`], [`transfer`], [`fast_path`], [`message_lists`],
 //!   [`msg_trunc`], [`options`].
 //! * Waiting: [`waiting`], [`sleepers`], [`doorbell`], [`backpressure`]; among other descriptors
-//!   [`polling`], [`epoll_members`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
+//!   [`poll_readiness`], [`epoll_members`], [`epoll_sets`], [`nested_epoll`], [`accept_events`].
 //! * Listening: [`listeners`], [`accept_queue`], [`listener_notices`].
 //! * Routes: [`address_ranges`], [`broker`], [`route_lookup`], [`local_addresses`],
 //!   [`observed_connections`].
@@ -49,7 +49,7 @@ mod nested_epoll;
 mod observed_connections;
 mod option_profiles;
 mod options;
-mod polling;
+mod poll_readiness;
 mod progress;
 mod reconnect;
 mod route_lookup;
@@ -75,7 +75,7 @@ use accept_queue::Pending;
 pub(crate) use descriptors::Token;
 pub(crate) use memory::with_list;
 pub(crate) use observed_connections::has_come_from_afar;
-pub(crate) use polling::{PolledConnections, concerns as concerns_poll};
+pub(crate) use poll_readiness::{PolledConnections, concerns as concerns_poll};
 pub(crate) use sleepers::{DOORBELLS, now};
 use state::with;
 

@@ -1,8 +1,8 @@
 //! Programs that do something awkward at the same time: direct I/O, child processes, signals; and
 //! an operator who kills the helper.
 
-use crate::content::scramble;
 use crate::memory::{self, Memory, PAGE};
+use crate::page_contents::scramble;
 use crate::stress::{Stopping, count_in, cycle};
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};

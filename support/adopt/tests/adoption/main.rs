@@ -8,19 +8,19 @@
 //! device of memory that most of them move pages onto instead of a memfd; for virtual machines.
 
 mod concurrent_activity;
-mod content;
+mod cost_measurement;
 mod descriptors;
 mod direct_io;
 mod extents_in_one_file;
 mod fork;
+mod immovable_pages;
 mod io_uring;
 mod limits;
-mod measure;
 mod memory;
 mod memory_device;
 mod memory_sharers;
+mod page_contents;
 mod program_memory_policies;
-mod refusal;
 mod sharing;
 mod stress;
 
@@ -52,13 +52,13 @@ const fn as_nobody(name: &'static str, run: fn() -> Outcome) -> Scenario {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    scenario("content_single", || content::survives(Strategy::SingleThread)),
-    scenario("content_userfault", || content::survives(Strategy::Userfault)),
-    scenario("content_stop", || content::survives(Strategy::Stop)),
-    scenario("content_large_userfault", || content::large(Strategy::Userfault)),
-    scenario("content_large_stop", || content::large(Strategy::Stop)),
-    scenario("sparse", content::sparse),
-    scenario("errno_and_mask", content::errno_and_mask),
+    scenario("content_single", || page_contents::survives(Strategy::SingleThread)),
+    scenario("content_userfault", || page_contents::survives(Strategy::Userfault)),
+    scenario("content_stop", || page_contents::survives(Strategy::Stop)),
+    scenario("content_large_userfault", || page_contents::large(Strategy::Userfault)),
+    scenario("content_large_stop", || page_contents::large(Strategy::Stop)),
+    scenario("sparse", page_contents::sparse),
+    scenario("errno_and_mask", page_contents::errno_and_mask),
     scenario("stress_single", || stress::alone(Strategy::SingleThread)),
     scenario("stress_userfault", || stress::writers(Strategy::Userfault)),
     scenario("stress_stop", || stress::writers(Strategy::Stop)),
@@ -112,11 +112,11 @@ const SCENARIOS: &[Scenario] = &[
     scenario("protection_holds", program_memory_policies::protection_holds),
     scenario("released_file_is_empty", limits::released_file_is_empty),
     scenario("released_without_address_space", limits::without_address_space),
-    scenario("refusals", refusal::refusals),
-    scenario("refused_arranged", refusal::arranged),
-    scenario("guards_stay", refusal::guards_stay),
-    scenario("refused_stacks", refusal::stacks),
-    scenario("refused_with_aio", refusal::asynchronous_io),
+    scenario("refusals", immovable_pages::refusals),
+    scenario("refused_arranged", immovable_pages::arranged),
+    scenario("guards_stay", immovable_pages::guards_stay),
+    scenario("refused_stacks", immovable_pages::stacks),
+    scenario("refused_with_aio", immovable_pages::asynchronous_io),
     scenario("refused_ring_without_mapping", io_uring::without_mapping),
     scenario("refused_ring_of_another_thread", io_uring::in_another_table),
     scenario("refused_ring_with_buffers", io_uring::registered_only_with_buffers),
@@ -148,15 +148,15 @@ const SCENARIOS: &[Scenario] = &[
     as_nobody("nobody_ring_buffers_stay", io_uring::buffers_registered_since),
     as_nobody("nobody_ring_buffers_meanwhile", io_uring::buffers_registered_meanwhile),
     as_nobody("nobody_ring_receives", io_uring::receives_while_pages_move),
-    as_nobody("nobody_refused_arranged", refusal::arranged),
-    as_nobody("nobody_guards_stay", refusal::guards_stay),
+    as_nobody("nobody_refused_arranged", immovable_pages::arranged),
+    as_nobody("nobody_guards_stay", immovable_pages::guards_stay),
     as_nobody("nobody_own_peer_stop", || program_memory_policies::own_peer(Strategy::Stop)),
     as_nobody("nobody_protection_holds", program_memory_policies::protection_holds),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
     as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
     as_nobody("nobody_sleepers_stop", || stress::sleepers(Strategy::Stop)),
-    as_nobody("nobody_may_not_userfault", refusal::no_userfault),
+    as_nobody("nobody_may_not_userfault", immovable_pages::no_userfault),
     as_nobody("nobody_released_while_memory_locks", limits::while_memory_locks),
     as_nobody("nobody_released_without_space", limits::without_address_space),
 ];
@@ -230,7 +230,7 @@ fn main() {
     let (flags, names): (Vec<_>, Vec<_>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
     if flags.iter().any(|flag| flag == "--measure") {
-        return measure::table();
+        return cost_measurement::table();
     }
     let root = rustix::process::geteuid().is_root();
     let mut failed = 0;

@@ -43,7 +43,7 @@ pub fn own_peer(strategy: Strategy) -> Outcome {
         let begin = Instant::now();
         for round in 0..cycles(1000) {
             let pages = crate::take(buffer, Access::ReadWrite, strategy_out(strategy));
-            *file.lock().unwrap() = Some(crate::content::file_of(&pages));
+            *file.lock().unwrap() = Some(crate::page_contents::file_of(&pages));
             crate::give_back(pages, &[strategy]);
             *file.lock().unwrap() = None;
             assert_eq!(buffer.get(round % buffer.words()), 0x0707_0707_0707_0707);

@@ -1,7 +1,7 @@
 //! What a peer can reach through the memfd, and what the program may do to adopted pages.
 
-use crate::content::file_of;
 use crate::memory::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
+use crate::page_contents::file_of;
 use crate::{Outcome, require};
 use omniverb_adopt::{Access, Strategy, adopt};
 use rustix::fs::{FallocateFlags, fallocate};

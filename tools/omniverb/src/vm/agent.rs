@@ -9,8 +9,8 @@
 //! decided here (`pin_requests.rs`). Once it has its devices, it is nobody; those that are plugged
 //! in later another process opens for it (`device_opener.rs`), and another one keeps pages.
 
-mod devices;
-mod greeting;
+mod first_message;
+mod startup_descriptors;
 #[cfg(test)]
 mod tests;
 
@@ -21,15 +21,15 @@ use super::device_opener;
 use super::pin_requests::{Keeping, Lost, Speaker};
 use super::relay::{Channel, News, Reads, Relay};
 use super::start_supervisor;
-use super::udp_port::Network;
+use super::udp_port_relay::Network;
 use anyhow::Context;
-use devices::{listen, port, wait_for, windows};
 use omniverb_arguments::InPlace;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::local_addresses;
 use omniverb_sys::{clock, privileges, sd_notify, seqpacket};
+use startup_descriptors::{listen, port, wait_for, windows};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, ExitCode};

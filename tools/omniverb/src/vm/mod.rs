@@ -11,15 +11,12 @@ mod cross_kernel_wakes;
 mod device_opener;
 mod emulated_processors;
 mod found_windows;
-mod guest_memory;
-mod hotplug;
-mod list;
+mod guest_memory_backend;
+mod list_machines;
 mod machine_folder;
-mod mapper;
-mod mapper_process;
+mod page_pinner;
 mod pair_windows;
 mod pin_requests;
-mod pinner;
 mod proxy;
 mod qemu_monitor;
 mod qemu_options;
@@ -27,17 +24,20 @@ mod relay;
 mod restart_delay;
 mod start_supervisor;
 mod supervisor;
-mod udp_port;
+mod udp_port_relay;
 mod vhost_user;
 mod wake_bridge;
 mod window;
+mod window_hotplug;
+mod window_mapper;
+mod window_mapper_process;
 mod window_mode;
 mod window_slots;
 
 pub(crate) use agent::agent;
 pub(crate) use emulated_processors::is_emulated_alone;
-pub(crate) use list::list;
-pub(crate) use pinner::serve as pin;
+pub(crate) use list_machines::list;
+pub(crate) use page_pinner::serve as pin;
 
 use crate::operator_connection::Operator;
 use crate::{output, vnic};
@@ -120,7 +120,7 @@ pub(crate) fn run(
     let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
-        wanted.memory = Some(guest_memory::bytes(arguments, all_bytes(wanted))?);
+        wanted.memory = Some(guest_memory_backend::bytes(arguments, all_bytes(wanted))?);
     }
     let memory = qemu_options::memory(arguments, all_bytes(wanted))?;
     let room = Room { memory, processors: emulated_processors::room(arguments)? };
@@ -136,7 +136,10 @@ pub(crate) fn run(
     let mut words = qemu_options::words(&windows, &kept.port_path, room, more);
     if let (Some(file), Some(bytes)) = (&kept.memory, wanted.memory) {
         fcntl_setfd(file, FdFlags::empty())?;
-        words.extend(guest_memory::words(&format!("/proc/self/fd/{}", file.as_raw_fd()), bytes));
+        words.extend(guest_memory_backend::words(
+            &format!("/proc/self/fd/{}", file.as_raw_fd()),
+            bytes,
+        ));
     }
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
@@ -237,18 +240,18 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
 }
 
 /// For who is started so, with QEMU's monitor as its input, and as its output a window of so many
-/// bytes that is plugged in there: see [`hotplug`].
+/// bytes that is plugged in there: see [`window_hotplug`].
 pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
     let [monitor, window] = become_nobody_with_two()?;
-    Ok(ExitCode::from(hotplug::code(hotplug::talk(&monitor, &window, number, bytes))))
+    Ok(ExitCode::from(window_hotplug::code(window_hotplug::talk(&monitor, &window, number, bytes))))
 }
 
 /// For who is started so, with QEMU as its input and its supervisor as its output, and places of so
-/// many bytes: see [`mapper`].
+/// many bytes: see [`window_mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     let [qemu, supervisor] = become_nobody_with_two()?;
-    let Err(mapper::MapperEnd) =
-        mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
+    let Err(window_mapper::MapperEnd) =
+        window_mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,8 +1,8 @@
 //! The agent's part in pages that stay where they are: what processes are asked, and what they say
-//! of them, goes to who looks (`pinner.rs`), what that one finds goes to the host, and as long as
-//! something is kept the host is asked whether it still has to be.
+//! of them, goes to who looks (`page_pinner.rs`), what that one finds goes to the host, and as long
+//! as something is kept the host is asked whether it still has to be.
 
-use super::pinner::{FOLDER, Heard, Pinner};
+use super::page_pinner::{FOLDER, Heard, Pinner};
 use super::relay::{Channel, Relay};
 use omniverb_arguments::InPlace;
 use omniverb_session::pinned_pages::PINS_MAX;

@@ -138,7 +138,7 @@ pub(super) fn start(
 pub(super) const NEVER: &str = "-1000";
 
 /// If memory runs out in a guest, the kernel may end us as it does others: not to be ended is only
-/// for who keeps pages (`pinner.rs`), which begins as we do.
+/// for who keeps pages (`page_pinner.rs`), which begins as we do.
 pub(super) fn be_ended_as_others() {
     let path = "/proc/self/oom_score_adj";
     if std::fs::read_to_string(path).is_ok_and(|score| score.trim() == NEVER) {

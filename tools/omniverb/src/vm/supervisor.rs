@@ -4,21 +4,21 @@
 //! been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a proxy for as long as there are QEMU and a
-//! daemon; a thread of it plugs in windows that are wanted later (`hotplug.rs`). It reads nothing
-//! that a guest says: of the port it only sees whether QEMU is there.
+//! daemon; a thread of it plugs in windows that are wanted later (`window_hotplug.rs`). It reads
+//! nothing that a guest says: of the port it only sees whether QEMU is there.
 
 mod wait_any;
 mod window_holder;
 
-use super::guest_memory::Memory;
-use super::hotplug::{self, Later};
+use super::guest_memory_backend::Memory;
 use super::machine_folder::{MachineFolder, User};
-use super::mapper_process::{Mapped, Starter};
 use super::pair_windows::{Pair, Pairs, ledger};
 use super::proxy::ProxyEnd;
 use super::restart_delay::{End, Pause};
 use super::start_supervisor::{KEEP, MachineRequest, WORDS, own_program};
 use super::window::Window;
+use super::window_hotplug::{self, Later};
+use super::window_mapper_process::{Mapped, Starter};
 use super::window_mode::WindowMethod;
 use super::window_slots::Slots;
 use crate::operator_connection::{Home, Operator};
@@ -197,11 +197,11 @@ impl Supervisor {
             mapped: self.mapped.clone(),
             home: self.home.clone(),
             program: self.program.clone(),
-            tries: hotplug::TRIES,
-            tries_of_others: hotplug::TRIES,
+            tries: window_hotplug::TRIES,
+            tries_of_others: window_hotplug::TRIES,
             trouble: None,
         };
-        hotplug::start(later, hears)?;
+        window_hotplug::start(later, hears)?;
         // It is attached now.
         let _ = attached.send(());
         self.later = Some(attached);

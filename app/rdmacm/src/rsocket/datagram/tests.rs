@@ -18,7 +18,7 @@ use crate::rsocket::flow_control::Reading;
 use crate::rsocket::iovec::Vector;
 use crate::rsocket::readiness_wait::{Awaited, Patience, Sleepy, enter, until};
 use crate::rsocket::socket_options::SOL_RDMA;
-use crate::testing::c_calls::alone;
+use crate::testing::c_call_helpers::alone;
 use crate::testing::fake_ibverbs;
 
 fn socket() -> (Datagrams, SocketAddr) {

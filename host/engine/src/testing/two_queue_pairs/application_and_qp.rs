@@ -2,7 +2,7 @@
 
 use super::super::fuzz::{end, end_that_rings};
 use crate::kept_memory::Allowance;
-use crate::queue_pair::connected::Connected;
+use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;
 use omniverb_link::Endpoint;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};

@@ -5,7 +5,7 @@ use crate::command::{Attach, Event, feature};
 use crate::event_queues::Posted;
 use crate::kept_memory::HolderPath;
 use crate::network::roce_port::Sockets;
-use crate::queue_pair::connected::Connected;
+use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::connection_parameters::Trains;
 use crate::queue_pair::datagram::Datagrams;
 use crate::worker::link::{Ends, Kind, Link, Reason};

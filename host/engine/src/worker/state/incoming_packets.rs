@@ -5,7 +5,7 @@ use crate::command::{Event, feature};
 use crate::network::early_packets::{Early, Redelivery};
 use crate::network::forwarding::LinkLocation;
 use crate::network::handshake_datagram::{self, Handshake};
-use crate::network::own_questions::Number;
+use crate::network::pending_probes::Number;
 use crate::network::roce_port::Arrival;
 use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;

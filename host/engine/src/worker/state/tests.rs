@@ -5,7 +5,7 @@ use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, R
 use crate::event_queues::Events;
 use crate::kept_memory::Store;
 use crate::network::handshake_datagram;
-use crate::network::own_questions::Questions;
+use crate::network::pending_probes::Questions;
 use crate::network::roce_port::Arrival;
 use crate::pages::mapped_memory_budget::Mappings;
 use crate::worker::event_outbox::Outbox;

@@ -11,7 +11,7 @@ use omniverb_tenancy::{
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
-pub mod connecting;
+pub mod cm_helpers;
 pub mod opaque_directory;
 
 /// Whether these are the tests of `opaque_names.rs`.

@@ -6,10 +6,10 @@
 //! first record of a message have been made.
 
 mod atomic;
-mod deliveries;
 mod inbound_state;
 mod outcome;
 mod read;
+mod receive_completions;
 mod receive_queue;
 mod remote_access;
 mod send;

@@ -1,6 +1,6 @@
 //! SEND: into the oldest receive.
 
-use super::deliveries::Delivered;
+use super::receive_completions::Delivered;
 use super::{Incoming, Outcome};
 use crate::cq::Solicits;
 use crate::memory_region::RegionCache;

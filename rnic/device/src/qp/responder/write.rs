@@ -1,6 +1,6 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
-use super::deliveries::Deliveries;
+use super::receive_completions::Deliveries;
 use super::{Incoming, Outcome};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::link_table::LinkEnd;

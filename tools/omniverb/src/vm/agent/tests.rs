@@ -229,7 +229,7 @@ fn what_is_said_of_pages_is_looked_at_here() {
 /// A process that says it has pinned something is believed once, if it was asked for just that.
 #[test]
 fn only_who_was_asked_is_looked_at() {
-    use crate::vm::pinner::Pinner;
+    use crate::vm::page_pinner::Pinner;
     use omniverb_session::body::{Adopted, Pin, Pinned};
     use omniverb_session::written;
     use omniverb_terms::{Errno, Rkey};

@@ -1,0 +1,70 @@
+//! Makes the memory that owners move granted pages onto: files, or pieces of windows.
+//!
+//! They are made here and go down to the owner, to initiators and to the engine; none ever comes
+//! up from a client. What is checked of one is checked on our own descriptor. Which extent is where
+//! the tables decide, but for the place that a piece has in its window. A piece that nobody is
+//! granted any more is not forgotten with that: whoever was told of it has it until he lets go of
+//! it (`window_piece_loans.rs`).
+
+use crate::shared_memory::Memory;
+use omniverb_sys::Extent;
+use omniverb_tenancy::{FileId, FileRange, MemoryFacts, Neighbour, SessionId};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+/// Who shares a pair window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedBy {
+    /// The machine whose it is.
+    pub(crate) machine: SessionId,
+    pub(crate) neighbour: Neighbour,
+}
+
+/// Memory for pages.
+#[derive(Clone, Debug)]
+pub(crate) struct Lending {
+    pub(crate) memory: Memory,
+    /// Who has it, if it is in a pair window.
+    pub(crate) shared_by: Option<SharedBy>,
+}
+
+/// By the name that the tables gave them, which bound how many there are.
+#[derive(Default)]
+pub(crate) struct Extents {
+    files: HashMap<FileId, Lending>,
+}
+
+impl Extents {
+    pub(crate) fn get(&self, file: FileId) -> Option<Lending> {
+        self.files.get(&file).cloned()
+    }
+
+    /// There is memory of this name from now on.
+    pub(crate) fn add(&mut self, file: FileId, lending: Lending) {
+        self.files.insert(file, lending);
+    }
+
+    /// How a file is now. It is ours, so neither its size nor its kind can be in doubt.
+    pub(crate) fn facts(&self, file: FileId) -> Option<MemoryFacts> {
+        let seals = self.files.get(&file)?.memory.extent.seals().ok();
+        Some(MemoryFacts {
+            is_final: seals.is_some_and(|seals| seals.is_final),
+            is_write_sealed: seals.is_some_and(|seals| seals.is_write_sealed),
+        })
+    }
+
+    /// Somebody else gets this place.
+    pub(crate) fn empty(&self, place: &FileRange) {
+        // A piece of a window is emptied when everybody has let go of it.
+        let memory = self.files.get(&place.file).map(|lending| &lending.memory);
+        if let Some(memory) = memory.filter(|memory| memory.piece().is_none()) {
+            // A file that nobody can write has no second owner: its places are not given again.
+            let _ = Extent::new(&memory.extent.file, place.offset, place.length).empty();
+        }
+    }
+
+    /// Nobody is given this one any more; the file, if nobody has it on its way.
+    pub(crate) fn forget(&mut self, file: FileId) -> Option<OwnedFd> {
+        self.files.remove(&file).and_then(|lending| lending.memory.into_file())
+    }
+}

@@ -1,0 +1,157 @@
+//! Two addresses of two vNICs between which bytes of TCP may go through memory
+//! (docs/decisions/0046): what queue pairs with a link have, sockets have by a relation.
+//!
+//! The rules are those of direct links: each address is its vNIC's, the network brings what is
+//! sent from each to the other, and no administrator wants to have what goes between the two seen
+//! by the engine. It is asked for by whoever brings sockets together, which is the daemon's own,
+//! and ends as links do: with a vNIC, an address, a policy, or the network's consent.
+
+use super::reachability_table::ConsentUser;
+use super::socket_relation_refusal::{RelationEnd, RelationRefusal};
+use super::socket_relations::Relation;
+use crate::action::Action;
+use crate::links::Relater;
+use crate::network::SharedMemory;
+use crate::network::neighbour_cache::{Answer, Question, Waiter};
+use crate::network::neighbour_resolution::Resolved;
+use omniverb_terms::{Gid, VnicId};
+
+enum RelationVerdict {
+    Asking,
+    RelationRefusal(RelationRefusal),
+    Together([Question; 2]),
+}
+
+impl Relater<'_> {
+    /// Asks whether two addresses of two vNICs may be brought together.
+    pub(crate) fn begin_relation(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) {
+        self.links.relations.insert(number, Relation { ends, rests_on: None });
+        for (vnic, _) in ends {
+            self.tenants.open_port(self.context, vnic);
+        }
+        self.advance_relation(number, now);
+    }
+
+    /// Ends a relation that is not needed any more.
+    pub(crate) fn relate_no_more(&mut self, number: u64) {
+        let relation = self.links.relations.remove(number);
+        let questions = relation.and_then(|relation| relation.rests_on);
+        for question in questions.into_iter().flatten() {
+            self.links.stop_relying(self.context, question, ConsentUser::Relation(number));
+        }
+    }
+
+    /// What was waited for has come, or has not.
+    pub(crate) fn advance_relation(&mut self, number: u64, now: u64) {
+        let Some(relation) = self.links.relations.get(number) else { return };
+        if relation.rests_on.is_some() {
+            return;
+        }
+        match self.judge(number, relation.ends, now) {
+            RelationVerdict::Asking => {}
+            RelationVerdict::RelationRefusal(why) => self.end_relation(number, why),
+            RelationVerdict::Together(questions) => {
+                if let Some(relation) = self.links.relations.get_mut(number) {
+                    relation.rests_on = Some(questions);
+                }
+                for question in questions {
+                    self.links.rely_on(
+                        self.context,
+                        question,
+                        ConsentUser::Relation(number),
+                        question.from,
+                        now,
+                    );
+                }
+                self.context.act(Action::Related { number, verdict: Ok(()) });
+            }
+        }
+    }
+
+    /// What the rules say that need no asking.
+    fn forbids(&self, ends: [RelationEnd; 2]) -> Option<RelationRefusal> {
+        let [one, other] = ends.map(|(vnic, _)| vnic);
+        if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
+            return Some(RelationRefusal::Gone);
+        }
+        if !self.tenants.share_tenant(one, other) {
+            return Some(RelationRefusal::NotThere);
+        }
+        if self.network.common([one, other]) != SharedMemory::Any {
+            return Some(RelationRefusal::NoMemory);
+        }
+        if let Some(why) = self.network.through_engine(self.tenants, one, other) {
+            return Some(RelationRefusal::Policy(why));
+        }
+        let has =
+            |(vnic, address): RelationEnd| self.tenants.owns(vnic, self.network.name_of(address));
+        (!ends.into_iter().all(has)).then_some(RelationRefusal::NotItsAddress)
+    }
+
+    fn judge(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> RelationVerdict {
+        if let Some(why) = self.forbids(ends) {
+            if why == RelationRefusal::NotItsAddress {
+                // It may have one since a moment.
+                ends.into_iter()
+                    .for_each(|(vnic, _)| self.tenants.read_addresses(self.context, vnic, None));
+            }
+            return RelationVerdict::RelationRefusal(why);
+        }
+        let [one, other] = ends;
+        let mut questions = Vec::new();
+        let mut is_asking = false;
+        for (from, to) in [(one, other), (other, one)] {
+            let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
+            let Some(question) = self.network.question_of(self.tenants, from.0, names[0], names[1])
+            else {
+                return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
+            };
+            questions.push(question);
+            let waiter = Some(Waiter::Relation(number));
+            match self.network.resolve(
+                self.context,
+                self.tenants,
+                (from.0, names[0], names[1]),
+                from.0,
+                waiter,
+                now,
+            ) {
+                Resolved::To(Answer::Is(vnic)) if vnic == to.0 => {}
+                Resolved::To(_) => {
+                    return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
+                }
+                Resolved::Busy => return RelationVerdict::RelationRefusal(RelationRefusal::Busy),
+                Resolved::Asking => is_asking = true,
+            }
+        }
+        match <[Question; 2]>::try_from(questions) {
+            Ok(questions) if !is_asking => RelationVerdict::Together(questions),
+            _ => RelationVerdict::Asking,
+        }
+    }
+
+    /// It ends, or never begins.
+    pub(crate) fn end_relation(&mut self, number: u64, why: RelationRefusal) {
+        if self.links.relations.get(number).is_some() {
+            self.relate_no_more(number);
+            self.context.act(Action::Related { number, verdict: Err(why) });
+        }
+    }
+
+    /// All of a vNIC's end.
+    pub(crate) fn end_relations(&mut self, key: VnicId, why: RelationRefusal) {
+        for number in self.links.relations.of(key) {
+            self.end_relation(number, why);
+        }
+    }
+
+    /// What holds for a vNIC, or which addresses it has, has changed: what is forbidden now ends.
+    pub(crate) fn review_relations(&mut self, key: VnicId) {
+        for number in self.links.relations.of(key) {
+            let ends = self.links.relations.get(number).map(|relation| relation.ends);
+            if let Some(why) = ends.and_then(|ends| self.forbids(ends)) {
+                self.end_relation(number, why);
+            }
+        }
+    }
+}

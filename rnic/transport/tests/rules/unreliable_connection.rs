@@ -1,0 +1,84 @@
+//! Rules for the unreliable connection.
+
+use crate::scripted_upper_layer::*;
+use omniverb_terms::Rkey;
+use omniverb_transport::{Delivery, Operation, Request, RequestId, SubmitError, Unreliable};
+use omniverb_wire::{DATAGRAM_MAX, Packet, Place, Reth};
+
+struct End {
+    connection: Unreliable,
+    script: Script,
+}
+
+impl End {
+    fn new() -> End {
+        End { connection: Unreliable::new(config()).unwrap(), script: Script::default() }
+    }
+    fn receive(&mut self, packet: &Made) {
+        packet.parsed(|packet| self.connection.handle_packet(packet, &mut self.script));
+    }
+}
+
+fn packet(code: u8, psn: u32, payload: usize) -> Made {
+    let reth =
+        matches!(code, UC_WRITE_FIRST | UC_WRITE_ONLY).then(|| Reth::new(0x4000, Rkey(7), 300));
+    make(code, psn, Parts { reth, payload, ..Parts::default() })
+}
+
+#[test]
+fn is_over_when_it_has_left_and_asks_for_nothing() {
+    let mut end = End::new();
+    let request = |id, operation, length| Request {
+        id: RequestId(id),
+        operation,
+        srq: 0,
+        length,
+        place: Place::Only,
+        is_fenced: false,
+    };
+    end.connection.submit(request(1, SEND, 300)).unwrap();
+    let read = Operation::Read { address: 0, key: Rkey(0) };
+    assert_eq!(end.connection.submit(request(2, read, 1)), Err(SubmitError::Sequence));
+    let mut datagram = [0; DATAGRAM_MAX];
+    let mut sent = Vec::new();
+    while let Some(length) = end.connection.poll_transmit(&mut datagram, &mut end.script) {
+        sent.push(line(&Packet::parse(&datagram[..length]).unwrap()));
+    }
+    assert_eq!(sent, ["UC SEND-FIRST psn 1000", "UC SEND-LAST psn 1001"]);
+    assert!(end.connection.poll_event().is_some());
+}
+
+#[test]
+fn a_gap_drops_the_message_and_the_next_one_begins_anywhere() {
+    let mut end = End::new();
+    end.receive(&packet(UC_SEND_FIRST, 500, MTU));
+    end.receive(&packet(UC_SEND_LAST, 502, 1)); // 501 is missing
+    end.receive(&packet(UC_SEND_MIDDLE, 503, MTU));
+    end.receive(&packet(UC_SEND_ONLY, 700, 9));
+    end.receive(&packet(UC_WRITE_FIRST, 710, MTU));
+    end.receive(&packet(UC_WRITE_LAST, 711, 44));
+    end.receive(&packet(UC_WRITE_FIRST, 712, MTU));
+    end.receive(&packet(UC_WRITE_LAST, 713, 45)); // longer than announced
+    end.receive(&packet(UC_SEND_ONLY, 714, 2));
+    let log = end.script.take_log();
+    let expected = [
+        "send First 0+256",
+        "send Only 0+9",
+        "write 4000 7 300 First 0+256",
+        "write 4000 7 300 Last 256+44",
+        "write 4000 7 300 First 0+256",
+        "send Only 0+2",
+    ];
+    assert_eq!(log, expected);
+}
+
+#[test]
+fn without_a_receive_the_whole_message_is_dropped() {
+    let mut end = End::new();
+    end.script.answers.push_back(Delivery::NotReady);
+    end.receive(&packet(UC_SEND_FIRST, 500, MTU));
+    end.receive(&packet(UC_SEND_LAST, 501, 1));
+    end.receive(&packet(UC_SEND_ONLY, 502, 3));
+    assert_eq!(end.script.take_log(), ["send First 0+256", "send Only 0+3"]);
+    assert_eq!(end.connection.dropped, 1);
+}
