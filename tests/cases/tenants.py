@@ -3,8 +3,10 @@ set by command outlives the daemon, and a state file that is damaged is named an
 
 import contextlib
 import json
+import re
 
 from harness import client_server, process
+from harness.by_address import both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
@@ -96,6 +98,16 @@ def _inside(scene):
     check(mapped > 5000, f"{mapped} operations were mapped")
     for words in (["ib_send_lat", "-c", "UD"], ["ib_read_lat"]):
         client_server.run(scene.pair, *words, "-F", "-s", "8", "-n", "1000", limit=50)
+    # Servers of rdma_cm do not listen by TCP.
+    address = scene.pair.server.address
+    perftest = ["ib_send_lat", "-R", "-F", "-s", "8", "-n", "200"]
+    pings = ["rping", "-a", address, "-C", "20", "-v", "-V"]
+    for server, client, expected in (
+            (perftest, [*perftest, address], "8 +200"),
+            ([*pings, "-s"], [*pings, "-c"], "rdma-ping-19"),
+            (["udaddy"], ["udaddy", "-s", address], "return status 0")):
+        printed, text = both(scene.pair, server, client, 40)
+        check(re.search(expected, text), f"no {expected}:\n{text}\n--- server ---\n{printed}")
 
 
 def _across(scene):
