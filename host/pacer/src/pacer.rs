@@ -8,6 +8,8 @@
 //! * Nothing is taken from a leaf before its time: that is the backpressure.
 //! * Siblings get equal numbers of bytes of what their parent has (deficit round robin), whatever
 //!   the size of their packets. One that asks for turns and sends nothing gets no more of them.
+//! * What a node sends beyond its turn is taken from its next ones: a train at most, and nothing if
+//!   nobody waited, since nobody went without. So nobody is made to wait for a past of silence.
 //! * Credit is not lost while a node waits for its turn, nor for a busy processor, up to its burst,
 //!   a turn's bytes or a millisecond: so limits are exact although thousands of nodes are in the
 //!   way.
@@ -21,6 +23,8 @@ use crate::timing_wheel::Wheel;
 
 /// Bytes of a turn while others wait for theirs: about a packet.
 const TURN: i64 = 4096;
+/// Bytes that a node owes its siblings at most: a train, which is what may be sent in one go.
+const DEBT_MAX: i64 = 64 << 10;
 /// Nodes from the root to a leaf at most: line, tenant, shared policy, vNIC, and some to spare.
 const DEPTH: usize = 8;
 
@@ -305,9 +309,10 @@ impl Pacer {
             return false;
         }
         self.nodes[index as usize].limiter.prepare(Some(self.pause), now);
-        let mut above = index;
+        let (mut above, mut owes) = (index, false);
         while above != NONE {
             let node = &mut self.nodes[above as usize];
+            owes |= node.left <= 0;
             if above != index {
                 node.limiter.prepare(None, now);
             }
@@ -316,7 +321,21 @@ impl Pacer {
             }
             above = node.parent;
         }
+        if owes {
+            self.forgive(index);
+        }
         true
+    }
+
+    /// Nobody waits for a turn beside a leaf, nor beside any node above it: what these sent before
+    /// is owed to nobody.
+    fn forgive(&mut self, mut index: u32) {
+        while let Some(node) = self.nodes.get_mut(index as usize) {
+            if node.left <= 0 {
+                (node.left, node.left_then) = (TURN, TURN);
+            }
+            index = node.parent;
+        }
     }
 
     /// Whether a leaf whose turn it is may send one more packet in it: every limit above it allows
@@ -353,7 +372,7 @@ impl Pacer {
         let Ok(mut index) = self.leaf(leaf) else { return };
         while let Some(node) = self.nodes.get_mut(index as usize) {
             node.limiter.take(bytes, now);
-            node.left = node.left.saturating_sub_unsigned(bytes);
+            node.left = node.left.saturating_sub_unsigned(bytes).max(-DEBT_MAX);
             index = node.parent;
         }
     }

@@ -75,6 +75,50 @@ fn siblings_get_the_same_whatever_the_size_of_their_packets() {
     assert!(asked > 0);
 }
 
+/// Two leaves that sent a gigabyte while nobody waited take turns at once when both want to send,
+/// whether that was let through or taken on account. So do two groups of such leaves, and one that
+/// was alone beside one that comes later.
+#[test]
+fn what_was_sent_while_nobody_waited_is_owed_to_nobody() {
+    for (is_asked, is_grouped, both) in
+        [(true, false, true), (true, true, true), (true, false, false), (false, true, true)]
+    {
+        let mut pacer = Pacer::new(0);
+        let root = pacer.root();
+        pacer.set_limit(root, Some(Limit { bits_per_second: 1 << 40, burst_bytes: 1 }), 0).unwrap();
+        let leaves = [0, 1].map(|_| {
+            let parent = if is_grouped { pacer.add_group(root, None, 0).unwrap() } else { root };
+            pacer.add_leaf(parent, None, 0).unwrap()
+        });
+        let mut now = 1;
+        for _ in 0..1_000_000_000 / 4000 {
+            for leaf in &leaves[..if both { 2 } else { 1 }] {
+                now += MILLISECOND;
+                assert!(!is_asked || pacer.may_begin(*leaf, now));
+                pacer.sent(*leaf, 4000, now);
+            }
+        }
+        now += MILLISECOND;
+        leaves.iter().for_each(|leaf| pacer.want(*leaf, now));
+        // In the first 80 packets both have had turns, so many that neither was starved.
+        let (mut sent, owed) = ([0_i32; 2], if is_asked { 2 } else { 17 });
+        let least = pacer.nodes.iter().map(|node| node.left).min().unwrap();
+        assert!(least >= -i64::from(owed) * TURN, "{least}: rotations of a turn each");
+        for _ in 0..80 {
+            let leaf = loop {
+                if let Some(leaf) = pacer.next(now) {
+                    break leaf;
+                }
+                now = pacer.next_at().unwrap().max(now);
+            };
+            sent[usize::from(leaf == leaves[1])] += 1;
+            pacer.sent(leaf, 4096, now);
+            pacer.want(leaf, now);
+            assert!((sent[0] - sent[1]).abs() <= owed, "{sent:?} {is_asked} {is_grouped} {both}");
+        }
+    }
+}
+
 #[test]
 fn changes_and_removals_wake_those_that_waited() {
     let mut pacer = Pacer::new(0);
