@@ -104,9 +104,10 @@ pub fn vgid(bytes: &[u8]) {
     let Some((gid, key)) = bytes.split_first_chunk::<16>() else { return };
     let key = key.first_chunk::<16>().copied().unwrap_or_default();
     let prefix = [0x2001, 0x0db8, 0, 0, 0, 0, 0, 0].into();
-    let wide = UnderlayNetwork::ipv6(prefix, 56);
+    let wide = UnderlayNetwork::ipv6(prefix, 88);
     for underlay in [Some(UnderlayNetwork::Ipv4), wide].into_iter().flatten() {
         let codec = Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, underlay);
+        let codec = codec.expect("a forgery shows");
         // With the key anybody can make one; without, random bytes are none.
         let gid = Gid::new(*gid);
         if let Some(found) = codec.decipher(gid) {
@@ -128,7 +129,7 @@ pub fn psp(bytes: &[u8]) {
     }
     let mut receiver = Receiver::new(MasterKey::new([2; 32]));
     let numbers = bytes.first().map_or(0, |count| count % 4);
-    (0..numbers).for_each(|_| drop(receiver.give(7)));
+    (0..numbers).for_each(|n| drop(receiver.give(7, &[n; 40])));
     assert!(receiver.open(&mut bytes.to_vec()).is_err());
     assert!(Accepted::new(&[&key], ends, bytes).is_none());
     let pending = Pending::new(&key, ends, [3; 16]).expect("a request");

@@ -18,8 +18,8 @@
 //! * **Freshness.** An answer is to one request: that of its random number. An old answer is to no
 //!   request that is open, and each is closed with the first that fits.
 //! * **Requests that a stranger sends again** get answers that only holders of the tenant's key can
-//!   read, and numbers that stay unused: the receiver forgets those ([`crate::Receiver::give`]).
-//!   How many requests are answered is for the caller to bound.
+//!   read, with the number that was given for them first ([`crate::Receiver::give`]). How many
+//!   requests are answered is for the caller to bound.
 //! * Without the tenant's key nobody gets an answer.
 
 use crate::key::{PacketKey, Spi};
@@ -178,6 +178,12 @@ impl Accepted {
             })
         })?;
         Some(Accepted { key: (*key).clone(), ends, request })
+    }
+
+    /// What was asked, by which [`crate::Receiver::give`] knows it again.
+    #[must_use]
+    pub fn request(&self) -> &[u8; REQUEST_BYTES] {
+        &self.request
     }
 
     /// The answer: a number and its key, which nobody else was given. The same `salt` must never be

@@ -5,6 +5,7 @@
 //! are never given twice under a master key, and two master keys are valid while one takes the
 //! other's place.
 
+use crate::handshake::REQUEST_BYTES;
 use crate::header::{HEADER_BYTES, Header};
 use crate::key::{MasterKey, PacketKey, Spi};
 use crate::replay_window::ReplayWindow;
@@ -13,10 +14,11 @@ use crate::{ICV_BYTES, NEXT_UDP};
 use ring::aead::{Aad, LessSafeKey, Nonce};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Numbers that were given out and never used: what a sender asked for and lost. The oldest makes
-/// way, so that requests that are sent again and again fill nothing.
+/// Numbers that were given out and never used: what a sender asked for and lost. Of the owner that
+/// has most of them the oldest makes way, so that requests without end fill nothing, and no owner
+/// takes them from another that has fewer.
 const UNUSED_MAX: usize = 1024;
-/// Numbers in use.
+/// Numbers in use. The owner that has most of them gets no more; for another its oldest makes way.
 const USED_MAX: usize = 65_536;
 
 /// Why a packet is dropped. Senders are not told.
@@ -50,6 +52,32 @@ struct Association {
     windows: BTreeMap<u8, ReplayWindow>,
 }
 
+/// A number that was given out.
+struct Given {
+    owner: u64,
+    /// What it was given for: the same is not given another.
+    request: [u8; REQUEST_BYTES],
+    /// Since its first packet.
+    association: Option<Association>,
+}
+
+/// The numbers of an owner, the oldest first.
+#[derive(Default)]
+struct Share {
+    unused: VecDeque<Spi>,
+    used: VecDeque<Spi>,
+}
+
+impl Share {
+    fn unused(&self) -> usize {
+        self.unused.len()
+    }
+
+    fn used(&self) -> usize {
+        self.used.len()
+    }
+}
+
 /// The keys that a host receives by.
 pub struct Receiver {
     /// By the first bit of the numbers that are of it.
@@ -57,9 +85,12 @@ pub struct Receiver {
     current: usize,
     /// Numbers given out under the current one.
     given: u32,
-    owners: HashMap<Spi, u64>,
-    unused: VecDeque<Spi>,
-    used: HashMap<Spi, Association>,
+    numbers: HashMap<Spi, Given>,
+    requests: HashMap<[u8; REQUEST_BYTES], Spi>,
+    /// Of owners that have numbers.
+    shares: BTreeMap<u64, Share>,
+    /// How many there may be that are not used, and that are.
+    max: (usize, usize),
 }
 
 impl Receiver {
@@ -70,63 +101,91 @@ impl Receiver {
             masters: [Some(master), None],
             current: 0,
             given: 0,
-            owners: HashMap::new(),
-            unused: VecDeque::new(),
-            used: HashMap::new(),
+            numbers: HashMap::new(),
+            requests: HashMap::new(),
+            shares: BTreeMap::new(),
+            max: (UNUSED_MAX, USED_MAX),
         }
     }
 
-    /// A new number and its key, of this owner. `None`: the master key is used up, or too many are
-    /// in use.
-    pub fn give(&mut self, owner: u64) -> Option<(Spi, PacketKey)> {
+    /// A number and its key, of this owner, for a request of its ([`crate::handshake::Accepted`]):
+    /// a new one, or that which the same request got before. `None`: the master key is used up, or
+    /// too many are in use and no owner has more of them.
+    pub fn give(&mut self, owner: u64, request: &[u8; REQUEST_BYTES]) -> Option<(Spi, PacketKey)> {
+        let before = self.requests.get(request).copied();
+        if let Some(spi) =
+            before.filter(|spi| self.numbers.get(spi).is_some_and(|given| given.owner == owner))
+        {
+            return Some((spi, self.masters[spi.selector()].as_ref()?.derive(spi)));
+        }
         let number = self.given.checked_add(1).filter(|number| *number < Spi::SELECTOR)?;
-        if self.used.len() >= USED_MAX {
+        if self.total(Share::used) >= self.max.1 && !self.is_below_largest(owner) {
             return None;
         }
         let spi = Spi::new((self.current as u32) << 31 | number);
         let key = self.masters[self.current].as_ref()?.derive(spi);
         self.given = number;
-        if self.unused.len() >= UNUSED_MAX
-            && let Some(oldest) = self.unused.pop_front()
+        if self.total(Share::unused) >= self.max.0
+            && let Some((_, share)) = self.shares.iter().max_by_key(|(_, share)| share.unused())
+            && let Some(oldest) = share.unused.front().copied()
         {
-            self.owners.remove(&oldest);
+            self.drop_number(oldest);
         }
-        self.unused.push_back(spi);
-        self.owners.insert(spi, owner);
+        self.shares.entry(owner).or_default().unused.push_back(spi);
+        self.requests.insert(*request, spi);
+        self.numbers.insert(spi, Given { owner, request: *request, association: None });
         Some((spi, key))
+    }
+
+    fn total(&self, of: impl Fn(&Share) -> usize) -> usize {
+        self.shares.values().map(of).sum()
+    }
+
+    /// Whether another owner has so many more numbers in use that one of them may go to this one.
+    fn is_below_largest(&self, owner: u64) -> bool {
+        let used = self.shares.get(&owner).map_or(0, Share::used);
+        self.shares.values().any(|share| share.used() > used + 1)
     }
 
     /// Another master key from now on. Numbers of the one before it remain valid until
     /// [`Receiver::retire`], those of the one before that are valid no more.
     pub fn rotate(&mut self, master: MasterKey) {
         self.current = 1 - self.current;
-        self.forget(|spi, current| spi.selector() == current);
+        let current = self.current;
+        self.drop_numbers(|spi, _| spi.selector() == current);
         (self.masters[self.current], self.given) = (Some(master), 0);
     }
 
     /// Numbers of the master key before this one are valid no more.
     pub fn retire(&mut self) {
         self.masters[1 - self.current] = None;
-        self.forget(|spi, current| spi.selector() != current);
+        let current = self.current;
+        self.drop_numbers(|spi, _| spi.selector() != current);
     }
 
     /// An owner has no numbers any more.
     pub fn forget_owner(&mut self, owner: u64) {
-        let theirs: Vec<_> =
-            self.owners.iter().filter(|(_, of)| **of == owner).map(|(spi, _)| *spi).collect();
-        for spi in theirs {
-            self.owners.remove(&spi);
-            self.used.remove(&spi);
-        }
-        let owners = &self.owners;
-        self.unused.retain(|spi| owners.contains_key(spi));
+        self.drop_numbers(|_, given| given.owner == owner);
     }
 
-    fn forget(&mut self, which: impl Fn(Spi, usize) -> bool) {
-        let current = self.current;
-        self.owners.retain(|spi, _| !which(*spi, current));
-        self.used.retain(|spi, _| !which(*spi, current));
-        self.unused.retain(|spi| !which(*spi, current));
+    fn drop_number(&mut self, spi: Spi) {
+        let Some(given) = self.numbers.remove(&spi) else { return };
+        self.requests.remove(&given.request);
+        if let Some(share) = self.shares.get_mut(&given.owner) {
+            share.unused.retain(|other| *other != spi);
+            share.used.retain(|other| *other != spi);
+        }
+    }
+
+    fn drop_numbers(&mut self, which: impl Fn(Spi, &Given) -> bool) {
+        self.numbers.retain(|spi, given| !which(*spi, given));
+        let numbers = &self.numbers;
+        self.requests.retain(|_, spi| numbers.contains_key(spi));
+        self.shares.retain(|_, share| {
+            share.unused.retain(|spi| numbers.contains_key(spi));
+            share.used.retain(|spi| numbers.contains_key(spi));
+            share.unused() + share.used() > 0
+        });
     }
 
     /// Opens a packet where it lies.
@@ -139,25 +198,42 @@ impl Receiver {
         if !fits || header.is_to_drop {
             return Err(Dropped::Malformed);
         }
-        let owner = *self.owners.get(&header.spi).ok_or(Dropped::Unknown)?;
-        if let Some(association) = self.used.get_mut(&header.spi) {
+        let given = self.numbers.get_mut(&header.spi).ok_or(Dropped::Unknown)?;
+        let owner = given.owner;
+        if let Some(association) = &mut given.association {
             authenticate(&association.key, &header, packet)?;
             association.accept(header.iv)?;
         } else {
             let master = self.masters[header.spi.selector()].as_ref().ok_or(Dropped::Unknown)?;
             let key = cipher(&master.derive(header.spi)).ok_or(Dropped::Unknown)?;
             authenticate(&key, &header, packet)?;
-            if self.used.len() >= USED_MAX {
-                return Err(Dropped::Full);
-            }
             let mut association = Association { key, windows: BTreeMap::new() };
             association.accept(header.iv)?;
-            self.used.insert(header.spi, association);
-            self.unused.retain(|spi| *spi != header.spi);
+            self.begin(header.spi, owner, association)?;
         }
         let end = packet.len() - ICV_BYTES;
         let payload = packet.get_mut(HEADER_BYTES..end).ok_or(Dropped::Malformed)?;
         Ok(Opened { owner, payload })
+    }
+
+    /// A number is in use from now on, if there is room.
+    fn begin(&mut self, spi: Spi, owner: u64, association: Association) -> Result<(), Dropped> {
+        if self.total(Share::used) >= self.max.1 {
+            if !self.is_below_largest(owner) {
+                return Err(Dropped::Full);
+            }
+            let largest = self.shares.values().max_by_key(|share| share.used());
+            if let Some(oldest) = largest.and_then(|share| share.used.front().copied()) {
+                self.drop_number(oldest);
+            }
+        }
+        if let Some(given) = self.numbers.get_mut(&spi) {
+            given.association = Some(association);
+        }
+        let share = self.shares.entry(owner).or_default();
+        share.unused.retain(|other| *other != spi);
+        share.used.push_back(spi);
+        Ok(())
     }
 }
 
@@ -181,7 +257,8 @@ impl Association {
 
 impl std::fmt::Debug for Receiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Receiver({} keys in use, {} not yet)", self.used.len(), self.unused.len())
+        let (used, unused) = (self.total(Share::used), self.total(Share::unused));
+        write!(f, "Receiver({used} keys in use, {unused} not yet)")
     }
 }
 
@@ -190,35 +267,93 @@ mod tests {
     use super::*;
     use crate::sender::Sender;
 
+    fn request(n: u32) -> [u8; REQUEST_BYTES] {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[..4].copy_from_slice(&n.to_be_bytes());
+        bytes
+    }
+
+    /// Whether a sender's packet is opened.
+    fn sends(receiver: &mut Receiver, (spi, key): (Spi, PacketKey)) -> Result<(), Dropped> {
+        let mut packet = Vec::new();
+        Sender::new(spi, key).sealer().unwrap().seal(0, b"data", &mut packet).unwrap();
+        receiver.open(&mut packet).map(drop)
+    }
+
     #[test]
     fn requests_without_end_fill_nothing() {
         let mut receiver = Receiver::new(MasterKey::new([1; 32]));
-        let (spi, key) = receiver.give(7).unwrap();
+        let (spi, key) = receiver.give(7, &request(0)).unwrap();
         let mut sealer = Sender::new(spi, key).sealer().unwrap();
         let mut packet = Vec::new();
         sealer.seal(0, b"used", &mut packet).unwrap();
         assert!(receiver.open(&mut packet).is_ok());
-        let first = receiver.give(7).unwrap();
+        let first = receiver.give(7, &request(1)).unwrap();
         let all: std::collections::HashSet<_> =
-            (0..10_000).map(|_| receiver.give(7).unwrap().0).collect();
-        assert_eq!((all.len(), receiver.owners.len()), (10_000, UNUSED_MAX + 1));
-        let mut late = Sender::new(first.0, first.1).sealer().unwrap();
-        let mut packet = Vec::new();
-        late.seal(0, b"too late", &mut packet).unwrap();
-        assert_eq!(receiver.open(&mut packet), Err(Dropped::Unknown));
+            (2..10_002).map(|n| receiver.give(7, &request(n)).unwrap().0).collect();
+        assert_eq!((all.len(), receiver.numbers.len()), (10_000, UNUSED_MAX + 1));
+        assert_eq!(receiver.requests.len(), UNUSED_MAX + 1);
+        assert_eq!(sends(&mut receiver, first), Err(Dropped::Unknown), "too late");
         let mut packet = Vec::new();
         sealer.seal(0, b"used", &mut packet).unwrap();
         assert!(receiver.open(&mut packet).is_ok(), "what is in use stays");
         receiver.forget_owner(7);
         assert_eq!(format!("{receiver:?}"), "Receiver(0 keys in use, 0 not yet)");
+        assert!(receiver.requests.is_empty() && receiver.shares.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_comes_again_gets_the_same_number() {
+        let mut receiver = Receiver::new(MasterKey::new([1; 32]));
+        let (spi, key) = receiver.give(7, &request(1)).unwrap();
+        for _ in 0..5000 {
+            let (other, same) = receiver.give(7, &request(1)).unwrap();
+            assert!(other == spi && same == key);
+        }
+        assert_eq!((receiver.given, receiver.numbers.len()), (1, 1));
+        assert_ne!(receiver.give(8, &request(1)).unwrap().0, spi, "numbers have one owner");
+        assert_eq!(sends(&mut receiver, (spi, key)), Ok(()));
+        receiver.rotate(MasterKey::new([2; 32]));
+        receiver.retire();
+        assert_ne!(receiver.give(7, &request(1)).unwrap().0, spi, "it is valid no more");
+    }
+
+    #[test]
+    fn an_owner_takes_no_numbers_from_one_that_has_fewer() {
+        let mut receiver = Receiver::new(MasterKey::new([1; 32]));
+        let small: Vec<_> = (0..10).map(|n| receiver.give(1, &request(n)).unwrap()).collect();
+        for n in 10..10_000 {
+            receiver.give(2, &request(n)).unwrap();
+        }
+        for given in small {
+            assert_eq!(sends(&mut receiver, given), Ok(()));
+        }
+        // In use: the greedy one gets no more, another takes of it until both have as many.
+        receiver.max.1 = 20;
+        for n in 20_000..20_010 {
+            let given = receiver.give(2, &request(n)).unwrap();
+            assert_eq!(sends(&mut receiver, given), Ok(()));
+        }
+        assert!(receiver.give(2, &request(30_000)).is_none());
+        assert!(receiver.give(1, &request(30_001)).is_none());
+        for n in 40_000..40_010 {
+            let given = receiver.give(3, &request(n));
+            let used = receiver.shares.get(&3).map_or(0, Share::used);
+            assert_eq!(given.is_some(), used < 6, "{used}");
+            if let Some(given) = given {
+                assert_eq!(sends(&mut receiver, given), Ok(()));
+            }
+        }
+        let used: Vec<_> = receiver.shares.values().map(Share::used).collect();
+        assert_eq!(used, [7, 7, 6]);
     }
 
     #[test]
     fn a_master_key_ends() {
         let mut receiver = Receiver::new(MasterKey::new([1; 32]));
         receiver.given = Spi::SELECTOR - 2;
-        assert!(receiver.give(1).is_some() && receiver.give(1).is_none());
+        assert!(receiver.give(1, &request(1)).is_some() && receiver.give(1, &request(2)).is_none());
         receiver.rotate(MasterKey::new([2; 32]));
-        assert_eq!(receiver.give(1).unwrap().0.number(), Spi::SELECTOR + 1);
+        assert_eq!(receiver.give(1, &request(3)).unwrap().0.number(), Spi::SELECTOR + 1);
     }
 }

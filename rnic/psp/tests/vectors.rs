@@ -51,7 +51,7 @@ fn receiver() -> Receiver {
 #[test]
 fn what_scapy_sealed_is_opened() {
     let mut receiver = receiver();
-    assert_eq!(receiver.give(5).unwrap().0.number(), 1);
+    assert_eq!(receiver.give(5, &[1; 40]).unwrap().0.number(), 1);
     for (_, packet) in SEALED {
         let mut packet = bytes(packet);
         let opened = receiver.open(&mut packet).unwrap();
@@ -65,7 +65,7 @@ fn what_is_sealed_is_what_scapy_seals() {
     let (key, mut receiver) = (TenantKey::new([1; 16]), receiver());
     let pending = Pending::new(&key, ends, [1; 16]).unwrap();
     let accepted = Accepted::new(&[&key], ends, pending.request()).unwrap();
-    let (spi, given) = receiver.give(5).unwrap();
+    let (spi, given) = receiver.give(5, accepted.request()).unwrap();
     let answer = accepted.answer((spi, &given), [2; 16]).unwrap();
     let mut sender = pending.finish(&answer).unwrap();
     let mut sealers: Vec<_> = (0..4).map(|_| sender.sealer().unwrap()).collect();

@@ -16,7 +16,7 @@ fn joined(receiver: &mut Receiver, owner: u64, salt: u8) -> Sender {
     let key = TenantKey::new([owner as u8; 16]);
     let pending = Pending::new(&key, ENDS, [salt; 16]).unwrap();
     let accepted = Accepted::new(&[&key], ENDS, pending.request()).unwrap();
-    let (spi, given) = receiver.give(owner).unwrap();
+    let (spi, given) = receiver.give(owner, accepted.request()).unwrap();
     pending.finish(&accepted.answer((spi, &given), [salt ^ 0xff; 16]).unwrap()).unwrap()
 }
 
@@ -73,8 +73,8 @@ fn keys_belong_to_their_owners() {
     assert_eq!(receiver.open(&mut sealed(&mut one, 0, b"gone")), Err(Dropped::Unknown));
     assert!(receiver.open(&mut sealed(&mut other, 0, b"there")).is_ok());
     let mut elsewhere = Receiver::new(MasterKey::new([0x5b; 32]));
-    elsewhere.give(2).unwrap();
-    elsewhere.give(2).unwrap();
+    elsewhere.give(2, &[1; 40]).unwrap();
+    elsewhere.give(2, &[2; 40]).unwrap();
     assert_eq!(elsewhere.open(&mut sealed(&mut other, 0, b"another host")), Err(Dropped::Forged));
 }
 
@@ -144,7 +144,7 @@ proptest! {
         spi in 0_u32..4,
     ) {
         let mut receiver = receiver();
-        receiver.give(1);
+        receiver.give(1, &[1; 40]);
         if bytes.len() > 16 {
             bytes[..8].copy_from_slice(&[17, 1, 0, 1, 0, 0, 0, spi as u8]);
         }
