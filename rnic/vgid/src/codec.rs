@@ -19,7 +19,9 @@
 //! to be right: 40 zeros, 8 of offset and draw, and each bit of the tenant's virtual prefix
 //! besides. So of tries without the key one in 2^47 passes while two keys are valid
 //! ([`Codec::redundancy`]). With IPv6 the 40 bits are those by which the underlay prefix is longer
-//! than 56. A forgery that passes names an address and QPNs at random, and the host there still
+//! than 56. So a prefix of 56 bits alone leaves 8, which is no protection: networks that leave less
+//! than 40, in a time of one key, are refused. IPv6 needs 32 bits more of prefixes than that, on
+//! the underlay, of the tenant's virtual addresses, or of both together. A forgery that passes names an address and QPNs at random, and the host there still
 //! checks source, QPN range and tenant.
 
 use crate::key::TenantKey;
@@ -33,6 +35,31 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Draws at most: that all of them are reserved happens to one vNIC in 2^118.
 const DRAWS: u32 = 16;
+/// Bits of redundancy that networks have to leave: at a million tries a second a forgery passes
+/// after twelve days.
+const REDUNDANCY_MIN: u32 = 40;
+
+/// Networks whose vGIDs could be forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooWide {
+    /// The redundancy that they leave.
+    pub redundancy: u32,
+}
+
+impl fmt::Display for TooWide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = self.redundancy;
+        write!(
+            f,
+            "cannot protect vGIDs of these networks: {has} bits of redundancy of the \
+             {REDUNDANCY_MIN} that are required; make the IPv6 prefix of the hosts or the \
+             tenant's virtual prefix longer, by {} bits together",
+            REDUNDANCY_MIN.saturating_sub(has)
+        )
+    }
+}
+
+impl std::error::Error for TooWide {}
 
 /// Where a vNIC is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,13 +101,21 @@ pub struct Codec {
 
 impl Codec {
     /// With one key, for vNICs and hosts of these networks.
-    #[must_use]
+    ///
+    /// # Errors
+    /// The prefixes are so short that a forgery would pass soon: an IPv6 one of 56 bits without a
+    /// virtual prefix, for example.
     pub fn new(
         key: &TenantKey,
         virtual_network: VirtualNetwork,
         underlay: UnderlayNetwork,
-    ) -> Codec {
-        Codec { current: key.cipher(), previous: None, virtual_network, underlay }
+    ) -> Result<Codec, TooWide> {
+        let codec = Codec { current: key.cipher(), previous: None, virtual_network, underlay };
+        let redundancy = codec.redundancy();
+        if redundancy < REDUNDANCY_MIN {
+            return Err(TooWide { redundancy });
+        }
+        Ok(codec)
     }
 
     /// vGIDs are made with another key from now on. Those of the one before it remain valid until
@@ -178,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn codec(key: u8) -> Codec {
-        Codec::new(&TenantKey::new([key; 16]), VirtualNetwork::ANY, UnderlayNetwork::Ipv4)
+        Codec::new(&TenantKey::new([key; 16]), VirtualNetwork::ANY, UnderlayNetwork::Ipv4).unwrap()
     }
 
     fn vnic(ip: u32, granule: u32, underlay: u32) -> VnicAddress {
@@ -250,6 +285,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn networks_in_which_a_forgery_would_pass_are_refused() {
+        let prefix: std::net::Ipv6Addr = "2001:db8::".parse().unwrap();
+        let made = |length, virtual_length| {
+            let underlay = UnderlayNetwork::ipv6(prefix, length).unwrap();
+            let virtual_network = VirtualNetwork::new(Ipv4Addr::UNSPECIFIED, virtual_length);
+            Codec::new(&TenantKey::new([1; 16]), virtual_network.unwrap(), underlay)
+        };
+        let redundancy = |length, of| made(length, of).map(|codec| codec.redundancy());
+        assert_eq!(redundancy(56, 0), Err(TooWide { redundancy: 8 }));
+        assert_eq!(redundancy(64, 23), Err(TooWide { redundancy: 39 }));
+        assert_eq!((redundancy(64, 24), redundancy(88, 0)), (Ok(40), Ok(40)));
+        let text = made(56, 0).unwrap_err().to_string();
+        assert!(text.ends_with("virtual prefix longer, by 32 bits together"), "{text}");
+    }
+
     proptest! {
         #[test]
         fn what_is_enciphered_is_deciphered(
@@ -257,21 +308,21 @@ mod tests {
             granule in 1_u32..0xffff,
             low in any::<u128>(),
             key in any::<[u8; 16]>(),
-            length in 56_u8..=128,
+            length in 88_u8..=128,
         ) {
             let prefix = 0x20010db8_0000ff00_u128 << 64;
             let fixed = u128::MAX.checked_shr(length.into()).unwrap_or(0);
             let underlay = std::net::Ipv6Addr::from_bits(prefix | low & fixed).into();
             let address = VnicAddress { underlay, ..vnic(ip, granule, 0) };
             let net = UnderlayNetwork::ipv6(std::net::Ipv6Addr::from_bits(prefix), length).unwrap();
-            let codec = Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, net);
+            let codec = Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, net).unwrap();
             let gid = codec.encipher(address).unwrap();
             prop_assert_eq!(codec.decipher(gid).unwrap().address, address);
             prop_assert_eq!(codec.redundancy(), u32::from(length) - 56 + 8);
             // A tenant of another network does not take it for its own.
             let mine = Ipv4Addr::from_bits(!ip & 0xff00_0000);
             let other = VirtualNetwork::new(mine, 8).unwrap();
-            let other = Codec::new(&TenantKey::new(key), other, net);
+            let other = Codec::new(&TenantKey::new(key), other, net).unwrap();
             prop_assert_eq!((other.encipher(address), other.decipher(gid)), (None, None));
         }
     }

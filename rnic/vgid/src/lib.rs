@@ -12,7 +12,7 @@ mod network;
 mod qpn;
 mod qpn_ranges;
 
-pub use codec::{Codec, Deciphered, Generation, VnicAddress, is_reserved};
+pub use codec::{Codec, Deciphered, Generation, TooWide, VnicAddress, is_reserved};
 pub use key::{DerivedKey, TenantKey};
 pub use network::{UnderlayNetwork, VirtualNetwork};
 pub use qpn::{PhysicalQpn, QpnOffset, QpnRange, VirtualQpn};

@@ -53,7 +53,8 @@ const LEFT_OUT: u8 = 56;
 
 impl UnderlayNetwork {
     /// IPv6 addresses that begin with the first `length` bits of `prefix`: at least 56, and the
-    /// more the sooner a forgery shows. The rest of `prefix` is zero.
+    /// more the sooner a forgery shows ([`crate::Codec::new`] refuses too short ones). The rest of
+    /// `prefix` is zero.
     #[must_use]
     pub fn ipv6(prefix: Ipv6Addr, length: u8) -> Option<UnderlayNetwork> {
         let rest = u128::MAX.checked_shr(length.into()).unwrap_or(0);

@@ -24,7 +24,7 @@ impl Spread {
 }
 
 fn codec(key: [u8; 16]) -> Codec {
-    Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, UnderlayNetwork::Ipv4)
+    Codec::new(&TenantKey::new(key), VirtualNetwork::ANY, UnderlayNetwork::Ipv4).unwrap()
 }
 
 fn vnic(random: &mut Spread) -> VnicAddress {
