@@ -21,8 +21,8 @@
 //! ([`Codec::redundancy`]). With IPv6 the 40 bits are those by which the underlay prefix is longer
 //! than 56. So a prefix of 56 bits alone leaves 8, which is no protection: networks that leave less
 //! than 40, in a time of one key, are refused. IPv6 needs 32 bits more of prefixes than that, on
-//! the underlay, of the tenant's virtual addresses, or of both together. A forgery that passes names an address and QPNs at random, and the host there still
-//! checks source, QPN range and tenant.
+//! the underlay, of the tenant's virtual addresses, or of both together. A forgery that passes names
+//! an address and QPNs at random, and the host there still checks source, QPN range and tenant.
 
 use crate::key::TenantKey;
 use crate::network::{UnderlayNetwork, VirtualNetwork};
