@@ -171,7 +171,7 @@ impl Traces<'_> {
 
     /// The peer has taken a request.
     pub(super) fn acknowledged(&mut self, qp: &Qp, numbers: TraceNumbers) {
-        self.from_peer(qp, numbers, Kind::Acknowledge, 0);
+        self.note_peer_operation(qp, numbers, Kind::Acknowledge, 0);
     }
 
     /// The peer has refused one.
@@ -179,11 +179,11 @@ impl Traces<'_> {
     pub(super) fn refused(&mut self, qp: &Qp, numbers: TraceNumbers, code: Nak) {
         if let Nak::Refused(refusal) = code {
             let before = TraceNumbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
-            self.from_peer(qp, before, Kind::Refusal, refusal.code());
+            self.note_peer_operation(qp, before, Kind::Refusal, refusal.code());
         }
     }
 
-    fn from_peer(&mut self, qp: &Qp, numbers: TraceNumbers, kind: Kind, code: u8) {
+    fn note_peer_operation(&mut self, qp: &Qp, numbers: TraceNumbers, kind: Kind, code: u8) {
         if qp.service != Service::Rc {
             return;
         }
