@@ -69,8 +69,8 @@ import os, socket, sys, random
 random.seed(1)
 for turn in range(3000):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(1)
     s.connect(sys.argv[1])
+    s.settimeout(1)
     try:
         for _ in range(random.randrange(1, 4)):
             body = os.urandom(random.randrange(0, 300))

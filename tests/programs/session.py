@@ -104,10 +104,11 @@ def path():
 
 
 def connect(timeout=5):
-    """A connection that has said nothing yet."""
+    """A connection that has said nothing yet. Waits for its turn as a blocking one does."""
     calls = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    calls.settimeout(timeout)
+    calls.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", timeout, 0))
     calls.connect(path())
+    calls.settimeout(timeout)
     return calls
 
 

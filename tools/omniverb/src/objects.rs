@@ -31,11 +31,17 @@ impl Kind {
 }
 
 /// How objects are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    #[default]
     Table,
     Json,
+}
+
+impl Form {
+    /// By the option `--json`.
+    pub(crate) fn of(json: bool) -> Form {
+        if json { Form::Json } else { Form::Table }
+    }
 }
 
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
@@ -50,13 +56,9 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
         TenantCommand::Set { name, adoption } => {
             change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
         }
-        TenantCommand::Show { name, json } => {
-            show(Kind::Tenant, &name, json.then_some(Form::Json).unwrap_or_default())
-        }
+        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::of(json)),
         TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
-        TenantCommand::List { json } => {
-            list(Kind::Tenant, json.then_some(Form::Json).unwrap_or_default())
-        }
+        TenantCommand::List { json } => list(Kind::Tenant, Form::of(json)),
     }
 }
 
@@ -71,13 +73,9 @@ pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
             }
             change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
         }
-        PolicyCommand::Show { name, json } => {
-            show(Kind::Policy, &name, json.then_some(Form::Json).unwrap_or_default())
-        }
+        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::of(json)),
         PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
-        PolicyCommand::List { json } => {
-            list(Kind::Policy, json.then_some(Form::Json).unwrap_or_default())
-        }
+        PolicyCommand::List { json } => list(Kind::Policy, Form::of(json)),
     }
 }
 

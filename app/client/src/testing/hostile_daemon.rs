@@ -481,7 +481,7 @@ pub fn daemon_says(bytes: &[u8]) {
         }
         client.take_events();
         process.work(&mut bytes);
-        if !client.session.events().is_some() {
+        if client.session.events().is_none() {
             break;
         }
     }

@@ -1,6 +1,6 @@
 //! Commands about tenants and policies, and what they have in common with those about vNICs.
 
-use super::vnic::PolicyOptions;
+use super::vnic::{PolicyOptions, changes};
 use super::{AdoptionValue, VnicOptions};
 use clap::Subcommand;
 
@@ -61,6 +61,7 @@ pub enum PolicyCommand {
         policy: PolicyOptions,
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
+    #[command(group = changes(&["datapath", "rate", "burst", "adoption", "faults"]))]
     Set {
         /// The name of the policy.
         name: String,

@@ -1,6 +1,6 @@
 //! Defines the commands about vNICs, and their options.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use omniverb_session::faults::{self, Faults};
 use omniverb_session::tc_units::{self, size};
 
@@ -25,7 +25,11 @@ pub enum VnicCommand {
     /// that was not described by `vnic create` it holds while the network namespace exists. With
     /// another tenant all links of the device end. Needs the operators' socket: root where the
     /// daemon runs, or the daemon's own user.
-    #[command(override_usage = "omniverb vnic set <NAME> <OPTIONS>")]
+    #[command(
+        override_usage = "omniverb vnic set <NAME> <OPTIONS>",
+        group = changes(&["tenant", "policies", "attach", "datapath", "rate", "burst", "adoption",
+            "faults"]),
+    )]
     Set {
         /// The device, as `omniverb vnic list` shows it, a name that `vnic create` gave, or pid:N
         /// for that of process N.
@@ -65,6 +69,11 @@ pub enum VnicCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Of these options one at least is given.
+pub(super) fn changes(options: &'static [&'static str]) -> ArgGroup {
+    ArgGroup::new("changes").args(options).required(true).multiple(true)
 }
 
 /// Where a device is, and what it belongs to.
