@@ -21,8 +21,10 @@
 //! ([`Codec::redundancy`]). With IPv6 the 40 bits are those by which the underlay prefix is longer
 //! than 56. So a prefix of 56 bits alone leaves 8, which is no protection: networks that leave less
 //! than 40, in a time of one key, are refused. IPv6 needs 32 bits more of prefixes than that, on
-//! the underlay, of the tenant's virtual addresses, or of both together. A forgery that passes names
-//! an address and QPNs at random, and the host there still checks source, QPN range and tenant.
+//! the underlay, of the tenant's virtual addresses, or of both together.
+//!
+//! A forgery that passes names an address and QPNs at random. The host there still checks source,
+//! QPN range and tenant.
 
 use crate::key::TenantKey;
 use crate::network::{UnderlayNetwork, VirtualNetwork};
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn the_block_is_fips_197_in_the_documented_order() {
         let address = vnic(0x0a000001, 0x0123, 0xc0a80102);
-        let mut block = 0x0a000001_012300_0000000000_c0a80102_u128.to_be_bytes().into();
+        let mut block = 0x0a00_0001_0123_0000_0000_0000_c0a8_0102_u128.to_be_bytes().into();
         TenantKey::new([9; 16]).cipher().encrypt_block(&mut block);
         assert_eq!(codec(9).encipher(address).unwrap().bytes(), <[u8; 16]>::from(block));
         // FIPS 197, appendix C.1.

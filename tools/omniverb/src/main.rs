@@ -77,7 +77,7 @@ fn vnic(command: VnicCommand) -> anyhow::Result<ExitCode> {
     match command {
         VnicCommand::Create { name, vnic, policy } => objects::create_vnic(&name, &vnic, &policy),
         VnicCommand::Set { name, vnic, policy } => vnic::set(&name, &vnic, &policy),
-        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, Form::of(json)),
+        VnicCommand::Show { name, json } => objects::show(Kind::Vnic, &name, Form::with_json(json)),
         VnicCommand::Delete { name } => objects::delete(Kind::Vnic, &name),
         VnicCommand::Disconnect { name } => vnic::disconnect(&name),
         VnicCommand::List { json } => vnic::list(json),

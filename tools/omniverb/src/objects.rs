@@ -39,7 +39,7 @@ pub(crate) enum Form {
 
 impl Form {
     /// By the option `--json`.
-    pub(crate) fn of(json: bool) -> Form {
+    pub(crate) fn with_json(json: bool) -> Form {
         if json { Form::Json } else { Form::Table }
     }
 }
@@ -56,9 +56,9 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
         TenantCommand::Set { name, adoption } => {
             change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
         }
-        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::of(json)),
+        TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::with_json(json)),
         TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
-        TenantCommand::List { json } => list(Kind::Tenant, Form::of(json)),
+        TenantCommand::List { json } => list(Kind::Tenant, Form::with_json(json)),
     }
 }
 
@@ -73,9 +73,9 @@ pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
             }
             change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
         }
-        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::of(json)),
+        PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::with_json(json)),
         PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
-        PolicyCommand::List { json } => list(Kind::Policy, Form::of(json)),
+        PolicyCommand::List { json } => list(Kind::Policy, Form::with_json(json)),
     }
 }
 
