@@ -16,7 +16,7 @@ use omniverb_sys::proc_maps;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, readlinkat_raw};
 use rustix::io::{Errno, read};
-use rustix::process::getpid;
+use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::thread::{gettid, sched_yield};
 
 /// Budget: how often a ring is asked that does not tell because of its own work.
@@ -31,22 +31,32 @@ pub(crate) fn within(start: usize, end: usize) -> bool {
 
 /// The same of one process in this memory, which may have ended; with one of its threads.
 pub(crate) fn of_process((process, thread): (i32, i32), start: usize, end: usize) -> bool {
-    match any_task((process, thread), start, end) {
-        Err(Errno::NOENT | Errno::SRCH) => false,
-        looked => looked.unwrap_or(true),
+    unless_ended(any_task((process, thread), start, end), process).unwrap_or(true)
+}
+
+/// What looking at a task found: no ring if the task has ended. That it is not in `/proc` is no
+/// proof: after `unshare --pid`, `/proc` may be that of another PID namespace. So the kernel is
+/// asked.
+fn unless_ended(looked: Result<bool, Errno>, task: i32) -> Result<bool, Errno> {
+    match looked {
+        Err(Errno::NOENT | Errno::SRCH) if has_ended(task) => Ok(false),
+        looked => looked,
     }
+}
+
+/// Whether no task has this number any more.
+fn has_ended(task: i32) -> bool {
+    Pid::from_raw(task).is_some_and(|task| test_kill_process(task) == Err(Errno::SRCH))
 }
 
 /// Goes through all tables of descriptors: each thread may have one of its own.
 fn any_task((process, own): (i32, i32), start: usize, end: usize) -> Result<bool, Errno> {
     let tasks = open_directory(CWD, format_args!("/proc/{process}/task"))?;
-    let mut found = any_ring(tasks.as_fd(), own, start, end)?;
+    // A leader that has exited leaves its threads their descriptors.
+    let mut found = unless_ended(any_ring(tasks.as_fd(), own, start, end), own)?;
     for_each_number(tasks.as_fd(), |task| {
         if !found && task != own && !shares_files(own, task) {
-            found = match any_ring(tasks.as_fd(), task, start, end) {
-                Err(Errno::NOENT | Errno::SRCH) => false,
-                looked => looked.unwrap_or(true),
-            };
+            found = unless_ended(any_ring(tasks.as_fd(), task, start, end), task).unwrap_or(true);
         }
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -140,6 +150,17 @@ fn range(line: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_that_is_not_in_proc_has_not_ended() {
+        let own = getpid().as_raw_nonzero().get();
+        assert!(!has_ended(own) && !has_ended(gettid().as_raw_nonzero().get()));
+        assert!(unless_ended(Err(Errno::NOENT), own).is_err(), "an old /proc");
+        // Beyond what a kernel gives.
+        assert_eq!(unless_ended(Err(Errno::NOENT), i32::MAX), Ok(false));
+        assert_eq!(unless_ended(Ok(true), i32::MAX), Ok(true));
+        assert!(unless_ended(Err(Errno::ACCESS), i32::MAX).is_err());
+    }
 
     #[test]
     fn buffers_are_read() {
