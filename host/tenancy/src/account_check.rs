@@ -61,8 +61,9 @@ fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn 
 }
 
 impl Tenancy {
-    /// Checks that no link joins two tenants.
+    /// Checks that no link joins two tenants, and who has which address.
     fn check_tenants(&self) {
+        self.tenants.check_owners();
         for (key, link) in self.links.all_direct() {
             let [one, other] = link.vnics;
             assert!(self.tenants.share_tenant(one, other), "{key:?} joins two tenants");

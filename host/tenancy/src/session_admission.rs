@@ -102,7 +102,7 @@ impl Tenancy {
         vnic.leave(id);
         if vnic.processes().is_empty() {
             self.cm().last_farewells(key);
-            self.tenants.vnics.remove(&key);
+            self.tenants.remove_vnic(key);
             self.context.act(Action::VnicGone { vnic: key });
             for vnic in self.tenants.vnics.values_mut() {
                 vnic.forget_neighbour(key);

@@ -191,11 +191,10 @@ impl Tenancy {
     #[must_use]
     pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
         let guid = self.tenants.node_guid(key);
-        if let Some(vnic) = self.tenants.vnics.get_mut(&key) {
-            let table = self.network.table(key, found, guid);
-            let read = vnic.names.found(table, found, now);
+        let table = self.network.table(key, found, guid);
+        if let Some(read) = self.tenants.found_addresses(key, table, found, now) {
             if let Some(before) = read.before {
-                for session in vnic.processes().clone() {
+                for session in self.tenants.processes_of(key) {
                     self.tenants.event(&mut self.context, session, GidsChanged { reserved: 0 });
                 }
                 self.unlinker().review_groups(key, &before);

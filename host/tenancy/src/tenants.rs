@@ -3,7 +3,10 @@
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::context::Context;
+use crate::directory::VnicAddress;
+use crate::directory::address_owners::AddressOwners;
 use crate::directory::loopbacks;
+use crate::directory::vnic_names::Read;
 use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
@@ -13,9 +16,9 @@ use crate::sessions::vnic::Vnic;
 use crate::sessions::vnic_identity::Identity;
 use omniverb_fairness::FairTable;
 use omniverb_session::Message;
-use omniverb_session::body::{Done, TAKE_ALL, TakeBack};
+use omniverb_session::body::{Done, GidEntry, TAKE_ALL, TakeBack};
 use omniverb_terms::{Errno, Gid, Rkey, VnicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// vNICs, sessions, and policies.
@@ -28,6 +31,8 @@ pub(crate) struct Tenants {
     /// Counted for their holders once they are processes, command lines included.
     pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) policies: Policies,
+    /// Which vNICs have an address: kept with their names.
+    owners: AddressOwners,
 }
 
 impl Tenants {
@@ -137,13 +142,40 @@ impl Tenants {
         if self.policies.is_one_tenant() {
             return false;
         }
-        let mut owners = self.vnics.iter().filter(|(_, vnic)| vnic.names.has_address(address));
-        let mut is_found = false;
-        let is_shared = owners.any(|(owner, _)| {
-            is_found = true;
-            self.share_tenant(at, *owner)
-        });
-        is_found && !is_shared
+        let mut owners = self.owners.of(address).peekable();
+        owners.peek().is_some() && !owners.any(|owner| self.share_tenant(at, owner))
+    }
+
+    /// The addresses of a vNIC with processes were read.
+    pub(crate) fn found_addresses(
+        &mut self,
+        key: VnicId,
+        table: Vec<GidEntry>,
+        found: &[VnicAddress],
+        now: u64,
+    ) -> Option<Read> {
+        let names = &mut self.vnics.get_mut(&key)?.names;
+        self.owners.remove(key, names.addresses());
+        let read = names.found(table, found, now);
+        self.owners.add(key, names.addresses());
+        Some(read)
+    }
+
+    /// A vNIC has no processes any more.
+    pub(crate) fn remove_vnic(&mut self, key: VnicId) {
+        if let Some(vnic) = self.vnics.get(&key) {
+            self.owners.remove(key, vnic.names.addresses());
+        }
+        self.vnics.remove(&key);
+    }
+
+    /// Compares the owners of addresses with the names of vNICs.
+    pub(crate) fn check_owners(&self) {
+        let mut owners = AddressOwners::default();
+        for (key, vnic) in self.vnics.iter() {
+            owners.add(*key, vnic.names.addresses());
+        }
+        assert_eq!(owners, self.owners, "owners of addresses, and names");
     }
 
     /// The vNIC's name for people.
@@ -190,6 +222,11 @@ impl Tenants {
     /// Processes of a vNIC with an open device.
     pub(crate) fn processes(&self, key: VnicId) -> usize {
         self.vnics.get(&key).map_or(0, |vnic| vnic.processes().len())
+    }
+
+    /// The same, by the numbers of their connections.
+    pub(crate) fn processes_of(&self, key: VnicId) -> BTreeSet<SessionId> {
+        self.vnics.get(&key).map(|vnic| vnic.processes().clone()).unwrap_or_default()
     }
 
     /// The first vNIC with processes from this one on.

@@ -23,14 +23,12 @@ impl ConnectionManager<'_> {
     /// A management datagram came to queue pair 1 of a vNIC by this way.
     pub(crate) fn received(&mut self, at: VnicId, underlay: &Underlay, datagram: &[u8], now: u64) {
         let names = self.network.names(at, underlay);
-        if let Some((_, sender)) = names
-            && self.tenants.is_foreign_address(at, self.network.address_of(sender))
-        {
-            return;
-        }
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
             // Who says it is one of ours would have been heard at home.
-            if !sender.is_loopback() && !self.tenants.owns(at, sender) && self.tenants.owns(at, own)
+            if !sender.is_loopback()
+                && !self.tenants.owns(at, sender)
+                && self.tenants.owns(at, own)
+                && !self.tenants.is_foreign_address(at, self.network.address_of(sender))
             {
                 self.cm_arrived(Ends { at, own, sender, from: Origin::Network }, &mad, now);
                 self.carry_cm(now);

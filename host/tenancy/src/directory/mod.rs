@@ -11,6 +11,7 @@
 //! routes, names. No state of the tables.
 
 mod address_family;
+pub(crate) mod address_owners;
 mod gid_table;
 pub(crate) mod vnic_names;
 

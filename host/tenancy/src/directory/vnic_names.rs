@@ -43,6 +43,11 @@ impl Names {
         self.addresses.binary_search(&address.to_canonical()).is_ok()
     }
 
+    /// All its addresses.
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
     /// They have been read.
     pub(crate) fn are_known(&self) -> bool {
         self.read_at.is_some()

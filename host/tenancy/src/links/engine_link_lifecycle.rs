@@ -298,8 +298,8 @@ impl Pairing<'_> {
             return;
         }
         let sender = self.network.address_of(flow.dgid);
-        if self.tenants.is_foreign_address(key, sender)
-            || !self.tenants.has_time(self.context, session)
+        if !self.tenants.has_time(self.context, session)
+            || self.tenants.is_foreign_address(key, sender)
         {
             return;
         }
