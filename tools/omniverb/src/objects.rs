@@ -243,7 +243,8 @@ fn people(objects: &[Value]) -> String {
             }
             other => format!("{key}={other}"),
         };
-        let fields: Vec<String> = fields.map(field).collect();
+        let mut fields: Vec<String> = fields.map(field).collect();
+        fields.extend(object["problem"].as_str().map(|problem| format!("({problem})")));
         table.row(vec![text("kind"), text("name"), text("source"), fields.join(" ")]);
     }
     table.render("")
@@ -284,5 +285,8 @@ mod tests {
         let object = json!({ "kind": "vnic", "name": "web", "source": "command",
             "fields": { "policies": ["a", "b"], "tenant": "blue" } });
         assert!(people(&[object]).ends_with("policies=a,b tenant=blue\n"));
+        let object = json!({ "kind": "vnic", "name": "web", "source": "command", "fields": {},
+            "problem": "cannot look at \"/a\"" });
+        assert!(people(&[object]).ends_with("(cannot look at \"/a\")\n"));
     }
 }

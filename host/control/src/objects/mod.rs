@@ -16,9 +16,10 @@ pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, VnicObject,
 };
 use omniverb_tenancy::{Policy, TenantId, VnicId};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use state_file::StateFile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 pub use value_syntax::{
     AdoptionValue, DatapathValue, FaultsValue, Mode, ModeValue, RateValue, SizeValue,
@@ -48,6 +49,8 @@ pub(crate) struct Objects {
     state: StateFile,
     /// Names of objects that vNICs were given.
     given: BTreeMap<VnicId, String>,
+    /// Paths that cannot be looked at, and that the log has named.
+    unseen: BTreeSet<String>,
     /// Numbers of tenants, which are never used again.
     numbers: BTreeMap<String, TenantId>,
 }
@@ -58,7 +61,8 @@ impl Objects {
         let (state, set) = StateFile::open(state, &configured);
         let all = configured.overlaid(&set);
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
-        Objects { general, configured, set, all, state, given, numbers }
+        let unseen = BTreeSet::new();
+        Objects { general, configured, set, all, state, given, unseen, numbers }
     }
 
     /// What holds for a vNIC that no object is attached to.
@@ -163,6 +167,21 @@ impl Objects {
             .map(|(name, _)| name.clone())
     }
 
+    /// Why objects are attached to nothing, where their paths cannot be looked at: once for each.
+    pub(crate) fn new_problems(&mut self) -> Vec<String> {
+        let names: BTreeSet<_> = self.given.values().collect();
+        let missing = self.all.vnic.iter().filter(|(name, _)| !names.contains(name));
+        let unseen: BTreeMap<String, String> = missing
+            .filter_map(|(name, vnic)| {
+                let path = vnic.path(name)?;
+                Some((path.to_owned(), format!("vNIC {name:?}: {}", problem_at(path)?)))
+            })
+            .collect();
+        let before = std::mem::replace(&mut self.unseen, unseen.keys().cloned().collect());
+        let new = unseen.into_iter().filter(|(path, _)| !before.contains(path));
+        new.map(|(_, problem)| problem).collect()
+    }
+
     /// What holds for a vNIC that has an object.
     pub(crate) fn policy(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<Policy> {
         let object = self.object_of(vnic, place)?.clone();
@@ -207,7 +226,11 @@ impl Objects {
         let (name, object) = vnic.iter().nth(at)?;
         let is_set = self.set.vnic.contains_key(name);
         let mut row = row(ObjectKind::Vnic, name, json!(object), is_set);
-        row["attached"] = self.vnic_of(name).map(|vnic| vnic.0).into();
+        let given = self.vnic_of(name);
+        row["attached"] = given.map(|vnic| vnic.0).into();
+        if let (None, Some(problem)) = (given, object.path(name).and_then(problem_at)) {
+            row["problem"] = problem.into();
+        }
         Some(row)
     }
 }
@@ -223,6 +246,16 @@ fn number(numbers: &mut BTreeMap<String, TenantId>, tenant: &str) -> TenantId {
 /// Device and inode of the network namespace at a path.
 fn inode_at(path: &str) -> Option<[u64; 2]> {
     rustix::fs::stat(path).ok().map(|status| [status.st_dev, status.st_ino])
+}
+
+/// Why the daemon cannot say what is at a path. That nothing is there yet is no problem.
+fn problem_at(path: &str) -> Option<String> {
+    match rustix::fs::stat(path) {
+        Ok(_) | Err(Errno::NOENT) => None,
+        Err(errno) => Some(format!(
+            "cannot look at {path:?}: {errno}; attach it by the name that `omniverb vnic list` shows"
+        )),
+    }
 }
 
 #[cfg(test)]

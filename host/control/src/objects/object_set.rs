@@ -85,6 +85,13 @@ pub struct VnicObject {
     pub adoption: Option<AdoptionValue>,
 }
 
+impl VnicObject {
+    /// The path that it is attached to, if it is attached by a path; `name` is the object's own.
+    pub(crate) fn path<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        Some(self.attach.as_deref().unwrap_or(name)).filter(|text| text.starts_with('/'))
+    }
+}
+
 /// The kinds of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -107,3 +107,18 @@ fn what_was_set_for_one_namespace_ends_with_it() {
     all.forget(VnicId(2)).unwrap();
     assert!(all.row(0).is_some());
 }
+
+#[test]
+fn a_path_that_cannot_be_looked_at_is_named_once() {
+    let mut all = objects(
+        r#"{"vnic": {"a": {"attach": "/dev/null/netns"},
+        "b": {"attach": "/nothing/here"}, "c": {}}}"#,
+    );
+    let problems = all.new_problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("vNIC \"a\"") && problems[0].contains("/dev/null/netns"));
+    assert!(all.new_problems().is_empty());
+    let row = all.row(0).unwrap();
+    assert!(row["problem"].as_str().unwrap().contains("cannot look at"), "{row}");
+    assert!(row["attached"].is_null() && all.row(1).unwrap().get("problem").is_none());
+}

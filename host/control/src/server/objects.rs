@@ -123,6 +123,14 @@ impl EnginePorts<'_> {
         for vnic in self.vnics.registry().ids() {
             self.apply_object(vnic);
         }
+        self.warn_of_paths();
+    }
+
+    /// Logs which paths of objects cannot be looked at.
+    pub(super) fn warn_of_paths(&mut self) {
+        for problem in self.objects.new_problems() {
+            self.journal.log(Level::Warning, problem);
+        }
     }
 
     /// Applies to a vNIC what its object says.

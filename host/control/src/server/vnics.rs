@@ -71,6 +71,7 @@ impl EnginePorts<'_> {
                 News::New(vnic, identity, access) => {
                     self.tables.note(|tables| tables.introduce(vnic, identity, access));
                     self.apply_object(vnic);
+                    self.warn_of_paths();
                 }
                 News::Gone(vnic) => {
                     if let Err(problem) = self.objects.forget(vnic) {
