@@ -16,6 +16,7 @@ use omniverb_formats::gateway_message::{hello, is_hello};
 use omniverb_sys::eventfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
+use std::mem::transmute;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -188,7 +189,8 @@ impl CmId {
         let all = self.id.look(|id| id.route.addr);
         let ip = |of: libc::sockaddr_storage| {
             // SAFETY: bytes, all of which were written.
-            Address::from_bytes(unsafe { core::mem::transmute(of) }).ip()
+            let bytes = unsafe { transmute::<libc::sockaddr_storage, [u8; 128]>(of) };
+            Address::from_bytes(bytes).ip()
         };
         Some([ip(all.src_storage)?, ip(all.dst_storage)?])
     }

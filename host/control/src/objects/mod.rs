@@ -253,7 +253,7 @@ fn problem_at(path: &str) -> Option<String> {
     match rustix::fs::stat(path) {
         Ok(_) | Err(Errno::NOENT) => None,
         Err(errno) => Some(format!(
-            "cannot look at {path:?}: {errno}; attach it by the name that `omniverb vnic list` shows"
+            "cannot look at {path:?}: {errno}; attach it by a name that `omniverb vnic list` shows"
         )),
     }
 }
