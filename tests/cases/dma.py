@@ -150,7 +150,7 @@ def _python(place):
         raise Skip("python3-cffi is not installed") from error
     pair = place.pair
     with running(pair.server, "/opt/programs/dma_serve") as serve:
-        text = pair.client.run("/usr/bin/python3", "/opt/programs/dma_binding.py",
+        text = pair.client.run("/usr/bin/python3", "/opt/programs/dma_python_binding.py",
                                pair.server.address, serve.port)
         check("as it should be" in text, text)
         check("mirrored" in serve.running.stdout.readline(), "the example did not mirror")

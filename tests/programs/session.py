@@ -26,7 +26,9 @@ def _sources():
 _TEXT = _sources()
 _CONSTANTS = dict(re.findall(r"const (\w+): \w+ = ([^;]+);", _TEXT))
 _CONSTANTS |= {"QP_RC": "2", "QP_UC": "3", "QP_UD": "4"}  # the verbs' own numbers
-VERSION = int(_CONSTANTS["VERSION"])
+# That of the daemon's protocol: others have one, too.
+VERSION = int(re.search(r"const VERSION: \w+ = (\d+);",
+                        (_HERE / "session" / "lib.rs").read_text())[1])
 KINDS = {name: int(number) for block in re.findall(r"\bmessages! \{([^{}]*\d[^{}]*)\}", _TEXT)
          for number, name in re.findall(r"\b(\d+) (\w+)", block)}
 

@@ -11,7 +11,7 @@ def _told(place):
     program = place.kept / "epoll_notices"
     if not program.exists():
         process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program,
-                     staging.PROGRAMS / "sockets" / "told.c"], limit=60)
+                     staging.PROGRAMS / "sockets" / "epoll_notices.c"], limit=60)
     seen = []
     for port in range(_PORT, _PORT + _RUNS):
         with place.running(program, "serve", port, side=0) as (server, said):
