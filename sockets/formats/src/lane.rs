@@ -6,7 +6,8 @@
 //! when its reader has heard that it was taken away: so there are bytes of one connection in it at
 //! a time, and it goes on where it is in its ring.
 //!
-//! Nobody waits for room in a lane: whoever finds it full takes his connection back to the channel
+//! Nothing here waits. A sender that finds the lane full waits while its reader reads
+//! (`sockets/preload/src/light/backpressure.rs`), and then takes its connection back to the channel
 //! (docs/decisions/0060). A reader may sleep, and marks each lane that it waits for.
 //!
 //! **Ordering.** Bytes are copied in, then the head is stored (release); the reader loads it

@@ -1,5 +1,9 @@
 //! Decides which transport moves the bytes of a call: a link, a light connection or the kernel.
 //!
+//! Carry's route is asked first, unlike in the fast path (`send_whole` in `io_hooks.rs`). A
+//! descriptor has one transport, so the order decides nothing; but to ask for the route does what
+//! every call owes carried sockets: it takes the broker's answers and reclaims abandoned bytes.
+//!
 //! Neither [`crate::carry`] nor [`crate::light`] calls this module, and `carry` does not call
 //! `light`.
 

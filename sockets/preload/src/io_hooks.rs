@@ -513,6 +513,10 @@ fn is_no_matter(address_length: u32) -> bool {
 }
 
 /// A call of one piece that has nothing to think of, by a light connection or a link.
+///
+/// A descriptor has one transport, so the order changes no result. Light is first since its lanes
+/// are to cost least (docs/decisions/0060). What each call owes carried sockets it does not do: if
+/// a carried socket has unread bytes the call goes by [`dispatch`].
 #[inline(always)]
 fn send_whole(fd: c_int, bytes: UserSlice<'_, u8>, flags: c_int) -> Option<isize> {
     let piece = bytes.memory()?;

@@ -9,8 +9,9 @@
 //! # Modules
 //!
 //! * `names.toml` lists the interposed names; `cargo xtask dist` makes an entry point for each.
-//!   Most jump to the next library's function. Some call a function of [`call_observers`] with the
-//!   arguments first. The rest are [`hooks`], or [`io_hooks`] if they move bytes.
+//!   Those of `pass` jump to the next library's function. Those of `look` call a function of
+//!   [`call_observers`] with the arguments first. `choose` is `syscall`, see `syscall_hook`. Those
+//!   of `watch` are [`hooks`], or [`io_hooks`] if they move bytes or wait for them.
 //! * `dispatch` decides whether [`carry`], [`light`] or the kernel moves the bytes of a call;
 //!   `readiness` asks all of them for calls that wait for several descriptors, by `transport`;
 //!   `lifecycle` starts and ends both, `usage_report` counts what they moved.

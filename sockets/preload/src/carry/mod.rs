@@ -1,14 +1,15 @@
 //! Carries bytes of TCP connections within this host through shared memory
 //! (docs/decisions/0046).
 //!
-//! Both processes have the library. It is on unless `OMNIVERB_SOCKETS` says something else than
-//! `carry`. Sockets without a link are the kernel's. `hooks`, `io_hooks` and `call_observers` call
-//! the functions in here.
+//! Both processes have the library. It is on if `OMNIVERB_SOCKETS` is `carry`, which is the
+//! default, or `light`: what cannot be light is carried. Sockets without a link are the kernel's.
+//! `hooks`, `io_hooks` and `call_observers` call the functions in here.
 //!
-//! * **Links.** [`links`] keeps them ([`omniverb_formats::link_slot`]); [`ended_links`] and
-//!   [`forgotten_links`] remember those that are over. [`mod@offers`] offers sockets to the
-//!   [`broker`], [`admission`] decides how soon, [`broker_dispatch`] has the answers handled by
-//!   [`link_messages`], [`sealed_memory`] maps what comes with them.
+//! * **Links.** [`links`] keeps them, in slots ([`omniverb_formats::link_slot`], in
+//!   `sockets/formats/src/link_slot.rs`); [`ended_links`] and [`forgotten_links`] remember those
+//!   that are over. [`mod@offers`] offers sockets to the [`broker`], [`admission`] decides how
+//!   soon, [`broker_dispatch`] has the answers handled by [`link_messages`], [`sealed_memory`] maps
+//!   what comes with them.
 //! * **Moving bytes.** [`route_lookup`] decides how a call's bytes go. [`fast_path`] sends and
 //!   receives one piece under a [`try_guard`], by [`ring_copy`]; [`mod@send`] and [`mod@receive`]
 //!   do all else. [`writer_lock`] admits one writer; [`backpressure`] waits for room;

@@ -1,4 +1,7 @@
-//! Copies bytes into and out of the ring where no other case applies.
+//! Copies bytes into and out of the ring, in the normal case.
+//!
+//! The normal case: the ring has room, or the bytes, and neither the kernel nor a flag of the call
+//! has a say. Otherwise nothing is moved, and [`mod@super::send`] and [`mod@super::receive`] go on.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

@@ -1,4 +1,7 @@
-//! Reclaims bytes that the peer has not read from the ring, and sends them by the kernel.
+//! Publishes bytes in the ring, and reclaims those that the peer has not read.
+//!
+//! [`publish`] marks the link as one with unread bytes, and moves the head. If the reader polls no
+//! more then, it reclaims them at once: they are sent by the kernel.
 //!
 //! Whoever has to send by the kernel takes back what is before that, and so does whoever is about
 //! to sleep, or to do something for long: nobody has to wait for him then to get what he has sent.
