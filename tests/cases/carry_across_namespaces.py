@@ -344,8 +344,7 @@ class Commands:
 
 def _owing(across):
     """Once an operator has ended a link nothing comes by it, whatever its other end writes."""
-    ways = [("head", "epoll"), ("fence", "epoll"), ("again", "epoll"), ("head", "recv"),
-            ("fence", "read")]
+    ways = [("head", "epoll"), ("fence", "epoll"), ("again", "epoll"), ("full", "epoll")]
     for place, (how, call) in enumerate(ways):
         with Commands(across, 7680 + place, how, call) as commands:
             try:
