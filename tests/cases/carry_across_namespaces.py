@@ -344,7 +344,9 @@ class Commands:
 
 def _owing(across):
     """Once an operator has ended a link nothing comes by it, whatever its other end writes."""
-    ways = [("head", "epoll"), ("fence", "epoll"), ("again", "epoll"), ("full", "epoll")]
+    ways = [("head", "epoll"), ("fence", "epoll"), ("again", "epoll"), ("head", "recv"),
+            ("fence", "read"), ("head", "recvmsg"), ("head", "poll"), ("fence", "select"),
+            ("full", "epoll")]
     for place, (how, call) in enumerate(ways):
         with Commands(across, 7680 + place, how, call) as commands:
             try:

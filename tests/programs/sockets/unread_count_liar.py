@@ -72,8 +72,10 @@ class Memory:
             self.memory[2 * WORDS + self.side * RING + (position + at) % RING] = byte
 
 
-def _link(broker, near):
-    """The memory of a link to another network namespace, for which the daemon asks first."""
+def _link(broker, near, nudge=None):
+    """The memory of a link to another network namespace, for which the daemon asks first.
+
+    `nudge` has a server that sleeps make another call, by which it offers its end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as calls, \
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
@@ -83,6 +85,8 @@ def _link(broker, near):
         hostile.send(calls, [2, 7, 0, 0], near)
         words = [20]
         while words and words[0] != 18:
+            while nudge and not select.select([calls], [], [], 0.2)[0]:
+                nudge()
             words, file = hostile.receive(calls)
             print("told", words, flush=True)
         assert words, "no link"
@@ -386,10 +390,14 @@ def commands(address, port, broker, flags, how, wakes=""):
     last = socket.create_connection((address, port), 10)
     last.send(b"early too\n")
     assert last.recv(1) == b"+"
-    near.send(b"early 0\n")
-    memory = Memory(*_link(broker, near))
-    # The kernel has had this one, and nothing since.
-    given = len(b"early 0\n")
+    given = near.send(b"early 0\n")
+
+    def nudge():
+        nonlocal given
+        given += near.send(_TICK)
+
+    memory = Memory(*_link(broker, near, nudge if wakes else None))
+    # The kernel has had these, and nothing since.
     memory.set(_FENCE, given)
     with open(flags, "r+b") as file:
         flags = mmap.mmap(file.fileno(), 0)
