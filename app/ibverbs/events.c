@@ -25,7 +25,8 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
-/* What to sleep on; app/client/src/fd_queue.rs. The kernel looks at the low half of `news`. */
+/* What to sleep on; app/client/src/pollable_event_queue.rs. The kernel looks at the low half of
+   `news`. */
 struct doorbell {
 	uint64_t news;
 	uint32_t waiters;

@@ -16,7 +16,7 @@ const ALLOWED: [(&str, &str); 8] = [
     ("tools/omniverb/src/vm/list_machines.rs", FLAG),
     ("tools/omniverb/src/vm/mod.rs", FLAG),
     (
-        "tools/omniverb/src/vm/agent_windows.rs",
+        "tools/omniverb/src/vm/agent_shared_memory.rs",
         "what the relay says of itself, nowhere with literals",
     ),
     ("tools/omniverb/src/vnic.rs", FLAG),

@@ -5,6 +5,7 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
+mod adoption_env_variable;
 mod application_memory;
 mod client;
 mod daemon_call_lock;
@@ -17,17 +18,16 @@ mod deferred_tasks;
 mod device_platform;
 mod errno_conversion;
 mod event_subscribers;
-pub mod fd_queue;
 mod fork;
 mod memory_from_daemon;
 mod message_descriptors;
 mod multicast_attachments;
 mod multicast_links;
-mod page_environment;
 mod page_revocation;
 mod peer_doorbells;
 mod peer_mappings;
 mod pending_datagram_links;
+pub mod pollable_event_queue;
 mod progress_thread_state;
 mod qp_statistics_area;
 mod queue_pair_records;
@@ -48,11 +48,11 @@ pub use client::{Answer, Client, Membership, Offer, OpenedQp, REGIONS_MAX, Wish,
 pub use device_platform::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink};
 pub use device_platform::{be_strict, on_async_event, on_failure};
 pub use event_subscribers::Listener;
-pub use fd_queue::{Channel, Doorbell, Notifier};
 pub use fork::generation;
 pub use omniverb_session::body::GidEntry;
 pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;
+pub use pollable_event_queue::{Channel, Doorbell, Notifier};
 pub use queue_pair_records::Connection;
 pub use shared_qp::Receivers;
 pub use verbs_import::{Exported, Import, ImportedMemory, ImportedRegion};

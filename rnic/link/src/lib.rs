@@ -15,8 +15,8 @@ pub mod payload_source;
 mod peer_wakeup;
 pub mod poller_nap;
 pub mod qp_attributes;
-mod read_ahead;
 pub mod record;
+mod unacknowledged_requests;
 
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts, Sent};
@@ -24,5 +24,5 @@ pub use omniverb_ring::Broken;
 pub use operation_trace::{Trace, TraceReader, Tracer};
 pub use page_access::PeerPageAccess;
 pub use payload_source::{Source, Unfilled};
-pub use read_ahead::PeekedRequest;
 pub use record::{Nak, Request, Response};
+pub use unacknowledged_requests::PeekedRequest;

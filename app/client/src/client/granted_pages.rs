@@ -6,7 +6,7 @@ use crate::peer_doorbells::Bells;
 use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
 use crate::remote_access_keys::Keys;
-use crate::{daemon_session::Session, page_environment};
+use crate::{adoption_env_variable, daemon_session::Session};
 use omniverb_device::Shared;
 use omniverb_session::body::{self, LetGo};
 use omniverb_terms::{Errno, Rkey};
@@ -15,7 +15,8 @@ use std::sync::{Arc, Weak};
 /// How extents are taken back from peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
+    /// Some peers may go on using the region, and lose nothing: operations on the pages are waited
+    /// for.
     Kindly,
     /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
     BeforeFork,
@@ -26,7 +27,7 @@ pub(super) enum Manner {
 /// What peers may reach, and what of it lies on files of a daemon's.
 pub(crate) struct GrantedPages {
     pub(super) keys: Keys,
-    /// What is taken back from peers.
+    /// Extents that are being taken back from peers.
     pub(super) taking: Arc<Taking>,
     pub(super) shared: Arc<Shared>,
     pub(super) session: Arc<Session>,
@@ -60,7 +61,7 @@ impl GrantedPages {
             progress,
             me: me.clone(),
             generation: fork::generation(),
-            keeps_pages: page_environment::keeps_pages(),
+            keeps_pages: adoption_env_variable::keeps_pages(),
         })
     }
 

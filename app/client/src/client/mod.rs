@@ -2,6 +2,7 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
+mod capture_tracing;
 mod daemon_events;
 mod explain_unlinked_qp;
 mod granted_pages;
@@ -19,7 +20,6 @@ mod resume_after_restart;
 mod secondary_libraries;
 mod shared_qp_admission;
 mod shared_qp_openers;
-mod trace_control;
 mod verbs_export;
 mod vm_page_pinning;
 mod xrc_hidden_qps;

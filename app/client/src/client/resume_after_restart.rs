@@ -13,7 +13,7 @@ impl Client {
     /// work on meanwhile, they need no daemon.
     pub(super) fn reconnect(&self) -> Result<(), Errno> {
         if self.session.events().is_some() && self.session.is_open() {
-            return Ok(()); // somebody else did
+            return Ok(()); // another thread has done so
         }
         let announcements = announcements(&self.pages.keys, &self.qps);
         let nic = self.session.reopen(|daemon, call| {

@@ -4,9 +4,9 @@ use crate::kept_memory::Allowance;
 use crate::pacing::flow_control::PacketRoute;
 use crate::queue_pair::application::{Application, ApplicationState};
 use crate::queue_pair::connection_parameters::{self, Terms, Trains};
-use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
 use crate::queue_pair::outgoing_requests::Fate;
 use crate::queue_pair::qp_stage::Stage;
+use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{

@@ -4,7 +4,7 @@ use crate::kept_memory::Allowance;
 use crate::pacing::flow_control::PacketRoute;
 use crate::pacing::sender_throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
-use crate::queue_pair::message_pacing::{Leaves, MessagePacing};
+use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;

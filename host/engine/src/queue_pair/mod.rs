@@ -6,7 +6,7 @@ pub(crate) mod connected_qp;
 pub(crate) mod connection_parameters;
 pub(crate) mod datagram;
 pub(crate) mod incoming_messages;
-pub(crate) mod message_pacing;
 pub(crate) mod outgoing_requests;
 mod qp_stage;
 pub(crate) mod read_responses;
+pub(crate) mod unreliable_flow_control;

@@ -1,7 +1,7 @@
 //! Serves one link of a packet thread.
 
 use super::checked_packet::CheckedPacket;
-use super::link_recheck_schedule::Recheck;
+use super::missed_doorbell_poll::Recheck;
 use super::pending_work::WorkLeft;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::QpCounters;

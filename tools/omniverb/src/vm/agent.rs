@@ -4,7 +4,8 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`find_daemon.rs`); who sleeps here is woken for it, and it for
-//! him (`cross_kernel_wakes.rs`); and so are those who share a pair window (`agent_windows.rs`).
+//! him (`cross_kernel_wakes.rs`); and so are processes that share a pair window
+//! (`agent_shared_memory.rs`).
 //! Who may do what the host says; only whose pages may stay where they are for the host's engine is
 //! decided here (`pin_requests.rs`). Once it has its devices, it is nobody; those that are plugged
 //! in later another process opens for it (`device_opener.rs`), and another one keeps pages.
@@ -15,7 +16,7 @@ mod startup_descriptors;
 mod tests;
 
 use super::address_message;
-use super::agent_windows::Sharing;
+use super::agent_shared_memory::Sharing;
 use super::cross_kernel_wakes::Wakes;
 use super::device_opener;
 use super::pin_requests::{Keeping, Lost, Speaker};

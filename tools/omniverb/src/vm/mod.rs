@@ -5,7 +5,7 @@
 
 mod address_message;
 mod agent;
-mod agent_windows;
+mod agent_shared_memory;
 mod boot_id;
 mod cross_kernel_wakes;
 mod device_opener;

@@ -1,4 +1,4 @@
-//! While somebody captures packets: what the daemon wants traced.
+//! Starts and stops the tracing of links while the daemon captures packets.
 
 use crate::memory_from_daemon;
 use crate::message_descriptors::Delivered;
