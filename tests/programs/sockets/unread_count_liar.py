@@ -425,7 +425,7 @@ def commands(address, port, broker, flags, how, wakes=""):
         elif count == 25 and how == "full":
             last.send(b"full\n")
             assert last.recv(1) == b"+"
-            _link(broker, last)
+            _link(broker, last, lambda: last.send(_TICK))
         elif count == 30:
             print("going", flush=True)
         ticks.send(_TICK)
