@@ -22,7 +22,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
-pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row, handshake_datagram};
+pub(crate) use omniverb_engine::{
+    ENCRYPTION_BYTES, Encryption, FaultCounters, Pages, QpCounters, Refusal, Row,
+    handshake_datagram,
+};
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
@@ -46,6 +49,8 @@ pub(crate) enum Event {
     NotMapped { qpn: Qpn, peer_qpn: Qpn, key: Rkey, start: u64 },
     /// Whoever carries a vNIC's port has sent what ends that.
     PortOver { vnic: VnicId },
+    /// An address gets nothing of a vNIC whose packets are encrypted; no reason: it does again.
+    Encryption { vnic: VnicId, remote: IpAddr, refusal: Option<Refusal> },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
@@ -121,6 +126,12 @@ impl Packets {
     /// What was done to them, since that was set.
     pub(crate) fn fault_counters(&self, vnic: VnicId) -> Option<FaultCounters> {
         self.0.faults(vnic)
+    }
+
+    /// Encrypts what a vNIC exchanges with other hosts, or no longer.
+    pub(crate) fn encryption(&self, vnic: VnicId, encryption: Option<Encryption>) {
+        let encryption = encryption.map(Box::new);
+        self.0.send(Command::SetEncryption { vnic, encryption });
     }
 
     /// Serves a link over this memory.
@@ -247,6 +258,9 @@ impl Packets {
                 Event::NotMapped { qpn, peer_qpn, key, start }
             }
             Happened::PortOver { vnic } => Event::PortOver { vnic },
+            Happened::Encryption { vnic, remote, refusal } => {
+                Event::Encryption { vnic, remote, refusal }
+            }
             Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

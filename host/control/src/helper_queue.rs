@@ -21,7 +21,7 @@ use std::sync::Arc;
 fn slots(kind: Kind, steps: usize) -> usize {
     let all: usize = match kind {
         Kind::Process => 4,
-        Kind::Addresses | Kind::Port => 16,
+        Kind::Addresses | Kind::Port | Kind::PspPort => 16,
     };
     (all >> steps.min(all.ilog2() as usize)).max(1)
 }

@@ -104,7 +104,7 @@ impl HelperRequests {
 
     /// Sends what there is room for.
     fn go_on(&mut self, now: u64) {
-        for kind in [Kind::Process, Kind::Addresses, Kind::Port] {
+        for kind in [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort] {
             while self.under_way.has_room(kind) {
                 let Some(waiting) = self.waiting.get_mut(&kind) else { break };
                 let under_way = &self.under_way;

@@ -70,8 +70,9 @@ pub use errors::StartError;
 pub use journal::{Form, Journal, Level};
 pub use memory_limits::Totals;
 pub use objects::{
-    AdoptionValue, DEFAULT_TENANT, DatapathValue, FaultsValue, Mode, ModeValue, ObjectError,
-    ObjectKind, ObjectSet, PolicyObject, RateValue, SizeValue, Tenant, VnicObject,
+    AdoptionValue, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode,
+    ModeValue, ObjectError, ObjectKind, ObjectSet, PolicyObject, RateValue, SizeValue, Tenant,
+    VnicObject,
 };
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};

@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     Accept(Entrance),
     /// A port that was in use is tried again.
     Port(VnicId),
+    /// The same, of a port of PSP.
+    PspPort(VnicId),
     /// What a machine has said of its addresses is heard again.
     Addresses(SessionId),
     /// It is looked again whether a machine has windows that nobody uses.

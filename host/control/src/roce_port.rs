@@ -159,6 +159,14 @@ impl VnicPort {
         }
     }
 
+    /// The sockets, if they are open, for somebody else to have as well.
+    pub(crate) fn shared(&self) -> Option<Arc<Port>> {
+        match &self.state {
+            State::Open(port) => Some(port.clone()),
+            _ => None,
+        }
+    }
+
     /// How far they are, in a word.
     pub(crate) fn word(&self) -> &'static str {
         match self.state {

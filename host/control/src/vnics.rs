@@ -5,6 +5,7 @@
 
 use crate::attachment::Attached;
 use crate::attachment_identity::Evidence;
+use crate::engine::Refusal;
 use crate::helper_queue::Subject;
 use crate::helper_requests::HelperRequests;
 use crate::roce_port::{Closed, PortUse, VnicPort};
@@ -16,9 +17,12 @@ use omniverb_sys::local_addresses::{self, Scope};
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{Reach, VnicAddress, VnicId};
 use omniverb_terms::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
+/// Budget: addresses without encryption that are remembered for a vNIC, to say so once and to show.
+const REFUSED_MAX: usize = 256;
 /// Budget: vNICs that a warning is remembered for.
 const WARNED_MAX: usize = 4096;
 
@@ -31,6 +35,17 @@ struct Served {
     /// Clients, machines and captures that have it open.
     held: WeakHold,
     port: VnicPort,
+    psp: PspPort,
+}
+
+/// The port of PSP of a vNIC whose packets are encrypted.
+#[derive(Debug, Default)]
+struct PspPort {
+    port: VnicPort,
+    /// The vNIC's other port, which is not used before it is known what becomes of this one.
+    before: Option<Arc<Port>>,
+    /// Addresses that get nothing, since they do not encrypt.
+    refused: BTreeMap<IpAddr, Refusal>,
 }
 
 /// A vNIC that somebody named, and what it is attached by if that is at hand.
@@ -114,8 +129,8 @@ impl Vnics {
         }
         let (hold, held) = self.left.hold(vnic);
         self.registry.hold(vnic);
-        let port = VnicPort::default();
-        self.served.insert(vnic, Served { attached, holder: holder.clone(), held, port });
+        let (port, psp) = (VnicPort::default(), PspPort::default());
+        self.served.insert(vnic, Served { attached, holder: holder.clone(), held, port, psp });
         hold
     }
 
@@ -155,6 +170,78 @@ impl Vnics {
 
     pub(crate) fn port_mut(&mut self, vnic: VnicId) -> Option<&mut VnicPort> {
         self.served.get_mut(&vnic).map(|served| &mut served.port)
+    }
+
+    /// The port of PSP of a vNIC that somebody has open.
+    pub(crate) fn psp_port_mut(&mut self, vnic: VnicId) -> Option<&mut VnicPort> {
+        self.served.get_mut(&vnic).map(|served| &mut served.psp.port)
+    }
+
+    /// The same, to look at.
+    pub(crate) fn psp_port(&self, vnic: VnicId) -> Option<&VnicPort> {
+        self.served.get(&vnic).map(|served| &served.psp.port)
+    }
+
+    /// Keeps a vNIC's port until it is known what becomes of its port of PSP.
+    pub(crate) fn keep_port(&mut self, vnic: VnicId, port: Arc<Port>) {
+        if let Some(served) = self.served.get_mut(&vnic) {
+            served.psp.before = Some(port);
+        }
+    }
+
+    /// The port that was kept.
+    pub(crate) fn take_kept_port(&mut self, vnic: VnicId) -> Option<Arc<Port>> {
+        self.served.get_mut(&vnic)?.psp.before.take()
+    }
+
+    /// A vNIC needs its port of PSP no more. What was open.
+    pub(crate) fn close_psp(&mut self, vnic: VnicId) -> Option<Arc<Port>> {
+        let psp = std::mem::take(&mut self.served.get_mut(&vnic)?.psp);
+        let PspPort { mut port, .. } = psp;
+        port.close()
+    }
+
+    /// Asks for a vNIC's port of PSP, unless that was done not long ago.
+    pub(crate) fn want_psp_port(
+        &mut self,
+        vnic: VnicId,
+        helper: &mut HelperRequests,
+        now: u64,
+    ) -> PortUse {
+        let Some(port) = self.psp_port_mut(vnic) else { return PortUse::Vain };
+        let wanted = port.want(now);
+        if wanted == PortUse::Ask {
+            self.ask(Kind::PspPort, vnic, helper, now);
+        }
+        wanted
+    }
+
+    /// A port of PSP that was in use is asked for again.
+    pub(crate) fn try_psp_port_again(&self, vnic: VnicId, helper: &mut HelperRequests, now: u64) {
+        if self.psp_port(vnic).is_some_and(VnicPort::is_asked_for) {
+            self.ask(Kind::PspPort, vnic, helper, now);
+        }
+    }
+
+    /// An address gets nothing of a vNIC, or does again. Whether it is another reason than before.
+    pub(crate) fn note_refusal(
+        &mut self,
+        vnic: VnicId,
+        remote: IpAddr,
+        refusal: Option<Refusal>,
+    ) -> bool {
+        let Some(served) = self.served.get_mut(&vnic) else { return false };
+        let refused = &mut served.psp.refused;
+        match refusal {
+            None => refused.remove(&remote).is_some(),
+            Some(_) if refused.len() >= REFUSED_MAX && !refused.contains_key(&remote) => false,
+            Some(why) => refused.insert(remote, why) != Some(why),
+        }
+    }
+
+    /// Why an address gets nothing of a vNIC.
+    pub(crate) fn refusal(&self, vnic: VnicId, remote: IpAddr) -> Option<Refusal> {
+        self.served.get(&vnic)?.psp.refused.get(&remote).copied()
     }
 
     /// Who opened a vNIC that somebody has open.
@@ -214,9 +301,13 @@ impl Vnics {
     }
 }
 
-/// The addresses of a vNIC as the tables want them.
-pub(crate) fn usable(list: &[local_addresses::Address]) -> Vec<VnicAddress> {
-    list.iter().filter_map(convert).collect()
+/// The addresses of a vNIC as the tables want them. So many bytes of each packet are encryption's.
+pub(crate) fn usable(list: &[local_addresses::Address], overhead: u32) -> Vec<VnicAddress> {
+    let without = |address: VnicAddress| {
+        let mtu = address.mtu.saturating_sub(if address.is_loopback { 0 } else { overhead });
+        VnicAddress { mtu, ..address }
+    };
+    list.iter().filter_map(convert).map(without).collect()
 }
 
 fn convert(address: &local_addresses::Address) -> Option<VnicAddress> {

@@ -4,6 +4,8 @@ use crate::kept_memory::HolderPath;
 use crate::recorder::packet_queue::PacketQueue;
 use omniverb_link::page_grant_pacing::Denied;
 use omniverb_pacer::{Limit, SharedLimiter};
+use omniverb_psp::TenantKey;
+use omniverb_psp::tunnel::Refusal;
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Access, Extent};
@@ -14,6 +16,7 @@ use std::any::Any;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Memory of a link or of a doorbell.
 #[derive(Clone, Debug)]
@@ -82,6 +85,18 @@ pub mod feature {
     pub const DELAYS: u32 = 4;
     /// All that this one can.
     pub const ALL: u32 = OMNIVERB | NAME_ALL | DELAYS;
+}
+
+/// How packets of a vNIC are encrypted.
+#[derive(Debug)]
+pub struct Encryption {
+    /// The port of PSP in its network namespace. `None`: it could not be opened, and nothing
+    /// passes.
+    pub port: Option<Arc<Port>>,
+    /// The keys of its tenant, the newest first.
+    pub keys: Vec<TenantKey>,
+    /// The lifetime of a master key.
+    pub lifetime: Duration,
 }
 
 /// The right of one link to a part of a region, and the pages that hold it.
@@ -185,6 +200,13 @@ pub enum Command {
         vnic: VnicId,
         /// What happens, and the seed that decides to which of them; `None`: nothing.
         faults: Option<Box<(Faults, u64)>>,
+    },
+    /// Encrypts what the vNIC exchanges with other addresses, or no longer.
+    SetEncryption {
+        /// One that is served.
+        vnic: VnicId,
+        /// `None`: packets are in plain.
+        encryption: Option<Box<Encryption>>,
     },
     /// Serve a link.
     Attach(Box<Attach>),
@@ -308,6 +330,15 @@ pub enum Event {
     PortOver {
         /// The vNIC that has lost its network.
         vnic: VnicId,
+    },
+    /// An address gets nothing of a vNIC whose packets are encrypted, or does again.
+    Encryption {
+        /// The vNIC.
+        vnic: VnicId,
+        /// The address.
+        remote: IpAddr,
+        /// Why it gets nothing; `None`: it has answered.
+        refusal: Option<Refusal>,
     },
     /// A QP's connection failed.
     Failed {

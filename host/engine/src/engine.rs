@@ -129,6 +129,7 @@ impl Engine {
             | Command::CloseVnic { vnic }
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
+            | Command::SetEncryption { vnic, .. }
             | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Manage { vnic, .. }

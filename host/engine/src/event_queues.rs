@@ -34,6 +34,7 @@ impl Event {
             | Event::Wanted { .. }
             | Event::NotMapped { .. }
             | Event::PortOver { .. }
+            | Event::Encryption { .. }
             | Event::Failed { .. } => Class::Own,
         }
     }

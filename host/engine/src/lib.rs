@@ -28,13 +28,16 @@ pub mod testing;
 mod worker;
 
 pub use command::{
-    Attach, Command, Event, Grant, LimitGroup, Memory, Pages, QpCounters, Recipient, Row, feature,
+    Attach, Command, Encryption, Event, Grant, LimitGroup, Memory, Pages, QpCounters, Recipient,
+    Row, feature,
 };
 pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;
 pub use network::handshake_datagram;
 pub use omniverb_link::page_grant_pacing::Denied;
 pub use omniverb_pacer::Limit;
+pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};
+pub use omniverb_psp::{PORT as PSP_PORT, TenantKey};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::fault_injection::{Done as FaultCounters, Faults};
 pub use recorder::packet_queue::PacketQueue;

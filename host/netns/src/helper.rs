@@ -1,7 +1,7 @@
 //! Runs the helper's loop: one thread for each request, since entering a namespace may block in the
 //! kernel.
 
-use crate::helper_protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
+use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process, REQUEST_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::udp_socket::Port;
@@ -16,8 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// `host/control/src/helper_queue.rs`.
 pub const WORKERS: usize = 64;
 
-/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers.
-const NEEDED: [Privilege; 3] = [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers];
+/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers, and
+/// for the port of PSP.
+const NEEDED: [Privilege; 4] =
+    [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers, Privilege::LowPorts];
 
 /// Gives up what the helper does not need, and then [serves](serve): for a process of its own.
 pub fn serve_alone(socket: OwnedFd) {
@@ -103,6 +105,10 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
         Kind::Port => {
             enter(file)?;
             Ok(Found::Port(Port::open(PORT)?))
+        }
+        Kind::PspPort => {
+            enter(file)?;
+            Ok(Found::Port(Port::open(PSP_PORT)?))
         }
     }
 }

@@ -11,8 +11,10 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The UDP port that is opened.
+/// The UDP port of RoCE v2.
 pub const PORT: u16 = 4791;
+/// The UDP port of PSP, for vNICs whose packets are encrypted.
+pub const PSP_PORT: u16 = 1000;
 /// Addresses that are told of one namespace. A device shows 32.
 pub const ADDRESSES_MAX: usize = 512;
 /// Bytes of a cgroup's path that are told; what is longer is cut.
@@ -37,6 +39,8 @@ pub enum Kind {
     Addresses,
     /// The sockets of UDP port 4791 in this namespace.
     Port,
+    /// The sockets of UDP port 1000 in this namespace.
+    PspPort,
 }
 
 impl Kind {
@@ -45,11 +49,13 @@ impl Kind {
             Kind::Process => 1,
             Kind::Addresses => 2,
             Kind::Port => 3,
+            Kind::PspPort => 4,
         }
     }
 
     fn of(number: u32) -> Option<Kind> {
-        [Kind::Process, Kind::Addresses, Kind::Port].into_iter().find(|k| k.number() == number)
+        let all = [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort];
+        all.into_iter().find(|kind| kind.number() == number)
     }
 }
 
@@ -79,7 +85,7 @@ pub enum Found {
     Process(Process),
     /// All of the namespace, at most [`ADDRESSES_MAX`]; to [`Kind::Addresses`].
     Addresses(Vec<Address>),
-    /// The sockets, which keep the namespace; to [`Kind::Port`].
+    /// The sockets, which keep the namespace; to [`Kind::Port`] and [`Kind::PspPort`].
     Port(Port),
 }
 
@@ -265,13 +271,14 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
             let list: Option<Vec<Address>> = (0..count).map(|_| reader.address()).collect();
             Found::Addresses(list?)
         }
-        Kind::Port if bytes.len() == PORT_BYTES && count <= SENDERS_MAX => {
+        Kind::Port | Kind::PspPort if bytes.len() == PORT_BYTES && count <= SENDERS_MAX => {
             let mut senders = Vec::new();
             for _ in 0..count {
                 let word = reader.number()?;
                 senders.push((u16::try_from(word >> 1).ok()?, word & 1 == 1));
             }
-            Found::Port(Port::join(PORT, files, &senders)?)
+            let port = if kind == Kind::Port { PORT } else { PSP_PORT };
+            Found::Port(Port::join(port, files, &senders)?)
         }
         _ => return None,
     };

@@ -2,8 +2,8 @@
 //!
 //! In: requests of fixed size, with a descriptor each, from the daemon, over a socket pair. Out:
 //! answers of fixed size. The daemon itself parses what tenants send, and has no privilege to
-//! enter anything; who breaks into it can ask for what this protocol offers: sockets of one UDP
-//! port in namespaces of processes it can name.
+//! enter anything; who breaks into it can ask for what this protocol offers: sockets of two UDP
+//! ports in namespaces of processes it can name.
 #![forbid(unsafe_code)]
 
 mod helper;
@@ -14,6 +14,7 @@ pub mod testing;
 
 pub use helper::{WORKERS, serve, serve_alone};
 pub use helper_protocol::{
-    ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, Process, receive, request,
+    ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, PSP_PORT, Process, receive,
+    request,
 };
 pub use helper_starter::{HELPER, STARTER, start};

@@ -52,7 +52,7 @@ pub use omniverb_terms::{Underlay, VnicId};
 pub use pair_windows::window_table::{Neighbour, PairWindows};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
-pub use policy::policies::{Datapath, Policies, Policy, RateLimit, TenantId};
+pub use policy::policies::{Datapath, KeyGeneration, Policies, Policy, RateLimit, TenantId};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
 pub use row_keys::{ProbeId, SessionId};

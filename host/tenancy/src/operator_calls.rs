@@ -185,6 +185,13 @@ impl Tenancy {
         qpns.filter_map(|qpn| self.slot_of(id, qpn)).collect()
     }
 
+    /// The vNIC of a queue pair.
+    #[must_use]
+    pub fn vnic_of(&self, qpn: Qpn) -> Option<VnicId> {
+        let session = self.queue_pairs.session_of(qpn)?;
+        self.tenants.sessions.get(&session).map(|session| session.client().vnic)
+    }
+
     /// The session that owns a queue pair.
     #[must_use]
     pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {

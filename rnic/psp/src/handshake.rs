@@ -8,7 +8,7 @@
 //! | | 16 | proof that it has the tenant's key |
 //! | answer | 8 | name, version, 2 |
 //! | | 16 | the receiver's random number |
-//! | | 20 + 16 | SPI and key, sealed |
+//! | | 24 + 16 | SPI, key and its lifetime in milliseconds, sealed |
 //!
 //! Each message is sealed by AES-128-GCM with a key of its own, made from the tenant's by AES-CMAC
 //! ([`TenantKey::derive`]) of its purpose and of both random numbers that there are by then. So no
@@ -36,7 +36,7 @@ const ANSWER: u8 = 2;
 const SALT_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const BEGIN_BYTES: usize = NAME.len() + 1 + SALT_BYTES;
-const SECRET_BYTES: usize = 4 + 16;
+const SECRET_BYTES: usize = 4 + 16 + 4;
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = BEGIN_BYTES + TAG_BYTES;
 /// Bytes of an answer.
@@ -143,12 +143,12 @@ impl Pending {
     /// It is no answer to this request.
     pub fn finish(self, answer: &[u8]) -> Result<Sender, Pending> {
         match self.read(answer) {
-            Some((spi, key)) => Ok(Sender::new(spi, key)),
+            Some((spi, key, lifetime)) => Ok(Sender::new(spi, key, lifetime)),
             None => Err(self),
         }
     }
 
-    fn read(&self, answer: &[u8]) -> Option<(Spi, PacketKey)> {
+    fn read(&self, answer: &[u8]) -> Option<(Spi, PacketKey, u32)> {
         let answer: &[u8; ANSWER_BYTES] = answer.try_into().ok()?;
         let answered = salt_of(answer, ANSWER)?;
         let asked = salt_of(&self.request, REQUEST)?;
@@ -157,8 +157,10 @@ impl Pending {
         let mut secret = Zeroizing::new(sealed.to_vec());
         let cipher = answer_cipher(&self.key, &asked, &answered)?;
         let opened = cipher.open_in_place(nonce(), Aad::from(said), &mut secret).ok()?;
-        let (spi, key) = opened.split_first_chunk::<4>()?;
-        Some((Spi::new(u32::from_be_bytes(*spi)), PacketKey::new(key.try_into().ok()?)))
+        let (spi, opened) = opened.split_first_chunk::<4>()?;
+        let (key, lifetime) = opened.split_first_chunk::<16>()?;
+        let lifetime = u32::from_be_bytes(lifetime.try_into().ok()?);
+        Some((Spi::new(u32::from_be_bytes(*spi)), PacketKey::new(*key), lifetime))
     }
 }
 
@@ -186,16 +188,23 @@ impl Accepted {
         &self.request
     }
 
-    /// The answer: a number and its key, which nobody else was given. The same `salt` must never be
-    /// used again.
+    /// The answer: a number and its key, which nobody else was given, and for how many milliseconds
+    /// from the request on packets of it are opened at least. The same `salt` must never be used
+    /// again.
     #[must_use]
-    pub fn answer(self, (spi, key): (Spi, &PacketKey), salt: Salt) -> Option<[u8; ANSWER_BYTES]> {
+    pub fn answer(
+        self,
+        (spi, key): (Spi, &PacketKey),
+        lifetime_ms: u32,
+        salt: Salt,
+    ) -> Option<[u8; ANSWER_BYTES]> {
         let asked = salt_of(&self.request, REQUEST)?;
         let begins = begin(ANSWER, &salt);
         let said = [&begins[..], &self.request, &self.ends.encode()].concat();
         let mut secret = Zeroizing::new([0; SECRET_BYTES]);
         secret[..4].copy_from_slice(&spi.number().to_be_bytes());
-        secret[4..].copy_from_slice(key.bytes());
+        secret[4..20].copy_from_slice(key.bytes());
+        secret[20..].copy_from_slice(&lifetime_ms.to_be_bytes());
         let cipher = answer_cipher(&self.key, &asked, &salt)?;
         let secret = &mut secret[..];
         let tag = cipher.seal_in_place_separate_tag(nonce(), Aad::from(said), secret).ok()?;
@@ -235,7 +244,7 @@ mod tests {
         assert!(accept(&[&key(1)], other).is_none(), "another host");
         let accepted = accept(&[&key(2), &key(1)], ENDS).unwrap();
         let (spi, packet_key) = given();
-        let answer = accepted.answer((spi, &packet_key), [4; 16]).unwrap();
+        let answer = accepted.answer((spi, &packet_key), 5000, [4; 16]).unwrap();
         // It is in nobody's words.
         assert!(!answer.windows(4).any(|window| *window == spi.number().to_be_bytes()));
 
@@ -246,7 +255,8 @@ mod tests {
         let foreign = Pending::new(&key(2), ENDS, [3; 16]).unwrap();
         assert!(foreign.finish(&answer).is_err());
         let reflected = pending.finish(&request).unwrap_err();
-        assert_eq!(reflected.finish(&answer).unwrap().spi(), spi);
+        let sender = reflected.finish(&answer).unwrap();
+        assert_eq!((sender.spi(), sender.lifetime_ms()), (spi, 5000));
     }
 
     #[test]
@@ -260,7 +270,7 @@ mod tests {
             assert!(accept(&changed).is_none(), "bit {bit}");
         }
         let (spi, packet_key) = given();
-        let answer = accept(&request).unwrap().answer((spi, &packet_key), [4; 16]).unwrap();
+        let answer = accept(&request).unwrap().answer((spi, &packet_key), 5000, [4; 16]).unwrap();
         for bit in 0..ANSWER_BYTES * 8 {
             let mut changed = answer;
             changed[bit / 8] ^= 1 << (bit % 8);

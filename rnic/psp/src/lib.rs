@@ -4,6 +4,7 @@
 //! * A [`Receiver`] gives out numbers (SPIs) and their keys, and opens packets sealed with them.
 //! * A [`Sender`] has one SPI and its key from the receiver; each of its threads seals by a
 //!   [`Sealer`].
+//! * A [`Tunnel`](tunnel::Tunnel) does both for one vNIC.
 //! * [`handshake`] takes them from one to the other, sealed under the tenant's key.
 //!
 //! The receiver makes the keys, so each direction has its own handshake.
@@ -15,10 +16,12 @@ mod key;
 mod receiver;
 mod replay_window;
 mod sender;
+pub mod tunnel;
 
 pub use header::{HEADER_BYTES, Header, Malformed};
 pub use key::{MasterKey, PacketKey, Spi};
-pub use receiver::{Dropped, Opened, Receiver};
+pub use omniverb_vgid::TenantKey;
+pub use receiver::{Dropped, NumberLimits, Opened, Receiver};
 pub use sender::{Exhausted, Sealer, Sender, sealed_bytes};
 
 /// The UDP port of PSP.

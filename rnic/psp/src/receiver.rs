@@ -20,6 +20,25 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 const UNUSED_MAX: usize = 1024;
 /// Numbers in use. The owner that has most of them gets no more; for another its oldest makes way.
 const USED_MAX: usize = 65_536;
+/// Threads of a sender that may have a replay window under one number.
+const THREADS_MAX: u64 = 16;
+
+/// How many numbers there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberLimits {
+    /// That were given out and never used, of all owners.
+    pub unused: usize,
+    /// In use, of all owners.
+    pub used: usize,
+    /// In use of one owner: a further one takes the place of its oldest.
+    pub used_by_owner: usize,
+}
+
+impl Default for NumberLimits {
+    fn default() -> NumberLimits {
+        NumberLimits { unused: UNUSED_MAX, used: USED_MAX, used_by_owner: USED_MAX }
+    }
+}
 
 /// Why a packet is dropped. Senders are not told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,14 +108,19 @@ pub struct Receiver {
     requests: HashMap<[u8; REQUEST_BYTES], Spi>,
     /// Of owners that have numbers.
     shares: BTreeMap<u64, Share>,
-    /// How many there may be that are not used, and that are.
-    max: (usize, usize),
+    max: NumberLimits,
 }
 
 impl Receiver {
     /// With a master key that was never used before: a new one for each start.
     #[must_use]
     pub fn new(master: MasterKey) -> Receiver {
+        Receiver::with_limits(master, NumberLimits::default())
+    }
+
+    /// As [`Receiver::new`], with so many numbers at most.
+    #[must_use]
+    pub fn with_limits(master: MasterKey, max: NumberLimits) -> Receiver {
         Receiver {
             masters: [Some(master), None],
             current: 0,
@@ -104,7 +128,7 @@ impl Receiver {
             numbers: HashMap::new(),
             requests: HashMap::new(),
             shares: BTreeMap::new(),
-            max: (UNUSED_MAX, USED_MAX),
+            max,
         }
     }
 
@@ -119,13 +143,13 @@ impl Receiver {
             return Some((spi, self.masters[spi.selector()].as_ref()?.derive(spi)));
         }
         let number = self.given.checked_add(1).filter(|number| *number < Spi::SELECTOR)?;
-        if self.total(Share::used) >= self.max.1 && !self.is_below_largest(owner) {
+        if self.total(Share::used) >= self.max.used && !self.is_below_largest(owner) {
             return None;
         }
         let spi = Spi::new((self.current as u32) << 31 | number);
         let key = self.masters[self.current].as_ref()?.derive(spi);
         self.given = number;
-        if self.total(Share::unused) >= self.max.0
+        if self.total(Share::unused) >= self.max.unused
             && let Some((_, share)) = self.shares.iter().max_by_key(|(_, share)| share.unused())
             && let Some(oldest) = share.unused.front().copied()
         {
@@ -188,13 +212,45 @@ impl Receiver {
         });
     }
 
+    /// Whether no numbers are given out.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
+    /// Numbers that are given out.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Opens a packet that has to be of this owner, where it lies. One of another is not looked
+    /// into.
+    ///
+    /// # Errors
+    /// Why it is dropped. Its bytes are anything then.
+    pub fn open_of<'a>(
+        &mut self,
+        owner: u64,
+        packet: &'a mut [u8],
+    ) -> Result<&'a mut [u8], Dropped> {
+        let header = Header::decode(packet).map_err(|_| Dropped::Malformed)?;
+        if self.numbers.get(&header.spi).is_none_or(|given| given.owner != owner) {
+            return Err(Dropped::Unknown);
+        }
+        self.open(packet).map(|opened| opened.payload)
+    }
+
     /// Opens a packet where it lies.
     ///
     /// # Errors
     /// Why it is dropped. Its bytes are anything then.
     pub fn open<'a>(&mut self, packet: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let header = Header::decode(packet).map_err(|_| Dropped::Malformed)?;
-        let fits = header.version == 0 && header.next_header == NEXT_UDP && !header.has_cookie;
+        let fits = header.version == 0
+            && header.next_header == NEXT_UDP
+            && !header.has_cookie
+            && header.iv >> THREAD_SHIFT < THREADS_MAX;
         if !fits || header.is_to_drop {
             return Err(Dropped::Malformed);
         }
@@ -218,7 +274,7 @@ impl Receiver {
 
     /// A number is in use from now on, if there is room.
     fn begin(&mut self, spi: Spi, owner: u64, association: Association) -> Result<(), Dropped> {
-        if self.total(Share::used) >= self.max.1 {
+        if self.total(Share::used) >= self.max.used {
             if !self.is_below_largest(owner) {
                 return Err(Dropped::Full);
             }
@@ -227,6 +283,11 @@ impl Receiver {
                 self.drop_number(oldest);
             }
         }
+        let oldest = self.shares.get(&owner).and_then(|share| {
+            let is_full = share.used() >= self.max.used_by_owner;
+            share.used.front().copied().filter(|_| is_full)
+        });
+        oldest.into_iter().for_each(|oldest| self.drop_number(oldest));
         if let Some(given) = self.numbers.get_mut(&spi) {
             given.association = Some(association);
         }
@@ -276,7 +337,7 @@ mod tests {
     /// Whether a sender's packet is opened.
     fn sends(receiver: &mut Receiver, (spi, key): (Spi, PacketKey)) -> Result<(), Dropped> {
         let mut packet = Vec::new();
-        Sender::new(spi, key).sealer().unwrap().seal(0, b"data", &mut packet).unwrap();
+        Sender::new(spi, key, 1).sealer().unwrap().seal(0, b"data", &mut packet).unwrap();
         receiver.open(&mut packet).map(drop)
     }
 
@@ -284,7 +345,7 @@ mod tests {
     fn requests_without_end_fill_nothing() {
         let mut receiver = Receiver::new(MasterKey::new([1; 32]));
         let (spi, key) = receiver.give(7, &request(0)).unwrap();
-        let mut sealer = Sender::new(spi, key).sealer().unwrap();
+        let mut sealer = Sender::new(spi, key, 1).sealer().unwrap();
         let mut packet = Vec::new();
         sealer.seal(0, b"used", &mut packet).unwrap();
         assert!(receiver.open(&mut packet).is_ok());
@@ -329,7 +390,7 @@ mod tests {
             assert_eq!(sends(&mut receiver, given), Ok(()));
         }
         // In use: the greedy one gets no more, another takes of it until both have as many.
-        receiver.max.1 = 20;
+        receiver.max.used = 20;
         for n in 20_000..20_010 {
             let given = receiver.give(2, &request(n)).unwrap();
             assert_eq!(sends(&mut receiver, given), Ok(()));

@@ -25,6 +25,7 @@ pub struct Exhausted;
 pub struct Sender {
     spi: Spi,
     key: PacketKey,
+    lifetime_ms: u32,
     threads: u16,
 }
 
@@ -49,8 +50,8 @@ pub(crate) fn cipher(key: &PacketKey) -> Option<LessSafeKey> {
 
 impl Sender {
     /// Of a key that nobody has sealed anything with: only a handshake makes one.
-    pub(crate) fn new(spi: Spi, key: PacketKey) -> Sender {
-        Sender { spi, key, threads: 0 }
+    pub(crate) fn new(spi: Spi, key: PacketKey, lifetime_ms: u32) -> Sender {
+        Sender { spi, key, lifetime_ms, threads: 0 }
     }
 
     /// For one more thread; there are 256.
@@ -70,9 +71,27 @@ impl Sender {
     pub fn spi(&self) -> Spi {
         self.spi
     }
+
+    /// For how many milliseconds, from the first request on, the receiver opens its packets.
+    #[must_use]
+    pub fn lifetime_ms(&self) -> u32 {
+        self.lifetime_ms
+    }
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sealer({:?}, {}% used)", self.spi, self.used_percent())
+    }
 }
 
 impl Sealer {
+    /// What its packets are known by.
+    #[must_use]
+    pub fn spi(&self) -> Spi {
+        self.spi
+    }
+
     /// Adds to `packets` a sealed packet that holds UDP. The first `clear` words of 4 bytes of it
     /// can be read by anybody, and changed by nobody; with 5 these are the headers of UDP and BTH.
     ///
@@ -84,17 +103,32 @@ impl Sealer {
         payload: &[u8],
         packets: &mut Vec<u8>,
     ) -> Result<(), Exhausted> {
+        self.seal_parts(clear, (&[], payload), packets)
+    }
+
+    /// As [`Sealer::seal`], of a payload in two parts, the second behind the first.
+    ///
+    /// # Errors
+    /// The key is used up. The packet is nowhere.
+    pub fn seal_parts(
+        &mut self,
+        clear: u8,
+        (first, second): (&[u8], &[u8]),
+        packets: &mut Vec<u8>,
+    ) -> Result<(), Exhausted> {
         if self.next >= self.end {
             return Err(Exhausted);
         }
         // No more words than there are.
-        let clear = clear.min(0x3f).min(u8::try_from(payload.len() / 4).unwrap_or(u8::MAX));
+        let words = (first.len() + second.len()) / 4;
+        let clear = clear.min(0x3f).min(u8::try_from(words).unwrap_or(u8::MAX));
         let header = Header::new(NEXT_UDP, clear, self.spi, self.next);
         let bytes = header.encode().ok_or(Exhausted)?;
         self.next += 1;
         let start = packets.len();
         packets.extend_from_slice(&bytes);
-        packets.extend_from_slice(payload);
+        packets.extend_from_slice(first);
+        packets.extend_from_slice(second);
         let (open, secret) = packets[start..].split_at_mut(HEADER_BYTES + header.clear_bytes());
         let nonce = Nonce::assume_unique_for_key(header.nonce());
         match self.key.seal_in_place_separate_tag(nonce, Aad::from(&*open), secret) {
@@ -122,7 +156,7 @@ mod tests {
 
     #[test]
     fn no_vector_comes_twice_and_a_key_ends() {
-        let mut sender = Sender::new(Spi::new(7), PacketKey::new([1; 16]));
+        let mut sender = Sender::new(Spi::new(7), PacketKey::new([1; 16]), 1);
         let mut sealers: Vec<_> = (0..256).map(|_| sender.sealer().unwrap()).collect();
         assert!(sender.sealer().is_err());
         let mut seen = std::collections::HashSet::new();

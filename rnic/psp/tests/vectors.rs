@@ -66,7 +66,7 @@ fn what_is_sealed_is_what_scapy_seals() {
     let pending = Pending::new(&key, ends, [1; 16]).unwrap();
     let accepted = Accepted::new(&[&key], ends, pending.request()).unwrap();
     let (spi, given) = receiver.give(5, accepted.request()).unwrap();
-    let answer = accepted.answer((spi, &given), [2; 16]).unwrap();
+    let answer = accepted.answer((spi, &given), 1, [2; 16]).unwrap();
     let mut sender = pending.finish(&answer).unwrap();
     let mut sealers: Vec<_> = (0..4).map(|_| sender.sealer().unwrap()).collect();
     let payload = bytes(PAYLOAD);

@@ -17,7 +17,7 @@ fn joined(receiver: &mut Receiver, owner: u64, salt: u8) -> Sender {
     let pending = Pending::new(&key, ENDS, [salt; 16]).unwrap();
     let accepted = Accepted::new(&[&key], ENDS, pending.request()).unwrap();
     let (spi, given) = receiver.give(owner, accepted.request()).unwrap();
-    pending.finish(&accepted.answer((spi, &given), [salt ^ 0xff; 16]).unwrap()).unwrap()
+    pending.finish(&accepted.answer((spi, &given), 1, [salt ^ 0xff; 16]).unwrap()).unwrap()
 }
 
 fn receiver() -> Receiver {

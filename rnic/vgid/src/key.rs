@@ -40,6 +40,16 @@ impl TenantKey {
     }
 }
 
+/// For telling whether a file holds another key than before; not for comparing with what a peer
+/// sends.
+impl PartialEq for TenantKey {
+    fn eq(&self, other: &TenantKey) -> bool {
+        *self.0 == *other.0
+    }
+}
+
+impl Eq for TenantKey {}
+
 impl fmt::Debug for TenantKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TenantKey(..)")

@@ -20,6 +20,8 @@ pub enum Privilege {
     ReadAll,
     /// Socket buffers beyond the system's usual limit (CAP_NET_ADMIN).
     LargeBuffers,
+    /// UDP ports below 1024 (CAP_NET_BIND_SERVICE).
+    LowPorts,
     /// Any number of descriptors in sockets, unread (CAP_SYS_RESOURCE).
     ManyDescriptors,
 }
@@ -31,6 +33,7 @@ impl Privilege {
             Privilege::Look => CapabilitySet::SYS_PTRACE,
             Privilege::ReadAll => CapabilitySet::DAC_READ_SEARCH,
             Privilege::LargeBuffers => CapabilitySet::NET_ADMIN,
+            Privilege::LowPorts => CapabilitySet::NET_BIND_SERVICE,
             Privilege::ManyDescriptors => CapabilitySet::SYS_RESOURCE,
         }
     }

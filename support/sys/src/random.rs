@@ -11,6 +11,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 #[must_use]
 pub fn number() -> u64 {
     let mut bytes = [0u8; 8];
+    fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Fills bytes with random bits that nobody can guess.
+///
+/// # Panics
+/// As [`number`].
+pub fn fill(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
@@ -19,7 +28,6 @@ pub fn number() -> u64 {
             Err(errno) => panic!("the kernel gives no random numbers: {errno}"),
         }
     }
-    u64::from_ne_bytes(bytes)
 }
 
 #[cfg(test)]

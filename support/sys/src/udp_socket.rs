@@ -143,6 +143,12 @@ impl Port {
         Ok(Port { number, way: PortBackend::Carried(Carried::new(close)?), senders: Vec::new() })
     }
 
+    /// Its number, which datagrams are sent to as well.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
     /// How it is carried, if somebody else has it.
     pub fn carried(&self) -> Option<&Carried> {
         match &self.way {

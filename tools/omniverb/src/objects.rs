@@ -6,7 +6,8 @@ use crate::output;
 use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
-    AdoptionValue, DatapathValue, PolicyCommand, PolicyOptions, TenantCommand, VnicOptions,
+    AdoptionValue, DatapathValue, EncryptionValue, PolicyCommand, PolicyOptions, TenantCommand,
+    TenantOptions, VnicOptions,
 };
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -45,16 +46,14 @@ impl Form {
 }
 
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
-    let fields = |adoption: Option<AdoptionValue>| {
-        let word = adoption.map(adoption_word);
-        word.into_iter().map(|word| ("adoption".to_owned(), word.into())).collect()
-    };
     match command {
-        TenantCommand::Create { name, adoption } => {
-            change(&Operator::connect()?, "create", Kind::Tenant, &name, fields(adoption))
+        TenantCommand::Create { name, tenant } => {
+            let fields = tenant_fields(&tenant)?;
+            change(&Operator::connect()?, "create", Kind::Tenant, &name, fields)
         }
-        TenantCommand::Set { name, adoption } => {
-            change(&Operator::connect()?, "set", Kind::Tenant, &name, fields(adoption))
+        TenantCommand::Set { name, tenant } => {
+            let fields = tenant_fields(&tenant)?;
+            change(&Operator::connect()?, "set", Kind::Tenant, &name, fields)
         }
         TenantCommand::Show { name, json } => show(Kind::Tenant, &name, Form::with_json(json)),
         TenantCommand::Delete { name } => delete(Kind::Tenant, &name),
@@ -154,6 +153,30 @@ fn change(
         _ => "changed",
     };
     output::write(&format!("{} {name}: {done}\n", kind.word()))
+}
+
+/// The fields of a tenant, in the words of the configuration file.
+fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
+    let TenantOptions { adoption, encryption, key_file, key_lifetime } = tenant;
+    let mut fields = Map::new();
+    let mut add = |key: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    add("adoption", adoption.map(|adoption| adoption_word(adoption).into()));
+    let encryption = encryption.map(|encryption| match encryption {
+        EncryptionValue::None => "none".into(),
+        EncryptionValue::Psp => "psp".into(),
+    });
+    add("encryption", encryption);
+    if let Some(path) = key_file {
+        // The daemon is in another folder.
+        let path = std::path::absolute(path)
+            .with_context(|| format!("cannot tell where {} is", path.display()))?;
+        let text = path.to_str().context("the path of a key file has to be UTF-8")?;
+        add("key_file", Some(text.into()));
+    }
+    add("key_lifetime", key_lifetime.map(Value::from));
+    Ok(fields)
 }
 
 fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value> {

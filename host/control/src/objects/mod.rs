@@ -8,6 +8,7 @@
 mod change;
 mod object_set;
 mod state_file;
+mod tenant_keys;
 mod value_syntax;
 
 use change::Changes;
@@ -15,14 +16,18 @@ pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
     DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, VnicObject,
 };
+use omniverb_engine::TenantKey;
 use omniverb_tenancy::{Policy, TenantId, VnicId};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use state_file::StateFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
+use tenant_keys::TenantKeys;
 pub use value_syntax::{
-    AdoptionValue, DatapathValue, FaultsValue, Mode, ModeValue, RateValue, SizeValue,
+    AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
+    RateValue, SizeValue,
 };
 
 /// A vNIC as objects find it.
@@ -51,6 +56,10 @@ pub(crate) struct Objects {
     given: BTreeMap<VnicId, String>,
     /// Paths that cannot be looked at, and that the log has named.
     unseen: BTreeSet<String>,
+    /// Keys of tenants.
+    keys: TenantKeys,
+    /// Why keys could not be read when the daemon started.
+    keys_problem: Option<String>,
     /// Numbers of tenants, which are never used again.
     numbers: BTreeMap<String, TenantId>,
 }
@@ -62,12 +71,36 @@ impl Objects {
         let all = configured.overlaid(&set);
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
         let unseen = BTreeSet::new();
-        Objects { general, configured, set, all, state, given, unseen, numbers }
+        // Without a key nothing passes between hosts.
+        let (keys, keys_problem) = match TenantKeys::default().read_again(&all) {
+            Ok(keys) => (keys, None),
+            Err(problem) => (TenantKeys::default(), Some(problem)),
+        };
+        Objects { general, configured, set, all, state, given, unseen, keys, keys_problem, numbers }
     }
 
     /// What holds for a vNIC that no object is attached to.
     pub(crate) fn general(&self) -> Policy {
-        self.all.policy(&VnicObject::default(), self.general, |_| TenantId::default())
+        let object = VnicObject::default();
+        let policy = self.all.policy(&object, self.general, |_| TenantId::default());
+        self.with_encryption(DEFAULT_TENANT, policy)
+    }
+
+    fn with_encryption(&self, tenant: &str, policy: Policy) -> Policy {
+        let found = self.all.tenant.get(tenant).filter(|tenant| tenant.is_encrypted());
+        Policy { encryption: found.map(|_| self.keys.generation(tenant)), ..policy }
+    }
+
+    /// Why keys of tenants could not be read when the daemon started.
+    pub(crate) fn keys_problem(&self) -> Option<&str> {
+        self.keys_problem.as_deref()
+    }
+
+    /// The keys of a vNIC's tenant, the newest first, and the lifetime of those of packets.
+    pub(crate) fn keys_of(&self, vnic: VnicId) -> (Vec<TenantKey>, Duration) {
+        let name = self.tenant_of(vnic);
+        let tenant = self.all.tenant.get(name).cloned().unwrap_or_default();
+        (self.keys.keys(name), tenant.key_lifetime())
     }
 
     /// What is wrong with the state file.
@@ -87,6 +120,7 @@ impl Objects {
     pub(crate) fn configure(&mut self, general: Policy, configured: Set) -> Result<(), String> {
         let all = configured.overlaid(&self.set);
         all.check().map_err(|error| format!("with what was set at run time, {error}"))?;
+        self.keys = self.keys.read_again(&all)?;
         self.general = general;
         self.configured = configured;
         self.replace(all);
@@ -123,9 +157,11 @@ impl Objects {
     }
 
     fn keep(&mut self, set: Set) -> Result<(), String> {
+        let all = self.configured.overlaid(&set);
+        let keys = self.keys.read_again(&all)?;
         self.state.write(&set)?;
-        self.set = set;
-        self.replace(self.configured.overlaid(&self.set));
+        (self.set, self.keys) = (set, keys);
+        self.replace(all);
         Ok(())
     }
 
@@ -186,7 +222,9 @@ impl Objects {
     pub(crate) fn policy(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<Policy> {
         let object = self.object_of(vnic, place)?.clone();
         let numbers = &mut self.numbers;
-        Some(self.all.policy(&object, self.general, |tenant| number(numbers, tenant)))
+        let policy = self.all.policy(&object, self.general, |tenant| number(numbers, tenant));
+        let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
+        Some(self.with_encryption(tenant, policy))
     }
 
     /// The name of a vNIC's object.

@@ -4,18 +4,24 @@
 //! from one of them it can read from the others. Unknown keys are refused.
 
 use super::value_syntax::{
-    AdoptionValue, DatapathValue, FaultsValue, ModeValue, RateValue, SizeValue,
+    AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, ModeValue, RateValue,
+    SizeValue,
 };
 use omniverb_session::tc_units::burst_for;
 use omniverb_tenancy::{Policy, RateLimit, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// Bytes of the longest name of an object.
 const NAME_BYTES_MAX: usize = 63;
 /// Objects of one kind, so that a file of them is read and written in a moment.
 const OBJECTS_MAX: usize = 16384;
+/// Seconds after which the keys of packets change, if nothing else is said.
+const KEY_LIFETIME: u32 = 3600;
+/// What may be said: a second, for tests, to a day.
+const KEY_LIFETIMES: std::ops::RangeInclusive<u32> = 1..=86_400;
 /// Policies that one vNIC may have.
 const POLICIES_MAX: usize = 16;
 /// The tenant of every vNIC that names no other. It need not be described.
@@ -28,6 +34,40 @@ pub struct Tenant {
     /// Whether its vNICs map each other's pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionValue>,
+    /// By what packets of its vNICs are encrypted between hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionValue>,
+    /// The path of the file that holds its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
+    /// Seconds after which the keys of packets change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_lifetime: Option<u32>,
+}
+
+impl Tenant {
+    /// Whether packets of its vNICs are encrypted between hosts.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.encryption.is_some_and(|EncryptionValue(encryption)| encryption == Encryption::Psp)
+    }
+
+    /// The time after which the keys of packets change.
+    pub(crate) fn key_lifetime(&self) -> Duration {
+        Duration::from_secs(self.key_lifetime.unwrap_or(KEY_LIFETIME).into())
+    }
+
+    fn problem(&self) -> Option<String> {
+        if self.is_encrypted() && self.key_file.is_none() {
+            return Some("encryption \"psp\" needs a key_file".into());
+        }
+        if self.key_file.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            return Some("key_file is not an absolute path".into());
+        }
+        let (least, most) = (KEY_LIFETIMES.start(), KEY_LIFETIMES.end());
+        self.key_lifetime
+            .is_some_and(|seconds| !KEY_LIFETIMES.contains(&seconds))
+            .then(|| format!("key_lifetime is {least} to {most} seconds"))
+    }
 }
 
 /// What holds for every vNIC that has a policy, or for one vNIC itself.
@@ -179,6 +219,11 @@ impl ObjectSet {
                 if number >= OBJECTS_MAX {
                     return error(kind, name, format!("there are more than {OBJECTS_MAX}"));
                 }
+            }
+        }
+        for (name, tenant) in &self.tenant {
+            if let Some(problem) = tenant.problem() {
+                return error(ObjectKind::Tenant, name, problem);
             }
         }
         for (name, policy) in &self.policy {

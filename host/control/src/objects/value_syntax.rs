@@ -44,6 +44,8 @@ words! {
     /// Faults as a list FAULT=VALUE,...; `none` is no fault.
     FaultsValue(Option<Faults>), faults::faults,
         |faults| faults.map_or("none".into(), |faults| faults.show());
+    /// `psp` or `none`.
+    EncryptionValue(Encryption), encryption, |encryption| encryption_word(*encryption).into();
     /// To what a policy's rate applies.
     ModeValue(Mode), mode, |Mode::Each| "each".into();
 }
@@ -60,6 +62,30 @@ fn mode(text: &str) -> Result<Mode, String> {
         "each" => Ok(Mode::Each),
         "shared" => Err("mode \"shared\" is not supported yet: use \"each\"".into()),
         other => Err(format!("{other:?} is no mode: use \"each\"")),
+    }
+}
+
+/// By what packets between hosts are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// By nothing.
+    None,
+    /// By PSP, version 0.
+    Psp,
+}
+
+fn encryption(text: &str) -> Result<Encryption, String> {
+    match text {
+        "none" => Ok(Encryption::None),
+        "psp" => Ok(Encryption::Psp),
+        other => Err(format!("{other:?} is neither none nor psp")),
+    }
+}
+
+fn encryption_word(encryption: Encryption) -> &'static str {
+    match encryption {
+        Encryption::None => "none",
+        Encryption::Psp => "psp",
     }
 }
 

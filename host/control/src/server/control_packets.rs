@@ -63,6 +63,9 @@ impl Server {
             Event::NotMapped { qpn, peer_qpn, key, start } => {
                 self.tables.decide(|tables| tables.engine_cannot_map((qpn, peer_qpn), key, start));
             }
+            Event::Encryption { vnic, remote, refusal } => {
+                self.engine_ports().encryption_changed(vnic, remote, refusal);
+            }
             Event::PortOver { vnic } => self.port_over(vnic),
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal.log(

@@ -71,6 +71,11 @@ impl EnginePorts<'_> {
         let now = clock::now();
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         let closed = self.vnics.closed();
+        if let Ok(port) = &port
+            && self.waits_for_psp_port(vnic, port)
+        {
+            return;
+        }
         let Some(own) = self.vnics.port_mut(vnic) else { return };
         if in_use && own.tries_again(closed) {
             return self.reactor.set(PAUSE, Timer::Port(vnic));
@@ -84,6 +89,9 @@ impl EnginePorts<'_> {
                 self.engine.open(vnic, port, &holder);
                 let policy = self.tables.policy(vnic);
                 self.engine.limit(vnic, policy.limit);
+                if policy.encryption.is_some() {
+                    self.set_encryption(vnic);
+                }
                 if policy.faults.is_some() {
                     self.engine.faults(vnic, policy.faults);
                     // Those that were set at run time are in the log already.
@@ -138,6 +146,9 @@ impl EnginePorts<'_> {
         port.nobody_waits();
         if let Some(port) = port.close() {
             self.engine.close(vnic);
+            self.vnics.let_go(&port);
+        }
+        if let Some(port) = self.vnics.close_psp(vnic) {
             self.vnics.let_go(&port);
         }
     }

@@ -1,5 +1,6 @@
 //! Passes the answers of the namespace helper on to the requests that wait for them.
 
+use crate::engine::ENCRYPTION_BYTES;
 use crate::helper_queue::Subject;
 use crate::helper_requests::FromHelper;
 use crate::journal::Level;
@@ -56,13 +57,23 @@ impl Server {
                 });
                 self.engine_ports().port_found(vnic, port);
             }
+            (Kind::PspPort, Subject::Vnic(vnic), found) => {
+                let port = found.and_then(|found| match found {
+                    Found::Port(port) => Ok(Arc::new(port)),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                self.engine_ports().psp_port_found(vnic, port);
+            }
             _ => {}
         }
     }
 
     fn addresses_found(&mut self, vnic: VnicId, found: io::Result<Found>) {
         let addresses = match found {
-            Ok(Found::Addresses(list)) => usable(&list),
+            Ok(Found::Addresses(list)) => {
+                let is_encrypted = self.tables.policy(vnic).encryption.is_some();
+                usable(&list, if is_encrypted { ENCRYPTION_BYTES as u32 } else { 0 })
+            }
             Ok(_) => Vec::new(),
             Err(error) => {
                 let text = format_args!("cannot read the addresses of a vNIC: {error}");

@@ -13,6 +13,7 @@ mod broker_questions;
 mod captures;
 mod control_packets;
 mod disconnection;
+mod encryption;
 mod engine_links;
 mod execute_actions;
 mod guest_memory;
@@ -223,6 +224,9 @@ impl Server {
                     self.operators.listener().look_again(&mut self.reactor);
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
+                Timer::PspPort(vnic) => {
+                    self.vnics.try_psp_port_again(vnic, &mut self.helper, now);
+                }
                 Timer::Addresses(machine) => self.guests().hear_addresses(machine),
                 Timer::Unused(machine) => self.pair_windows().look_again_for_unused(machine),
                 Timer::Audit => self.audit_lines().audit_due(),

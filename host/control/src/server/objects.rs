@@ -159,6 +159,9 @@ impl EnginePorts<'_> {
                 self.engine.faults(key, policy.faults);
             }
         }
+        if policy.encryption != before.encryption {
+            self.encryption_is_other(key);
+        }
         if policy.faults != before.faults {
             self.warn_of_faults(key);
         }

@@ -103,6 +103,10 @@ impl Server {
         if let Some(problem) = objects.problem() {
             journal.log(Level::Error, format_args!("{problem}"));
         }
+        if let Some(problem) = objects.keys_problem() {
+            let text = format_args!("{problem}; encrypted tenants exchange nothing between hosts");
+            journal.log(Level::Error, text);
+        }
         settings.policies.general = objects.general();
         let names = settings.policies.named.keys().chain(objects.vnic_names());
         let registry = Registry::new(marks, &home.evidence(), names);

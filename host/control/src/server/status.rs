@@ -3,6 +3,7 @@
 use crate::engine::QpCounters;
 use crate::qp_counters::{self, Slot};
 use crate::roce_port::VnicPort;
+use crate::server::encryption;
 use crate::server::subsystems::StatusRows;
 use crate::vnic_policy::datapath_name;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
@@ -142,9 +143,30 @@ impl StatusRows<'_> {
             "port": self.vnics.port(vnic.key).map_or("closed", VnicPort::word),
             "datapath": datapath_name(vnic.policy),
             "adoption": vnic.policy.adoption.name(),
+            "encryption": self.encryption(vnic.key),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
             "faults": vnic.policy.faults.map(|faults| faults.show()),
         })
+    }
+
+    /// Whether a vNIC's packets between hosts are encrypted.
+    pub(super) fn encryption(&self, key: VnicId) -> &'static str {
+        if self.tables.policy(key).encryption.is_none() {
+            return "none";
+        }
+        match self.vnics.psp_port(key).map(VnicPort::word) {
+            Some("unavailable") => "psp, but UDP port 1000 cannot be opened",
+            _ => "psp",
+        }
+    }
+
+    /// Why a peer on another host gets nothing.
+    fn refusal(&self, qpn: Qpn, peer: &PeerStatus) -> Option<&'static str> {
+        if !matches!(peer.path, Path::Omniverb | Path::Roce) {
+            return None;
+        }
+        let vnic = self.tables.vnic_of(qpn)?;
+        self.vnics.refusal(vnic, peer.address?).map(encryption::phrase)
     }
 
     pub(super) fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {
@@ -157,7 +179,7 @@ impl StatusRows<'_> {
             "vnic": peer.vnic,
             "address": peer.address.map(|address| address.to_string()),
             "path": peer.path.name(),
-            "why": peer.why.phrase(),
+            "why": self.refusal(qpn, peer).unwrap_or(peer.why.phrase()),
             "packets": counters.map(|c: QpCounters| {
                 let mut packets = qp_counters::packets(&c);
                 packets["sent_bytes"] = c.sent_bytes.into();

@@ -140,6 +140,7 @@ impl StatusRows<'_> {
             "processes": self.tables.processes(key),
             "datapath": datapath_name(policy),
             "adoption": policy.adoption.name(),
+            "encryption": self.encryption(key),
             "rate": policy.limit.map(|limit| limit.bits_per_second),
             "burst": policy.limit.map(|limit| limit.burst_bytes),
             "faults": policy.faults.map(|faults| faults.show()),

@@ -1,4 +1,5 @@
-//! Sends and receives on a vNIC's UDP port 4791: by own sockets, or by a machine's proxy.
+//! Sends and receives on a vNIC's UDP port, 4791 or that of PSP: by own sockets, or by a machine's
+//! proxy.
 
 use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::udp_socket::{Port, Sender};
@@ -135,6 +136,16 @@ impl Sockets {
                 each(arrival, datagram, datagram.len().max(1));
             });
         }
+        self.receive_in_place(index, buffers, |arrival, train, stride| each(arrival, train, stride))
+    }
+
+    /// As [`Self::receive`], of own sockets; datagrams may be changed where they lie.
+    pub(crate) fn receive_in_place(
+        &self,
+        index: usize,
+        buffers: &mut Buffers,
+        mut each: impl FnMut(&Arrival, &mut [u8], usize),
+    ) -> bool {
         let Some((socket, state)) = self.port.sockets().zip(&self.receivers).nth(index) else {
             return false;
         };
@@ -142,9 +153,9 @@ impl Sockets {
         let mut slices: Vec<IoSliceMut<'_>> =
             bytes.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect();
         let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { return false };
-        for (slice, meta) in slices.iter().zip(&meta[..count]) {
+        for (slice, meta) in slices.iter_mut().zip(&meta[..count]) {
             let Some(arrival) = arrival(meta) else { continue };
-            let received = slice.get(..meta.len).unwrap_or_default();
+            let received = slice.get_mut(..meta.len).unwrap_or_default();
             each(&arrival, received, meta.stride.max(1));
         }
         count == BUFFERS
@@ -196,9 +207,10 @@ impl Sockets {
             return Sent::Taken;
         }
         let Some((socket, state)) = self.sender(flow.destination) else { return Sent::Lost };
+        let number = self.port.number();
         let destination = match flow.destination {
-            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, PORT)),
-            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, PORT, 0, interface)),
+            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, number)),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, number, 0, interface)),
         };
         let transmit = Transmit {
             destination,

@@ -24,4 +24,5 @@ mod state;
 mod thread_sleep;
 mod timers;
 mod vnic;
+mod vnic_tunnel;
 mod vnics;

@@ -30,6 +30,11 @@ const ANSWERS_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 const REPLIES: Rate = Rate { per_second: 5000, at_once: 1024 };
 /// Budget: of those, to one address.
 const REPLIES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
+/// Budget: requests for keys that are looked at, and words that a number is unknown that are sent,
+/// of one vNIC. A request costs two ciphers of 100 bytes.
+const KEYS: Rate = Rate { per_second: 20_000, at_once: 2048 };
+/// Budget: of those, of one address.
+const KEYS_OF_ONE: Rate = Rate { per_second: 500, at_once: 64 };
 /// A stranger is told of again after this time, in nanoseconds.
 const STRANGER_AGAIN: u64 = 100_000_000;
 /// Budget: strangers of one vNIC that are remembered, not to tell of them again at once. More than
@@ -46,6 +51,7 @@ pub(super) struct Reports {
     management: Shares,
     answers: Shares,
     replies: Shares,
+    keys: Shares,
     /// Who was told of, and when.
     told: HashMap<Stranger, u64>,
 }
@@ -58,6 +64,7 @@ impl Reports {
             management: Shares::new(MANAGEMENT, MANAGEMENT_OF_ONE, now),
             answers: Shares::new(ANSWERS, ANSWERS_OF_ONE, now),
             replies: Shares::new(REPLIES, REPLIES_OF_ONE, now),
+            keys: Shares::new(KEYS, KEYS_OF_ONE, now),
             told: HashMap::new(),
         }
     }
@@ -80,6 +87,11 @@ impl Reports {
     /// Whether one more handshake from this address may be replied to.
     pub(super) fn may_reply(&mut self, to: IpAddr, now: u64) -> bool {
         self.replies.take(to, now)
+    }
+
+    /// Whether one more request for a key of this address may be looked at.
+    pub(super) fn may_hand_over(&mut self, from: IpAddr, now: u64) -> bool {
+        self.keys.take(from, now)
     }
 
     /// Whether a stranger is to be told of: not again and again.

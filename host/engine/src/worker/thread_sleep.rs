@@ -17,6 +17,9 @@ mod token {
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
 }
 
+/// The place of the first socket of a vNIC's PSP port.
+pub(super) const PSP_SOCKET: usize = 2;
+
 /// What has something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awake {
@@ -24,7 +27,7 @@ pub(super) enum Awake {
     Bells,
     /// The alarm went off, and is silent again.
     Alarm,
-    /// A socket of a vNIC, by its place among them.
+    /// A socket of a vNIC, by its place among them; from [`PSP_SOCKET`] on of its PSP port.
     Socket(VnicId, usize),
 }
 
@@ -46,9 +49,18 @@ impl Watcher {
 
     /// Watches the sockets of a vNIC from now on.
     pub(super) fn add(&self, vnic: VnicId, sockets: &Arc<Sockets>) -> io::Result<()> {
+        self.add_from(vnic, sockets, 0)
+    }
+
+    /// Watches the sockets of a vNIC's PSP port from now on.
+    pub(super) fn add_psp(&self, vnic: VnicId, sockets: &Arc<Sockets>) -> io::Result<()> {
+        self.add_from(vnic, sockets, PSP_SOCKET as u64)
+    }
+
+    fn add_from(&self, vnic: VnicId, sockets: &Arc<Sockets>, first: u64) -> io::Result<()> {
         // At most two: IPv4 and IPv6.
-        for (socket, index) in sockets.files().zip(0..2) {
-            self.poller.add(socket.as_fd(), token::VNIC | vnic.0 << 1 | index)?;
+        for (socket, index) in sockets.files().zip(first..first + 2) {
+            self.poller.add(socket.as_fd(), token::VNIC | vnic.0 << 2 | index)?;
         }
         Ok(())
     }
@@ -78,7 +90,7 @@ impl Watcher {
         let number = ready & token::NUMBER;
         Some(match ready & !token::NUMBER {
             token::COMMANDS => Awake::Commands,
-            token::VNIC => Awake::Socket(VnicId(number >> 1), (number & 1) as usize),
+            token::VNIC => Awake::Socket(VnicId(number >> 2), (number & 3) as usize),
             token::BELLS => Awake::Bells,
             _ => {
                 self.set_alarm(u64::MAX / 2);

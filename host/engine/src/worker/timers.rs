@@ -12,6 +12,8 @@ pub(crate) enum Due {
     Faults(VnicId),
     /// A vNIC that keeps early packets.
     Early(VnicId),
+    /// A vNIC whose packets are encrypted, and that waits for an answer or changes keys.
+    Tunnel(VnicId),
 }
 
 /// All of them, soonest first.

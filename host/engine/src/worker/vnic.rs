@@ -7,6 +7,7 @@ use super::rate_limit_tree::RateLimits;
 use super::recent_connection_ids::SpokenIds;
 use super::report_limits::Reports;
 use super::timers::{Alarm, Due, Timers};
+use super::vnic_tunnel::VnicTunnel;
 use crate::kept_memory::Allowance;
 use crate::network::early_packets::Unclaimed;
 use crate::network::roce_port::Sockets;
@@ -34,6 +35,8 @@ pub(super) struct Vnic {
     pub(super) capture: CaptureSender,
     /// What packets for it go through, if its network is to seem bad.
     pub(super) fault_queue: Option<FaultQueue>,
+    /// What its packets to other addresses are encrypted by; `None`: they are not.
+    pub(super) tunnel: Option<Box<VnicTunnel>>,
     /// What the control plane is told of it.
     pub(super) reports: Reports,
     /// What its connection ids have said, which may be answered.
@@ -54,6 +57,7 @@ impl Vnic {
             copies: Copies::default(),
             capture: CaptureSender::default(),
             fault_queue: None,
+            tunnel: None,
             reports: Reports::new(now),
             spoken: SpokenIds::default(),
             managed: 0,
@@ -84,6 +88,9 @@ impl Vnic {
     pub(super) fn close(&mut self, id: VnicId, timers: &mut Timers, limits: &mut RateLimits) {
         self.gate.close(limits);
         self.early.cancel(timers, Due::Early(id));
+        if let Some(tunnel) = &mut self.tunnel {
+            tunnel.close(id, timers);
+        }
     }
 
     /// Numbers management datagrams.

@@ -39,6 +39,11 @@ impl RateLimit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
+/// A generation of a tenant's key, by a number that no other has: that by which packets to other
+/// hosts are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyGeneration(pub u64);
+
 /// What an administrator said about a vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -52,6 +57,8 @@ pub struct Policy {
     pub adoption: Adoption,
     /// The tenant that it belongs to.
     pub tenant: TenantId,
+    /// By what its packets to other hosts are encrypted; `None`: they are not.
+    pub encryption: Option<KeyGeneration>,
 }
 
 /// Policies: the default, those of the configuration by name, those set at run time by namespace.

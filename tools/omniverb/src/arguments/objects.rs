@@ -2,7 +2,8 @@
 
 use super::vnic::{PolicyOptions, changes};
 use super::{AdoptionValue, VnicOptions};
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
 
 /// What there is to do with objects of one kind.
 #[derive(Debug, Subcommand)]
@@ -15,18 +16,16 @@ pub enum TenantCommand {
     Create {
         /// The name of the tenant.
         name: String,
-        /// Whether devices of the tenant may map the pages of each other's memory regions
-        /// [default: trusting].
-        #[arg(long, value_name = "MODE")]
-        adoption: Option<AdoptionValue>,
+        #[command(flatten)]
+        tenant: TenantOptions,
     },
     /// Change a tenant. Needs the operators' socket.
+    #[command(group = changes(&["adoption", "encryption", "key_file", "key_lifetime"]))]
     Set {
         /// The name of the tenant.
         name: String,
-        /// Whether devices of the tenant may map the pages of each other's memory regions.
-        #[arg(long, value_name = "MODE", required = true)]
-        adoption: Option<AdoptionValue>,
+        #[command(flatten)]
+        tenant: TenantOptions,
     },
     /// Show a tenant. Needs the operators' socket.
     Show {
@@ -47,6 +46,34 @@ pub enum TenantCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What holds for the devices of a tenant.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TenantOptions {
+    /// Whether devices of the tenant may map the pages of each other's memory regions
+    /// [default: trusting].
+    #[arg(long, value_name = "MODE")]
+    pub adoption: Option<AdoptionValue>,
+    /// Whether packets between devices of the tenant on different hosts are encrypted
+    /// [default: none].
+    #[arg(long, value_name = "HOW")]
+    pub encryption: Option<EncryptionValue>,
+    /// The file with the tenant's key, of mode 0600: 32 hexadecimal digits, the same on all hosts.
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Option<PathBuf>,
+    /// Seconds after which the keys of packets change, 1 to 86400 [default: 3600].
+    #[arg(long, value_name = "SECONDS")]
+    pub key_lifetime: Option<u32>,
+}
+
+/// By what packets between hosts are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EncryptionValue {
+    /// By nothing.
+    None,
+    /// By PSP, version 0: AES-GCM with keys of 128 bits, on UDP port 1000.
+    Psp,
 }
 
 #[derive(Debug, Subcommand)]

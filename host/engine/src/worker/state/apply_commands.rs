@@ -24,6 +24,9 @@ impl State {
             }
             Command::CloseGroup { group } => self.limits.close_group(group, clock::now()),
             Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
+            Command::SetEncryption { vnic, encryption } => {
+                self.set_encryption(vnic, encryption, watcher);
+            }
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => {

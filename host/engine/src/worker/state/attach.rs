@@ -47,6 +47,9 @@ impl State {
     pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
         let Some(mut vnic) = self.vnics.close(id) else { return };
         watcher.remove(&vnic.sockets);
+        if let Some(sockets) = vnic.tunnel.as_ref().and_then(|tunnel| tunnel.sockets()) {
+            watcher.remove(sockets);
+        }
         vnic.close(id, &mut self.clocked, &mut self.limits);
         if let Some(fault_queue) = &mut vnic.fault_queue {
             fault_queue.close(id, &mut self.clocked);

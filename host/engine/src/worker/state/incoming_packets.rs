@@ -56,7 +56,7 @@ impl State {
         self.dispatch(vnic, &CheckedPacket::new(packet, datagram, arrival, now));
     }
 
-    fn not_a_packet(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+    pub(super) fn not_a_packet(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
         // A handshake asks the owner of one address. One that went to a group would have all of its
         // members answer, to an address that may be forged.
         if arrival.flow.destination.is_multicast() {

@@ -79,6 +79,12 @@ impl State {
             let identification = Identification { id: 0, fragments: Fragments::Forbidden };
             home.capture.add(&flow, identification, 2, packet);
         }
-        home.sockets.send(&flow, interface, packet, length);
+        match &mut home.tunnel {
+            None => drop(home.sockets.send(&flow, interface, packet, length)),
+            Some(tunnel) => {
+                tunnel.send(&flow, interface, (packet, length));
+                self.settle_tunnel(vnic);
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod apply_commands;
 mod attach;
+mod encryption;
 mod fault_injection;
 mod incoming_packets;
 mod management_datagrams;
@@ -164,6 +165,7 @@ impl State {
                     }
                     self.delayed(vnic);
                 }
+                Due::Tunnel(id) => self.tunnel_alarm_went_off(id),
                 Due::Early(id) => {
                     let Some(vnic) = self.vnics.get_mut(id) else { continue };
                     vnic.early_alarm_went_off(id, &mut self.clocked, now.clock);

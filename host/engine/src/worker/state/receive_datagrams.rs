@@ -6,6 +6,8 @@ use crate::network::train_numbering::Numbering;
 use crate::worker::checked_packet::CheckedPacket;
 use crate::worker::link::Reason;
 use crate::worker::pending_work::WorkLeft;
+use crate::worker::thread_sleep::PSP_SOCKET;
+use crate::worker::vnic_tunnel::Decrypted;
 use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, Prepared, Run};
@@ -15,18 +17,46 @@ pub(in crate::worker) struct Receiving {
     buffers: Buffers,
     /// For packets as those that arrived last.
     prepared: Option<Prepared>,
+    /// What was encrypted.
+    decrypted: Decrypted,
     /// Nothing will come any more out of what was looked at last.
     over: bool,
 }
 
 impl Receiving {
     pub(in crate::worker) fn new() -> Receiving {
-        Receiving { buffers: Buffers::new(), prepared: None, over: false }
+        let decrypted = Decrypted::default();
+        Receiving { buffers: Buffers::new(), prepared: None, decrypted, over: false }
     }
 
     /// Whether nothing will come any more out of the socket that was looked at last.
     pub(in crate::worker) fn take_over(&mut self) -> bool {
         std::mem::take(&mut self.over)
+    }
+
+    /// A socket of a vNIC's PSP port has something.
+    fn receive_encrypted(&mut self, state: &mut State, vnic: VnicId, socket: usize) -> WorkLeft {
+        let Some(home) = state.vnics.get(vnic) else { return WorkLeft::Nothing };
+        let Some(sockets) = home.tunnel.as_ref().and_then(|tunnel| tunnel.sockets().cloned())
+        else {
+            return WorkLeft::Nothing;
+        };
+        let fault_queue = home.fault_queue.is_some();
+        let now = state.now().links;
+        let Receiving { buffers, prepared, decrypted, .. } = self;
+        let more = sockets.receive_in_place(socket, buffers, |arrival, train, stride| {
+            state.decrypt(vnic, arrival, (train, stride), decrypted);
+            for (source_port, train, stride) in decrypted.trains() {
+                let mut arrival = *arrival;
+                arrival.flow.source_port = source_port;
+                let train = (train, stride);
+                take_train(state, vnic, &arrival, train, fault_queue, prepared, now);
+            }
+        });
+        if fault_queue {
+            state.delayed(vnic);
+        }
+        WorkLeft::if_more(more)
     }
 
     /// A socket of a vNIC has something. What is left in it the poller reports again.
@@ -36,35 +66,19 @@ impl Receiving {
         vnic: VnicId,
         socket: usize,
     ) -> WorkLeft {
+        if socket >= PSP_SOCKET {
+            return self.receive_encrypted(state, vnic, socket - PSP_SOCKET);
+        }
         let Some(home) = state.vnics.get(vnic) else { return WorkLeft::Nothing };
+        let encrypted = home.tunnel.is_some();
         let (sockets, fault_queue) = (home.sockets.clone(), home.fault_queue.is_some());
         let now = state.now().links;
-        let Receiving { buffers, prepared, over } = self;
-        let more = sockets.receive(socket, buffers, |arrival, mut train, stride| {
-            // An acknowledgement that travelled with what answers it is heard first.
-            let last = (train.len().max(1) - 1) / stride * stride;
-            if last > 0 && acknowledges(&train[last..]) {
-                let (before, acknowledgement) = train.split_at(last);
-                let none = &mut Numbering::new(None);
-                match fault_queue {
-                    true => state.fault_queue(vnic, arrival, acknowledgement),
-                    false => state.arrived(vnic, arrival, acknowledgement, none, now),
-                }
-                train = before;
+        let Receiving { buffers, prepared, over, .. } = self;
+        let more = sockets.receive(socket, buffers, |arrival, train, stride| {
+            if encrypted {
+                return state.plain_arrived(vnic, arrival, train, stride);
             }
-            if fault_queue {
-                return train.chunks(stride).for_each(|one| state.fault_queue(vnic, arrival, one));
-            }
-            let mut ids = Numbering::new(*prepared);
-            while !train.is_empty() {
-                let together = arrived_together(state, vnic, arrival, train, stride, &mut ids, now);
-                if together == 0 {
-                    let one = &train[..stride.min(train.len())];
-                    state.arrived(vnic, arrival, one, &mut ids, now);
-                }
-                train = &train[(together.max(1) * stride).min(train.len())..];
-            }
-            *prepared = ids.prepared;
+            take_train(state, vnic, arrival, (train, stride), fault_queue, prepared, now);
         });
         *over = sockets.is_over();
         if fault_queue {
@@ -72,6 +86,42 @@ impl Receiving {
         }
         WorkLeft::if_more(more)
     }
+}
+
+/// Takes a train of datagrams that came out of a socket, or that were decrypted.
+fn take_train(
+    state: &mut State,
+    vnic: VnicId,
+    arrival: &Arrival,
+    (mut train, stride): (&[u8], usize),
+    fault_queue: bool,
+    prepared: &mut Option<Prepared>,
+    now: u64,
+) {
+    // An acknowledgement that travelled with what answers it is heard first.
+    let last = (train.len().max(1) - 1) / stride * stride;
+    if last > 0 && acknowledges(&train[last..]) {
+        let (before, acknowledgement) = train.split_at(last);
+        let none = &mut Numbering::new(None);
+        match fault_queue {
+            true => state.fault_queue(vnic, arrival, acknowledgement),
+            false => state.arrived(vnic, arrival, acknowledgement, none, now),
+        }
+        train = before;
+    }
+    if fault_queue {
+        return train.chunks(stride).for_each(|one| state.fault_queue(vnic, arrival, one));
+    }
+    let mut ids = Numbering::new(*prepared);
+    while !train.is_empty() {
+        let together = arrived_together(state, vnic, arrival, train, stride, &mut ids, now);
+        if together == 0 {
+            let one = &train[..stride.min(train.len())];
+            state.arrived(vnic, arrival, one, &mut ids, now);
+        }
+        train = &train[(together.max(1) * stride).min(train.len())..];
+    }
+    *prepared = ids.prepared;
 }
 
 /// Whether a datagram says that it is an acknowledgement.

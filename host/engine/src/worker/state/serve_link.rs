@@ -181,7 +181,15 @@ impl State {
                     // It may come back to this vNIC.
                     vnic.capture.has_sent(ends.flow.source);
                 }
-                if vnic.sockets.send(&ends.flow, ends.interface, bytes, segment) == Sent::Lost {
+                let sent = match &mut vnic.tunnel {
+                    None => vnic.sockets.send(&ends.flow, ends.interface, bytes, segment),
+                    Some(tunnel) => {
+                        let sent = tunnel.send(&ends.flow, ends.interface, (bytes, segment));
+                        self.settle_tunnel(ends.vnic);
+                        sent
+                    }
+                };
+                if sent == Sent::Lost {
                     link.count_unsent(train.count());
                 }
             }

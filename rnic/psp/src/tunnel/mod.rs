@@ -1,0 +1,544 @@
+//! Encrypts what a vNIC sends to other addresses, and opens what arrives from them.
+//!
+//! In: trains of packets to send, datagrams from the PSP port, the time, random numbers. Out: sealed
+//! trains, messages of the handshake, packets that a holder of the tenant's key has sealed, and
+//! events.
+//!
+//! * Each direction has a key of its own, which its receiver makes and hands over by a
+//!   [`handshake`]. The first packet to an address asks for one. Packets wait for it, a bounded
+//!   number of bytes, and are sent when it comes.
+//! * A request is sent again a few times. An address that does not answer gets nothing: packets to
+//!   it are dropped, and it is asked again a second later.
+//! * The receiver changes its master key once in each lifetime, and opens packets of the one before
+//!   until the next change. A sender asks for another key after half a lifetime, and goes on with
+//!   the old one meanwhile, so that nothing is lost.
+//! * A receiver that was restarted knows none of its old numbers. It says so, without proof. The
+//!   sender then asks for another key, at most a few times a second.
+
+mod peer;
+
+use crate::handshake::{Accepted, Ends, Pending, REQUEST_BYTES};
+use crate::header::Header;
+use crate::key::{MasterKey, Spi};
+use crate::receiver::{Dropped, NumberLimits, Receiver};
+use crate::sender::sealed_bytes;
+use omniverb_vgid::TenantKey;
+use peer::{ASKED_AGAIN, Asking, CurrentKey, HEEDED_AGAIN, HeldTrain, Peer};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use zeroize::Zeroizing;
+
+const MILLISECOND: u64 = 1_000_000;
+/// Bytes of a UDP header.
+const UDP_BYTES: usize = 8;
+/// Bytes that a packet takes more than in plain: the headers of PSP and of the UDP inside, and the
+/// integrity check value.
+pub const OVERHEAD_BYTES: usize = sealed_bytes(UDP_BYTES);
+/// The UDP port that packets inside are for: RoCE v2.
+const ROCE_PORT: u16 = 4791;
+/// Budget: addresses that a tunnel has keys with, or asks for one. The one that was idle longest
+/// makes way.
+const PEERS_MAX: usize = 512;
+/// Budget: bytes of packets that wait for keys, of all addresses.
+const HELD_BYTES_MAX: usize = 1 << 20;
+/// Budget: numbers that a tunnel has given out.
+const NUMBERS: NumberLimits =
+    NumberLimits { unused: 2 * PEERS_MAX, used: 4 * PEERS_MAX, used_by_owner: 4 };
+/// The shortest and the longest lifetime of a master key, in nanoseconds.
+const LIFETIME: std::ops::RangeInclusive<u64> = 1_000_000_000..=86_400_000_000_000;
+
+/// What a word begins with that a number is unknown; the number follows.
+const UNKNOWN_SPI: [u8; 8] = *b"OVPSP\0\x01\x03";
+/// What messages of the handshake begin with. No packet of PSP does: its second byte is 1 or 2.
+const MESSAGES: [u8; 5] = *b"OVPSP";
+
+/// Fills bytes with numbers that nobody can guess.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// The two ends of a tunnel's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addresses {
+    /// That of the vNIC.
+    pub local: IpAddr,
+    /// That of the other host.
+    pub remote: IpAddr,
+}
+
+/// Why an address gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// It has not answered the handshake.
+    NoAnswer,
+    /// It sends RoCE in plain.
+    Plain,
+}
+
+/// What the control plane is to know of an address: each change once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelEvent {
+    /// It gets nothing.
+    Refused(IpAddr, Refusal),
+    /// It has answered, after it had not.
+    Established(IpAddr),
+}
+
+/// Datagrams to send from the PSP port to that of another address.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// From where to where.
+    pub addresses: Addresses,
+    /// The interface, if the address is link-local; otherwise 0.
+    pub interface: u32,
+    /// The datagrams, one behind the other.
+    pub bytes: Vec<u8>,
+    /// The length of all but the last, which may be shorter.
+    pub segment: usize,
+}
+
+/// What became of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// It is sealed, in datagrams of this length but for the last.
+    Now(usize),
+    /// It waits for the other side's answer.
+    Held,
+    /// It is dropped.
+    Dropped,
+}
+
+/// What has been counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelCounters {
+    /// Packets that were opened.
+    pub opened: u64,
+    /// Packets that were sealed.
+    pub sealed: u64,
+    /// Packets that no holder of the key has sealed so.
+    pub forged: u64,
+    /// Packets that arrived before.
+    pub replayed: u64,
+    /// Packets of numbers that were not given to their sender.
+    pub unknown: u64,
+    /// Packets that arrived without encryption.
+    pub plain: u64,
+    /// Answers to requests that were found good.
+    pub answered: u64,
+}
+
+/// A vNIC's keys, and those of its peers.
+pub struct Tunnel {
+    /// The newest first, by which is asked; all of them are answered.
+    keys: Vec<TenantKey>,
+    lifetime: u64,
+    random: Random,
+    receiver: Receiver,
+    /// When the master key changes.
+    changes_at: u64,
+    peers: HashMap<Addresses, Peer>,
+    owners: u64,
+    /// Requests under way, by when something is due.
+    asking: BTreeSet<(u64, Addresses)>,
+    held_bytes: usize,
+    outgoing: VecDeque<Outgoing>,
+    events: VecDeque<TunnelEvent>,
+    counters: TunnelCounters,
+}
+
+/// Whether a datagram from the PSP port is a message, and no packet.
+#[must_use]
+pub fn is_message(datagram: &[u8]) -> bool {
+    datagram.starts_with(&MESSAGES)
+}
+
+fn master_key(random: &mut Random) -> MasterKey {
+    let mut bytes = Zeroizing::new([0; 32]);
+    random(&mut *bytes);
+    MasterKey::new(*bytes)
+}
+
+fn salt(random: &mut Random) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    random(&mut bytes);
+    bytes
+}
+
+impl Addresses {
+    /// Who asks whom when we ask.
+    fn as_sender(self) -> Ends {
+        Ends { sender: self.local, receiver: self.remote }
+    }
+
+    /// Who asks whom when the other side asks.
+    fn as_receiver(self) -> Ends {
+        Ends { sender: self.remote, receiver: self.local }
+    }
+}
+
+impl Tunnel {
+    /// With a tenant's keys, the newest first, and the lifetime of master keys in nanoseconds: one
+    /// second to one day.
+    #[must_use]
+    pub fn new(keys: Vec<TenantKey>, lifetime: u64, mut random: Random, now: u64) -> Tunnel {
+        let lifetime = lifetime.clamp(*LIFETIME.start(), *LIFETIME.end());
+        Tunnel {
+            keys,
+            lifetime,
+            receiver: Receiver::with_limits(master_key(&mut random), NUMBERS),
+            random,
+            changes_at: now.saturating_add(lifetime),
+            peers: HashMap::new(),
+            owners: 0,
+            asking: BTreeSet::new(),
+            held_bytes: 0,
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: TunnelCounters::default(),
+        }
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> TunnelCounters {
+        self.counters
+    }
+
+    /// What is to be sent next, beside what was asked for.
+    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    /// What the control plane is to know next.
+    pub fn next_event(&mut self) -> Option<TunnelEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Tunnel::timeout`] is to be called.
+    #[must_use]
+    pub fn next_timeout(&self) -> u64 {
+        self.asking.first().map_or(self.changes_at, |(due, _)| self.changes_at.min(*due))
+    }
+
+    /// Time has passed.
+    pub fn timeout(&mut self, now: u64) {
+        if now >= self.changes_at {
+            if !self.receiver.is_unused() {
+                self.receiver.rotate(master_key(&mut self.random));
+            }
+            self.changes_at = now.saturating_add(self.lifetime);
+        }
+        while let Some((due, addresses)) =
+            self.asking.first().copied().filter(|(due, _)| *due <= now)
+        {
+            self.asking.remove(&(due, addresses));
+            let Some(peer) = self.peers.get_mut(&addresses) else { continue };
+            let Some(asking) = &mut peer.asking else { continue };
+            if asking.tries_again() {
+                let bytes = asking.pending.request().to_vec();
+                self.asking.insert((asking.due(), addresses));
+                self.outgoing.push_back(message(addresses, peer.interface, bytes));
+            } else {
+                peer.asking = None;
+                peer.asked_again_at = now.saturating_add(ASKED_AGAIN);
+                self.refuse(addresses, Refusal::NoAnswer, now);
+            }
+        }
+    }
+
+    /// Packets to an address are dropped, unless there still is a key for them.
+    fn refuse(&mut self, addresses: Addresses, why: Refusal, now: u64) {
+        let Some(peer) = self.peers.get_mut(&addresses) else { return };
+        if peer.key.as_ref().is_some_and(|key| now < key.ends_at) {
+            return;
+        }
+        let (_, bytes) = peer.take_held();
+        self.held_bytes -= bytes;
+        if !std::mem::replace(&mut peer.is_refusal_told, true) {
+            self.events.push_back(TunnelEvent::Refused(addresses.remote, why));
+        }
+    }
+
+    /// The peer at these addresses, which there may be room for at the cost of another.
+    fn peer(&mut self, addresses: Addresses, interface: u32, now: u64) -> &mut Peer {
+        if !self.peers.contains_key(&addresses) && self.peers.len() >= PEERS_MAX {
+            let idle = self.peers.iter().min_by_key(|(_, peer)| (peer.key.is_some(), peer.used_at));
+            if let Some(idle) = idle.map(|(addresses, _)| *addresses) {
+                self.forget(idle);
+            }
+        }
+        let owners = &mut self.owners;
+        self.peers.entry(addresses).or_insert_with(|| {
+            *owners += 1;
+            Peer::new(*owners, interface, now)
+        })
+    }
+
+    fn forget(&mut self, addresses: Addresses) {
+        let Some(mut peer) = self.peers.remove(&addresses) else { return };
+        self.held_bytes -= peer.take_held().1;
+        self.receiver.forget_owner(peer.owner);
+        if let Some(asking) = peer.asking {
+            self.asking.remove(&(asking.due(), addresses));
+        }
+    }
+
+    /// Asks for a key.
+    fn ask(&mut self, addresses: Addresses, now: u64) {
+        let Some(peer) = self.peers.get_mut(&addresses) else { return };
+        if peer.asking.is_some() || now < peer.asked_again_at {
+            return;
+        }
+        let Some(key) = self.keys.first() else { return };
+        let salt = salt(&mut self.random);
+        let Some(pending) = Pending::new(key, addresses.as_sender(), salt) else { return };
+        let bytes = pending.request().to_vec();
+        let asking = Asking::new(pending, now);
+        self.asking.insert((asking.due(), addresses));
+        peer.asking = Some(asking);
+        self.outgoing.push_back(message(addresses, peer.interface, bytes));
+    }
+
+    /// Seals a train of packets of `segment` bytes, but for the last, that leave from
+    /// `source_port`: adds the datagrams to `sealed`.
+    pub fn seal(
+        &mut self,
+        (addresses, interface): (Addresses, u32),
+        source_port: u16,
+        (train, segment): (&[u8], usize),
+        sealed: &mut Vec<u8>,
+        now: u64,
+    ) -> Sealed {
+        if addresses.remote.is_multicast() {
+            return Sealed::Dropped;
+        }
+        let peer = self.peer(addresses, interface, now);
+        peer.used_at = now;
+        peer.interface = interface;
+        if let Some(key) = peer.key.as_mut().filter(|key| now < key.ends_at) {
+            let due = now >= key.renewed_at || key.sealer.used_percent() > 50;
+            if seal_train(key, source_port, train, segment, sealed) {
+                self.counters.sealed += train.len().div_ceil(segment.max(1)) as u64;
+                if due {
+                    self.ask(addresses, now);
+                }
+                return Sealed::Now(segment + OVERHEAD_BYTES);
+            }
+        }
+        peer.key = None;
+        if peer.asking.is_none() && now < peer.asked_again_at {
+            return Sealed::Dropped;
+        }
+        let has_room = self.held_bytes + train.len() <= HELD_BYTES_MAX;
+        let Some(peer) = self.peers.get_mut(&addresses) else { return Sealed::Dropped };
+        let is_held = has_room && peer.hold(source_port, train, segment);
+        if is_held {
+            self.held_bytes += train.len();
+        }
+        self.ask(addresses, now);
+        if is_held { Sealed::Held } else { Sealed::Dropped }
+    }
+
+    /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and what
+    /// this port sent. `may_tell`: whether this sender may be told that a number is unknown.
+    ///
+    /// # Errors
+    /// Why it is dropped. Its bytes are anything then.
+    pub fn open<'a>(
+        &mut self,
+        (addresses, interface): (Addresses, u32),
+        packet: &'a mut [u8],
+        now: u64,
+        may_tell: impl FnOnce() -> bool,
+    ) -> Result<(u16, &'a mut [u8]), Dropped> {
+        let spi = Header::decode(packet).map_err(|_| Dropped::Malformed)?.spi;
+        let opened = match self.peers.get_mut(&addresses) {
+            Some(peer) => {
+                let opened = self.receiver.open_of(peer.owner, packet);
+                if opened.is_ok() {
+                    peer.used_at = now;
+                }
+                opened
+            }
+            None => Err(Dropped::Unknown),
+        };
+        match &opened {
+            Ok(_) => self.counters.opened += 1,
+            Err(Dropped::Forged) => self.counters.forged += 1,
+            Err(Dropped::Replayed) => self.counters.replayed += 1,
+            Err(Dropped::Unknown) => {
+                self.counters.unknown += 1;
+                if may_tell() {
+                    let bytes = [&UNKNOWN_SPI[..], &spi.number().to_be_bytes()].concat();
+                    self.outgoing.push_back(message(addresses, interface, bytes));
+                }
+            }
+            Err(Dropped::Malformed | Dropped::Full) => {}
+        }
+        let (header, payload) =
+            opened?.split_first_chunk_mut::<UDP_BYTES>().ok_or(Dropped::Malformed)?;
+        let [s0, s1, d0, d1, l0, l1, ..] = *header;
+        let length = usize::from(u16::from_be_bytes([l0, l1]));
+        if u16::from_be_bytes([d0, d1]) != ROCE_PORT || length != UDP_BYTES + payload.len() {
+            return Err(Dropped::Malformed);
+        }
+        Ok((u16::from_be_bytes([s0, s1]), payload))
+    }
+
+    /// A message came to the PSP port. `may_answer`: whether this sender may be answered; asked
+    /// before anything is spent on it.
+    pub fn hear(
+        &mut self,
+        (addresses, interface): (Addresses, u32),
+        datagram: &[u8],
+        now: u64,
+        may_answer: impl FnOnce() -> bool,
+    ) {
+        if let Some(spi) = datagram.strip_prefix(&UNKNOWN_SPI) {
+            return self.number_is_unknown(addresses, spi, now);
+        }
+        if datagram.len() != REQUEST_BYTES {
+            return self.answered(addresses, datagram);
+        }
+        if !may_answer() {
+            return;
+        }
+        let keys: Vec<_> = self.keys.iter().collect();
+        let ends = addresses.as_receiver();
+        let Some(accepted) = Accepted::new(&keys, ends, datagram) else { return };
+        let salt = salt(&mut self.random);
+        let peer = self.peer(addresses, interface, now);
+        peer.used_at = now;
+        // It is there: what waits for it is asked for at once.
+        peer.asked_again_at = 0;
+        let owner = peer.owner;
+        let lifetime_ms = u32::try_from(self.lifetime / MILLISECOND).unwrap_or(u32::MAX);
+        let given = self.receiver.give(owner, accepted.request());
+        let Some((spi, key)) = given else { return };
+        if let Some(answer) = accepted.answer((spi, &key), lifetime_ms, salt) {
+            self.counters.answered += 1;
+            self.outgoing.push_back(message(addresses, interface, answer.to_vec()));
+        }
+    }
+
+    /// The other side says that it does not know a number: if it is that of the key in use, another
+    /// one is asked for.
+    fn number_is_unknown(&mut self, addresses: Addresses, spi: &[u8], now: u64) {
+        let Ok(spi) = <[u8; 4]>::try_from(spi) else { return };
+        let Some(peer) = self.peers.get_mut(&addresses) else { return };
+        let is_ours = peer
+            .key
+            .as_ref()
+            .is_some_and(|key| key.sealer.spi() == Spi::new(u32::from_be_bytes(spi)));
+        if is_ours && now >= peer.heeded_again_at {
+            peer.heeded_again_at = now.saturating_add(HEEDED_AGAIN);
+            self.ask(addresses, now);
+        }
+    }
+
+    /// An answer came: if it is to a request that is open, packets are sealed with its key.
+    fn answered(&mut self, addresses: Addresses, answer: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&addresses) else { return };
+        let Some(asking) = peer.asking.take() else { return };
+        let (due, begun_at) = (asking.due(), asking.begun_at);
+        let mut sender = match asking.finish(answer) {
+            Ok(sender) => sender,
+            Err(asking) => {
+                peer.asking = Some(asking);
+                return;
+            }
+        };
+        self.asking.remove(&(due, addresses));
+        let Ok(sealer) = sender.sealer() else { return };
+        let lifetime = self.lifetime.min(u64::from(sender.lifetime_ms()) * MILLISECOND);
+        peer.key = Some(CurrentKey {
+            sealer,
+            renewed_at: begun_at.saturating_add(lifetime / 2),
+            ends_at: begun_at.saturating_add(lifetime),
+        });
+        if std::mem::take(&mut peer.is_refusal_told) {
+            self.events.push_back(TunnelEvent::Established(addresses.remote));
+        }
+        let (held, bytes) = peer.take_held();
+        self.held_bytes -= bytes;
+        let Some(key) = &mut peer.key else { return };
+        for HeldTrain { source_port, segment, bytes } in held {
+            let mut sealed = Vec::with_capacity(bytes.len() * 2);
+            if seal_train(key, source_port, &bytes, segment, &mut sealed) {
+                self.counters.sealed += bytes.len().div_ceil(segment.max(1)) as u64;
+                self.outgoing.push_back(Outgoing {
+                    addresses,
+                    interface: peer.interface,
+                    bytes: sealed,
+                    segment: segment + OVERHEAD_BYTES,
+                });
+            }
+        }
+    }
+
+    /// A packet in plain came from an address.
+    pub fn heard_plain(&mut self, addresses: Addresses) {
+        self.counters.plain += 1;
+        // Anybody can send one in its name: it ends nothing.
+        let is_waited_for = self.peers.get(&addresses).is_some_and(|peer| {
+            peer.key.is_none() && !peer.is_refusal_told && peer.asking.is_some()
+        });
+        if is_waited_for && let Some(peer) = self.peers.get_mut(&addresses) {
+            peer.is_refusal_told = true;
+            self.events.push_back(TunnelEvent::Refused(addresses.remote, Refusal::Plain));
+        }
+    }
+
+    /// The tenant has other keys, the newest first. Keys of packets are handed over anew; those that
+    /// there are end with their lifetime.
+    pub fn set_keys(&mut self, keys: Vec<TenantKey>, now: u64) {
+        self.keys = keys;
+        if !self.receiver.is_unused() {
+            self.receiver.rotate(master_key(&mut self.random));
+        }
+        self.changes_at = now.saturating_add(self.lifetime);
+        for (addresses, peer) in &mut self.peers {
+            if let Some(asking) = peer.asking.take() {
+                self.asking.remove(&(asking.due(), *addresses));
+            }
+            if let Some(key) = &mut peer.key {
+                key.renewed_at = now;
+            }
+        }
+    }
+}
+
+fn message(addresses: Addresses, interface: u32, bytes: Vec<u8>) -> Outgoing {
+    let segment = bytes.len();
+    Outgoing { addresses, interface, bytes, segment }
+}
+
+/// Seals each packet of a train. False: the key is used up, and `sealed` is as it was.
+fn seal_train(
+    key: &mut CurrentKey,
+    source_port: u16,
+    train: &[u8],
+    segment: usize,
+    sealed: &mut Vec<u8>,
+) -> bool {
+    let start = sealed.len();
+    for packet in train.chunks(segment.max(1)) {
+        let Ok(length) = u16::try_from(UDP_BYTES + packet.len()) else { continue };
+        let mut header = [0; UDP_BYTES];
+        header[..2].copy_from_slice(&source_port.to_be_bytes());
+        header[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        header[4..6].copy_from_slice(&length.to_be_bytes());
+        if key.sealer.seal_parts(0, (&header, packet), sealed).is_err() {
+            sealed.truncate(start);
+            return false;
+        }
+    }
+    true
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tunnel({} peers, {:?})", self.peers.len(), self.receiver)
+    }
+}
+
+#[cfg(test)]
+mod tests;

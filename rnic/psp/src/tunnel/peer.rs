@@ -1,0 +1,126 @@
+//! Holds what a tunnel knows of one address: the key to send with, and packets that wait for one.
+
+use crate::handshake::Pending;
+use crate::sender::{Sealer, Sender};
+use std::collections::VecDeque;
+
+const MILLISECOND: u64 = 1_000_000;
+/// When a request is sent again, in nanoseconds after the first.
+const TRIES: [u64; 6] = [
+    20 * MILLISECOND,
+    60 * MILLISECOND,
+    140 * MILLISECOND,
+    300 * MILLISECOND,
+    600 * MILLISECOND,
+    1000 * MILLISECOND,
+];
+/// When a request without an answer is given up, in nanoseconds after the first.
+const GIVEN_UP: u64 = 1500 * MILLISECOND;
+/// How long a peer is not asked again that has not answered, in nanoseconds.
+pub(super) const ASKED_AGAIN: u64 = 1000 * MILLISECOND;
+/// Budget: a word that a number is unknown has a peer asked at most once in so many nanoseconds.
+pub(super) const HEEDED_AGAIN: u64 = 250 * MILLISECOND;
+/// Budget: bytes of packets to one address that wait for its answer.
+pub(super) const HELD_BYTES_MAX: usize = 128 << 10;
+
+/// The key that packets to a peer are sealed with.
+#[derive(Debug)]
+pub(super) struct CurrentKey {
+    pub(super) sealer: Sealer,
+    /// Another one is asked for after this time.
+    pub(super) renewed_at: u64,
+    /// It is not used after this time.
+    pub(super) ends_at: u64,
+}
+
+/// A request that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) pending: Pending,
+    pub(super) begun_at: u64,
+    tries: usize,
+}
+
+/// Packets that wait for a key.
+#[derive(Debug)]
+pub(super) struct HeldTrain {
+    pub(super) source_port: u16,
+    pub(super) segment: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// One address that packets go to or come from.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// By which the receiver knows its numbers.
+    pub(super) owner: u64,
+    /// The interface that it is reached through, if it is link-local; otherwise 0.
+    pub(super) interface: u32,
+    pub(super) key: Option<CurrentKey>,
+    pub(super) asking: Option<Asking>,
+    /// It did not answer: it is not asked before this time.
+    pub(super) asked_again_at: u64,
+    /// A word of it that a number is unknown is not heeded before this time.
+    pub(super) heeded_again_at: u64,
+    /// It was said that it does not encrypt.
+    pub(super) is_refusal_told: bool,
+    pub(super) held: VecDeque<HeldTrain>,
+    pub(super) held_bytes: usize,
+    /// When something was sent there, or arrived from there.
+    pub(super) used_at: u64,
+}
+
+impl Asking {
+    pub(super) fn new(pending: Pending, now: u64) -> Asking {
+        Asking { pending, begun_at: now, tries: 0 }
+    }
+
+    /// The key of an answer to it.
+    pub(super) fn finish(self, answer: &[u8]) -> Result<Sender, Asking> {
+        let Asking { pending, begun_at, tries } = self;
+        pending.finish(answer).map_err(|pending| Asking { pending, begun_at, tries })
+    }
+
+    /// When something is due for it.
+    pub(super) fn due(&self) -> u64 {
+        self.begun_at.saturating_add(TRIES.get(self.tries).copied().unwrap_or(GIVEN_UP))
+    }
+
+    /// Something is due: whether the request is sent once more. Otherwise it is given up.
+    pub(super) fn tries_again(&mut self) -> bool {
+        self.tries += 1;
+        self.tries <= TRIES.len()
+    }
+}
+
+impl Peer {
+    pub(super) fn new(owner: u64, interface: u32, now: u64) -> Peer {
+        Peer {
+            owner,
+            interface,
+            key: None,
+            asking: None,
+            asked_again_at: 0,
+            heeded_again_at: 0,
+            is_refusal_told: false,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            used_at: now,
+        }
+    }
+
+    /// Packets wait for the key. False: too many do.
+    pub(super) fn hold(&mut self, source_port: u16, train: &[u8], segment: usize) -> bool {
+        if self.held_bytes + train.len() > HELD_BYTES_MAX {
+            return false;
+        }
+        self.held_bytes += train.len();
+        self.held.push_back(HeldTrain { source_port, segment, bytes: train.to_vec() });
+        true
+    }
+
+    /// What has waited; how many bytes.
+    pub(super) fn take_held(&mut self) -> (VecDeque<HeldTrain>, usize) {
+        (std::mem::take(&mut self.held), std::mem::take(&mut self.held_bytes))
+    }
+}

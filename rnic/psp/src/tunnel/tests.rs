@@ -1,0 +1,338 @@
+use super::*;
+use crate::handshake::ANSWER_BYTES;
+use std::collections::BTreeMap;
+
+const SECOND: u64 = 1_000_000_000;
+const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+/// Numbers from a seed (xorshift64*).
+#[derive(Clone)]
+struct Seeded(u64);
+
+impl Seeded {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn is_one_in(&mut self, most: u64) -> bool {
+        most > 0 && self.next().is_multiple_of(most)
+    }
+}
+
+fn tunnel(key: u8, seed: u64, lifetime: u64, now: u64) -> Tunnel {
+    let mut numbers = Seeded(seed.wrapping_mul(2) | 1);
+    let random = move |bytes: &mut [u8]| bytes.fill_with(|| numbers.next() as u8);
+    Tunnel::new(vec![TenantKey::new([key; 16])], lifetime, Box::new(random), now)
+}
+
+fn from_to(local: IpAddr, remote: IpAddr) -> (Addresses, u32) {
+    (Addresses { local, remote }, 0)
+}
+
+/// Sends one packet; the datagram, if it leaves at once.
+fn seal(of: &mut Tunnel, (local, remote): (IpAddr, IpAddr), packet: &[u8], now: u64) -> Vec<u8> {
+    let mut sealed = Vec::new();
+    of.seal(from_to(local, remote), 0xc001, (packet, packet.len()), &mut sealed, now);
+    sealed
+}
+
+/// What a tunnel makes of a datagram: the packet, if it is one.
+fn take(at: &mut Tunnel, (local, remote): (IpAddr, IpAddr), datagram: &[u8], now: u64) -> Vec<u8> {
+    let ends = from_to(local, remote);
+    if is_message(datagram) {
+        at.hear(ends, datagram, now, || true);
+        return Vec::new();
+    }
+    let mut datagram = datagram.to_vec();
+    at.open(ends, &mut datagram, now, || true)
+        .map(|(_, packet)| packet.to_vec())
+        .unwrap_or_default()
+}
+
+/// Passes all that is to be sent from one to the other and back, until nothing is left; the packets
+/// that arrived at either.
+fn exchange(a: &mut Tunnel, b: &mut Tunnel, now: u64) -> Vec<Vec<u8>> {
+    let mut arrived = Vec::new();
+    loop {
+        let (mut any, before) = (false, arrived.len());
+        while let Some(out) = a.next_outgoing() {
+            any = true;
+            let datagrams = out.bytes.chunks(out.segment);
+            arrived.extend(datagrams.map(|one| take(b, (B, A), one, now)));
+        }
+        while let Some(out) = b.next_outgoing() {
+            any = true;
+            let datagrams = out.bytes.chunks(out.segment);
+            arrived.extend(datagrams.map(|one| take(a, (A, B), one, now)));
+        }
+        arrived.retain(|packet| !packet.is_empty());
+        if !any && before == arrived.len() {
+            return arrived;
+        }
+    }
+}
+
+#[test]
+fn the_first_packets_wait_for_the_key_and_arrive() {
+    let (mut a, mut b) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(1, 2, 60 * SECOND, 0));
+    let mut sealed = Vec::new();
+    let train = [&[1; 100][..], &[2; 100], &[3; 50]].concat();
+    let held = a.seal(from_to(A, B), 7, (&train, 100), &mut sealed, 0);
+    assert_eq!((held, sealed.len()), (Sealed::Held, 0));
+    assert_eq!(exchange(&mut a, &mut b, 1), [vec![1; 100], vec![2; 100], vec![3; 50]]);
+    let now = a.seal(from_to(A, B), 7, (&train, 100), &mut sealed, 2);
+    assert_eq!((now, sealed.len()), (Sealed::Now(140), 140 + 140 + 90));
+    assert!(!sealed.windows(8).any(|window| window == [2; 8]), "none of it can be read");
+    let mut datagram = sealed[140..280].to_vec();
+    let (port, packet) = b.open(from_to(B, A), &mut datagram, 3, || true).unwrap();
+    assert_eq!((port, &*packet), (7, &[2; 100][..]));
+    // From another address, at another, and once more.
+    let c = IpAddr::from([10, 0, 0, 3]);
+    for (ends, why) in [
+        (from_to(B, c), Dropped::Unknown),
+        (from_to(c, A), Dropped::Unknown),
+        (from_to(B, A), Dropped::Replayed),
+    ] {
+        let mut datagram = sealed[140..280].to_vec();
+        assert_eq!(b.open(ends, &mut datagram, 3, || false), Err(why));
+    }
+    for at in 0..140 {
+        let mut datagram = sealed[..140].to_vec();
+        datagram[at] ^= 4;
+        assert!(b.open(from_to(B, A), &mut datagram, 3, || false).is_err(), "{at}");
+    }
+    assert_eq!(
+        a.seal(from_to(A, [239, 1, 1, 1].into()), 7, (&train, 100), &mut sealed, 2),
+        Sealed::Dropped
+    );
+}
+
+#[test]
+fn an_address_without_an_answer_is_told_of_once_and_asked_again() {
+    let mut a = tunnel(1, 1, 60 * SECOND, 0);
+    assert!(seal(&mut a, (A, B), &[1; 50], 0).is_empty());
+    let mut requests = 0;
+    let mut now = 0;
+    while now < 2 * SECOND {
+        now = a.next_timeout().min(2 * SECOND);
+        a.timeout(now);
+        requests += std::iter::from_fn(|| a.next_outgoing()).count();
+    }
+    assert_eq!(requests, 7);
+    assert_eq!(a.next_event(), Some(TunnelEvent::Refused(B, Refusal::NoAnswer)));
+    assert_eq!((a.held_bytes, a.asking.len()), (0, 0), "nothing is kept for it");
+    let mut sealed = Vec::new();
+    let dropped = a.seal(from_to(A, B), 1, (&[1; 50], 50), &mut sealed, 2 * SECOND);
+    assert_eq!(dropped, Sealed::Dropped);
+    assert!(a.next_outgoing().is_none(), "not asked again at once");
+    // It comes up later.
+    let mut b = tunnel(1, 2, 60 * SECOND, 0);
+    let held = a.seal(from_to(A, B), 1, (&[1; 50], 50), &mut sealed, 3 * SECOND);
+    assert_eq!(held, Sealed::Held);
+    a.heard_plain(from_to(A, B).0);
+    assert_eq!(a.next_event(), None, "once");
+    assert_eq!(exchange(&mut a, &mut b, 3 * SECOND), [vec![1; 50]]);
+    assert_eq!(a.next_event(), Some(TunnelEvent::Established(B)));
+    // Of another tenant, and one that speaks in plain.
+    let (mut a, mut c) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(9, 2, 60 * SECOND, 0));
+    seal(&mut a, (A, B), &[1; 50], 0);
+    assert!(exchange(&mut a, &mut c, 0).is_empty());
+    assert_eq!((c.peers.len(), c.counters().answered), (0, 0), "a stranger leaves nothing");
+    a.heard_plain(from_to(A, B).0);
+    assert_eq!(a.next_event(), Some(TunnelEvent::Refused(B, Refusal::Plain)));
+}
+
+#[test]
+fn keys_change_without_a_lost_packet() {
+    for (of_a, of_b) in [(SECOND, SECOND), (SECOND, 50 * SECOND), (50 * SECOND, SECOND)] {
+        let (mut a, mut b) = (tunnel(1, 1, of_a, 0), tunnel(1, 2, of_b, 0));
+        let mut numbers = Vec::new();
+        let (mut sent, mut arrived) = (0_u64, 0);
+        let (mut delayed, step) = (VecDeque::new(), SECOND / 100);
+        for now in (0..30 * SECOND).step_by(step as usize) {
+            a.timeout(now);
+            b.timeout(now);
+            // What was sent a while ago arrives now, and what is said of keys at once.
+            for (from, to, back) in [(A, B, false), (B, A, true)] {
+                let of = if back { &mut b } else { &mut a };
+                let sealed = seal(of, (from, to), &[sent as u8; 64], now);
+                sent += 1;
+                if !sealed.is_empty() {
+                    numbers.push(sealed[4..8].to_vec());
+                    delayed.push_back((now, back, sealed));
+                }
+            }
+            arrived += exchange(&mut a, &mut b, now).len() as u64;
+            while delayed.front().is_some_and(|(at, ..)| at + 3 * step <= now) {
+                let Some((_, back, datagram)) = delayed.pop_front() else { break };
+                let packet = if back {
+                    take(&mut a, (A, B), &datagram, now)
+                } else {
+                    take(&mut b, (B, A), &datagram, now)
+                };
+                arrived += u64::from(!packet.is_empty());
+            }
+        }
+        assert_eq!(arrived, sent - delayed.len() as u64, "{of_a} {of_b}");
+        let of_a = |number: &&Vec<u8>| number[0] & 0x80 != 0;
+        let changed = numbers.windows(3).filter(|some| some[0] != some[2]).count();
+        assert!(changed > 40 && numbers.iter().filter(of_a).count() > 1000, "{changed}");
+        assert!(b.receiver_numbers() <= 8 && a.receiver_numbers() <= 8);
+    }
+}
+
+impl Tunnel {
+    fn receiver_numbers(&self) -> usize {
+        self.receiver.count()
+    }
+}
+
+/// One run of two hosts over a network with faults, of which one is restarted now and then.
+fn run(seed: u64) {
+    let mut numbers = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let [loss, repeat, change, restart] = [
+        [0, 20, 5][numbers.next() as usize % 3],
+        [0, 10][numbers.next() as usize % 2],
+        [0, 10][numbers.next() as usize % 2],
+        [0, 700][numbers.next() as usize % 2],
+    ];
+    let lifetime = SECOND * (1 + numbers.next() % 4);
+    let mut ends = [tunnel(1, numbers.next(), lifetime, 0), tunnel(1, numbers.next(), lifetime, 0)];
+    let ip = [A, B];
+    // Datagrams under way: when they arrive, where, and what.
+    let mut network: BTreeMap<(u64, u64), (usize, Vec<u8>)> = BTreeMap::new();
+    let mut arrived = std::collections::HashSet::new();
+    let (mut order, mut sent, mut last, mut longest) = (0, 0_u64, [0; 2], 0);
+    for now in (0..10 * SECOND).step_by(2_500_000) {
+        if numbers.is_one_in(restart) {
+            let which = numbers.next() as usize % 2;
+            ends[which] = tunnel(1, numbers.next(), lifetime, now);
+        }
+        for which in 0..2 {
+            let mut datagrams = Vec::new();
+            sent += 1;
+            let packet = [&sent.to_be_bytes()[..], &[which as u8; 40]].concat();
+            datagrams.push(seal(&mut ends[which], (ip[which], ip[1 - which]), &packet, now));
+            ends[which].timeout(now);
+            while let Some(out) = ends[which].next_outgoing() {
+                datagrams.extend(out.bytes.chunks(out.segment).map(<[u8]>::to_vec));
+            }
+            while ends[which].next_event().is_some() {}
+            datagrams.retain(|datagram| !datagram.is_empty());
+            for mut datagram in datagrams {
+                if numbers.is_one_in(loss) {
+                    continue;
+                }
+                let copies = 1 + u64::from(numbers.is_one_in(repeat));
+                if numbers.is_one_in(change) {
+                    let at = numbers.next() as usize % datagram.len();
+                    datagram[at] ^= 1 << (numbers.next() % 8);
+                }
+                for _ in 0..copies {
+                    order += 1;
+                    let at = now + numbers.next() % 12_000_000;
+                    network.insert((at, order), (1 - which, datagram.clone()));
+                }
+            }
+        }
+        let later = network.split_off(&(now, u64::MAX));
+        for (_, (at, datagram)) in std::mem::replace(&mut network, later) {
+            let packet = take(&mut ends[at], (ip[at], ip[1 - at]), &datagram, now);
+            if packet.is_empty() {
+                continue;
+            }
+            assert_eq!((packet.len(), &packet[8..]), (48, &[1 - at as u8; 40][..]), "{seed}");
+            assert!(arrived.insert(packet), "{seed}: it arrived twice");
+            longest = longest.max(now - last[at]);
+            last[at] = now;
+        }
+        for end in &ends {
+            assert!(end.peers.len() <= 1 && end.held_bytes <= HELD_BYTES_MAX, "{seed}");
+            assert!(end.asking.len() <= 1 && end.receiver_numbers() <= NUMBERS.unused, "{seed}");
+        }
+    }
+    assert!(longest < 3 * SECOND, "{seed}: nothing arrived for {longest} ns");
+    let least = if loss == 5 { sent / 2 } else { sent * 3 / 4 };
+    assert!(arrived.len() as u64 > least, "{seed}: {} of {sent}", arrived.len());
+}
+
+#[test]
+fn two_hosts_over_a_network_with_faults() {
+    for seed in 0..16 {
+        run(seed);
+    }
+}
+
+#[test]
+fn strangers_and_many_addresses_leave_a_bounded_state() {
+    let mut a = tunnel(1, 1, 60 * SECOND, 0);
+    let address = |n: u32| IpAddr::from((0x0a00_0000 + n).to_be_bytes());
+    // A program names addresses without end.
+    for n in 0..5000 {
+        seal(&mut a, (A, address(n)), &[1; 4000], u64::from(n));
+        while a.next_outgoing().is_some() {}
+    }
+    assert!(a.peers.len() <= PEERS_MAX && a.asking.len() <= PEERS_MAX);
+    assert!(a.held_bytes <= HELD_BYTES_MAX);
+    a.timeout(5 * SECOND);
+    while a.asking.first().is_some() {
+        a.timeout(a.next_timeout());
+    }
+    assert_eq!(a.held_bytes, 0);
+    assert!(a.events.len() <= 5000);
+    a.outgoing.clear();
+    // Strangers send requests, answers, words and packets.
+    let before = a.peers.len();
+    let mut numbers = Seeded(9);
+    for n in 0..4_000 {
+        let mut datagram = vec![0; [12, REQUEST_BYTES, ANSWER_BYTES, 100][n % 4]];
+        datagram.fill_with(|| numbers.next() as u8);
+        match n % 4 {
+            0 => datagram[..8].copy_from_slice(&UNKNOWN_SPI),
+            1 => datagram[..8].copy_from_slice(b"OVPSP\0\x01\x01"),
+            2 => datagram[..8].copy_from_slice(b"OVPSP\0\x01\x02"),
+            _ => datagram[..4].copy_from_slice(&[17, 1, 0, 1]),
+        }
+        assert!(take(&mut a, (A, address(n as u32 + 9000)), &datagram, 6 * SECOND).is_empty());
+        assert!(a.outgoing.len() <= 1, "at most a word is sent");
+        a.outgoing.clear();
+    }
+    assert_eq!((a.peers.len(), a.receiver_numbers()), (before, 0));
+    // Requests beyond the budget are not looked at.
+    a.hear(from_to(A, B), &[0; REQUEST_BYTES], 0, || false);
+}
+
+#[test]
+fn a_holder_of_the_key_that_starts_again_and_again_has_a_few_numbers() {
+    let mut b = tunnel(1, 2, 60 * SECOND, 0);
+    for round in 0..200 {
+        let mut a = tunnel(1, 100 + round, 60 * SECOND, 0);
+        seal(&mut a, (A, B), &[1; 50], 0);
+        assert_eq!(exchange(&mut a, &mut b, 0).len(), 1);
+        assert!(b.receiver_numbers() <= 5);
+    }
+}
+
+#[test]
+fn other_keys_of_the_tenant_take_the_place_of_the_old_ones() {
+    let key = |n: u8| TenantKey::new([n; 16]);
+    let (mut a, mut b) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(1, 2, 60 * SECOND, 0));
+    seal(&mut a, (A, B), &[1; 50], 0);
+    assert_eq!(exchange(&mut a, &mut b, 0).len(), 1);
+    b.set_keys(vec![key(2), key(1)], SECOND);
+    for now in [1, 2] {
+        let datagram = seal(&mut a, (A, B), &[2; 50], now * SECOND);
+        assert_eq!(take(&mut b, (B, A), &datagram, now * SECOND), [2; 50]);
+    }
+    a.set_keys(vec![key(2), key(1)], 3 * SECOND);
+    let datagram = seal(&mut a, (A, B), &[3; 50], 3 * SECOND);
+    assert_eq!(take(&mut b, (B, A), &datagram, 3 * SECOND), [3; 50]);
+    exchange(&mut a, &mut b, 3 * SECOND);
+    let datagram = seal(&mut a, (A, B), &[4; 50], 4 * SECOND);
+    assert_eq!(datagram[4] & 0x80, 0x80, "by another number");
+    assert_eq!(take(&mut b, (B, A), &datagram, 4 * SECOND), [4; 50]);
+}
