@@ -8,7 +8,7 @@ PYTHON := /usr/bin/python3
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
 # Tests of CPython's own, of the release that is installed.
 PYTHON_TESTS := $(shell $(PYTHON) -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])' 2>/dev/null)
-RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-pytest python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
+RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-pytest python3-cffi python3-pyverbs python3-cryptography ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
 	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy nodejs mandoc man-db
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark

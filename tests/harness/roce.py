@@ -279,6 +279,11 @@ def _requests(rng, targets, own):
                              deth(0x80010000, 1), whole)
 
 
+def connect_request(rng, own, other, port):
+    """The UDP payload of one such request."""
+    return next(_requests(rng, [{"address": other, "ports": [port]}], own))[28:]
+
+
 _KINDS = {"handshakes": _handshakes, "own": _from_own_address, "spoofed": _spoofed,
           "unchecked": _spoofed_with_a_wrong_check, "fuzzed": _fuzzed, "datagrams": _datagrams,
           "strangers": _strangers, "requests": _requests}

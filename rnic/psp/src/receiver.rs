@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 const UNUSED_MAX: usize = 1024;
 /// Numbers in use. The owner that has most of them gets no more; for another its oldest makes way.
 const USED_MAX: usize = 65_536;
-/// Threads of a sender that may have a replay window under one number.
+/// Budget: threads of a sender that may have a replay window under one number.
 const THREADS_MAX: u64 = 16;
 
 /// How many numbers there may be.

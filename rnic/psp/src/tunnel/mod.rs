@@ -41,9 +41,17 @@ const ROCE_PORT: u16 = 4791;
 const PEERS_MAX: usize = 512;
 /// Budget: bytes of packets that wait for keys, of all addresses.
 const HELD_BYTES_MAX: usize = 1 << 20;
-/// Budget: numbers that a tunnel has given out.
-const NUMBERS: NumberLimits =
-    NumberLimits { unused: 2 * PEERS_MAX, used: 4 * PEERS_MAX, used_by_owner: 4 };
+/// Budget: numbers that a tunnel has given out and that were not used.
+const UNUSED_NUMBERS_MAX: usize = 1024;
+/// Budget: numbers of one address that are in use; its oldest makes way. Two are enough but while
+/// keys change.
+const NUMBERS_OF_ONE: usize = 4;
+/// All of that.
+const NUMBERS: NumberLimits = NumberLimits {
+    unused: UNUSED_NUMBERS_MAX,
+    used: NUMBERS_OF_ONE * PEERS_MAX,
+    used_by_owner: NUMBERS_OF_ONE,
+};
 /// The shortest and the longest lifetime of a master key, in nanoseconds.
 const LIFETIME: std::ops::RangeInclusive<u64> = 1_000_000_000..=86_400_000_000_000;
 
