@@ -333,9 +333,9 @@ pub enum Event {
     },
     /// An address gets nothing of a vNIC whose packets are encrypted, or does again.
     Encryption {
-        /// The vNIC.
+        /// One whose packets are encrypted.
         vnic: VnicId,
-        /// The address.
+        /// The address of another host.
         remote: IpAddr,
         /// Why it gets nothing; `None`: it has answered.
         refusal: Option<Refusal>,

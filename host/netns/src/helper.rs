@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// `host/control/src/helper_queue.rs`.
 pub const WORKERS: usize = 64;
 
-/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers, and
-/// for the port of PSP.
+/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers,
+/// and for the port of PSP.
 const NEEDED: [Privilege; 4] =
     [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers, Privilege::LowPorts];
 

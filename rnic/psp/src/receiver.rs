@@ -21,7 +21,7 @@ const UNUSED_MAX: usize = 1024;
 /// Numbers in use. The owner that has most of them gets no more; for another its oldest makes way.
 const USED_MAX: usize = 65_536;
 /// Budget: threads of a sender that may have a replay window under one number.
-const THREADS_MAX: u64 = 16;
+const SENDER_THREADS_MAX: u64 = 16;
 
 /// How many numbers there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,7 +250,7 @@ impl Receiver {
         let fits = header.version == 0
             && header.next_header == NEXT_UDP
             && !header.has_cookie
-            && header.iv >> THREAD_SHIFT < THREADS_MAX;
+            && header.iv >> THREAD_SHIFT < SENDER_THREADS_MAX;
         if !fits || header.is_to_drop {
             return Err(Dropped::Malformed);
         }

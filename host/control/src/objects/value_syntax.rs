@@ -68,7 +68,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 /// By what packets between hosts are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// By nothing.
+    /// They are in plain.
     None,
     /// By PSP, version 0.
     Psp,

@@ -1,5 +1,5 @@
-//! Sets up the encryption of vNICs' packets between hosts: keys, the port of PSP, and what is said of
-//! hosts without.
+//! Sets up the encryption of vNICs' packets between hosts: keys, the port of PSP, and what is said
+//! of hosts without.
 
 use crate::engine::{Encryption, Refusal};
 use crate::journal::Level;
@@ -20,9 +20,7 @@ pub(super) fn phrase(refusal: Refusal) -> &'static str {
             "the peer did not answer the handshake of PSP: its host does not encrypt this tenant, \
              has another key, or cannot be reached on UDP port 1000"
         }
-        Refusal::Plain => {
-            "the peer sends RoCE in plain: its host does not encrypt this tenant, or has another key"
-        }
+        Refusal::Plain => "the peer sends RoCE in plain: its host does not encrypt this tenant",
     }
 }
 

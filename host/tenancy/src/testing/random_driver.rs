@@ -484,6 +484,7 @@ fn policy(bench: &mut Bench, who: u8) {
         faults: None,
         adoption: Adoption::ALL[usize::from(who >> 2 & 3) % 3],
         tenant: TenantId(u32::from(who >> 7)),
+        encryption: None,
     };
     let actions = match who & 64 {
         0 => bench.tenancy.forget_policy(key),

@@ -1,8 +1,8 @@
 //! Encrypts what a vNIC sends to other addresses, and opens what arrives from them.
 //!
-//! In: trains of packets to send, datagrams from the PSP port, the time, random numbers. Out: sealed
-//! trains, messages of the handshake, packets that a holder of the tenant's key has sealed, and
-//! events.
+//! In: trains of packets to send, datagrams from the PSP port, the time, random numbers. Out:
+//! sealed trains, messages of the handshake, packets that a holder of the tenant's key has sealed,
+//! and events.
 //!
 //! * Each direction has a key of its own, which its receiver makes and hands over by a
 //!   [`handshake`]. The first packet to an address asks for one. Packets wait for it, a bounded
@@ -38,7 +38,7 @@ pub const OVERHEAD_BYTES: usize = sealed_bytes(UDP_BYTES);
 const ROCE_PORT: u16 = 4791;
 /// Budget: addresses that a tunnel has keys with, or asks for one. The one that was idle longest
 /// makes way.
-const PEERS_MAX: usize = 512;
+const TUNNEL_PEERS_MAX: usize = 512;
 /// Budget: bytes of packets that wait for keys, of all addresses.
 const HELD_BYTES_MAX: usize = 1 << 20;
 /// Budget: numbers that a tunnel has given out and that were not used.
@@ -49,7 +49,7 @@ const NUMBERS_OF_ONE: usize = 4;
 /// All of that.
 const NUMBERS: NumberLimits = NumberLimits {
     unused: UNUSED_NUMBERS_MAX,
-    used: NUMBERS_OF_ONE * PEERS_MAX,
+    used: NUMBERS_OF_ONE * TUNNEL_PEERS_MAX,
     used_by_owner: NUMBERS_OF_ONE,
 };
 /// The shortest and the longest lifetime of a master key, in nanoseconds.
@@ -267,7 +267,7 @@ impl Tunnel {
 
     /// The peer at these addresses, which there may be room for at the cost of another.
     fn peer(&mut self, addresses: Addresses, interface: u32, now: u64) -> &mut Peer {
-        if !self.peers.contains_key(&addresses) && self.peers.len() >= PEERS_MAX {
+        if !self.peers.contains_key(&addresses) && self.peers.len() >= TUNNEL_PEERS_MAX {
             let idle = self.peers.iter().min_by_key(|(_, peer)| (peer.key.is_some(), peer.used_at));
             if let Some(idle) = idle.map(|(addresses, _)| *addresses) {
                 self.forget(idle);
@@ -345,8 +345,8 @@ impl Tunnel {
         if is_held { Sealed::Held } else { Sealed::Dropped }
     }
 
-    /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and what
-    /// this port sent. `may_tell`: whether this sender may be told that a number is unknown.
+    /// Opens a packet that came to the PSP port, where it lies: the UDP source port inside, and
+    /// what this port sent. `may_tell`: whether this sender may be told that a number is unknown.
     ///
     /// # Errors
     /// Why it is dropped. Its bytes are anything then.
@@ -495,8 +495,8 @@ impl Tunnel {
         }
     }
 
-    /// The tenant has other keys, the newest first. Keys of packets are handed over anew; those that
-    /// there are end with their lifetime.
+    /// The tenant has other keys, the newest first. Keys of packets are handed over anew; those
+    /// that there are end with their lifetime.
     pub fn set_keys(&mut self, keys: Vec<TenantKey>, now: u64) {
         self.keys = keys;
         if !self.receiver.is_unused() {

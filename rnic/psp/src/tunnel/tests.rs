@@ -276,7 +276,7 @@ fn strangers_and_many_addresses_leave_a_bounded_state() {
         seal(&mut a, (A, address(n)), &[1; 4000], u64::from(n));
         while a.next_outgoing().is_some() {}
     }
-    assert!(a.peers.len() <= PEERS_MAX && a.asking.len() <= PEERS_MAX);
+    assert!(a.peers.len() <= TUNNEL_PEERS_MAX && a.asking.len() <= TUNNEL_PEERS_MAX);
     assert!(a.held_bytes <= HELD_BYTES_MAX);
     a.timeout(5 * SECOND);
     while a.asking.first().is_some() {

@@ -70,7 +70,7 @@ pub struct TenantOptions {
 /// By what packets between hosts are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EncryptionValue {
-    /// By nothing.
+    /// They are in plain.
     None,
     /// By PSP, version 0: AES-GCM with keys of 128 bits, on UDP port 1000.
     Psp,
