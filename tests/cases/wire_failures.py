@@ -191,8 +191,9 @@ def _path_roce(hosts):
                           0x1234,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        seen = process.until(lambda: [path for path in paths(hosts.a.daemon, "isolation_probe") if path[0]
-                                      and path[0] != "none"], 5, "a QP on its way to nobody")
+        seen = process.until(lambda: [path for path in paths(hosts.a.daemon, "isolation_probe")
+                                      if path[0] and path[0] != "none"],
+                             5, "a QP on its way to nobody")
         check(all(path == "roce" and why for path, why in seen), f"not roce: {seen}")
         text = process.finish(running, 50)
         check(running.returncode == 0, text)
