@@ -61,6 +61,15 @@ class Places:
         self.library = stage.dist / "lib/libomniverb_sockets.so"
         self.kept = []
 
+    def encrypt(self, folder):
+        """Has both daemons encrypt what passes between the hosts."""
+        key = folder / "tenant.key"
+        key.touch(mode=0o600)
+        key.write_text("5a" * 16)
+        for daemon in self.hosts.daemons:
+            daemon.omniverb("tenant", "create", "default", "--encryption", "psp",
+                            "--key-file", key)
+
     @staticmethod
     def _bare(host, container):
         return host.bare(container.namespace, container.address)
@@ -132,6 +141,20 @@ class Places:
         text = self.client.run("iperf3", "-c", self.server.address, "-p", IPERF_PORT, "-t", "1",
                                "-J", plain=True)
         return json.loads(text)["end"]["sum_received"]["bits_per_second"] / 8
+
+
+def encrypted(places):
+    """The same between two hosts whose packets are encrypted."""
+    few, many, large = (1000, (500, 100_000)), (20_000, (2000, 5_000_000)), (500, (200, 100_000))
+    rows = [("lat", "ib_write_lat", "8 B", "ns", SMALL, 4, 1000, few),
+            ("rate", "ib_write_bw", "8 B", "msg/s", SMALL, 4, 1e6, many),
+            ("64k", "ib_write_bw", "64 KiB", "B/s", LARGE, 3, 2**20, large)]
+    return [plan.Measurement(
+        f"psp_write_{key}", f"encrypted {program} {text}", unit,
+        lambda n, row=(program, size, column, factor):
+            places.perftest(row[0], row[1], n)[row[2]] * row[3],
+        iterations=iterations, limits=limits, size=size)
+        for key, program, text, unit, size, column, factor, (iterations, limits) in rows]
 
 
 def measurements(places):
@@ -256,6 +279,10 @@ def measure(chosen):
         places = opened(ROOT / "dist", chosen.mtu, stack)
         serve_yardsticks(places)
         items = measurements(places)
+        if not chosen.against:
+            apart = opened(ROOT / "dist", chosen.mtu, stack)
+            apart.encrypt(apart.stage.path)
+            items += encrypted(apart)
         if chosen.against:
             items = [item for item in items if not item.key.startswith("tcp_")]
             other = measurements(opened(chosen.against, chosen.mtu, stack))
