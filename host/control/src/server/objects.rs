@@ -119,9 +119,14 @@ impl EnginePorts<'_> {
     /// Applies to all vNICs what objects say now.
     pub(super) fn apply_objects(&mut self) {
         let general = self.objects.general();
+        let ids = self.vnics.registry().ids();
+        let before: Vec<_> = ids.iter().map(|vnic| self.tables.policy(*vnic).encryption).collect();
         self.tables.decide(|tables| tables.set_general_policy(general));
-        for vnic in self.vnics.registry().ids() {
-            self.apply_object(vnic);
+        for (vnic, before) in ids.into_iter().zip(before) {
+            self.apply_policy(vnic);
+            if self.tables.policy(vnic).encryption != before {
+                self.encryption_is_other(vnic);
+            }
         }
         self.warn_of_paths();
     }
@@ -135,6 +140,15 @@ impl EnginePorts<'_> {
 
     /// Applies to a vNIC what its object says.
     pub(super) fn apply_object(&mut self, key: VnicId) {
+        let before = self.tables.policy(key).encryption;
+        self.apply_policy(key);
+        if self.tables.policy(key).encryption != before {
+            self.encryption_is_other(key);
+        }
+    }
+
+    /// The same, but for encryption.
+    fn apply_policy(&mut self, key: VnicId) {
         let registry = self.vnics.registry();
         let found = registry.place(key);
         let (inode, alias) = found.map_or((None, None), |(place, alias)| (Some(place), alias));
@@ -158,9 +172,6 @@ impl EnginePorts<'_> {
             if policy.faults != before.faults {
                 self.engine.faults(key, policy.faults);
             }
-        }
-        if policy.encryption != before.encryption {
-            self.encryption_is_other(key);
         }
         if policy.faults != before.faults {
             self.warn_of_faults(key);

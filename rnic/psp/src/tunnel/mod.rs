@@ -242,8 +242,12 @@ impl Tunnel {
             let Some(asking) = &mut peer.asking else { continue };
             if asking.tries_again() {
                 let bytes = asking.pending.request().to_vec();
+                let is_refused = asking.is_refused();
                 self.asking.insert((asking.due(), addresses));
                 self.outgoing.push_back(message(addresses, peer.interface, bytes));
+                if is_refused {
+                    self.refuse(addresses, Refusal::NoAnswer, now);
+                }
             } else {
                 peer.asking = None;
                 peer.asked_again_at = now.saturating_add(ASKED_AGAIN);
@@ -315,7 +319,8 @@ impl Tunnel {
         sealed: &mut Vec<u8>,
         now: u64,
     ) -> Sealed {
-        if addresses.remote.is_multicast() {
+        // Without a key of the tenant nothing leaves.
+        if addresses.remote.is_multicast() || self.keys.is_empty() {
             return Sealed::Dropped;
         }
         let peer = self.peer(addresses, interface, now);
@@ -507,6 +512,7 @@ impl Tunnel {
             if let Some(asking) = peer.asking.take() {
                 self.asking.remove(&(asking.due(), *addresses));
             }
+            peer.asked_again_at = now;
             if let Some(key) = &mut peer.key {
                 key.renewed_at = now;
             }

@@ -6,16 +6,19 @@ use std::collections::VecDeque;
 
 const MILLISECOND: u64 = 1_000_000;
 /// When a request is sent again, in nanoseconds after the first.
-const TRIES: [u64; 6] = [
+const TRIES: [u64; 7] = [
     20 * MILLISECOND,
     60 * MILLISECOND,
     140 * MILLISECOND,
     300 * MILLISECOND,
-    600 * MILLISECOND,
-    1000 * MILLISECOND,
+    500 * MILLISECOND,
+    800 * MILLISECOND,
+    1500 * MILLISECOND,
 ];
+/// With this one it is said that there is no answer.
+const REFUSED_WITH: usize = 6;
 /// When a request without an answer is given up, in nanoseconds after the first.
-const GIVEN_UP: u64 = 1500 * MILLISECOND;
+const GIVEN_UP: u64 = 2500 * MILLISECOND;
 /// How long a peer is not asked again that has not answered, in nanoseconds.
 pub(super) const ASKED_AGAIN: u64 = 1000 * MILLISECOND;
 /// Budget: a word that a number is unknown has a peer asked at most once in so many nanoseconds.
@@ -90,6 +93,11 @@ impl Asking {
     pub(super) fn tries_again(&mut self) -> bool {
         self.tries += 1;
         self.tries <= TRIES.len()
+    }
+
+    /// Whether it is to be said that there is no answer, now that it was sent once more.
+    pub(super) fn is_refused(&self) -> bool {
+        self.tries == REFUSED_WITH
     }
 }
 
