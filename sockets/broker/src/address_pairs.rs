@@ -62,7 +62,7 @@ pub(crate) enum PairDecision {
 pub(crate) struct AddressPairs {
     by_pair: HashMap<PairKey, PairRecord>,
     by_number: BTreeMap<u64, PairKey>,
-    /// Those that the daemon has still, and is to be told that nobody needs.
+    /// Pairs that the daemon still keeps and may forget, to be announced to it.
     unneeded: VecDeque<u64>,
     last: u64,
 }
@@ -132,14 +132,14 @@ impl AddressPairs {
         })
     }
 
-    /// Some of those that were denied, and that it is time to ask about again if somebody waits.
+    /// Some denied pairs whose time to be asked about again has come, if an offer still waits.
     pub(crate) fn due_denials(&self, now: u64) -> Vec<[Place; 2]> {
         let is_due = |one: &PairRecord| matches!(one.state, State::Denied(_)) && one.until <= now;
         let due = self.by_pair.iter().filter(|(_, record)| is_due(record));
         due.map(|(pair, _)| *pair).take(PER_PASS).collect()
     }
 
-    /// Somebody waits for one of these.
+    /// Asks again about a denied pair for which an offer waits.
     pub(crate) fn ask_again(&mut self, pair: [Place; 2], now: u64) -> PairDecision {
         let is_denied = |one: &PairRecord| matches!(one.state, State::Denied(_));
         match self.by_pair.get(&pair).is_some_and(is_denied) {
@@ -148,7 +148,7 @@ impl AddressPairs {
         }
     }
 
-    /// Nobody waits for one of these.
+    /// Forgets a denied pair for which no offer waits.
     pub(crate) fn forget(&mut self, pair: [Place; 2]) {
         if self.by_pair.get(&pair).is_some_and(|one| matches!(one.state, State::Denied(_))) {
             self.remove(&pair);
@@ -241,7 +241,7 @@ impl AddressPairs {
             let is_used = match &record.state {
                 State::Asked => false,
                 State::Allowed(links) => !links.is_empty(),
-                // Who waits for it is looked for first.
+                // The caller looks first whether an offer waits for it.
                 State::Denied(_) => true,
             };
             record.until <= now && !is_used
@@ -254,7 +254,8 @@ impl AddressPairs {
         }
     }
 
-    /// Has the daemon told of those that nobody needs, until `say` cannot. Whether all are said.
+    /// Tells the daemon which pairs are not needed any more, until `say` cannot. Whether all are
+    /// told.
     pub(crate) fn announce_unneeded(&mut self, mut say: impl FnMut(u64) -> bool) -> bool {
         while let Some(number) = self.unneeded.front() {
             if !say(*number) {
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_a_lot_stops_nobody() {
+    fn many_questions_stop_no_other() {
         let mut all = AddressPairs::default();
         let asked = |all: &mut AddressPairs, namespace, from: u64| {
             let is_asked = |last: &u64| {
@@ -335,7 +336,7 @@ mod tests {
         };
         forget(&mut all);
         assert_eq!(asked(&mut all, 1, 4000), ASKED_OF_NAMESPACE);
-        // What nobody uses goes, and the daemon is told.
+        // An unused pair goes, and the daemon is told.
         all.sweep(5);
         assert_eq!(all.unneeded.len(), 0);
         all.sweep(u64::MAX);
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn for_who_waits_it_is_asked_again_and_again_less_often() {
+    fn denied_pairs_are_asked_again_less_and_less_often() {
         let mut all = AddressPairs::default();
         let (one, other) = (place(1, 1), place(2, 2));
         let PairDecision::Ask(mut number) = all.decide(one, other, 0) else { panic!("not asked") };
@@ -372,7 +373,7 @@ mod tests {
             assert_eq!(all.ask_again([one, other], now), PairDecision::Wait);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        // Whoever comes does not wait as long.
+        // A later offer waits for less time.
         all.deny(number, Denial::Busy, now);
         let PairDecision::Ask(number) = all.decide(one, other, now + DENIED) else {
             panic!("not asked")

@@ -13,8 +13,8 @@ use omniverb_sys::clock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// For whom a entry is counted: a user in a cgroup, and the network namespace of the socket that
-/// was connected, which is to be the one of all that it offers.
+/// The holder that an entry counts for: a user in a cgroup, and the network namespace of the
+/// connected socket, which all offered sockets have to be in.
 pub(crate) fn holder(cgroup: &str, user: u32, namespace: u64) -> Holder {
     Holder::new(cgroup, user).in_vnic(namespace)
 }
@@ -33,7 +33,7 @@ struct Entry {
 pub(crate) struct AdmissionTable {
     all: BTreeMap<u64, Entry>,
     holders: Holders<u64>,
-    /// Those that have yielded, and whose threads have not ended.
+    /// Entries that have yielded, and whose threads have not ended.
     leaving: BTreeMap<u64, Holder>,
     /// When the last one was given back, or this began.
     last_release: u64,
@@ -46,11 +46,11 @@ impl Default for AdmissionTable {
     }
 }
 
-/// Whether somebody has a entry now.
+/// Whether a newcomer has an entry now.
 #[derive(Debug)]
 pub(crate) enum Admission {
     Granted,
-    /// This one has yielded his: his connection is to be shut.
+    /// It has, and this client has yielded: its connection is to be shut.
     Replaces(Weak<Client>),
     Refused,
 }
@@ -85,9 +85,9 @@ impl AdmissionTable {
         admission
     }
 
-    /// There is room for one more thread that may not end. Of that, relatives who take places
-    /// from each other have half for each step of the way that they share: who fills a container's
-    /// part has all others' left.
+    /// Whether there is room for one more thread that may not end. Relatives that take places from
+    /// each other have half of the room for each level of the cgroup path that they share. So a
+    /// holder that fills its container's part leaves all others theirs.
     fn may_yield(&self, yields: &Holder, newcomer: &Holder) -> bool {
         let (way, newcomer) = (yields.path(), newcomer.path());
         let shared = way.iter().zip(&newcomer).take_while(|(one, other)| one == other).count();
@@ -98,7 +98,7 @@ impl AdmissionTable {
         })
     }
 
-    /// Who has this one has said hello.
+    /// The client of this entry has said hello.
     pub(crate) fn mark_greeted(&mut self, number: u64) {
         if let Some(entry) = self.all.get_mut(&number) {
             entry.has_greeted = true;
@@ -113,23 +113,23 @@ impl AdmissionTable {
         self.last_release = clock::now();
     }
 
-    /// For how many nanoseconds nobody has one; `None`: somebody has.
+    /// For how many nanoseconds there has been no entry; `None`: there is one.
     pub(crate) fn idle_time(&self, now: u64) -> Option<u64> {
         self.all.is_empty().then_some(now.saturating_sub(self.last_release))
     }
 
-    /// Who has this one.
+    /// The client of an entry.
     pub(crate) fn client(&self, number: u64) -> Option<Arc<Client>> {
         self.all.get(&number)?.client.upgrade()
     }
 
-    /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
+    /// The clients in a network namespace, or everywhere, by number. Keeps none of them alive.
     pub(crate) fn clients_in(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
         let is_here = |entry: &&Entry| namespace.is_none_or(|here| entry.namespace == here);
         self.all.values().filter(is_here).map(|entry| entry.client.clone()).collect()
     }
 
-    /// Who has one.
+    /// All clients.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         self.all.values().filter_map(|entry| entry.client.upgrade()).collect()
     }
@@ -154,7 +154,7 @@ mod tests {
                 if is_polite {
                     self.mark_greeted(*number);
                 }
-                // Whose connection was shut ends.
+                // The threads of clients that were shut have ended.
                 self.leaving.clear();
                 !matches!(admission, Admission::Refused)
             };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_shuts_nobody_out() {
+    fn a_container_shuts_no_other_out() {
         let mut table = AdmissionTable::default();
         // Root in its own cgroup, as in most containers, with as many namespaces as it likes.
         let greedy = |number: u64| (holder("/box/greedy", number as u32 % 7, number), number);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_has_few() {
+    fn silent_clients_have_few_entries() {
         let mut table = AdmissionTable::default();
         assert_eq!(table.fill(0, false, of("/a", 0, 1)), SILENT);
         assert_eq!(table.fill(1000, false, of("/b", 0, 1)), SILENT);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_his_own_places_leaves_others_theirs() {
+    fn relatives_yield_to_each_other_first() {
         let mut table = AdmissionTable::default();
         assert_eq!(table.fill(0, true, of("/boxes/a", 0, 1)), PROCESSES);
         // From many other namespaces of the same container; threads of those that yield hang.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_since_when_nobody_is_there() {
+    fn idle_time_begins_with_the_last_client() {
         let mut table = AdmissionTable::default();
         assert_eq!(table.fill(7, true, of("/a", 0, 1)), PROCESSES);
         assert_eq!(table.idle_time(clock::now()), None);

@@ -35,7 +35,7 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// Somebody has left something to be done later.
+    /// Wakes the thread that does deferred tasks.
     pub(crate) fn wake(&self) {
         if let Some(later) = &self.later {
             later.signal();

@@ -50,11 +50,12 @@ fn inspect_listener(client: &Client, socket: &OwnedFd) -> Result<Listening, Refu
     }
 }
 
-/// The two ends of a connection between two network namespaces are here. If one of them was just
-/// accepted by a socket that listens, and was shown to us, others may come there in the same way.
+/// Notes that both ends of a connection between two network namespaces are here. If a listener that
+/// is registered here has just accepted one of them, further connections may come there likewise.
 ///
-/// That it was just accepted its own process says, which nobody can come to but by what it says
-/// there; the connection may be old otherwise, from a time when the network brought more there.
+/// Whether it was just accepted is the word of its own process. A false word opens a way only to
+/// that process itself. Without it the connection may be an old one, from a time when the network
+/// had other routes.
 pub(crate) fn connection_observed(broker: &Broker, [one, other]: &[Offer; 2]) {
     for (from, to) in [(one, other), (other, one)] {
         let Some(at) = to.accepted else { continue };
@@ -68,16 +69,16 @@ pub(crate) fn connection_observed(broker: &Broker, [one, other]: &[Offer; 2]) {
     }
 }
 
-/// A process listens somewhere no more. Whoever is being brought there just now has been, before it
-/// hears that nobody is.
+/// Removes a listener. A client that is being introduced to it at this moment is introduced before
+/// the process hears of the removal.
 pub(crate) fn remove_listener(broker: &Broker, client: &Client, tag: u64) {
     lock(&broker.listeners).remove(client.process(), tag);
     drop(lock(&broker.channels));
     client.unheard(tag);
 }
 
-/// A process wants to be brought to who listens at an address; from one of its own, if that one is
-/// another network namespace's.
+/// Serves a client that asks for a channel to the listener at an address. `from` is its own
+/// address, if that one is in another network namespace.
 pub(crate) fn request_channel(
     broker: &Broker,
     client: &Client,
@@ -123,7 +124,8 @@ fn find_across(
     Ok(Destination { process, by, ends, way: Some((to.port(), route.until)) })
 }
 
-/// The daemon says that these are over, links and channels: who has channels of them is told.
+/// Ends the channels that the daemon has ended, and tells their processes. The names may be links,
+/// too.
 pub(crate) fn end_channels(broker: &Broker, names: &BTreeSet<u64>) {
     for name in names {
         let holders = lock(&broker.channels).remove(*name);
@@ -158,7 +160,7 @@ pub(crate) fn claim_inherited(
         ClaimOutcome::Refused => false,
     };
     if !is_one {
-        // Who does not read is told no more.
+        // A client that does not read is told no more.
         client.part(name);
     }
     broker.wake();
@@ -169,7 +171,7 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
     let clients = two.processes.map(|(_, number)| lock(&broker.admissions).client(number));
     let is_adopted = {
         let mut channels = lock(&broker.channels);
-        // Who has gone has been taken out of what is kept.
+        // A client that is gone has been taken out of the tables.
         let are_there = clients.iter().all(|one| one.as_ref().is_some_and(|one| !one.is_gone()));
         let is_new = are_there && channels.has(name, two.processes[0]).is_none();
         let may = is_new && channels.has_places(two);
@@ -187,8 +189,8 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
     is_adopted
 }
 
-/// The daemon is asked about channels of an earlier broker whose processes have both said so; what
-/// one has said alone for long is over. Whether there are any left.
+/// Asks the daemon about channels of an earlier broker that both processes have claimed. Ends those
+/// that only one has claimed for long. Whether any are left.
 pub(crate) fn ask_about_inherited(broker: &Broker) -> bool {
     if lock(&broker.inherited).is_empty() {
         return false;

@@ -9,12 +9,12 @@
 use crate::daemon_messages::Place;
 use crate::limits::{CHANNELS, CHANNELS_OF_NAMESPACE, CHANNELS_WITH_NAMESPACE};
 use crate::listeners::Process;
-use omniverb_formats::channel::WAYS;
+use omniverb_formats::channel::PORTS_ALLOWED;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// Who two are: who asks, and who listens.
+/// The two processes of a channel: the client first, the listener second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Between {
     pub(crate) processes: [Process; 2],
@@ -59,7 +59,7 @@ impl Ends {
 }
 
 impl Between {
-    /// The same whoever of the two asks.
+    /// The pair in an order that does not depend on which of the two asks.
     fn either_way(self) -> Between {
         let [one, other] = self.processes;
         if one <= other {
@@ -90,10 +90,9 @@ pub(crate) enum Room {
 #[derive(Debug)]
 struct Given {
     two: Between,
-    /// Who has it still.
+    /// Which sides still have it.
     has: [bool; 2],
-    /// Until when who listens was told that the other one may come to a port of his; both may
-    /// listen.
+    /// For each side as a listener, the ports that the other side may connect to, and until when.
     ways: [BTreeMap<u16, u64>; 2],
     /// What both share, if it is kept: it is only shown.
     memory: Option<OwnedFd>,
@@ -119,7 +118,7 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Between who asks and another process.
+    /// Whether there may be a channel between a client and another process.
     pub(crate) fn room(&self, two: Between) -> Room {
         if let Some(name) = self.between.get(&two.either_way()) {
             return Room::Known(*name);
@@ -175,8 +174,8 @@ impl Channels {
         Some(self.of.get(&process).is_some_and(|own| own.contains(&name)))
     }
 
-    /// There is one now, for whom there was room. Of several between the same two the first
-    /// is known.
+    /// Adds a channel for which there was room. Of several between the same two the first one is
+    /// found.
     pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
         self.between.entry(two.either_way()).or_insert(name);
         for process in two.processes {
@@ -202,7 +201,7 @@ impl Channels {
         let ways = &mut given.ways[side];
         ways.retain(|_, until| *until > now);
         let is_known = ways.get(&port).is_some_and(|known| *known >= until);
-        let has_room = ways.contains_key(&port) || ways.len() < WAYS;
+        let has_room = ways.contains_key(&port) || ways.len() < PORTS_ALLOWED;
         if is_known || !has_room {
             return is_known;
         }
@@ -213,9 +212,8 @@ impl Channels {
         is_told
     }
 
-    /// One of the two says that it has ended: who they were, once both have. What somebody else
-    /// says does not count. The other one may have it for as long as it likes, and is told if it is
-    /// over.
+    /// Ends a channel for one of its two processes. Returns both once both have ended it. The word
+    /// of another process does not count. The other process may keep it, and is told if it is over.
     pub(crate) fn end(&mut self, name: u64, process: Process) -> Option<Between> {
         let own = self.of.get_mut(&process)?;
         if !own.remove(&name) {
@@ -245,7 +243,7 @@ impl Channels {
         }
     }
 
-    /// It is over: who has it still.
+    /// Removes a channel that is over. Returns the processes that still have it.
     pub(crate) fn remove(&mut self, name: u64) -> Option<Vec<Process>> {
         let Given { two, has, .. } = self.all.remove(&name)?;
         self.forget_between(two, name);
@@ -273,7 +271,7 @@ impl Channels {
         }
     }
 
-    /// A process has gone: what nobody has any more, each with who they were.
+    /// Removes a process. Returns the channels that no process has any more, each with its two.
     pub(crate) fn gone(&mut self, process: Process) -> Vec<(u64, Between)> {
         let names = self.of.get(&process).cloned().unwrap_or_default();
         names.into_iter().filter_map(|name| Some((name, self.end(name, process)?))).collect()
@@ -289,8 +287,8 @@ impl Channels {
         self.all.get(&name)?.memory.as_ref()?.try_clone().ok()
     }
 
-    /// What a process has: names, which side it is, who is the other one, and whether that is in
-    /// another network namespace.
+    /// The channels of a process: name, the side that it is, the other process, and whether that
+    /// one is in another network namespace.
     pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, usize, u64, bool)> {
         let own = self.of.get(&process).into_iter().flatten();
         own.filter_map(move |name| {
@@ -384,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_is_told_of_a_way_once_and_of_so_many() {
+    fn a_listener_is_told_of_a_port_once_and_of_a_bounded_number() {
         let mut all = Channels::default();
         let [one, other] = [(5, 1, 1), (6, 2, 2)];
         all.add(70, across([one, other]), None);
@@ -400,7 +398,7 @@ mod tests {
         assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it knows");
         assert!(come(&mut all, ((6, 2), 80, 10), 1, true), "for longer");
         assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it is not told of less");
-        let ports = 81..80 + WAYS as u16;
+        let ports = 81..80 + PORTS_ALLOWED as u16;
         assert!(ports.clone().all(|port| come(&mut all, ((6, 2), port, 10), 1, true)));
         assert!(!come(&mut all, ((6, 2), 7, 10), 1, true));
         assert!(come(&mut all, ((5, 1), 7, 10), 1, true), "the other one listens, too");
@@ -429,7 +427,7 @@ mod tests {
             taken.count()
         };
         assert_eq!([2, 3].map(&mut fill), [CHANNELS_WITH_NAMESPACE; 2]);
-        // The same of who goes there.
+        // The same limit holds for a client.
         let goes = |worker: u64, to: u8| {
             let ends = [[10, 0, 0, 1], [10, 0, 0, to]].map(IpAddr::from);
             Between { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
@@ -461,7 +459,7 @@ mod tests {
         assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
         assert_eq!(all.room(two(6, 500_001, 500_002)), Room::Free, "another one has its own");
         assert_eq!(all.room(across([(6, 500_001, 1), (5, 500_002, 2)])), Room::None);
-        // Those whose other ends these were have them still.
+        // The processes at the other ends still have theirs.
         all.gone((5, 1));
         assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
         (1000..1000 + CHANNELS as u64).for_each(|one| _ = all.gone((5, one)));
@@ -479,7 +477,7 @@ mod tests {
         assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
         assert_eq!(all.room(across([(7, few, 1), listens])), Room::Free);
         assert_eq!(all.room(two(6, 2, 3)), Room::Free, "nor those of its own");
-        // Who says that he has none leaves it to the other one.
+        // A process that gives its channel up leaves it to the other one.
         all.gone((5, 0));
         assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
         assert_eq!(all.end(70, (6, 2)), Some(across([(5, 0, 1), listens])));

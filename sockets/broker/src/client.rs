@@ -27,7 +27,7 @@ pub(crate) struct Client {
     /// Never given again.
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
-    /// Who connected, as the kernel says.
+    /// The credentials of the process, from the kernel.
     pub(crate) peer: Peer,
     /// What it calls itself.
     name: Mutex<[u64; 2]>,
@@ -36,8 +36,8 @@ pub(crate) struct Client {
     /// The network namespace that it has connected from: its vNIC.
     pub(crate) namespace: u64,
     page: OwnedFd,
-    /// By which the kernel is asked about its sockets, once it has said hello. One question at a
-    /// time: an answer is whose turn it is.
+    /// The netlink socket by which the kernel is asked about its sockets, once it has said hello.
+    /// The lock keeps questions apart: an answer belongs to the last question.
     diagnosis: Mutex<Option<OwnedFd>>,
     post: Mutex<Post>,
     links: Mutex<BTreeSet<u64>>,
@@ -126,8 +126,8 @@ impl Client {
         self.ask(|by| connection.look(by))
     }
 
-    /// The socket to which the kernel would bring who connects from its namespace to an address of
-    /// that.
+    /// The listening socket that the kernel would choose for a connection from its network
+    /// namespace to this address.
     pub(crate) fn listener(&self, to: SocketAddr) -> io::Result<Option<u64>> {
         self.ask(|by| by.listener(to))
     }
@@ -179,7 +179,7 @@ impl Client {
 
     /// Its offer waits for the other end.
     pub(crate) fn wait(&self, tag: u64) {
-        self.tell(Reply::Waiting { tag }, &[]);
+        self.tell(Reply::Pending { tag }, &[]);
     }
 
     /// It will not be carried.
@@ -201,9 +201,10 @@ impl Client {
         is_told
     }
 
-    /// What it listens by is closed here; `why`: nobody is brought there.
+    /// Answers a registration of a listener, whose duplicate is closed here. `why`: no client is
+    /// brought there.
     pub(crate) fn listens(&self, tag: u64, why: Option<Refusal>) {
-        self.tell(Reply::Listens { tag, why }, &[]);
+        self.tell(Reply::Listening { tag, why }, &[]);
     }
 
     /// Here is a channel: its memory, and one end of the two sockets; between two network
@@ -218,66 +219,69 @@ impl Client {
         self.tell(Reply::Channel { tag, name, side, ends }, &files)
     }
 
-    /// It has one to who listens there, by which connections may be opened until then; 0: always.
+    /// Tells it that it has a channel to that listener, and until when it may open connections; 0:
+    /// always.
     pub(crate) fn known(&self, tag: u64, name: u64, until: u64) -> bool {
-        self.tell(Reply::Known { tag, name, until }, &[])
+        self.tell(Reply::ChannelKnown { tag, name, until }, &[])
     }
 
     /// By a channel that it has connections may come to a port of its.
     pub(crate) fn way(&self, name: u64, (port, until): (u16, u64)) -> bool {
-        self.tell(Reply::Way { name, port, until }, &[])
+        self.tell(Reply::PortAllowed { name, port, until }, &[])
     }
 
-    /// There may be a channel now to who listens there.
+    /// Tells it that a channel to that listener may be had now.
     pub(crate) fn seen(&self, to: SocketAddr) {
-        self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
+        self.tell(Reply::RemoteSeen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
     /// A gateway is finding out; the answer comes later, if at all.
     pub(crate) fn waits(&self, tag: u64) {
-        self.tell(Reply::Waits { tag }, &[]);
+        self.tell(Reply::AskingGateway { tag }, &[]);
     }
 
-    /// It is a gateway from now on, whose other connections are known by that. `false`: it does not
-    /// take that.
+    /// Makes it a gateway, whose other connections prove themselves by the token. `false`: the
+    /// message did not fit its socket.
     pub(crate) fn is_gateway(&self, token: u64) -> bool {
-        self.tell(Reply::Gateways { token }, &[])
+        self.tell(Reply::GatewayToken { token }, &[])
     }
 
-    /// Of a gateway: somebody wants to be brought to another host. `false`: it does not take that.
+    /// Asks a gateway to carry a client to another host. `false`: the message did not fit its
+    /// socket.
     pub(crate) fn is_wanted(&self, wanted: Wanted) -> bool {
-        self.tell(Reply::Wanted(wanted), &[])
+        self.tell(Reply::GatewayWanted(wanted), &[])
     }
 
     /// By which socket that is.
     pub(crate) fn by(&self, tag: u64, socket: u64, port: Port) {
         let is_shared = port == Port::Shared;
-        self.tell(Reply::By { tag, socket, is_shared }, &[]);
+        self.tell(Reply::ListenerIs { tag, socket, is_shared }, &[]);
     }
 
-    /// Nobody is brought there any more.
+    /// Confirms that a listener is removed.
     pub(crate) fn unheard(&self, tag: u64) {
-        self.tell(Reply::Unheard { tag }, &[]);
+        self.tell(Reply::Unlistened { tag }, &[]);
     }
 
     /// No channel leads to where it wants to be brought.
-    pub(crate) fn nobody(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: false }, &[]);
+    pub(crate) fn no_channel(&self, tag: u64) {
+        self.tell(Reply::NoChannel { tag, is_heard: false, is_coming: false }, &[]);
     }
 
-    /// The same; but somebody may have the socket who has not said so.
-    pub(crate) fn nobody_yet(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag, is_heard: true, is_coming: false }, &[]);
+    /// Tells it that there is no channel, but that a process that is not registered may have the
+    /// socket.
+    pub(crate) fn no_channel_yet(&self, tag: u64) {
+        self.tell(Reply::NoChannel { tag, is_heard: true, is_coming: false }, &[]);
     }
 
     /// The same; but a gateway may lead there soon.
-    pub(crate) fn nobody_so_far(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: true }, &[]);
+    pub(crate) fn no_channel_yet_by_gateway(&self, tag: u64) {
+        self.tell(Reply::NoChannel { tag, is_heard: false, is_coming: true }, &[]);
     }
 
     /// One is over. `false`: it does not take that now.
     pub(crate) fn part(&self, link: u64) -> bool {
-        self.tell(Reply::Over { link }, &[])
+        self.tell(Reply::Ended { link }, &[])
     }
 
     /// All that it has.
@@ -308,7 +312,7 @@ impl Client {
 
 #[cfg(test)]
 impl Client {
-    /// One in a network namespace, whose other end is gone.
+    /// A client in a network namespace, whose process is gone.
     pub(crate) fn alone(namespace: u64) -> std::sync::Arc<Client> {
         let (socket, _) = seqpacket::pair().unwrap();
         let peer = seqpacket::peer(socket.as_fd()).unwrap();

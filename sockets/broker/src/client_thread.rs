@@ -40,7 +40,7 @@ fn drain(socket: &OwnedFd) {
     while !unsolicited_fds::is_spent(socket) {
         let mode = seqpacket::Mode::NonBlocking;
         if seqpacket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
-            // It was none that we can take whole; who sent it can wait.
+            // No message that could be received whole: its sender can wait.
             thread::sleep(PAUSE);
         }
     }
@@ -54,11 +54,11 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             client.take_diagnosis(diagnosis)?;
             client.set_name(name);
         }
-        (Request::Show, None) => {
+        (Request::ShowSockets, None) => {
             status::show_status(broker, client.socket.as_fd(), Some(client.namespace));
             return None;
         }
-        (Request::Ranges, None) => {
+        (Request::ShowRanges, None) => {
             return send_ranges(broker, client);
         }
         _ => return None,
@@ -68,7 +68,7 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     client.welcome().then_some(())?;
     loop {
         let said = next_request(client)?;
-        // Who says something may have read before.
+        // A process that sends may have read before, and so have room.
         lock(&broker.links).tell(client.number);
         match said {
             (Request::Offer { tag, is_new }, Some(socket)) => {
@@ -77,32 +77,32 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
                     client.refuse(tag, why);
                 }
             }
-            (Request::Ended { link }, None) => end_link(broker, client, link),
+            (Request::LinkEnded { link }, None) => end_link(broker, client, link),
             (Request::Listen { tag }, Some(socket)) => {
                 channel_requests::add_listener(broker, client, tag, socket)
             }
             (Request::Unlisten { tag }, None) => {
                 channel_requests::remove_listener(broker, client, tag)
             }
-            (Request::Reach { tag, address, port, from }, None) => {
+            (Request::OpenChannel { tag, address, port, from }, None) => {
                 channel_requests::request_channel(broker, client, tag, (address, port), from);
             }
             (Request::ChannelEnded { name }, None) => {
                 channel_requests::end_channel(broker, client, name)
             }
-            (Request::Still { name, ends }, None) => {
+            (Request::ReclaimChannel { name, ends }, None) => {
                 channel_requests::claim_inherited(broker, client, name, ends)
             }
-            (Request::Gateways, socket) => {
+            (Request::BecomeGateway, socket) => {
                 remote_channel_requests::register_gateway(broker, client, socket)?
             }
-            (Request::Leads { token, wanted }, None) => {
+            (Request::GatewayAccepts { token, wanted }, None) => {
                 remote_channel_requests::route_opened(broker, client, token, wanted);
             }
-            (Request::Fails { token, wanted, why }, None) => {
+            (Request::GatewayRefuses { token, wanted, why }, None) => {
                 remote_channel_requests::route_failed(broker, client, token, (wanted, why));
             }
-            (Request::Comes { tag, token, names }, None) => {
+            (Request::RemoteConnects { tag, token, names }, None) => {
                 remote_channel_requests::admit_incoming(broker, (client, tag), token, &names);
             }
             _ => return None,
@@ -110,7 +110,7 @@ fn handle_requests(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     }
 }
 
-/// Who does not read is told no more.
+/// Sends all ranges. A client that does not read is sent no more.
 fn send_ranges(broker: &Broker, client: &Client) -> Option<()> {
     seqpacket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
     let all = broker.light.iter().map(|range| Reply::Range(*range).encode());
@@ -175,10 +175,9 @@ enum Pairing {
     Waiting(Offer),
 }
 
-/// Who has the other end of the socket in the same network namespace, if he has offered that and
-/// still has it; otherwise this offer waits for him. Both being there at one time with these names,
-/// while the socket is here, they are the ends of one connection. Those who offered what is no more
-/// are to be told.
+/// Finds the offer of the socket's other end in the same network namespace, if its process still
+/// has that. Otherwise this offer waits. Since both sockets are there at one time with these names,
+/// they are the ends of one connection. Offers that turn out to be stale are added to `gone`.
 fn find_other_end(
     broker: &Broker,
     client: &Arc<Client>,
@@ -207,7 +206,7 @@ fn find_other_end(
         let is_another = other.connection.cookie != connection.cookie;
         match is_there(&other.connection) {
             Ok(true) if is_another => return Ok(Pairing::Complete(other, ours)),
-            // It was offered by who had these names before.
+            // An earlier connection with these names was offered there.
             Ok(_) => gone.push((other, Refusal::NotProven)),
             Err(why) => {
                 gone.push((other, why));
@@ -235,7 +234,8 @@ mod tests {
         (ours.into(), theirs)
     }
 
-    /// Somebody has found a process's offer when that ends with something behind its last word.
+    /// Finds a process's offer at the moment when that process ends with something behind its last
+    /// word.
     #[test]
     fn what_one_has_sent_is_let_go_of_by_its_own_thread() {
         let (ours, theirs) = seqpacket::pair().unwrap();

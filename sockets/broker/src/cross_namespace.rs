@@ -27,7 +27,7 @@ pub(crate) fn match_offer(broker: &Broker, ours: &Offer) {
     }
     let others = {
         let (offers, pairs) = (lock(&broker.offers), lock(&broker.pairs));
-        // Who was denied does not stand before others.
+        // A denied place does not come before others.
         let is_denied = |namespace| {
             let other = Place { namespace, address: names.remote.ip() };
             pairs.denial(ours.address(), other).is_some()
@@ -50,7 +50,8 @@ pub(crate) fn match_offer(broker: &Broker, ours: &Offer) {
     }
 }
 
-/// What was denied is asked again where somebody waits still: it may have been for a moment only.
+/// Asks again about denied pairs for which offers still wait: the denial may have been for a moment
+/// only.
 pub(crate) fn retry_denied(broker: &Broker) {
     let now = clock::now();
     let denied = lock(&broker.pairs).due_denials(now);
@@ -77,7 +78,7 @@ fn is_namespace_local(address: IpAddr) -> bool {
     address.is_loopback() || is_link_local
 }
 
-/// The daemon says that two places may be brought together: those who wait are.
+/// Introduces the offers of a pair of places that the daemon has allowed.
 pub(crate) fn pair_allowed(broker: &Broker, number: u64) {
     let Some(places) = lock(&broker.pairs).allow(number) else { return };
     let waiting = lock(&broker.offers).between(places);
@@ -86,14 +87,14 @@ pub(crate) fn pair_allowed(broker: &Broker, number: u64) {
     }
 }
 
-/// Gives a link to who waits at both ends of a connection, if it is one.
+/// Gives a link to the two processes that offer both ends of a connection, if it is one.
 fn introduce_pair(broker: &Broker, names: Names, places: [Place; 2]) {
     let namespaces = places.map(|place| place.namespace);
     let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
     let [one, other] = &both;
     let seen = [one, other, one].map(|offer| offer.client.look(&offer.connection).ok().flatten());
     let [Some(before), Some(between), Some(after)] = seen else {
-        // Who is there still may have another end.
+        // A process that is still there may have another socket by now.
         let is_there = [seen[0].is_some() && seen[2].is_some(), seen[1].is_some()];
         for (offer, is_there) in both.into_iter().zip(is_there) {
             match is_there {

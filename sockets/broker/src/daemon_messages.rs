@@ -10,7 +10,7 @@ use std::net::IpAddr;
 /// Bytes of every message.
 pub const BYTES: usize = 128;
 
-/// A network namespace's cookie, the address that a socket has in it, and whose that is.
+/// A network namespace's cookie, the address of a socket in it, and the socket's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// As the kernel calls the namespace.
@@ -32,7 +32,7 @@ pub enum ToDaemon {
         /// The users of those processes.
         users: [u32; 2],
     },
-    /// Nobody needs to know any more.
+    /// The daemon need not keep this pair any more.
     Release {
         /// As it was asked.
         number: u64,
@@ -59,7 +59,7 @@ pub enum FromDaemon {
         /// What stands in the way.
         why: Denial,
     },
-    /// The socket that comes along is an operator's: he is shown everything.
+    /// The socket that comes along is an operator's, which is shown everything.
     Operator,
     /// Is any process connected?
     AskIdle,

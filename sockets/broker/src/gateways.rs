@@ -18,30 +18,30 @@ use crate::limits::{
 use crate::listeners::Process;
 use crate::offers::Offer;
 use omniverb_formats::broker_message::{Failure, Wanted};
-use omniverb_formats::channel::{Names, WAY_KEPT};
+use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
-/// How long somebody may take from asking to connecting, in nanoseconds.
+/// How long a client may take from asking to connecting, in nanoseconds.
 const FRESH: u64 = 5_000_000_000;
-/// How long a gateway may take to say what becomes of what it was told, before others who ask are
-/// not made to wait for that.
+/// How long a gateway may take to answer, in nanoseconds, before further clients are told not to
+/// wait for it.
 const MOMENT: u64 = 20_000_000;
-/// How long nobody tries what was in vain.
+/// How long a route that has failed is not tried again, in nanoseconds.
 const IN_VAIN: u64 = 1_000_000_000;
 
 /// From which address to where.
 pub(crate) type Way = (IpAddr, SocketAddr);
 
-/// Whom one serves.
+/// The clients that a gateway serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     /// Processes of its own user.
     Own,
-    /// Whoever is in the network namespace.
+    /// All clients in the network namespace.
     All,
 }
 
@@ -66,7 +66,7 @@ impl Gateway {
 pub(crate) struct Lead {
     /// That connection, which is a process like others here.
     pub(crate) process: Process,
-    /// Until when somebody may go there.
+    /// Until when the client may use it.
     pub(crate) until: u64,
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum Answer {
     /// One may lead there when a connection by TCP was offered.
     Soon,
     /// No gateway does, or will.
-    Nobody,
+    NoGateway,
 }
 
 /// All of them.
@@ -100,7 +100,7 @@ pub(crate) struct Gateways {
     /// Of each network namespace, the oldest first.
     all: BTreeMap<u64, Vec<Gateway>>,
     wants: BTreeMap<Process, BTreeMap<Way, Want>>,
-    /// Where who has asked is brought to.
+    /// The routes that were opened for clients.
     leads: BTreeMap<(Process, Way), Lead>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
     observed: BTreeMap<(u64, Way), (Names, u64)>,
@@ -144,30 +144,30 @@ impl Gateways {
 
     /// A process asks for a way. It may be about to connect by TCP.
     pub(crate) fn ask(&mut self, (client, tag): (&Client, u64), way: Way, now: u64) -> Answer {
-        let Some(gateway) = self.serving(client) else { return Answer::Nobody };
+        let Some(gateway) = self.serving(client) else { return Answer::NoGateway };
         let lead = self.lead(client.process(), way, now);
         let is_in_vain = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
         if lead.is_none() && self.failed.get(&(client.process(), way)).is_some_and(is_in_vain) {
-            return Answer::Nobody;
+            return Answer::NoGateway;
         }
         let wants = self.wants.entry(client.process()).or_default();
         wants.retain(|_, want| now.saturating_sub(want.at) < FRESH);
         let has_room = wants.len() < WANTS_OF_PROCESS;
         match (wants.get_mut(&way), lead) {
             (Some(Want { told: Some(told), tags, .. }), None) => {
-                // It has been told, and once is enough. Nobody waits for it for long.
+                // The gateway has been told, and once is enough. No client waits for it for long.
                 if now.saturating_sub(*told) >= MOMENT || tags.len() >= WANTS_OF_PROCESS {
-                    return Answer::Nobody;
+                    return Answer::NoGateway;
                 }
                 tags.push(tag);
                 return Answer::Later;
             }
             (Some(Want { told: Some(_), .. }), Some(lead)) => return Answer::Lead(lead),
-            (None, _) if !has_room => return lead.map_or(Answer::Nobody, Answer::Lead),
+            (None, _) if !has_room => return lead.map_or(Answer::NoGateway, Answer::Lead),
             _ => {}
         }
         let proof = self.observed.get(&(client.namespace, way));
-        let proof = proof.filter(|(_, at)| now.saturating_sub(*at) < WAY_KEPT / 2);
+        let proof = proof.filter(|(_, at)| now.saturating_sub(*at) < PORT_ALLOWED_FOR / 2);
         match (lead, proof) {
             (None, Some((names, at))) => {
                 wants.insert(way, Want { at: now, told: Some(now), tags: vec![tag] });
@@ -244,7 +244,7 @@ impl Gateways {
     ) -> Option<Vec<u64>> {
         let process = (worker.namespace, wanted.client);
         let (way, at) = (way(wanted), wanted.at.min(now));
-        let until = at.saturating_add(WAY_KEPT);
+        let until = at.saturating_add(PORT_ALLOWED_FOR);
         self.leads.retain(|_, lead| lead.until > now);
         let here = ((worker.namespace, 0), FIRST)..=((worker.namespace, u64::MAX), LAST);
         if until <= now || !has_room(&mut self.leads, (process, way), here, |_| true) {
@@ -260,7 +260,7 @@ impl Gateways {
         let here = (key.0, FIRST)..=(key.0, LAST);
         let is_newer = self.observed.get(&key).is_none_or(|(_, at)| *at < proof.1);
         if is_newer
-            && has_room(&mut self.observed, key, here, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
+            && has_room(&mut self.observed, key, here, |(_, at)| now.saturating_sub(*at) < PORT_ALLOWED_FOR)
         {
             self.observed.insert(key, proof);
         }
@@ -272,8 +272,8 @@ impl Gateways {
         want.map_or_else(Vec::new, |want| want.tags)
     }
 
-    /// Nobody can be brought there, or not any more: the questions that wait for that. What was
-    /// seen to go there does not any more.
+    /// Closes a route that a gateway refuses. Returns the questions that wait for it. A route that
+    /// was observed there is void, too.
     pub(crate) fn fails(
         &mut self,
         namespace: u64,
@@ -363,17 +363,17 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_and_then_connects_is_led_for_a_while() {
+    fn a_client_that_asks_and_connects_has_a_route_for_a_while() {
         let [gateway, worker, asks, stranger] = [5, 5, 5, 6].map(Client::alone);
         let mut all = Gateways::default();
         let way = way_to(2);
-        assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Nobody));
+        assert!(matches!(ask(&mut all, &asks, way, 5), Answer::NoGateway));
         assert!(all.offered(&offer(&asks, way), 5).is_none(), "there was no gateway");
         let token = all.add(&gateway, Serves::Own).unwrap();
         assert!(all.of(&worker, token).is_some() && all.of(&worker, token ^ 1).is_none());
         assert!(all.of(&stranger, token).is_none(), "of another network namespace");
         assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Soon));
-        assert!(matches!(ask(&mut all, &stranger, way, 5), Answer::Nobody));
+        assert!(matches!(ask(&mut all, &stranger, way, 5), Answer::NoGateway));
         assert!(all.offered(&offer(&stranger, way), 6).is_none());
         assert!(all.offered(&offer(&asks, way_to(3)), 6).is_none(), "not there");
         let (told, wanted) = all.offered(&offer(&asks, way), 7).unwrap();
@@ -382,15 +382,15 @@ mod tests {
         assert!(all.offered(&offer(&asks, way), 7).is_none(), "one for each question");
         assert!(matches!(ask(&mut all, &asks, way, 8), Answer::Later));
         assert_eq!(all.leads_now(&worker, &wanted, 9), Some(vec![8]));
-        let found = Lead { process: worker.process(), until: 7 + WAY_KEPT };
+        let found = Lead { process: worker.process(), until: 7 + PORT_ALLOWED_FOR };
         assert_eq!(lead(&mut all, &asks, way, 10), Some(found));
         assert!(all.leads(&asks, way, worker.process()));
         assert_eq!(lead(&mut all, &asks, way_to(3), 10), None);
-        assert_eq!(lead(&mut all, &asks, way, 7 + WAY_KEPT), None);
-        assert_eq!(all.leads_now(&worker, &wanted, 7 + WAY_KEPT), None, "too late");
+        assert_eq!(lead(&mut all, &asks, way, 7 + PORT_ALLOWED_FOR), None);
+        assert_eq!(all.leads_now(&worker, &wanted, 7 + PORT_ALLOWED_FOR), None, "too late");
         let later = Wanted { at: u64::MAX, ..wanted };
         assert!(all.leads_now(&worker, &later, 10).is_some(), "no clock is ahead of ours");
-        assert_eq!(lead(&mut all, &asks, way, 11).unwrap().until, 10 + WAY_KEPT);
+        assert_eq!(lead(&mut all, &asks, way, 11).unwrap().until, 10 + PORT_ALLOWED_FOR);
         all.gone(worker.process());
         assert_eq!(lead(&mut all, &asks, way, 12), None);
         assert!(all.offered(&offer(&asks, way), 12 + FRESH).is_none(), "too late");
@@ -418,7 +418,7 @@ mod tests {
         let late = Wanted { client: second.number, ..again };
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "by a proof of his own");
         assert_eq!(all.fails(5, (&late, Failure::NotThere), 9), []);
-        assert!(matches!(ask(&mut all, &second, way, 9), Answer::Nobody), "in vain");
+        assert!(matches!(ask(&mut all, &second, way, 9), Answer::NoGateway), "in vain");
         assert!(matches!(ask(&mut all, &first, way, 9), Answer::Lead(_)), "it leads him");
         let other = Client::alone(5);
         assert!(
@@ -428,16 +428,16 @@ mod tests {
         assert!(matches!(ask(&mut all, &second, way, 9 + IN_VAIN), Answer::Soon), "no more");
         all.leads_now(&worker, &wanted, 10).unwrap();
         assert!(matches!(ask(&mut all, &second, way_to(3), 10), Answer::Soon), "elsewhere");
-        let late = 6 + WAY_KEPT / 2;
+        let late = 6 + PORT_ALLOWED_FOR / 2;
         assert!(matches!(ask(&mut all, &Client::alone(5), way, late), Answer::Soon));
-        // One for whom there is no room takes nothing from others.
+        // A client for which there is no room takes nothing from others.
         let full = Wanted { client: 77, ..wanted };
         assert_eq!(all.fails(5, (&full, Failure::NotBrought), 10), []);
-        // Nobody waits for a gateway that says nothing.
+        // No client waits for a gateway that says nothing.
         let third = Client::alone(5);
         let Answer::Tell(..) = ask(&mut all, &third, way, 11) else { panic!() };
-        assert!(matches!(ask(&mut all, &third, way, 11 + MOMENT), Answer::Nobody));
-        let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + WAY_KEPT) else { return };
+        assert!(matches!(ask(&mut all, &third, way, 11 + MOMENT), Answer::NoGateway));
+        let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + PORT_ALLOWED_FOR) else { return };
         panic!("long ago");
     }
 
@@ -465,7 +465,7 @@ mod tests {
         assert!(all.incoming(5, [like, ends[1]], 10).is_none());
         assert!(all.incoming(6, ends, 10).is_none());
         assert!(all.incoming(5, [ends[1], ends[0]], 10).is_none());
-        assert!(all.incoming(5, ends, 9 + WAY_KEPT).is_none());
+        assert!(all.incoming(5, ends, 9 + PORT_ALLOWED_FOR).is_none());
     }
 
     #[test]
@@ -477,7 +477,7 @@ mod tests {
         let mut all = Gateways::default();
         let token = all.add(&gateway, Serves::Own).unwrap();
         assert!(!all.of(&gateway, token).unwrap().serves(&other));
-        assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Nobody));
+        assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::NoGateway));
         let reader = Client::alone(5);
         all.add(&reader, Serves::All).unwrap();
         assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Soon));
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_kept_than_so_much() {
+    fn each_client_has_a_bounded_number_of_routes() {
         let [gateway, asks] = [5, 5].map(Client::alone);
         let mut all = Gateways::default();
         all.add(&gateway, Serves::Own).unwrap();
@@ -562,7 +562,7 @@ mod tests {
         let one = IncomingConnection { at: 5, by: Arc::downgrade(&asks) };
         all.add_incoming(5, as_well, &one);
         assert_eq!(all.incoming(5, as_well, 6).map(|(_, matched)| matched), Some(Match::Exact));
-        all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
+        all.offered(&Offer { accepted: Some(5 + PORT_ALLOWED_FOR), ..offer(&asks, to(1)) }, 5 + PORT_ALLOWED_FOR);
         assert_eq!(all.incoming[&5].count(), (1, 1), "those are old");
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::client::Client;
 use crate::limits::INCOMING_OF_NAMESPACE;
-use omniverb_formats::channel::WAY_KEPT;
+use omniverb_formats::channel::PORT_ALLOWED_FOR;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Weak;
@@ -14,7 +14,7 @@ use std::sync::Weak;
 pub(crate) struct IncomingConnection {
     /// When it was accepted.
     pub(crate) at: u64,
-    /// Who has accepted it.
+    /// The process that has accepted it.
     pub(crate) by: Weak<Client>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct IncomingConnections {
 impl IncomingConnections {
     /// One has. The oldest go, if there are too many or they came too long ago.
     pub(crate) fn add(&mut self, ends: [SocketAddr; 2], arrived: IncomingConnection, now: u64) {
-        let is_old = |at: u64| now.saturating_sub(at) >= WAY_KEPT;
+        let is_old = |at: u64| now.saturating_sub(at) >= PORT_ALLOWED_FOR;
         while let Some((ends, at)) = self.ages.front().copied()
             && (is_old(at) || self.ages.len() >= INCOMING_OF_NAMESPACE)
         {
@@ -69,7 +69,7 @@ impl IncomingConnections {
         let it = self.all.get(&[local, remote]).map(|one| (one, Match::Exact));
         let like = || self.last.get(&(local, remote.ip())).map(|one| (one, Match::SameRoute));
         let (arrived, matched) = it.or_else(like)?;
-        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), matched))
+        (now.saturating_sub(arrived.at) < PORT_ALLOWED_FOR).then(|| (arrived.clone(), matched))
     }
 
     /// How many there are, and from how many addresses.

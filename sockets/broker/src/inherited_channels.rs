@@ -65,7 +65,7 @@ pub(crate) struct InheritedChannels {
 pub(crate) enum ClaimOutcome {
     /// The other one is waited for.
     Waiting,
-    /// Both have said it: who they are.
+    /// Both processes have claimed it.
     Confirmed(Between),
     /// There can be no such channel.
     Refused,
@@ -132,7 +132,7 @@ impl InheritedChannels {
         self.confirmed.remove(&name);
     }
 
-    /// Those whose other end has not come.
+    /// Removes claims whose other process has not claimed the channel in time.
     pub(crate) fn sweep(&mut self, now: u64) -> Vec<(u64, Claim)> {
         let over = self.claims.iter().filter(|(_, claim)| claim.until <= now);
         let over: Vec<u64> = over.map(|(name, _)| *name).collect();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_waited_for_for_a_while_and_few_are_kept() {
+    fn claims_wait_for_a_while_and_few_are_kept() {
         let (mut all, one, other) =
             (InheritedChannels::default(), Client::alone(5), Client::alone(6));
         for name in 0..CHANNELS as u64 {

@@ -11,19 +11,20 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 
-/// Why somebody is brought nowhere.
+/// The reason for which a client is not introduced.
 pub(crate) enum NotIntroduced {
-    /// No socket listens there, or none that he may be brought to.
+    /// No socket listens there, or none that the client may be brought to.
     NoListener,
     /// One does, and no other process has said that it does so by it.
     NotAnnounced,
-    /// It is on another host, to which he may be brought when he has connected once by TCP.
+    /// The listener is on another host. A gateway can carry the client once it has connected by
+    /// TCP.
     ConnectFirst,
-    /// The same, and he has: he is told.
+    /// The listener is on another host, the client has connected, and a gateway has been asked.
     Pending,
 }
 
-/// Where somebody is to be brought.
+/// The process that a client is to be introduced to.
 pub(crate) struct Destination {
     pub(crate) process: (u64, u64),
     /// By what; a gateway's process leads there by itself.
@@ -33,7 +34,7 @@ pub(crate) struct Destination {
     pub(crate) way: Option<(u16, u64)>,
 }
 
-/// Why somebody is brought to a process.
+/// What allows an introduction.
 #[derive(Clone, Copy)]
 pub(crate) enum Via {
     /// It listens, and calls it that.
@@ -42,32 +43,32 @@ pub(crate) enum Via {
     Gateway(Way),
 }
 
-/// Somebody is brought there, or told that he is not.
+/// Introduces a client to what was found, or tells it the reason against it.
 pub(crate) fn answer(
     broker: &Broker,
     (client, tag): (&Client, u64),
     found: Result<Destination, NotIntroduced>,
 ) {
-    // Where he cannot be brought to one process others may have the socket.
+    // If one process cannot be introduced another one may share the socket.
     let is_introduced = found.and_then(|there| {
         introduce_channel(broker, (client, tag), there).ok_or(NotIntroduced::NotAnnounced)
     });
     match is_introduced {
         Ok(()) | Err(NotIntroduced::Pending) => {}
-        Err(NotIntroduced::NotAnnounced) => client.nobody_yet(tag),
-        Err(NotIntroduced::NoListener) => client.nobody(tag),
-        Err(NotIntroduced::ConnectFirst) => client.nobody_so_far(tag),
+        Err(NotIntroduced::NotAnnounced) => client.no_channel_yet(tag),
+        Err(NotIntroduced::NoListener) => client.no_channel(tag),
+        Err(NotIntroduced::ConnectFirst) => client.no_channel_yet_by_gateway(tag),
     }
 }
 
-/// What a socket is called where nobody is to learn how many there are.
+/// A socket's name for clients, from which they cannot tell how many sockets there are.
 fn socket_name(cookie: u64) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(cookie).max(1)
 }
 
-/// Which process, and what it calls that, as the kernel says whom `by` asks; who wants to be
-/// brought there is told which socket it is.
+/// Finds the listener that the kernel would choose for `by`, and tells the client which socket it
+/// is.
 pub(crate) fn find_listener(
     broker: &Broker,
     (client, tag): (&Client, u64),
@@ -81,7 +82,7 @@ pub(crate) fn find_listener(
     next.map(|(number, listens)| ((namespace, number), listens)).ok_or(NotIntroduced::NotAnnounced)
 }
 
-/// Both are told, or there is nobody, and nobody is told.
+/// Gives a new channel, or the one that there is, to both processes, or to neither.
 pub(crate) fn introduce_channel(
     broker: &Broker,
     asks: (&Client, u64),
@@ -106,8 +107,8 @@ pub(crate) fn introduce_channel(
     is_introduced
 }
 
-/// Who has said that he listens there no more was told that nobody is brought there:
-/// [`crate::channel_requests::remove_listener`].
+/// Whether the listener is still registered. If it was removed, its process has been told that no
+/// client comes there: [`crate::channel_requests::remove_listener`].
 fn is_still_reachable(broker: &Broker, asks: &Client, there: &Destination) -> bool {
     match there.by {
         Via::Listener(tag) => lock(&broker.listeners).has(there.process, tag),
@@ -115,7 +116,7 @@ fn is_still_reachable(broker: &Broker, asks: &Client, there: &Destination) -> bo
     }
 }
 
-/// They have one. Who listens is told first that somebody may come.
+/// Has both use the channel that they have. The listener is told first that connections may come.
 fn reuse_channel(
     channels: &mut Channels,
     (client, tag): (&Client, u64),
@@ -144,9 +145,9 @@ impl ChannelFiles {
     }
 }
 
-/// Who listens is told first, so that he knows of a channel before anything comes by it. All of it
-/// with the lock of all channels: nobody hears of one as known before he is given it. Nothing of
-/// this waits.
+/// Gives a new channel to both. The listener is told first, so that it knows the channel before any
+/// connection comes by it. The lock of all channels is held: no client hears of a channel as known
+/// before it is given it. Nothing of this waits.
 fn give_channel(
     broker: &Broker,
     asks: (&Client, u64),
@@ -162,11 +163,11 @@ fn give_channel(
         Room::None => return None,
         Room::Free => {}
     }
-    // Who has gone has been taken out of what is kept.
+    // A client that is gone has been taken out of the tables.
     if other.is_gone() || !is_still_reachable(broker, client, there) {
         return None;
     }
-    // What a process says of one later proves nothing: nobody is to guess others'.
+    // A later message that names a channel proves nothing: names must not be guessed.
     let (name, memory) = (random::number(), given.memory.as_fd());
     // From now on the daemon's word that it is over is heard of.
     let places = two.ends.places();
@@ -175,7 +176,7 @@ fn give_channel(
     let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
         && other.channel((listens, name, 1), others, [memory, given.ends.1.as_fd()])
-        // If he does not take it who listens finds the other end closed.
+        // If the client does not take it the listener finds the other end closed.
         && client.channel((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
     if !is_told {
         release_channel(broker, name, two);

@@ -52,7 +52,8 @@ pub(crate) fn introduce_link(
     lock(&broker.links).add(link, [first, second], pair, ours);
     let may = pair.is_none_or(|[one, other]| lock(&broker.pairs).add_link(one, other, link));
     let reach = if pair.is_some() { Reach::Across } else { Reach::Within };
-    // Who has not read his messages for long gets no link, and then the other one needs none.
+    // A process that has not read its messages for long gets no link, and then the other one needs
+    // none.
     if !may || !first.client.give(first.tag, (link, 0, reach), memory.as_fd()) {
         let given = lock(&broker.links).undo(link);
         release_link(broker, link, given);
@@ -61,7 +62,7 @@ pub(crate) fn introduce_link(
         }
         return Err(io::ErrorKind::WouldBlock.into());
     }
-    // For the first it is a link on which nobody ever is, should the second not take it.
+    // Should the second process not take it, the first one has a link without another end.
     if !second.client.give(second.tag, (link, 1, reach), memory.as_fd()) {
         end_link(broker, &second.client, link);
     }
@@ -81,7 +82,7 @@ pub(crate) fn end_link(broker: &Broker, client: &Client, link: u64) {
     release_link(broker, link, given);
 }
 
-/// A link that nobody has any more.
+/// Releases a link that no process has any more.
 fn release_link(broker: &Broker, link: u64, given: Option<Given>) {
     if let Some([one, other]) = given.and_then(|given| given.pair) {
         lock(&broker.pairs).remove_link(one, other, link, clock::now());

@@ -68,7 +68,7 @@ const TIDY: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(50);
 /// What is heard of the daemon before others get their turn.
 const PER_TURN: usize = 1024;
-/// How long nobody is let in when there is no room for another.
+/// How long no process is admitted when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The helper's own life: it is sent an [`StartupParameters`] and the socket to listen at, and ends
@@ -91,7 +91,7 @@ pub fn serve(order: OwnedFd) {
         ..Broker::default()
     });
     _ = listen(&order, &listener, said, &broker);
-    // Threads that attend to somebody end with his connection.
+    // A client's thread ends with its connection.
     let clients = lock(&broker.admissions).clients();
     clients.iter().for_each(|client| seqpacket::shut(client.socket.as_fd()));
 }
@@ -206,7 +206,7 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                 None => {}
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            // An operator's, for whose socket there is no room.
+            // There is no descriptor left for an operator's socket.
             Err(error) if seqpacket::is_lost(&error) => {}
             Err(error) => return Err(error),
         }
@@ -214,7 +214,8 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
     Ok(())
 }
 
-/// The cgroup of who has connected, as we see it; if he is gone or cannot be seen, that of all.
+/// The cgroup of a connected process, as seen from here. If the process is gone or cannot be seen:
+/// the root cgroup.
 fn cgroup(calls: &OwnedFd) -> String {
     let found = || {
         let process = pidfd::of_peer(calls.as_fd())?;
@@ -229,7 +230,8 @@ fn cgroup(calls: &OwnedFd) -> String {
     found().unwrap_or_else(|_: io::Error| "/".to_owned())
 }
 
-/// Somebody has connected. His socket, if he is not let in: he may have sent something.
+/// Admits a process that has connected. Returns its socket if it is not admitted: it may have sent
+/// something.
 fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
     let Ok(peer) = seqpacket::peer(calls.as_fd()) else { return Err(calls) };
     let Ok(namespace) = tcp_connection::namespace(calls.as_fd()) else { return Err(calls) };
@@ -256,7 +258,7 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
             return Ok(());
         }
     }
-    // Nobody else has it.
+    // No other thread has it.
     lock(&broker.admissions).release(number);
     Arc::into_inner(client).map_or(Ok(()), |client| Err(client.socket))
 }

@@ -8,17 +8,18 @@ use std::time::Duration;
 pub(crate) const PROCESSES: usize = 1024;
 /// Budget: of these of one holder that have not said hello.
 pub(crate) const SILENT: usize = 32;
-/// Budget: processes that have yielded and whose threads have not ended: who sends what takes long
-/// to be let go of keeps his thread. Half of them for relatives of the same cgroup to yield to each
-/// other, half of these for those that are so by two, and so on.
+/// Budget: processes that have yielded and whose threads have not ended: a message whose
+/// descriptors take long to close keeps the thread. Half of them are for relatives of the same
+/// cgroup to yield to each other, half of these for those that share two levels of its path, and so
+/// on.
 pub(crate) const LEAVING: usize = 256;
 /// Bytes of the path of a cgroup by which holders are told apart.
 pub(crate) const CGROUP_BYTES: usize = 1024;
-/// Budget: how long who has connected may take to say who he is. Until then he has a thread.
+/// Budget: how long a connected process may take to say hello. Until then it has a thread.
 pub(crate) const HELLO: Duration = Duration::from_secs(2);
 /// Budget: operators that are shown something at a time: a thread each.
 pub(crate) const OPERATORS: usize = 8;
-/// Budget: how long who is shown something may take to read all of it.
+/// Budget: how long a reader of a listing may take to read all of it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Budget: what of the messages to one process waits to be read, as the kernel counts it: some 64
 /// of them. Each link's has a descriptor, a channel's two, and those that are under way are limited
@@ -27,8 +28,8 @@ pub(crate) const UNREAD: usize = 48 << 10;
 /// Budget: offers of a process whose other end has not come. Nearly all of these never come, since
 /// there the library is not loaded, so the oldest are given up.
 pub(crate) const OFFERS: usize = 1024;
-/// Budget: of all processes in one network namespace. Then whoever has the most gives up his
-/// oldest.
+/// Budget: offers of all processes in one network namespace. Beyond it the process with the most
+/// gives up its oldest.
 pub(crate) const OFFERS_OF_NAMESPACE: usize = 16 << 10;
 /// Budget: of all, in the same way: some 300 bytes each.
 pub(crate) const OFFERS_OF_ALL: usize = 128 << 10;
@@ -37,8 +38,8 @@ pub(crate) const LINKS: usize = 4096;
 /// Budget: listening sockets of a process. Those that are closed without a word count, too; the
 /// oldest are given up.
 pub(crate) const LISTENERS: usize = 1024;
-/// Budget: of all processes in one network namespace, as offers are. Then whoever has the most
-/// gives up his oldest.
+/// Budget: listeners of all processes in one network namespace. Beyond it the process with the most
+/// gives up its oldest.
 pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 /// Budget: of all, in the same way: some 300 bytes each.
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
@@ -66,7 +67,7 @@ pub(crate) const ADDRESS_PAIR_KEPT: u64 = 10_000_000_000;
 pub(crate) const OBSERVED_ROUTES_OF_NAMESPACE: usize = 1024;
 /// Budget: how long the other process of a channel that an earlier broker gave is waited for, in
 /// nanoseconds: one that makes no call meanwhile has not found that there is another broker. Until
-/// then nobody has said that the two may have it.
+/// both have claimed it no process may rely on the channel.
 pub(crate) const INHERITED_KEPT: u64 = 10_000_000_000;
 /// Budget: how long the daemon is asked whether it may be, in nanoseconds.
 pub(crate) const INHERITED_ASKED: u64 = 30_000_000_000;

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// How long nobody is told again who had no room, in nanoseconds.
+/// How long a process that had no room for a message is not tried again, in nanoseconds.
 const AGAIN: u64 = 100_000_000;
 
 /// A link that was given to two processes.
 #[derive(Debug)]
 pub(crate) struct Given {
-    /// Who has which side; `None`: he has it no more.
+    /// The process that has each side; `None`: it has ended it.
     holders: [Option<Holder>; 2],
     /// The connection, as each side has it.
     pub(crate) ends: [Connection; 2],
@@ -35,9 +35,10 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     all: BTreeMap<u64, Given>,
-    /// Who is to be told that some are over, and had no room for that, by its number.
+    /// Processes that are to be told of ended links and had no room for that, by number.
     untold: BTreeMap<u64, Untold>,
-    /// When these are tried again, in nanoseconds: until then who does not read costs nothing.
+    /// When these are tried again, in nanoseconds: until then a process that does not read costs
+    /// nothing.
     again: u64,
 }
 
@@ -49,7 +50,7 @@ struct Untold {
 }
 
 impl Untold {
-    /// Until it has no room. Whether all is said, or there is nobody any more.
+    /// Tells the process until it has no room. Whether all is told, or the process is gone.
     fn tell(&mut self) -> bool {
         let Some(client) = self.client.upgrade() else { return true };
         while let Some(link) = self.links.front() {
@@ -96,11 +97,12 @@ impl Links {
         self.all.get(&link)
     }
 
-    /// A process has one no more, on whichever side. What nobody has any more comes back.
+    /// Ends a link for a process, on whichever side it is. Returns a link that no process has any
+    /// more.
     pub(crate) fn end(&mut self, link: u64, client: u64) -> Option<Given> {
         let given = self.all.get_mut(&link)?;
         for holder in &mut given.holders {
-            // Who has gone before he was given it says nothing.
+            // A process that was gone before it was given the link says nothing.
             holder.take_if(|one| one.number == client || one.client.strong_count() == 0);
         }
         match given.holders.iter().any(Option::is_some) {
@@ -114,7 +116,7 @@ impl Links {
         self.all.remove(&link)
     }
 
-    /// Who has these is told that they are over: at once, if it has room.
+    /// Tells the processes of these links that they are over: at once, where there is room.
     pub(crate) fn part(&mut self, links: impl IntoIterator<Item = u64>) {
         let mut clients = BTreeSet::new();
         for link in links {
@@ -127,7 +129,7 @@ impl Links {
         clients.into_iter().for_each(|client| self.tell(client));
     }
 
-    /// The same of a channel, to one who has it.
+    /// Tells one process that a channel is over: at once, where there is room.
     pub(crate) fn part_with_channel(&mut self, client: &Arc<Client>, channel: u64) {
         queue(&mut self.untold, client.number, &Arc::downgrade(client), channel);
         self.tell(client.number);
@@ -148,7 +150,7 @@ impl Links {
         }
     }
 
-    /// Everybody has been told.
+    /// Whether all processes have been told.
     pub(crate) fn are_told(&self) -> bool {
         self.untold.is_empty()
     }
@@ -173,9 +175,9 @@ mod tests {
     use omniverb_sys::tcp_connection::Names;
     use std::os::fd::AsFd;
 
-    /// Who reads nothing has room for some 64 messages.
+    /// A process that reads nothing has room for some 64 messages.
     #[test]
-    fn who_has_no_room_is_told_later_and_each_once() {
+    fn a_full_client_is_told_later_and_once() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let peer = seqpacket::peer(ours.as_fd()).unwrap();
         let client = Arc::new(Client::new(ours, peer, 5).unwrap());
@@ -191,7 +193,7 @@ mod tests {
             let mode = seqpacket::Mode::NonBlocking;
             let (length, _) = seqpacket::receive(theirs.as_fd(), &mut bytes, mode).ok()?;
             match Reply::decode(&bytes[..length]) {
-                Some(Reply::Over { link }) => Some(link),
+                Some(Reply::Ended { link }) => Some(link),
                 other => panic!("{other:?}"),
             }
         };

@@ -37,7 +37,7 @@ pub(crate) struct Listeners {
 struct Spot {
     tags: BTreeMap<u64, u64>,
     port: Port,
-    /// Who was taken last.
+    /// The process that was chosen last.
     last: u64,
 }
 
@@ -49,8 +49,8 @@ struct Own {
 }
 
 impl Listeners {
-    /// A process has one, and calls it by this tag. Whatever else it called so, and whatever else
-    /// it called this one, is no more. Who has too many gives up his oldest.
+    /// Adds a listener of a process under a tag. Removes an earlier one of this tag, and an earlier
+    /// tag of this one. A process with too many gives up its oldest.
     pub(crate) fn add(&mut self, process: Process, tag: u64, listening: Listening) {
         self.remove(process, tag);
         let place = (process.0, listening.cookie);
@@ -103,7 +103,7 @@ impl Listeners {
         }
     }
 
-    /// What a process calls a socket by which it hears who connects to an address.
+    /// A process's tag for the listener that serves connections to an address.
     pub(crate) fn hears(&self, process: Process, to: SocketAddr) -> Option<u64> {
         let hears = |one: &Listening| {
             let is_there = one.local.ip().is_unspecified() || one.local.ip() == to.ip();
@@ -119,8 +119,8 @@ impl Listeners {
         tags.into_iter().for_each(|tag| self.remove(process, tag));
     }
 
-    /// Whose turn it is of the processes that have a socket, but for who asks, and what it calls
-    /// it.
+    /// Chooses among the processes that have a socket, but for the asking one, by turns. Returns
+    /// the process and its tag.
     pub(crate) fn next(&mut self, place: Place, asks: u64) -> Option<(u64, u64)> {
         let spot = self.at.get_mut(&place)?;
         let behind = (Bound::Excluded(spot.last), Bound::Unbounded);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_have_a_socket_are_taken_in_turn_and_nobody_meets_himself() {
+    fn sharers_are_chosen_in_turn_and_never_the_client_itself() {
         let mut all = Listeners::default();
         for process in 1..=3 {
             all.add((5, process), 10 + process, listening(7));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_most_gives_up_his_oldest() {
+    fn the_largest_holder_gives_up_its_oldest() {
         let mut all = Listeners::default();
         all.add((5, 1), 1, listening(1));
         let each = LISTENERS as u64;

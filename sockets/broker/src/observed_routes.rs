@@ -7,7 +7,7 @@
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::limits::OBSERVED_ROUTES_OF_NAMESPACE;
-use omniverb_formats::channel::WAY_KEPT;
+use omniverb_formats::channel::PORT_ALLOWED_FOR;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -20,14 +20,14 @@ type RouteKey = (Place, IpAddr, u16);
 pub(crate) struct ObservedRoute {
     /// Where it went.
     pub(crate) to: Place,
-    /// Who had that end: by his socket the kernel there is asked.
+    /// The process at that end: its netlink socket asks the kernel there.
     by: Weak<Client>,
     /// Until when the like may go there, in nanoseconds.
     pub(crate) until: u64,
 }
 
 impl ObservedRoute {
-    /// Who had that end, if he is there still.
+    /// The process at that end, if it is still there.
     pub(crate) fn by(&self) -> Option<Arc<Client>> {
         self.by.upgrade()
     }
@@ -40,9 +40,8 @@ pub(crate) struct ObservedRoutes {
 }
 
 impl ObservedRoutes {
-    /// A connection was seen then, from one place to an address of another one, where this client
-    /// had its end. What was seen there before does not count any more. Who goes to too many
-    /// places is not helped with more.
+    /// Adds a connection that was observed from one place to an address of another one, at whose
+    /// end this client was. It replaces an earlier one. A place with too many routes gets no more.
     pub(crate) fn add(&mut self, from: Place, to: (Place, u16), by: &Arc<Client>, at: u64) {
         let (to, port) = to;
         let way = (from, to.address, port);
@@ -51,13 +50,13 @@ impl ObservedRoutes {
         let count = of.take_while(|((place, ..), _)| place.namespace == from.namespace).count();
         // One that came earlier may have been found to be one later.
         let is_newer =
-            |one: &ObservedRoute| one.to != to || one.until < at.saturating_add(WAY_KEPT);
+            |one: &ObservedRoute| one.to != to || one.until < at.saturating_add(PORT_ALLOWED_FOR);
         let may = match self.all.get(&way) {
             Some(one) => is_newer(one),
             None => count < OBSERVED_ROUTES_OF_NAMESPACE,
         };
         if may {
-            let (by, until) = (Arc::downgrade(by), at.saturating_add(WAY_KEPT));
+            let (by, until) = (Arc::downgrade(by), at.saturating_add(PORT_ALLOWED_FOR));
             self.all.insert(way, ObservedRoute { to, by, until });
         }
     }
@@ -94,7 +93,7 @@ mod tests {
         all.add(one, (other, 80), &by, 5);
         let to = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
         let found = all.get(one, to(2, 80), 5).unwrap();
-        assert_eq!((found.to, found.until), (other, 5 + WAY_KEPT));
+        assert_eq!((found.to, found.until), (other, 5 + PORT_ALLOWED_FOR));
         assert!(Arc::ptr_eq(&found.by().unwrap(), &by));
         for (from, to) in [
             (one, to(2, 81)),
@@ -105,19 +104,19 @@ mod tests {
         ] {
             assert!(all.get(from, to, 5).is_none(), "{from:?} {to}");
         }
-        assert!(all.get(one, to(2, 80), 5 + WAY_KEPT).is_none());
+        assert!(all.get(one, to(2, 80), 5 + PORT_ALLOWED_FOR).is_none());
         // One that is older has come later.
         all.add(one, (other, 80), &by, 4);
-        assert_eq!(all.get(one, to(2, 80), 5).unwrap().until, 5 + WAY_KEPT);
+        assert_eq!(all.get(one, to(2, 80), 5).unwrap().until, 5 + PORT_ALLOWED_FOR);
         // The address is another's now.
         all.add(one, (place(7, 2), 80), &by, 6);
         assert_eq!(all.get(one, to(2, 80), 6).unwrap().to, place(7, 2));
-        all.sweep(6 + WAY_KEPT);
+        all.sweep(6 + PORT_ALLOWED_FOR);
         assert!(all.is_empty());
     }
 
     #[test]
-    fn who_goes_to_many_places_takes_no_room_of_others() {
+    fn many_routes_take_no_room_of_others() {
         let (mut all, by) = (ObservedRoutes::default(), Client::alone(5));
         for port in 1..3 * OBSERVED_ROUTES_OF_NAMESPACE as u16 {
             all.add(place(1, 1), (place(2, 2), port), &by, 5);
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(all.all.len(), OBSERVED_ROUTES_OF_NAMESPACE + 2);
         all.add(place(1, 1), (place(2, 2), 1), &by, 7);
         let again = all.get(place(1, 1), ([10, 0, 0, 2], 1).into(), 7).unwrap();
-        assert_eq!(again.until, 7 + WAY_KEPT);
+        assert_eq!(again.until, 7 + PORT_ALLOWED_FOR);
         drop(by);
         assert!(again.by().is_none());
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A socket that somebody had when he sent it.
+/// A connected socket that a process has offered.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) client: Arc<Client>,
@@ -45,7 +45,7 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    /// Takes out what was offered by who has the other end, as far as names say that.
+    /// Takes out the offer of the other end, as far as names tell.
     fn other(&mut self, connection: &Connection) -> Option<Offer> {
         self.remove(&(connection.namespace, connection.names.swapped()))
     }
@@ -63,7 +63,8 @@ impl Offers {
     fn add(&mut self, offer: Offer) {
         let place = (offer.connection.namespace, offer.connection.names);
         if offer.client.is_gone() {
-            // Another thread had it in its hands meanwhile: nobody would ever take it out.
+            // The process ended while another thread handled the offer: it would never be taken
+            // out.
             return;
         }
         self.remove(&place);
@@ -101,7 +102,7 @@ impl Offers {
         Some(offer)
     }
 
-    /// A process has gone, and what of its is in somebody's hands does not come back.
+    /// Removes the offers of a process that is gone. Those that a thread handles do not come back.
     pub(crate) fn gone(&mut self, client: &Client) {
         client.go();
         for place in self.of.remove(&process(client)).unwrap_or_default().into_values() {
@@ -119,8 +120,8 @@ impl Offers {
         }
     }
 
-    /// What was offered in other network namespaces by who has the other end, as far as names say
-    /// that: a few of them.
+    /// Offers from other network namespaces that may be the other end, as far as names tell: a few
+    /// of them.
     pub(crate) fn elsewhere(&self, connection: &Connection) -> Vec<Offer> {
         self.elsewhere_where(connection, |_| true)
     }
@@ -151,7 +152,7 @@ impl Offers {
         names.collect()
     }
 
-    /// Who has offered both ends of one of these, if there is one.
+    /// The two processes that have offered both ends of a connection between these places, if any.
     pub(crate) fn clients_between(&self, places: [Address; 2]) -> Option<[Arc<Client>; 2]> {
         let names = self.between(places).first().copied()?;
         let [one, other] = places.map(|place| place.namespace);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_most_gives_up_his_oldest() {
+    fn the_largest_holder_gives_up_its_oldest() {
         let mut offers = Offers::default();
         let mut offer = |client: &Arc<Client>, port| {
             let connection = Connection { namespace: client.namespace, ..connection(port) };

@@ -10,7 +10,7 @@ use crate::introduce_channel::{
 };
 use crate::offers::Offer;
 use omniverb_formats::broker_message::{Failure, Wanted};
-use omniverb_formats::channel::{self, WAY_KEPT};
+use omniverb_formats::channel::{self, PORT_ALLOWED_FOR};
 use omniverb_sys::raw_tcp_socket::is_raw_socket_of;
 use omniverb_sys::tcp_connection::Names;
 use omniverb_sys::{clock, lock};
@@ -47,7 +47,7 @@ pub(crate) fn find_route(
             client.waits(tag);
             Err(NotIntroduced::Pending)
         }
-        Answer::Tell(..) | Answer::Nobody => Err(NotIntroduced::NoListener),
+        Answer::Tell(..) | Answer::NoGateway => Err(NotIntroduced::NoListener),
         Answer::Later => {
             client.waits(tag);
             Err(NotIntroduced::Pending)
@@ -66,18 +66,18 @@ fn destination(way: Way, lead: Lead) -> Destination {
     }
 }
 
-/// A connection was offered whose other end is not here: a gateway hears of it, if its process has
-/// wanted to be brought there.
+/// Tells a gateway of an offered connection whose other end is not here, if the process has asked
+/// to be carried there.
 pub(crate) fn connection_offered(broker: &Broker, offer: &Offer) {
     let heard = lock(&broker.gateways).offered(offer, clock::now());
     if let Some((gateway, wanted)) = heard {
-        // Who does not read is told no more.
+        // A gateway that does not read is told no more.
         gateway.is_wanted(wanted);
     }
 }
 
-/// A gateway's connection leads to where somebody wanted to go. Those of his questions that have
-/// waited for that are answered.
+/// Opens a route by a gateway's connection, and answers the client's questions that have waited for
+/// it.
 pub(crate) fn route_opened(
     broker: &Broker,
     worker: &Client,
@@ -98,7 +98,7 @@ pub(crate) fn route_opened(
     Some(())
 }
 
-/// A gateway can bring nobody to where that was wanted, or not any more.
+/// Closes a route that a gateway refuses.
 pub(crate) fn route_failed(
     broker: &Broker,
     worker: &Client,
@@ -107,11 +107,11 @@ pub(crate) fn route_failed(
 ) -> Option<()> {
     let client = requester_of(broker, worker, token, &wanted)?;
     let tags = lock(&broker.gateways).fails(worker.namespace, (&wanted, why), clock::now());
-    tags.into_iter().for_each(|tag| client.nobody(tag));
+    tags.into_iter().for_each(|tag| client.no_channel(tag));
     Some(())
 }
 
-/// Who wanted that of a gateway, if it is one and serves him.
+/// The client whose request this gateway answers, if it is a gateway and serves that client.
 fn requester_of(
     broker: &Broker,
     worker: &Client,
@@ -124,8 +124,8 @@ fn requester_of(
     may.then_some(client)
 }
 
-/// A gateway's connection wants to be brought to who listens here, for somebody of another host,
-/// whose connection by TCP is said to have arrived.
+/// Introduces a gateway's connection to a listener of this host, for a client of another host whose
+/// TCP connection is said to have arrived.
 pub(crate) fn admit_incoming(
     broker: &Broker,
     (worker, tag): (&Client, u64),
@@ -133,7 +133,7 @@ pub(crate) fn admit_incoming(
     names: &channel::Names,
 ) {
     if try_admit_incoming(broker, (worker, tag), token, names).is_none() {
-        worker.nobody(tag);
+        worker.no_channel(tag);
     }
 }
 
@@ -146,7 +146,7 @@ fn try_admit_incoming(
     let (worker, _) = asks;
     let gateway = lock(&broker.gateways).of(worker, token)?;
     let [from, to] = names.ends();
-    // Who has accepted it has said so, not long ago.
+    // The process that has accepted it has said so, not long ago.
     let (here, now) = (worker.namespace, clock::now());
     let (arrived, matched) = lock(&broker.gateways).incoming(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
@@ -159,7 +159,8 @@ fn try_admit_incoming(
         // Others may come by what it has proved when it has ended.
         lock(&broker.gateways).add_incoming(here, [to, from], &arrived);
     }
-    // To whom it was brought before, or not at all: what goes by that channel would end by another.
+    // Only the process that it was introduced to before, if any: its connections would end
+    // otherwise.
     let before = lock(&broker.channels).of(worker.process()).next().map(|(_, _, other, _)| other);
     let (process, listens) = match before {
         Some(number) => ((here, number), lock(&broker.listeners).hears((here, number), to)?),
@@ -170,6 +171,6 @@ fn try_admit_incoming(
         return None;
     }
     let (by, ends) = (Via::Listener(listens), Ends::Far([from.ip(), to.ip()]));
-    let way = Some((to.port(), arrived.at.saturating_add(WAY_KEPT)));
+    let way = Some((to.port(), arrived.at.saturating_add(PORT_ALLOWED_FOR)));
     introduce_channel(broker, asks, Destination { process, by, ends, way })
 }

@@ -9,13 +9,13 @@ use std::io;
 /// Most bytes of an order: some sixteen thousand users and groups.
 pub(crate) const BYTES: usize = 64 << 10;
 
-/// How it is to serve, and whom.
+/// The broker's settings and the users that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartupParameters {
     /// How it starts its own helpers. Whatever the daemon's program is called, the broker's is the
     /// same: [`OWN_PROGRAM`].
     pub helpers: Helpers,
-    /// Who may connect; `None`: everybody.
+    /// Users that may connect; `None`: all.
     pub allowed: Option<People>,
     /// To which addresses connections are light.
     pub light: Vec<Range>,

@@ -41,12 +41,13 @@ pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
     }
 }
 
-/// All sockets in a network namespace, or everywhere. Who does not read is shown no more.
+/// Lists all sockets in a network namespace, or everywhere. A reader that does not read is sent no
+/// more.
 pub(crate) fn show_status(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
     _ = show_until(broker, to, namespace, Instant::now() + PATIENCE);
 }
 
-/// The same; while a row waits to be read nobody's descriptors are kept.
+/// Lists them until `until`. While a row waits to be read no process's descriptors are held.
 fn show_until(
     broker: &Broker,
     to: BorrowedFd<'_>,
@@ -84,8 +85,8 @@ fn show_until(
     say(Row::End)
 }
 
-/// By which a process is reached. What is closed without a word is not there; somebody is, where
-/// several share a port and it is another one's turn.
+/// The listeners by which a process is reached. One whose socket was closed without a message is
+/// left out; one whose socket several processes share is listed for each.
 fn listeners(broker: &Broker, client: &Client) -> Vec<Listener> {
     let all: Vec<_> = lock(&broker.listeners).of(client.process()).collect();
     let all = all.into_iter().map(|(_, listening)| listening.local);
@@ -119,7 +120,7 @@ fn light(broker: &Broker, channel: &Channel) -> Vec<Socket> {
     let socket = |id: u32| {
         let (names, sent) = shown.get(id)?;
         let ends = names.ends();
-        // Whoever opens one chooses an id of his own.
+        // The opening side chooses an id of its own half.
         let own = usize::from(id as usize & 1 != side);
         Some(Socket {
             process: channel.process,
@@ -254,9 +255,9 @@ mod tests {
     use omniverb_formats::listing::BYTES;
     use std::time::Duration;
 
-    /// Who reads a row now and then, and never the last.
+    /// Reads a row now and then, and never the last.
     #[test]
-    fn who_reads_slowly_is_shown_no_more_and_keeps_nobody() {
+    fn a_slow_reader_is_sent_no_more_and_keeps_no_client_alive() {
         let broker = Arc::new(Broker::default());
         let mut gone = Vec::new();
         for _ in 0..300 {
@@ -278,7 +279,7 @@ mod tests {
             let mut bytes = [0; BYTES];
             let row = seqpacket::receive(theirs.as_fd(), &mut bytes, mode);
             rows += usize::from(row.is_ok_and(|(length, _)| length > 0));
-            // Nobody is held but who is looked at, for a moment.
+            // No client is held but the one that is looked at, for a moment.
             let held = gone.iter().filter(|(client, _)| Arc::strong_count(client) > 1).count();
             assert!(held <= 1, "{held}");
             thread::sleep(Duration::from_millis(20));

@@ -18,16 +18,16 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Whoever asks for them first of all, and is nobody else then.
+/// A client that asks for the ranges first is shown them, and nothing else.
 #[test]
 fn ranges_of_light_connections_are_said() {
     let broker = Broker::start("ranges");
     let asks = broker.call();
-    asks.say(Request::Ranges, &[]);
+    asks.say(Request::ShowRanges, &[]);
     let said: Vec<_> = std::iter::from_fn(|| asks.hear()).map(|(reply, _)| reply).collect();
     assert_eq!(said, light().into_iter().map(Reply::Range).collect::<Vec<_>>());
     let late = broker.connect();
-    late.say(Request::Ranges, &[]);
+    late.say(Request::ShowRanges, &[]);
     assert!(late.hear().is_none());
 }
 
@@ -61,7 +61,7 @@ fn both_ends_are_given_the_same_memory() {
 }
 
 #[test]
-fn a_duplicate_puts_off_nobodys_end() {
+fn a_duplicate_delays_no_end() {
     let broker = Broker::start("end");
     let one = broker.connect();
     let (near, mut far) = ends();
@@ -71,9 +71,9 @@ fn a_duplicate_puts_off_nobodys_end() {
     assert!(far.write(b"x").is_ok());
 }
 
-/// Names come again; who had them before is given nothing.
+/// Names come again: the process that had them before is given nothing.
 #[test]
-fn who_had_these_names_before_is_not_the_other_end() {
+fn an_earlier_connection_is_not_the_other_end() {
     let broker = Broker::start("before");
     let [liar, victim] = [(); 2].map(|()| broker.connect());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -93,7 +93,7 @@ fn who_had_these_names_before_is_not_the_other_end() {
     let far = listener.accept().unwrap().0;
     assert_eq!(far.peer_addr().unwrap(), port);
     victim.offer_first(2, &far);
-    // Who waited for what is gone now waits for nothing.
+    // An offer that waited for a socket that is gone waits for nothing now.
     let refused = Reply::Refused { tag: 1, why: Refusal::NotProven };
     assert_eq!(liar.hear().unwrap().0, refused);
     let honest = broker.connect();
@@ -104,14 +104,14 @@ fn who_had_these_names_before_is_not_the_other_end() {
 }
 
 #[test]
-fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
+fn non_connections_are_refused_and_bad_messages_end_the_connection() {
     let broker = Broker::start("refused");
     let one = broker.connect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     one.offer(1, &listener);
     let refused = Reply::Refused { tag: 1, why: Refusal::NotConnected };
     assert_eq!(one.hear().unwrap().0, refused);
-    one.say(Request::Ended { link: 77 }, &[]);
+    one.say(Request::LinkEnded { link: 77 }, &[]);
     seqpacket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     assert!(one.hear().is_none());
     // Hello has to come with the right socket, and soon.
@@ -124,32 +124,32 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
 
 /// What is not read stays within a limit.
 #[test]
-fn who_reads_nothing_is_told_no_more() {
+fn a_client_that_reads_nothing_is_told_no_more() {
     let broker = Broker::start("unread");
     let idle = broker.connect();
     let (one, _other) = seqpacket::pair().unwrap();
     (0..200).for_each(|tag| idle.offer(tag, &one));
     // It is parted with when all have been answered, or not.
     seqpacket::send(idle.calls.as_fd(), &[9; BYTES], &[]).unwrap();
-    // Who reads meanwhile makes room.
+    // A client that reads meanwhile makes room.
     let mut over = [PollFd::new(&idle.calls, PollFlags::RDHUP)];
     assert_eq!(poll(&mut over, Some(&HANGS.try_into().unwrap())).unwrap(), 1);
     let told = std::iter::from_fn(|| idle.hear()).count();
     assert!((10..150).contains(&told), "{told}");
 }
 
-/// Whoever else comes then has a place, too (`src/admission.rs`).
+/// A newcomer from elsewhere has a place then, too (`src/admission.rs`).
 #[test]
-fn one_network_namespace_may_have_what_nobody_else_wants() {
+fn one_network_namespace_may_have_all_free_room() {
     have_many_descriptors();
     let broker = Broker::start("share");
     let all: Vec<Process> = (0..300).map(|_| broker.connect()).collect();
     drop((all, broker.connect()));
 }
 
-/// Who is let in no more has sent something, which takes a minute to close.
+/// A process that is refused has sent something that takes a minute to close.
 #[test]
-fn who_is_refused_holds_up_nobody() {
+fn a_refused_client_holds_up_no_other() {
     have_many_descriptors();
     let broker = Broker::start("lingers");
     let silent: Vec<Process> = (0..512).map(|_| broker.call()).collect();
@@ -171,7 +171,7 @@ fn who_is_refused_holds_up_nobody() {
 }
 
 #[test]
-fn who_is_not_allowed_is_parted_with() {
+fn a_user_that_is_not_allowed_is_refused() {
     let uid = rustix::process::geteuid().as_raw();
     let only = |uid| Some(People { users: vec![uid], groups: Vec::new() });
     Broker::start_for("allowed", only(uid)).connect();
@@ -184,7 +184,7 @@ fn who_is_not_allowed_is_parted_with() {
 
 /// What comes with hello takes a minute to close; others say hello meanwhile.
 #[test]
-fn who_hangs_before_hello_takes_a_small_share() {
+fn clients_before_hello_have_a_small_share() {
     have_many_descriptors();
     let broker = Broker::start("silent");
     let (slow, _peer) = lingering();

@@ -23,7 +23,7 @@ fn listen(process: &Process, tag: u64, at: &str) -> TcpListener {
 
 fn say_listens(process: &Process, tag: u64, listener: &TcpListener) {
     process.say(Request::Listen { tag }, &[listener.as_fd()]);
-    assert_eq!(process.hear().unwrap().0, Reply::Listens { tag, why: None });
+    assert_eq!(process.hear().unwrap().0, Reply::Listening { tag, why: None });
 }
 
 fn say_reaches(process: &Process, tag: u64, to: SocketAddr) {
@@ -31,10 +31,10 @@ fn say_reaches(process: &Process, tag: u64, to: SocketAddr) {
         std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         std::net::IpAddr::V6(address) => address.octets(),
     };
-    process.say(Request::Reach { tag, address, port: to.port(), from: [0; 16] }, &[]);
+    process.say(Request::OpenChannel { tag, address, port: to.port(), from: [0; 16] }, &[]);
 }
 
-/// What is said to who reaches for an address.
+/// The answer to a client that asks for a channel to an address.
 fn reach(process: &Process, tag: u64, to: SocketAddr) -> Reply {
     say_reaches(process, tag, to);
     process.hear().unwrap().0
@@ -61,14 +61,13 @@ fn is_closed(end: &OwnedFd) -> bool {
     rustix::io::read(end, &mut [0; 8]) == Ok(0)
 }
 
-/// Processes with where they listen, and processes with their peers, and whether they have asked;
-/// all by one channel.
-/// Cookies and names of listeners; names of channels, and of who is at their other end.
+/// The listeners of processes: cookie and address. The channels of processes: name, the process at
+/// the other end, and whether this one has asked.
 type Shown = (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>);
 
 fn shown(broker: &Broker, name: u64) -> Shown {
     let asks = broker.call();
-    asks.say(Request::Show, &[]);
+    asks.say(Request::ShowSockets, &[]);
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());
     loop {
         let mut bytes = [0; listing::BYTES];
@@ -111,10 +110,10 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
         assert_eq!(rustix::io::write(from, b"x"), Ok(1));
         assert_eq!(rustix::io::read(at, &mut bytes), Ok(1));
     }
-    // Whoever asks: there is one now, until somebody says that there is not.
-    assert_eq!(reach(&one, 7, to(&listener)), Reply::Known { tag: 7, name, until: 0 });
+    // Whichever of the two asks: there is a channel, until one of them says that it has ended.
+    assert_eq!(reach(&one, 7, to(&listener)), Reply::ChannelKnown { tag: 7, name, until: 0 });
     let back = listen(&one, 8, "127.0.0.1");
-    assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name, until: 0 });
+    assert_eq!(reach(&two, 9, to(&back)), Reply::ChannelKnown { tag: 9, name, until: 0 });
     for ends in [&one, &two] {
         ends.say(Request::ChannelEnded { name }, &[]);
         ends.settle();
@@ -124,7 +123,7 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
         assert!(next == same && next != name);
         // What one had before is another one.
         two.say(Request::ChannelEnded { name }, &[]);
-        assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name: next, until: 0 });
+        assert_eq!(reach(&two, 9, to(&back)), Reply::ChannelKnown { tag: 9, name: next, until: 0 });
         two.say(Request::ChannelEnded { name: next }, &[]);
         two.settle();
     }
@@ -132,7 +131,7 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
 }
 
 #[test]
-fn who_goes_is_closed_and_forgotten() {
+fn a_process_that_leaves_is_closed_and_forgotten() {
     let broker = Broker::start("goes");
     let [one, two] = [(); 2].map(|()| broker.connect());
     let listener = listen(&two, 6, "127.0.0.1");
@@ -146,7 +145,7 @@ fn who_goes_is_closed_and_forgotten() {
     // The broker has heard of it by now, or soon.
     let until = std::time::Instant::now() + HANGS;
     while reach(&one, 6, to(&listener))
-        != (Reply::Nobody { tag: 6, is_heard: true, is_coming: false })
+        != (Reply::NoChannel { tag: 6, is_heard: true, is_coming: false })
     {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
@@ -157,24 +156,24 @@ fn who_goes_is_closed_and_forgotten() {
     say_listens(&three, 7, &listener);
     say_reaches(&one, 8, to(&listener));
     let (name, 0, _) = given(&one, 8) else { panic!("it has not asked") };
-    // It is never the turn of who has gone.
+    // A process that is gone is never chosen.
     for tag in 9..13 {
-        assert_eq!(reach(&one, tag, to(&listener)), Reply::Known { tag, name, until: 0 });
+        assert_eq!(reach(&one, tag, to(&listener)), Reply::ChannelKnown { tag, name, until: 0 });
     }
 }
 
 #[test]
-fn nobody_is_where_nobody_listens_who_says_so() {
+fn there_is_no_channel_without_a_registered_listener() {
     let broker = Broker::start("nobody");
     let [one, two] = [(); 2].map(|()| broker.connect());
-    let nobody = |tag| Reply::Nobody { tag, is_heard: false, is_coming: false };
-    let yet = |tag| Reply::Nobody { tag, is_heard: true, is_coming: false };
+    let nobody = |tag| Reply::NoChannel { tag, is_heard: false, is_coming: false };
+    let yet = |tag| Reply::NoChannel { tag, is_heard: true, is_coming: false };
     let listener = listen(&two, 6, "0.0.0.0");
     let there = to(&listener);
     assert_eq!(reach(&two, 1, there), yet(1), "itself");
     let to6 = (std::net::Ipv6Addr::LOCALHOST, there.port()).into();
     assert_eq!(reach(&one, 2, to6), nobody(2), "by the other family");
-    // Who listens at that very address, and does not say so, is who would be reached.
+    // An unregistered listener at exactly that address is the one that the kernel would choose.
     let exact = TcpListener::bind("127.0.0.1:0").unwrap();
     assert_eq!(reach(&one, 3, to(&exact)), yet(3));
     two.say(Request::Unlisten { tag: 5 }, &[]);
@@ -182,7 +181,7 @@ fn nobody_is_where_nobody_listens_who_says_so() {
     two.settle();
     assert_eq!(reach(&one, 4, there), yet(4), "it was taken back");
     say_listens(&two, 6, &listener);
-    // The duplicate is closed: nobody has the port any more.
+    // The duplicate is closed: the port is free again.
     drop(listener);
     assert_eq!(reach(&one, 5, there), nobody(5), "it is closed");
     let again = TcpListener::bind(there).unwrap();
@@ -193,8 +192,8 @@ fn nobody_is_where_nobody_listens_who_says_so() {
         say_reaches(&two, tag, there);
         loop {
             match two.hear_any().unwrap().0 {
-                Reply::By { tag: said, socket, .. } if said == tag => break socket,
-                other => assert!(!matches!(other, Reply::By { .. }), "{other:?}"),
+                Reply::ListenerIs { tag: said, socket, .. } if said == tag => break socket,
+                other => assert!(!matches!(other, Reply::ListenerIs { .. }), "{other:?}"),
             }
         }
     });
@@ -213,28 +212,34 @@ fn those_that_share_a_socket_are_reached_in_turn() {
     say_reaches(&one, 2, to(&listener));
     let [(first, ..), (second, ..)] = [1, 2].map(|tag| given(&one, tag));
     assert_eq!([given(&two, 6).0, given(&three, 7).0], [first, second]);
-    assert_eq!(reach(&one, 3, to(&listener)), Reply::Known { tag: 3, name: first, until: 0 });
-    assert_eq!(reach(&one, 4, to(&listener)), Reply::Known { tag: 4, name: second, until: 0 });
+    assert_eq!(
+        reach(&one, 3, to(&listener)),
+        Reply::ChannelKnown { tag: 3, name: first, until: 0 }
+    );
+    assert_eq!(
+        reach(&one, 4, to(&listener)),
+        Reply::ChannelKnown { tag: 4, name: second, until: 0 }
+    );
     say_reaches(&two, 5, to(&listener));
     assert_eq!(given(&two, 5).0, given(&three, 7).0);
 }
 
 #[test]
-fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
+fn non_listeners_are_refused_and_bad_messages_end_the_connection() {
     let broker = Broker::start("wrong");
     let one = broker.connect();
     let (pair, _other) = seqpacket::pair().unwrap();
     let file = memfd::create("test", 4096).unwrap();
     for wrong in [pair.as_fd(), file.as_fd()] {
         one.say(Request::Listen { tag: 1 }, &[wrong]);
-        let refused = Reply::Listens { tag: 1, why: Some(Refusal::NotConnected) };
+        let refused = Reply::Listening { tag: 1, why: Some(Refusal::NotConnected) };
         assert_eq!(one.hear().unwrap().0, refused);
     }
     one.say(Request::ChannelEnded { name: 77 }, &[]);
     one.settle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let file = listener.as_fd();
-    let reach = Request::Reach { tag: 1, address: [0; 16], port: 1, from: [0; 16] };
+    let reach = Request::OpenChannel { tag: 1, address: [0; 16], port: 1, from: [0; 16] };
     for (request, files) in [
         (Request::Listen { tag: 1 }, &[][..]),
         (Request::Listen { tag: 1 }, &[file, file]),
@@ -249,7 +254,7 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
 }
 
 #[test]
-fn who_asks_is_shown_listeners_and_channels() {
+fn a_listing_has_listeners_and_channels() {
     let broker = Broker::start("shown");
     let [one, two] = [(); 2].map(|()| broker.connect());
     let listener = listen(&two, 6, "127.0.0.1");
@@ -267,7 +272,7 @@ fn who_asks_is_shown_listeners_and_channels() {
 
 /// What it sends takes a minute to close each time.
 #[test]
-fn who_keeps_its_thread_waiting_keeps_nobody_else() {
+fn a_slow_close_holds_up_no_other_client() {
     let broker = Broker::start("slow");
     let [slow, one, two] = [(); 3].map(|()| broker.connect());
     let (file, _peer) = lingering();
@@ -278,9 +283,9 @@ fn who_keeps_its_thread_waiting_keeps_nobody_else() {
     let (_, 0, _) = given(&one, 5) else { panic!("it has not asked") };
 }
 
-/// Who listens, and reads nothing, is not reached; nothing stays of that.
+/// A listener that reads nothing is not introduced, and nothing of the attempt stays.
 #[test]
-fn who_does_not_read_is_not_reached() {
+fn a_listener_that_does_not_read_is_not_introduced() {
     have_many_descriptors();
     let broker = Broker::start("idle");
     let idle = broker.connect();
@@ -298,13 +303,13 @@ fn who_does_not_read_is_not_reached() {
     };
     assert_eq!(
         (last.1, told > 10),
-        (Reply::Nobody { tag: 1, is_heard: true, is_coming: false }, true)
+        (Reply::NoChannel { tag: 1, is_heard: true, is_coming: false }, true)
     );
     assert_eq!(
         reach(&last.0, 2, to(&listener)),
-        Reply::Nobody { tag: 2, is_heard: true, is_coming: false }
+        Reply::NoChannel { tag: 2, is_heard: true, is_coming: false }
     );
-    // Who reads again is reached again.
+    // A process that reads again is introduced again.
     let names: Vec<u64> = (0..told).map(|_| given(&idle, 6).0).collect();
     // And by others, if it has not as many channels as it may have: it says which have ended.
     all.truncate(told / 2);
@@ -317,7 +322,7 @@ fn who_does_not_read_is_not_reached() {
         match last.0.hear_all().unwrap() {
             (Reply::Channel { name, .. }, _) => break assert_eq!(name, given(&idle, 6).0),
             (reply, _) => {
-                assert_eq!(reply, Reply::Nobody { tag: 3, is_heard: true, is_coming: false })
+                assert_eq!(reply, Reply::NoChannel { tag: 3, is_heard: true, is_coming: false })
             }
         }
         assert!(begun.elapsed() < HANGS);
@@ -325,9 +330,9 @@ fn who_does_not_read_is_not_reached() {
     }
 }
 
-/// Neither does who asks: who listens finds the other end closed.
+/// A client that reads nothing is not introduced either: the listener finds the other end closed.
 #[test]
-fn who_floods_and_reads_nothing_harms_nobody() {
+fn a_flooding_client_harms_no_other() {
     let broker = Broker::start("floods");
     let [flood, one, two] = [(); 3].map(|()| broker.connect());
     let listener = listen(&two, 6, "127.0.0.1");

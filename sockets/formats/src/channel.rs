@@ -1,6 +1,6 @@
-//! Lays out the memory of a channel, by which connections of two processes need no kernel socket.
+//! Lays out the memory of a channel, which carries the light connections of two processes.
 //!
-//! The broker gives it, and reads only what is there to be shown.
+//! The broker makes the memory, and reads only what listings show.
 //!
 //! ```text
 //! 0x00000   words: of side 0, and of side 1 behind [`SIDE`]
@@ -23,20 +23,20 @@ pub const SIDE: usize = 1024;
 pub const HEAD: usize = 0;
 /// How far it has read.
 pub const TAIL: usize = 128;
-/// What it wants to be woken for.
+/// What it is to be woken for.
 pub const SLEEPS: usize = 256;
 /// Of that: frames that come.
 pub const WANTS_FRAMES: u64 = 1;
 /// Of that: room for frames.
 pub const WANTS_ROOM: u64 = 2;
-/// Whether it was told to part.
+/// Whether the broker has ended the channel.
 pub const IS_CUT: usize = 384;
-/// How often it has left a socket that listens: who goes there asks anew.
+/// How many listeners it has closed: a client of one of them asks the broker anew.
 pub const LEFT: usize = 512;
-/// It is about to open connections, for who has left a socket meanwhile.
+/// It is about to open connections; read by a side that has closed a listener meanwhile.
 pub const OPENS: usize = 640;
-/// How many connections it has refused since there was no room for them where they came to: who
-/// opened one asks again.
+/// How many connections it has refused because the listener's queue was full: their clients ask
+/// again.
 pub const FULL: usize = 768;
 /// Bytes of a ring.
 pub const RING: usize = 256 << 10;
@@ -50,7 +50,7 @@ pub const LANE_HEAD: usize = 0;
 pub const LANE_TAIL: usize = 128;
 /// Whether a thread of the reader's sleeps that waits for bytes.
 pub const LANE_IS_AWAITED: usize = 256;
-/// How many connections its reader has heard of that had it and have it no more.
+/// How many connections have given it back, as far as its reader has read.
 pub const LANE_LEFT: usize = 384;
 /// Bytes of its file. Of the rings of lanes that were never used the kernel has given none.
 pub const BYTES: usize = LANE_RINGS + 2 * LANES * LANE;
@@ -70,14 +70,13 @@ const THERE: u64 = 1 << 32;
 const SENT: u64 = (1 << LANE_OF) - 1;
 const LANE_OF: u32 = 56;
 
-/// Connections of a channel that are shown: those with smaller ids than this. Of others nothing is
-/// written down.
+/// Listings show the connections of a channel that have smaller ids than this.
 pub const SHOWN: u32 = 256;
-/// For how long the network is believed to bring more connections where it was seen to bring one,
-/// in nanoseconds: those of a channel between two network namespaces.
-pub const WAY_KEPT: u64 = 10_000_000_000;
-/// Ports of a process to which the other one may come by such a channel, at a time.
-pub const WAYS: usize = 16;
+/// For how long one connection that the network has brought allows more of them by a channel
+/// between two network namespaces, in nanoseconds.
+pub const PORT_ALLOWED_FOR: u64 = 10_000_000_000;
+/// Ports of a process that are allowed to the other one by such a channel at a time.
+pub const PORTS_ALLOWED: usize = 16;
 
 /// Where the ring of what a side sends begins.
 #[must_use]
@@ -97,17 +96,17 @@ pub const fn lane_ring(side: usize, number: usize) -> usize {
     LANE_RINGS + ((side & 1) * LANES + number % LANES) * LANE
 }
 
-/// Who has opened a connection, and to whom: addresses and ports.
+/// The addresses and ports of a connection: client first, server second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// As of IPv6, those of IPv4 mapped.
+    /// IPv6 addresses; IPv4 in its IPv6-mapped form.
     pub addresses: [[u8; 16]; 2],
-    /// In the order of the machine.
+    /// In host byte order.
     pub ports: [u16; 2],
 }
 
 impl Names {
-    /// From one end to the other.
+    /// The names of a connection from one end to the other.
     #[must_use]
     pub fn between(ends: [SocketAddr; 2]) -> Self {
         let bytes = |end: SocketAddr| match end.ip() {
@@ -117,7 +116,7 @@ impl Names {
         Self { addresses: ends.map(bytes), ports: ends.map(|end| end.port()) }
     }
 
-    /// Both ends, who has opened it first.
+    /// Both ends, the client's first.
     #[must_use]
     pub fn ends(&self) -> [SocketAddr; 2] {
         [0, 1].map(|end| {
@@ -127,14 +126,13 @@ impl Names {
     }
 }
 
-/// What is written down of the connections of a channel, for who shows them: by one side who opens
-/// each, by both how many bytes they have sent. Nobody else looks at that: what is wrong there is
-/// shown wrongly.
+/// A table of the connections of a channel, for listings. The opening side writes addresses, both
+/// sides write how many bytes they have sent. Nothing else reads it: a wrong entry is shown wrongly.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<M>(M);
 
 impl<M: WordMemory> Shown<M> {
-    /// That of a channel's memory.
+    /// The table in a channel's memory.
     pub fn new(memory: M) -> Self {
         Self(memory)
     }
@@ -147,7 +145,7 @@ impl<M: WordMemory> Shown<M> {
         (id < SHOWN).then_some(COUNTS + ((side & 1) * SHOWN as usize + id as usize) * 8)
     }
 
-    /// A side opens a connection.
+    /// Enters a connection that this side opens.
     pub fn opens(&self, id: u32, names: &Names) {
         let Some(at) = Self::name(id) else { return };
         for side in [0, 1] {
@@ -161,18 +159,18 @@ impl<M: WordMemory> Shown<M> {
         self.0.word(at).store(THERE | from | to << 16, Ordering::Release);
     }
 
-    /// A connection that this side has opened is no more.
+    /// Removes a connection that this side has opened.
     pub fn ends(&self, id: u32) {
         self.store(Self::name(id), 0);
     }
 
-    /// A side has sent so many bytes more.
+    /// Counts bytes that a side has sent.
     #[inline]
     pub fn sends(&self, side: usize, id: u32, bytes: u64) {
         self.counts(side, id, |word| word & !SENT | word.wrapping_add(bytes) & SENT);
     }
 
-    /// What a side sends goes by a lane from now on, or by the channel.
+    /// Enters the lane by which a side sends from now on; `None`: by the channel.
     pub fn goes_by(&self, side: usize, id: u32, lane: Option<usize>) {
         let lane = lane.map_or(0, |lane| lane as u64 + 1);
         self.counts(side, id, |word| word & SENT | lane << LANE_OF);

@@ -2,7 +2,7 @@
 //!
 //! Bytes in the ring are always *the end of the stream*: whatever went through the kernel was sent
 //! before them, and nothing goes through the kernel while there are any. So the ring can be left at
-//! any instant: who writes it takes back what is not read, and gives it to the kernel, in order.
+//! any instant: the writer takes back what is not read, and gives it to the kernel, in order.
 //!
 //! ```text
 //! place, of the reader:   own:1 | taken:1 | position:62
@@ -17,25 +17,25 @@
 //!   that was cancelled does not come true by a later one. While a thread *settles* that nothing
 //!   polls, none can start. The word seldom changes: so both ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
-//!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
-//!   by the kernel. The reader takes none of them any more. When the kernel has them the position
-//!   is behind them, and nothing is taken.
+//!   leaves (the socket's next owner may know only the kernel), the writer when it has to send by
+//!   the kernel. The reader takes none of them any more. When the kernel has them the position is
+//!   behind them, and nothing is taken.
 //! * *Stopped*: the writer puts nothing there any more.
-//! * *Own*: the memory is this process's own, since the link is over (`detach.rs`). So who has
-//!   looked before that takes nothing any more, and nobody goes by what was seen then.
+//! * *Own*: the memory is this process's own, since the link is over (`detach.rs`). A thread that
+//!   has looked before takes nothing any more: its compare-and-swap fails.
 //!
 //! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
 //! that fails another reader has had them, or they were taken, and what was copied is forgotten.
-//! Who is killed, or left by `longjmp`, before that has read nothing.
+//! A thread that is killed, or leaves by `longjmp`, before that has read nothing.
 //!
-//! **One writer at a time** puts bytes there; that is its process's affair. It publishes by
-//! compare-and-swap, too, so that whoever interrupted it (a signal handler that sends) can stop the
-//! direction and go another way: then nothing was published.
+//! **One writer at a time** puts bytes there: its process sees to that by a lock. It publishes by
+//! compare-and-swap, too, so that a signal handler that interrupts it and sends can stop the
+//! direction and use the kernel: then nothing was published.
 //!
-//! **Who is behind.** A position only grows. So the writer goes by where it has last seen the
-//! reader as long as there is room by that ([`Direction::used`]), and the reader by where it has
-//! last seen the head as long as there are bytes up to there ([`Direction::waiting_by`]): what
-//! either changes with each message it then has to itself.
+//! **Cached positions.** A position only grows. So the writer uses the reader's position as it last
+//! saw it, as long as that leaves room ([`Direction::used`]). The reader uses the head as it last
+//! saw it, as long as there are bytes up to it ([`Direction::waiting_by`]). The cache line that
+//! each of them changes with each message then stays with it.
 //!
 //! **Ordering.** Bytes are copied into the ring, then the head is stored with release (SYNC:
 //! published); the reader loads it with acquire (SYNC: published) before it copies them out. It
@@ -109,8 +109,8 @@ impl Place {
 pub struct Head(u64);
 
 impl Head {
-    /// Of a writer that has written so far, if nobody has stopped it: who knows that need not look,
-    /// and finds by publishing whether it is so ([`Direction::publish`]).
+    /// The head of a writer that has written so far, if it is not stopped. A caller that knows the
+    /// position need not load the head: publishing checks it ([`Direction::publish`]).
     #[must_use]
     #[inline(always)]
     pub fn at(position: u64) -> Self {
@@ -235,8 +235,8 @@ impl<M: WordMemory> Direction<M> {
         Ok((place, bytes))
     }
 
-    /// The same for who has seen the head at `seen` once: whether there are as many as `wanted` is
-    /// told by that if it can be.
+    /// Bytes that wait, for a reader that has seen the head at `seen`. Loads the head only if that
+    /// does not show `wanted` bytes.
     ///
     /// # Errors
     /// [`Broken`].
@@ -295,7 +295,7 @@ impl<M: WordMemory> Direction<M> {
         byte_ring::drain::<RING>((&self.memory, self.ring), (position, offset), target);
     }
 
-    /// Has the processor fetch what who looks for bytes behind `position` will need then.
+    /// Has the processor prefetch the bytes behind `position`.
     #[inline(always)]
     pub fn expect(&self, position: u64) {
         let at = self.ring + (position as usize & (RING - 1));
@@ -328,7 +328,8 @@ impl<M: WordMemory> Direction<M> {
         Some(self.is_polling())
     }
 
-    /// Of anybody of the writer's side: nothing more is published. How far it was.
+    /// Of any thread of the writer's process: stops the direction, so that nothing more is
+    /// published. Returns the head at which it was stopped.
     pub fn stop(&self) -> Head {
         let was = self.memory.word(self.head).fetch_or(STOPPED, Ordering::SeqCst);
         fence();
@@ -346,9 +347,9 @@ impl<M: WordMemory> Direction<M> {
             && word.compare_exchange(place.0, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
-    /// to `may` first, and stops polling then: one of the two finds the other. Each
-    /// `attempt` that is under way has another number. Whether the reader polls.
+    /// Of the reader: starts polling the ring, if `may` allows it. A thread that goes to sleep
+    /// first has `may` refuse, and then stops polling: one of the two finds the other. Each
+    /// `attempt` under way has a number of its own. Returns whether the reader polls.
     pub fn start_polling(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
         let word = self.memory.word(self.polling);
         let trying = TRYING | attempt & !SETTLING;
@@ -361,15 +362,15 @@ impl<M: WordMemory> Direction<M> {
         is_said.is_ok() && next == 1
     }
 
-    /// Of the reader: it polls, or a thread tries to start at this moment. If not
-    /// there is nothing for who goes to sleep to take away.
+    /// Of the reader: it polls, or a thread tries to start at this moment. If not, a thread that
+    /// goes to sleep has nothing to stop.
     #[inline(always)]
     pub fn may_be_polling(&self) -> bool {
         self.memory.load(self.polling, Ordering::Acquire) != 0
     }
 
     /// Of the reader: calls `act` while it does not poll and no thread can start to, unless it
-    /// polls, or a thread tries to start. Who does not come back from `act` leaves it so for good.
+    /// polls, or a thread tries to start. If `act` does not return, polling never starts again.
     pub fn while_not_polling(&self, act: impl FnOnce()) {
         let (word, settling) = (self.memory.word(self.polling), TRYING | SETTLING);
         if word.compare_exchange(0, settling, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
@@ -408,8 +409,8 @@ impl<M: WordMemory> Direction<M> {
         self.head().since(Place(place))
     }
 
-    /// Of the reader, whose writer is gone: what that had taken is the reader's after all, but for
-    /// the first bytes, which the kernel has had.
+    /// Of a reader whose writer is gone: bytes that the writer had taken are the reader's again,
+    /// but for the first ones, which the kernel has had.
     ///
     /// # Errors
     /// [`Broken`].
@@ -421,7 +422,7 @@ impl<M: WordMemory> Direction<M> {
         self.change(next).map(|_| ())
     }
 
-    /// Of the writer, whose turn it is: what is not read is its own again. `None` if all was read.
+    /// Of the writer, with its lock held: takes back what is not read. `None` if all was read.
     ///
     /// # Errors
     /// [`Broken`].
@@ -564,7 +565,7 @@ mod tests {
         /// Whatever both words are, nothing is touched outside the ring, and nothing goes on for
         /// ever.
         #[test]
-        fn nonsense_harms_nobody(
+        fn arbitrary_words_do_no_harm(
             (place, head, mut seen) in any::<(u64, u64, u64)>(),
             count in 0..RING,
         ) {

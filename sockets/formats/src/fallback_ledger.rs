@@ -1,6 +1,6 @@
 //! Encodes which sockets of a process stay the kernel's, and why, in a file that the broker reads.
 //!
-//! Rows of eight words. A new one takes the place of the oldest. Who writes is the process, so a
+//! Rows of eight words. A new one takes the place of the oldest. The process writes the file, so a
 //! row may be anything, and half of it old: a reader asks the kernel whether there is such a
 //! socket.
 //!

@@ -38,8 +38,8 @@ pub fn is_hello(bytes: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are news")]
 pub enum GatewayMessage {
-    /// A connection of TCP has gone from here to there just now: whoever is there by that name is
-    /// to have a channel, or to be told that more may come.
+    /// A TCP connection has just gone from here to there. If it has arrived, its process is to have
+    /// a channel, or to be told that more connections may come.
     Prove(Names),
     /// That was so.
     Proven {

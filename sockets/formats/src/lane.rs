@@ -1,23 +1,21 @@
 //! Moves bytes through a lane: a ring in a channel for one busy connection, one way.
 //!
-//! Whoever sends gives his lanes to his connections, and takes them away, and says so by the
-//! channel, in order with all else: so what went by the channel before comes before what is in the
-//! lane, and what goes by the channel afterwards behind it. A lane is another connection's only
-//! when its reader has heard that it was taken away: so there are bytes of one connection in it at
-//! a time, and it goes on where it is in its ring.
+//! The sender gives its lanes to connections and takes them away. It announces both by the channel,
+//! in order with all else. So bytes sent by the channel before come before those in the lane, and
+//! bytes sent by it afterwards behind them. A lane serves another connection only when its reader
+//! has heard that it was taken away: it holds the bytes of one connection at a time.
 //!
 //! Nothing here waits. A sender that finds the lane full waits while its reader reads
 //! (`sockets/preload/src/light/backpressure.rs`), and then takes its connection back to the channel
 //! (docs/decisions/0060). A reader may sleep, and marks each lane that it waits for.
 //!
 //! **Ordering.** Bytes are copied in, then the head is stored (release); the reader loads it
-//! (acquire) before he copies them out, and stores his tail then (release), which the writer loads
-//! (acquire) before he writes there again. *Two looks*: who is about to sleep says so and then
-//! looks at the head; the writer stores the head and then looks whether somebody sleeps. A full
-//! fence is between the two on both sides, so at least one of the looks finds what the other has
-//! stored. The writer takes the mark away and then rings, and may be late with both: so whoever
-//! hears a ring sets the marks anew of all threads that still sleep, before he looks for what has
-//! come.
+//! (acquire) before it copies them out, and stores its tail then (release), which the writer loads
+//! (acquire) before it writes there again. *Two looks*: a thread about to sleep marks the lane and
+//! then looks at the head; the writer stores the head and then looks at the mark. A full fence is
+//! between the two on both sides, so at least one of the looks finds what the other has stored. The
+//! writer clears the mark and then rings the doorbell, and may be late with both. So a thread that
+//! is woken sets the marks of all threads that still sleep again, before it looks for bytes.
 //!
 //! **Trust.** The words may be anything: they count for how far the two are apart, which may be no
 //! more than the ring has. Offsets are masked.
@@ -52,15 +50,15 @@ impl<M: WordMemory> Lane<M> {
         self.memory.load(self.words + LANE_HEAD, Ordering::Acquire)
     }
 
-    /// Of the reader, who is at `tail`: bytes that are there. `None`: more than can be.
+    /// Of the reader, at `tail`: bytes that are there. `None`: more than can be.
     #[inline(always)]
     pub fn waiting(&self, tail: u64) -> Option<usize> {
         let bytes = self.head().wrapping_sub(tail);
         (bytes <= LANE as u64).then_some(bytes as usize)
     }
 
-    /// The same for who has seen the head at `seen` once: whether there are as many as `wanted` is
-    /// told by that if it can be.
+    /// Bytes that are there, for a reader that has seen the head at `seen`. Loads the head only if
+    /// that does not show `wanted` bytes.
     #[inline(always)]
     pub fn waiting_by(&self, tail: u64, seen: &mut u64, wanted: usize) -> Option<usize> {
         let bytes = seen.wrapping_sub(tail);
@@ -72,8 +70,8 @@ impl<M: WordMemory> Lane<M> {
         Some(there)
     }
 
-    /// Of the writer, who is at `head` and has seen the reader at `seen` once: room, by that if it
-    /// is `wanted` then. What makes no sense is no room.
+    /// Of the writer, at `head`, which has seen the reader at `seen`: free bytes. Loads the tail
+    /// only if that does not show `wanted` bytes. An impossible tail is no room.
     #[inline(always)]
     pub fn room(&self, head: u64, seen: &mut u64, wanted: usize) -> usize {
         let room = |seen: u64| LANE.saturating_sub(head.wrapping_sub(seen) as usize);
@@ -100,8 +98,7 @@ impl<M: WordMemory> Lane<M> {
         byte_ring::drain::<LANE>((&self.memory, self.ring), (position, offset), target);
     }
 
-    /// Of the writer: what was copied in up to there is the reader's. Whether somebody sleeps who
-    /// is to be woken for that.
+    /// Of the writer: publishes the bytes up to `head`. Returns whether a thread sleeps for them.
     #[inline(always)]
     pub fn publish(&self, head: u64) -> bool {
         // SYNC: published. An exchange, which is a fence by itself on x86-64.
@@ -110,7 +107,7 @@ impl<M: WordMemory> Lane<M> {
         self.memory.load(self.words + LANE_IS_AWAITED, Ordering::Relaxed) != 0
     }
 
-    /// Of the writer: it is about to wake who sleeps.
+    /// Of the writer, which is about to wake the reader: clears its mark.
     pub fn rings(&self) {
         self.memory.store(self.words + LANE_IS_AWAITED, 0, Ordering::Relaxed);
     }
@@ -122,20 +119,21 @@ impl<M: WordMemory> Lane<M> {
         self.memory.store(self.words + LANE_TAIL, tail, Ordering::Release);
     }
 
-    /// Of the reader: so many connections have had it, of whose bytes nothing is there any more.
+    /// Of the reader: tells that it has read all bytes of the first `times` connections.
     pub fn was_left(&self, times: u64) {
         // SYNC: left
         self.memory.store(self.words + LANE_LEFT, times, Ordering::Release);
     }
 
-    /// Of the writer, who has taken it away from so many: nothing is there of any of these.
+    /// Of the writer, which has taken the lane away from `times` connections: whether the reader
+    /// has read all their bytes.
     pub fn is_free(&self, times: u64) -> bool {
         // SYNC: left
         self.memory.load(self.words + LANE_LEFT, Ordering::Acquire) == times
     }
 
-    /// Of the reader: somebody is about to sleep who waits for what comes here. He looks once more
-    /// after this.
+    /// Of the reader: marks the lane for a thread that is about to sleep. It looks for bytes once
+    /// more after this.
     pub fn awaits(&self) {
         self.memory.word(self.words + LANE_IS_AWAITED).swap(1, Ordering::SeqCst);
         fence();
@@ -197,7 +195,7 @@ mod tests {
 
         /// Whatever the words are, nothing is touched outside the ring.
         #[test]
-        fn nonsense_harms_nobody(
+        fn arbitrary_words_do_no_harm(
             (head, tail, mine) in any::<(u64, u64, u64)>(),
             mut seen in any::<u64>(),
             count in 1..LANE,
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_told_of_once() {
+    fn a_sleeper_is_reported_once() {
         let memory = Window::private(BYTES);
         let lane = Lane::new(memory.clone(), 1, LANES - 1);
         assert!(!lane.publish(8));

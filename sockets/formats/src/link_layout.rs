@@ -7,9 +7,9 @@
 //! 0x12000   ring of bytes, side 1 to side 0
 //! ```
 //!
-//! Side 0 is whoever the broker says. A side's words ([`Side`]) are written by that side, but for
-//! its place, which both change (`direction.rs`). What changes with each message is two cache lines
-//! away from anything else: processors fetch lines in pairs.
+//! The broker says which process is side 0. A side's words ([`Side`]) are written by that side, but
+//! for its place, which both change (`direction.rs`). What changes with each message is two cache
+//! lines away from anything else: processors fetch lines in pairs.
 
 use core::mem::offset_of;
 
@@ -65,7 +65,7 @@ pub const FENCE: usize = offset_of!(Side, seldom) + offset_of!(Seldom, fence);
 pub const SAID: usize = offset_of!(Side, seldom) + offset_of!(Seldom, said);
 /// Of the side that receives: not 0 while it looks at the ring.
 pub const POLLING: usize = offset_of!(Side, polling);
-/// Of the side that sends: when it last sent by the kernel to whoever does not look, as its
+/// Of the sending side: when it last sent by the kernel to a reader that does not poll, as its
 /// processor counts.
 pub const RANG: usize = offset_of!(Side, rang);
 
@@ -73,7 +73,7 @@ pub const RANG: usize = offset_of!(Side, rang);
 pub const SHUT_RECEIVE: u64 = 1;
 /// It was shut down for sending.
 pub const SHUT_SEND: u64 = 2;
-/// Whoever closed its last descriptor knew that it was.
+/// The process that closed its last descriptor knew that it was the last.
 pub const CLOSED: u64 = 4;
 
 /// How far a side has written.

@@ -103,7 +103,7 @@ line! {
         seen_place,
         /// How far this end has written, as far as it knows.
         head,
-        /// It is among those that may have bytes which nobody has read.
+        /// It is among those that may have unread bytes.
         dirty,
     }
 }
@@ -241,9 +241,8 @@ const _: () = assert!(size_of::<SetSlot>() == BYTES + LINKS / 8 && align_of::<Se
 const _: () = assert!(size_of::<LinkSlot>() == BYTES && align_of::<LinkSlot>() == 64);
 
 impl LinkSlot {
-    /// Makes all of it zero for another link, but for what is of the slot itself: who holds it,
-    /// its generation and its home. A thread that has come too late may have one of the locks,
-    /// and releases it.
+    /// Zeroes the slot for another link, but for the slot's own words: its holders, its generation
+    /// and its home. A thread that has come too late may have one of the locks, and releases it.
     pub fn reset(&self) {
         let Self { identity, sender, congestion, receiver, glance, member, polling, place } = self;
         let stays =
@@ -331,9 +330,9 @@ pub struct SetSlot {
     pub maybe_ready: [AtomicU64; LINKS / 64],
 }
 
-/// Instead of who holds it: somebody who was the last one ends it.
+/// Instead of the holders: the last of them is ending it.
 pub const ENDS: u64 = 1 << 63;
-/// The same; he could not, since a short call is under way.
+/// Instead of the holders: the last of them could not end it, since a short call is under way.
 pub const LEFT: u64 = ENDS | 1;
 /// No word of an end that writes into a ring.
 pub const MAYBE_READY: u64 = 1 << 62;

@@ -1,7 +1,7 @@
 //! Encodes what the broker shows of sockets: a message of twenty-four words for each row.
 //!
-//! Who asks is shown what there is in his network namespace; an operator everything. What processes
-//! have written of themselves (names, counts, reasons) is shown as they have written it.
+//! A user is shown the sockets of its network namespace; an operator all. What processes have
+//! written of themselves (names, counts, reasons) is shown as they have written it.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -28,7 +28,7 @@ pub struct Process {
 /// A socket of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Whose it is.
+    /// The process that has it.
     pub process: u64,
     /// The address of this end.
     pub local: SocketAddr,
@@ -53,7 +53,7 @@ pub struct Socket {
 /// A listening socket of a process, to which others are brought by channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Whose it is.
+    /// The process that has it.
     pub process: u64,
     /// Where it listens.
     pub local: SocketAddr,
@@ -62,7 +62,7 @@ pub struct Listener {
 /// A channel of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Whose it is.
+    /// The process that has it.
     pub process: u64,
     /// As it is called.
     pub name: u64,

@@ -39,7 +39,7 @@ const LEFTS: usize = 2 * LANES;
 const OWN_TAIL: usize = 3 * LANES;
 const OWN_LEFT: usize = OWN_TAIL + 1;
 const OWN_HEAD: usize = OWN_TAIL + 2;
-/// Of a reader's position nobody is told at once that has moved by less than this.
+/// A reader's position that has moved by less than this is not reported at once.
 const PART: u64 = 8;
 
 /// Where a word of a side is, in the order in which they are stored.
@@ -67,7 +67,7 @@ pub struct Update {
 /// What is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// What somebody may wait for: how far the process has read can wait, if that is little.
+    /// What a thread may wait for. A small move of the reader's position can wait.
     Due,
     /// Whatever has changed.
     All,
@@ -88,7 +88,7 @@ pub struct Mirror<M> {
 }
 
 impl Update {
-    /// The other process has left a socket that listens: whoever goes there is to ask anew.
+    /// The other process has closed a listener: its clients are to ask anew.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.changed >> OWN_LEFT & 1 != 0
@@ -203,8 +203,8 @@ impl<M: WordMemory> Mirror<M> {
         fence(Ordering::SeqCst);
     }
 
-    /// There is something in lanes of which the other host was not told that the process has taken
-    /// it out: it tells nobody when it does.
+    /// There are bytes in lanes whose removal the other host was not told of: the process does not
+    /// announce it.
     #[must_use]
     pub fn is_to_be_watched(&self) -> bool {
         let far = 1 - self.side;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_once_for_what_he_wants() {
+    fn a_sleeper_is_woken_once_for_what_it_waits_for() {
         let [mut one, mut other] = both();
         one.memory().store(HEAD, 8, Ordering::Release);
         assert_eq!(carry(&mut one, &other, Scope::Due), Some(false), "nobody sleeps");

@@ -30,7 +30,7 @@ const DESCRIPTORS: [u32; 34] = [
 const RINGS: [u32; 3] = [425, 426, 427];
 
 impl Number {
-    /// The call may be about a socket, and nobody sees it.
+    /// The call may be about a socket, and passes the library by.
     #[must_use]
     pub fn is_about_sockets(self) -> bool {
         match self {

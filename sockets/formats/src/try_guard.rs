@@ -18,8 +18,8 @@
 use crate::direction;
 use omniverb_ring::shared_atomics::{AtomicU64, Ordering, fence};
 
-/// Takes the lock, for the thread of this name, which is not 0. `false`: somebody has it, or
-/// `is_there` says that there is nothing any more by the name that it was found by.
+/// Takes the lock, for the thread of this name, which is not 0. `false`: another thread has it, or
+/// `is_there` says that the object by which it was found is gone.
 #[inline(always)]
 pub fn try_lock(lock: &AtomicU64, thread: u64, is_there: impl FnOnce() -> bool) -> bool {
     // SYNC: lock. A fence by itself on x86-64.
@@ -41,8 +41,8 @@ pub fn unlock(lock: &AtomicU64) {
     lock.store(0, Ordering::Release);
 }
 
-/// The owner of each of these locks; 0: none. For who has taken the name away before: nobody comes
-/// after that.
+/// The owner of each of these locks; 0: none. For a caller that has taken the name away before: no
+/// owner comes after that.
 pub fn owners<const LOCKS: usize>(locks: [&AtomicU64; LOCKS]) -> [u64; LOCKS] {
     fence(Ordering::SeqCst);
     // SYNC: lock

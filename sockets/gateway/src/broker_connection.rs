@@ -64,7 +64,7 @@ impl BrokerConnection {
         let flags = SocketFlags::CLOEXEC;
         let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP));
         let files: Vec<_> = raw.iter().map(AsFd::as_fd).collect();
-        self.send_with(Request::Gateways, &files)
+        self.send_with(Request::BecomeGateway, &files)
     }
 
     /// The next thing that it says, once it is there.

@@ -126,7 +126,7 @@ impl CmId {
     /// Connects, if a gateway is there.
     ///
     /// # Errors
-    /// It is none, or nobody is there, or does not want to.
+    /// There is no gateway, or it refuses.
     pub(crate) fn connect(&self) -> io::Result<()> {
         let hello = hello();
         call((rdma().rdma_connect)(self.raw(), &mut Parameters::new(&hello)))?;
@@ -196,7 +196,7 @@ impl CmId {
     }
 }
 
-/// Who listens for other gateways.
+/// Listens for other gateways.
 pub(crate) struct Listener(CmId);
 
 impl Listener {
@@ -212,7 +212,7 @@ impl Listener {
         Ok(Self(id))
     }
 
-    /// The next gateway that wants to connect. `None`: there was somebody else.
+    /// The next gateway that wants to connect. `None`: another peer did.
     ///
     /// # Errors
     /// There is no device any more.

@@ -81,8 +81,8 @@ fn serve_broker_once(state: &Arc<GatewayState>) -> io::Result<()> {
     *lock(&state.broker) = Some(broker.clone());
     loop {
         match broker.receive()? {
-            (Reply::Gateways { token }, _) => state.token.store(token, Ordering::Relaxed),
-            (Reply::Wanted(wanted), _) => {
+            (Reply::GatewayToken { token }, _) => state.token.store(token, Ordering::Relaxed),
+            (Reply::GatewayWanted(wanted), _) => {
                 if let Err(why) = start_outgoing(state, wanted) {
                     state.report_failure(wanted, why);
                 }

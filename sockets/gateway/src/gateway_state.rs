@@ -72,8 +72,7 @@ pub(crate) struct GatewayState {
     /// Reports to the broker that an address cannot be reached.
     pub(crate) broker: Mutex<Option<Arc<BrokerConnection>>>,
     pub(crate) outgoing: Mutex<BTreeMap<RouteKey, Arc<Mailbox>>>,
-    /// How many there are: of each process that goes, and with each address that somebody comes
-    /// from.
+    /// How many there are: of each process that goes out, and of each address that peers come from.
     pub(crate) per_client: Counts<u64>,
     pub(crate) per_address: Counts<IpAddr>,
     pub(crate) unproven: Arc<UnprovenPeers>,
@@ -148,7 +147,7 @@ impl GatewayState {
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
             // If the broker does not hear that, the asking process waits for a moment.
-            _ = broker.send(Request::Fails { token: self.token(), wanted, why });
+            _ = broker.send(Request::GatewayRefuses { token: self.token(), wanted, why });
         }
     }
 
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_places_of_others() {
+    fn limits_hold_for_each_client() {
         let counts = Counts::default();
         let first: Vec<_> = (0..9).filter_map(|_| CountGuard::new(&counts, 1, 3, 5)).collect();
         let second: Vec<_> = (0..9).filter_map(|_| CountGuard::new(&counts, 2, 3, 5)).collect();

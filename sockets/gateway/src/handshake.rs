@@ -10,7 +10,7 @@ use crate::limits::{ANSWER, ARRIVAL, ARRIVAL_POLL, REMOTE_CHANNELS, REMOTE_CHANN
 use crate::outbox::{EndReason, Outbox};
 use crate::unproven_peers::{UnprovenPeer, holder};
 use omniverb_formats::broker_message::{Failure, Request, Wanted};
-use omniverb_formats::channel::{Names, WAY_KEPT};
+use omniverb_formats::channel::{Names, PORT_ALLOWED_FOR};
 use omniverb_formats::gateway_message::GatewayMessage;
 use omniverb_sys::clock;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) enum Role {
     /// A process here wants to reach another host.
     Outgoing(Outgoing),
-    /// Somebody of another host incoming.
+    /// A client of another host comes in.
     Incoming(Incoming),
 }
 
@@ -68,12 +68,12 @@ impl Outgoing {
             }
             GatewayMessage::Proven { left } => {
                 // Not for longer than the other host says.
-                let latest = clock::now().saturating_add(left.min(WAY_KEPT));
-                wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
+                let latest = clock::now().saturating_add(left.min(PORT_ALLOWED_FOR));
+                wanted.at = wanted.at.min(latest.saturating_sub(PORT_ALLOWED_FOR));
                 (self.proven, self.has_left, self.is_refused) = (Some(wanted), false, false);
                 self.state.log(&wanted.names, "proven");
                 let token = self.state.token();
-                outbox.broker()?.send(Request::Leads { token, wanted })?;
+                outbox.broker()?.send(Request::GatewayAccepts { token, wanted })?;
             }
             GatewayMessage::Refused => self.refused(wanted),
             _ => return Err(EndReason::Lost),
@@ -174,7 +174,7 @@ impl Incoming {
         arrival.next = None;
         let names = arrival.names;
         let (tag, token) = (0, self.state.token());
-        outbox.broker()?.send(Request::Comes { tag, token, names })?;
+        outbox.broker()?.send(Request::RemoteConnects { tag, token, names })?;
         Ok(())
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct QueuePair {
     /// Requests since the last letter, and those that are not done.
     since: usize,
     posted: usize,
-    /// Letters that the other one has not said to have read, and those of his that were read here.
+    /// Messages that the peer has not confirmed, and those of the peer that were read here.
     unread: u32,
     read: u32,
     is_broken: bool,

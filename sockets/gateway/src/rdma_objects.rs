@@ -55,7 +55,7 @@ impl<'a, T> Ref<'a, T> {
 pub(crate) struct Parameters<'a>(rdma_conn_param, PhantomData<&'a [u8]>);
 
 impl<'a> Parameters<'a> {
-    /// Patience with those who are not ready; no READs.
+    /// RNR and timeout retries; no READs.
     pub(crate) fn new<const N: usize>(bytes: &'a [u8; N]) -> Self {
         const { assert!(N <= u8::MAX as usize) };
         let parameters = rdma_conn_param {

@@ -44,7 +44,7 @@ pub(crate) struct RemoteChannel {
     remote_memory: Option<ibv_send_wr_rdma>,
     outbox: Outbox,
     began: u64,
-    /// When it was looked last who is gone, and when something was said last.
+    /// When its peers were last looked at, and when a message was last sent.
     checked: u64,
     sent: u64,
     /// How long is slept while the process has something to take out.
@@ -276,11 +276,13 @@ impl RemoteChannel {
                 self.outbox.letter(GatewayMessage::Memory { address, rkey });
             }
             // One channel each.
-            Reply::Channel { .. } | Reply::Over { .. } => {
+            Reply::Channel { .. } | Reply::Ended { .. } => {
                 return Err(EndReason::Local { is_reset: true });
             }
-            Reply::Known { until, .. } => self.role.arrival_confirmed(until, &mut self.outbox),
-            Reply::Nobody { .. } => self.role.arrival_unconfirmed(),
+            Reply::ChannelKnown { until, .. } => {
+                self.role.arrival_confirmed(until, &mut self.outbox)
+            }
+            Reply::NoChannel { .. } => self.role.arrival_unconfirmed(),
             _ => {}
         }
         Ok(())

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_ones_shut_nobody_out() {
+    fn silent_peers_shut_no_other_out() {
         let all = Arc::new(UnprovenPeers::default());
         let mut silent: Vec<_> =
             (0..UNPROVEN_PEERS + 5).map(|_| UnprovenPeer::new(&all, four(1))).collect();
@@ -138,7 +138,7 @@ mod tests {
         assert!(
             others.iter().flatten().filter(|one| !one.is_evicted()).count() >= UNPROVEN_PEERS - 1
         );
-        // Who has said what he wants stays, and whoever comes has a place.
+        // A peer that has said what it wants stays, and a newcomer has a place.
         others[5].as_ref().unwrap().mark_spoken();
         for last in 100..140 {
             silent.clear();

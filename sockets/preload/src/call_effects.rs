@@ -1,7 +1,7 @@
 //! Records in the tables what a call does to descriptors.
 //!
-//! In: a call and its arguments, then what it returned. Out: the tables as they are then. Who makes
-//! the call, by its own name or by `syscall()`, does [`Call::before`], the call, [`Call::after`].
+//! In: a call and its arguments, then what it returned. Out: the tables as they are then. Each
+//! hook, and the one for `syscall()`, does [`Call::before`], the call, [`Call::after`].
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -201,8 +201,8 @@ impl Call<'_> {
         }
     }
 
-    /// The descriptor of which it uses what is open there, be that closed meanwhile or not: then
-    /// nobody is to take this process for one that has it no more.
+    /// The descriptor whose file it uses, even if the descriptor is closed meanwhile: the process
+    /// then does not count as one that has closed it.
     fn uses(self) -> Option<c_int> {
         match self {
             Self::Shutdown(fd) => Some(fd),
@@ -323,7 +323,7 @@ impl Call<'_> {
                 DESCRIPTORS.restore(to, was);
                 shared_since(to, forks);
             }
-            // It goes on by itself, or somebody else has it done.
+            // It goes on by itself, or another thread waits for it.
             Self::Connect(fd) if is_under_way() => turn(fd, Kind::Connecting),
             // `close` has closed, whatever it says, if there was anything.
             Self::Close(fd) => {

@@ -1,7 +1,7 @@
 //! Records the descriptors that control messages carry on unix sockets.
 //!
-//! What is passed may be received by anybody, and stays open as long as it is under way: a socket
-//! that is passed is the kernel's. What is received is somebody's: nothing is known of it.
+//! A descriptor under way may be received by any process, and stays open meanwhile: a socket that
+//! is passed is the kernel's. Of a descriptor that is received nothing is known.
 
 use core::ffi::c_int;
 

@@ -2,8 +2,8 @@
 //! (`omniverb_connection::process_counts`).
 //!
 //! A descriptor's slot is of the socket of an id (`table`), which is gone as soon as the descriptor
-//! is about to be closed: so it is seen that one is being closed. It is *bound* by whoever forks
-//! first, and given up once, by whoever changes the word from that.
+//! is about to be closed: so it is seen that one is being closed. The first thread that forks
+//! *binds* it, and it is released once, by the thread that changes the word from that.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ pub(crate) fn is_made() -> bool {
 pub(crate) enum Release {
     /// It has it no more, for sure.
     Certain,
-    /// It may have it still, or somebody by it.
+    /// The process may still have it, or a call of it may.
     Possible,
 }
 
@@ -101,7 +101,7 @@ impl CountSlot {
         self.0[word].store(value, Ordering::SeqCst);
     }
 
-    /// From `was` on to `next`, if nobody else has changed it.
+    /// Changes it from `was` to `next`, if no other thread has changed it.
     fn change(self, was: u64, next: u64) -> bool {
         self.0[BOUND].compare_exchange(was, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -119,10 +119,10 @@ impl CountSlot {
     }
 
     /// Binds it to a socket for which `claim` finds a slot of the family's, for a fork. `false` if
-    /// there is none, or somebody else is at it.
+    /// there is none, or another thread is at it.
     pub(crate) fn bind(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<CountKey>) -> bool {
         let mine = u64::from(id) << 32;
-        // From here on nobody else writes the name: a binding without an index is left alone.
+        // From here on no other thread writes the name: a binding without an index is left alone.
         if !self.change(0, mine) {
             return false;
         }
@@ -150,8 +150,8 @@ impl CountSlot {
         process_counts().mark_unknown(self.binding().name);
     }
 
-    /// This process is counted no more. Once for each that was counted: whoever finds the word
-    /// changed leaves it at that.
+    /// This process is counted no more. Once for each that was counted: a thread that finds the
+    /// word changed does nothing.
     pub(crate) fn release(self, binding: Binding, release: Release) {
         if binding.name.index != 0 && self.change(binding.word, 0) {
             match release {

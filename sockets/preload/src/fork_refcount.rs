@@ -1,18 +1,18 @@
-//! Counts the processes that share a socket by `fork`, to know which this one has alone.
+//! Counts the processes that share a socket by `fork`, to know which sockets this one has alone.
 //!
-//! In: forks, before and behind them; closes; whatever may give a socket to somebody unseen. Out:
-//! whether nobody else has a socket, for sure. How many have one is counted in memory that the
-//! processes share (`omniverb_connection::process_counts`), and this process keeps for each
-//! descriptor which slot is its socket's there ([`count_slots`](crate::count_slots)).
+//! In: forks, before and behind them; closes; all that may pass a socket on out of sight. Out:
+//! whether no other process has a socket, for sure. The counts are in memory that the processes
+//! share (`omniverb_connection::process_counts`), and this process keeps for each descriptor which
+//! slot is its socket's there ([`count_slots`](crate::count_slots)).
 //!
-//! A fork is counted before it is made, and looked at again behind it: what has come meanwhile, by
-//! other threads or by handlers of signals, was not counted, and is shared with nobody knows whom.
+//! A fork is counted before it is made, and checked behind it: descriptors that came meanwhile, by
+//! other threads or by handlers of signals, were not counted, and may be shared with any process.
 //!
 //! # Order
 //! Each of these is two threads that write one word and read the other's, with a fence between (or
 //! by operations that are all sequentially consistent): so one of the two sees the other at least.
 //!
-//! * *Counts* (the slot), looks whether the entry says that somebody has it uncounted, or is
+//! * *Counts* (the slot), looks whether the entry says that there is an uncounted holder, or is
 //!   forgotten / *says so in the entry* ([`mark_untracked`], `forget`), looks for the slot.
 //! * *Counts*, then looks for links / *makes a link*, then looks whether it is counted
 //!   ([`is_sole_holder`]).
@@ -42,7 +42,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// How often it was a new one: another thread of control may come out of any call as a copy.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 
-/// From here on nobody says what is shared, and what calls are under way.
+/// From here on it is not known what is shared, and what calls are under way.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 /// Nothing is carried any more in this process, nor counted.
@@ -55,14 +55,14 @@ pub(crate) fn is_over() -> bool {
     IS_OVER.load(Ordering::SeqCst)
 }
 
-/// How often a fork was begun, or came to its end: what is found the same before a call and behind
-/// what it has made is shared with nobody.
+/// How often a fork was begun, or came to its end. If it is the same before a call and behind it,
+/// what the call has made is shared with no child.
 pub(crate) fn fork_count() -> u64 {
     FORKS.load(Ordering::SeqCst)
 }
 
-/// One is begun, or comes to its end: who writes an entry sees that, or is seen by who looks
-/// through them now. A name for it.
+/// Announces a fork, or its end. A thread that writes an entry sees that, or is seen by the one
+/// that looks through the entries now. Returns a name for the fork.
 pub(crate) fn announce_fork() -> u64 {
     let name = FORKS.fetch_add(1, Ordering::SeqCst) + 1;
     fence(Ordering::SeqCst);
@@ -140,7 +140,7 @@ impl Fork {
         COPIES.load(Ordering::SeqCst) == self.copies
     }
 
-    /// It has failed: nobody has got anything.
+    /// It has failed: there is no child.
     pub(crate) fn undo(self) {
         each(|slot| {
             // Read in this order: what is bound since has another fork's name.
@@ -158,7 +158,7 @@ pub(crate) fn mark_child() {
     COPIES.fetch_add(1, Ordering::SeqCst);
 }
 
-/// What names a socket, or a set, for those who share it.
+/// The name of a socket, or a set, among the processes that share it.
 fn name(fd: c_int, entry: Entry) -> Option<u64> {
     if entry.kind() == Kind::Set {
         let process = getpid().as_raw_nonzero().get().unsigned_abs();
@@ -192,8 +192,8 @@ pub(crate) fn is_unshared(fd: c_int, entry: Entry, cookie: Option<u64>) -> bool 
     !entry.is_shared() || is_sole_holder(fd, entry, cookie)
 }
 
-/// A process may have it, or do something with it, that is not counted. Whoever notes that in the
-/// entry does so before: who is about to count sees it there if there is no slot yet.
+/// A process may have it, or do something with it, that is not counted. The caller notes that in
+/// the entry before: a thread that is about to count sees it there if there is no slot yet.
 pub(crate) fn mark_escaped(fd: c_int) {
     fence(Ordering::SeqCst);
     if let Some(slot) = CountSlot::of(fd) {
@@ -203,7 +203,7 @@ pub(crate) fn mark_escaped(fd: c_int) {
 
 /// The same for all.
 pub(crate) fn mark_all_escaped() {
-    // Whatever it is said for is written before: who counts at this moment sees that, or is seen.
+    // The reason is written before: a thread that counts at this moment sees it, or is seen.
     fence(Ordering::SeqCst);
     if memory_owner::is_this_process() {
         each(CountSlot::mark_escaped);
@@ -217,8 +217,8 @@ pub(crate) fn mark_untracked(fd: c_int) {
     mark_escaped(fd);
 }
 
-/// A call is about to begin that goes on with what is open at a descriptor when that is closed, and
-/// of which nobody says when it is over.
+/// A call is about to begin that continues with what is open at a descriptor when that is closed,
+/// and whose end is not seen.
 pub(crate) fn may_outlive_close(fd: c_int) {
     if !memory_owner::is_this_process() {
         return;
@@ -228,7 +228,8 @@ pub(crate) fn may_outlive_close(fd: c_int) {
     }
     DESCRIPTORS.loosen(fd);
     fence(Ordering::SeqCst);
-    // Who is alone is closed by nobody else, and shares it by a fork, which sees this.
+    // A sole holder's socket is closed by no other process, and is shared by a fork, which sees
+    // this.
     if !is_sole_holder(fd, DESCRIPTORS.look(fd), None) {
         mark_escaped(fd);
     }
@@ -253,8 +254,8 @@ fn mark_closing_use(fd: c_int) {
     }
 }
 
-/// A descriptor was closed, or given to something else. Who is in a call of the kernel's may have
-/// the socket still.
+/// A descriptor was closed, or given to something else. A call under way in the kernel may still
+/// have the socket.
 pub(crate) fn release_closed(fd: c_int) {
     let Some(slot) = CountSlot::of(fd) else { return };
     let binding = slot.binding();
@@ -265,7 +266,7 @@ pub(crate) fn release_closed(fd: c_int) {
         0 => unlinked_calls::is_any_of(fd),
         _ => unlinked_calls::is_slept_in(binding.id()),
     };
-    // Otherwise nobody says what calls are under way.
+    // Otherwise it is not known what calls are under way.
     let is_used = is_used || is_over();
     slot.release(binding, if is_used { Release::Possible } else { Release::Certain });
 }
@@ -284,8 +285,8 @@ pub(crate) fn is_counted_anywhere() -> bool {
     found
 }
 
-/// This process is counted for nothing any more: it is about to end, or to be another program, in
-/// which nobody counts.
+/// This process is counted for nothing any more: it is about to end, or to be another program,
+/// which does not count.
 pub(crate) fn release_all(release: Release) {
     each(|slot| slot.release(slot.binding(), release));
 }

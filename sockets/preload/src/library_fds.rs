@@ -40,8 +40,8 @@ static ARE_MANY: AtomicBool = AtomicBool::new(false);
 static KEPT_HERE: WipedPage<[AtomicU32; MOST]> =
     WipedPage::new([const { AtomicU32::new(0) }; MOST]);
 
-/// At the start, for who has one for each of many things, and closes what a child inherits of them.
-/// `false`: a child could not tell.
+/// At the start, for a process that keeps descriptors for many things, and closes what a child
+/// inherits of them. `false`: a child could not tell.
 pub(crate) fn makes_room() -> bool {
     ARE_MANY.store(true, Ordering::Relaxed);
     KEPT_HERE.wipe_on_fork()

@@ -26,7 +26,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// What the environment says, before the program's `main`: nobody changes it meanwhile.
+/// A variable of the environment, before the program's `main`: no thread changes it meanwhile.
 fn variable<'a>(name: &CStr) -> Option<&'a CStr> {
     // SAFETY: a string, or null; and as said above.
     unsafe {

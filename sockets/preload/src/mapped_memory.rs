@@ -31,7 +31,7 @@ unsafe impl Zeros for libc::pollfd {}
 // SAFETY: as above.
 unsafe impl<T: Zeros, const N: usize> Zeros for [T; N] {}
 
-/// Who sees what is written there.
+/// Which processes see what is written there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// This process sees it.
@@ -55,8 +55,8 @@ impl<T: Zeros> Mapping<T> {
             Sharing::Shared => MapFlags::SHARED,
         };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, wherever the kernel likes, for which zeros are values; nobody else
-        // has it.
+        // SAFETY: new memory, wherever the kernel likes, for which zeros are values; no other
+        // thread has it.
         let values = unsafe {
             let start = mmap_anonymous(ptr::null_mut(), bytes, access, flags).ok()?;
             if sharing == Sharing::Sparse {

@@ -1,10 +1,11 @@
 //! Tells whether the calling process owns this memory, or runs in its parent's (`vfork`).
 //!
 //! The child of a `vfork`, or of `clone` with the memory shared, runs in its parent's memory with
-//! descriptors of its own. What it does with those must not be taken for the parent's. So whoever
-//! is about to make such a child says so, and whoever finds that said asks the kernel who he is. A
-//! child of `fork` has a copy of everything, which is right as it is; the kernel wipes one page of
-//! it (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
+//! descriptors of its own. What it does with those must not be taken for the parent's. So a caller
+//! that is about to make such a child says so, and a call that finds that said asks the kernel
+//! which process it is in. A child of `fork` has a copy of everything, which is right as it is; the
+//! kernel wipes one page of it (`MADV_WIPEONFORK`), by which it knows that it is another process,
+//! however it was made.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
@@ -95,7 +96,7 @@ pub(crate) fn this_thread() -> u64 {
     core::ptr::from_ref(thread()) as u64
 }
 
-/// A child of `fork` is known, whoever makes it.
+/// A child of `fork` is recognised, however it was made.
 pub(crate) fn detects_forks() -> bool {
     DOUBTS.load(Ordering::Relaxed) & KEPT == 0
 }
@@ -126,7 +127,7 @@ fn is_this_process_after_all(doubts: u32) -> bool {
     let process_id = process_id();
     let known = PROCESS.load(Ordering::Relaxed);
     // A page that is not wiped names the parent in a child of `fork`, whose memory is its own all
-    // the same. Then nobody can tell, and nothing is known.
+    // the same. Then there is no way to tell.
     if known == 0 {
         PROCESS.store(process_id, Ordering::Relaxed);
     } else if known != process_id {

@@ -3,9 +3,9 @@
 //!
 //! Where processors share a cache, lines go from one to the other about as fast as bytes are
 //! copied, and past the cache is slower. Where they do not, or a virtual machine's host has put
-//! them far apart for the moment, each line has to be fetched from there, here and there. Nobody
-//! says how it is. So it is measured by each copy into the cache; if one was slow the next ones go
-//! past it, and then it is tried again.
+//! them far apart for the moment, each line has to be fetched from there, here and there. The
+//! kernel does not tell which it is. So it is measured by each copy into the cache; if one was slow
+//! the next ones go past it, and then it is tried again.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,9 +1,10 @@
 //! Decides when an ending process stops counting as a holder ([`crate::fork_refcount`]).
 //!
-//! Who is counted off must not use a socket any more: somebody else may take himself for the only
-//! one then, and carry. So it is counted off for sure only when nothing of the program runs from
-//! there on: no other thread, no handler of a signal, nothing of another library. In doubt it is
-//! counted off all the same, so that its rows can be used again, but nobody is alone then.
+//! A process that is not counted any more must not use a socket: another one may take itself for
+//! the only holder then, and carry. So it is counted off for sure only when nothing of the program
+//! runs from there on: no other thread, no handler of a signal, nothing of another library. In
+//! doubt it is counted off all the same, so that its rows can be used again, but no other process
+//! counts as alone then.
 
 use core::ptr;
 
@@ -51,8 +52,8 @@ fn keep_signals() {
     });
 }
 
-/// There is no other thread, whoever would have made it, and no call is under way that one has
-/// left: the kernel has a folder for each in this one.
+/// There is no other thread, however made, and no call is under way that a thread has left: the
+/// kernel has a folder for each in this one.
 fn is_lone() -> bool {
     let tasks = c"/proc/self/task";
     let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);

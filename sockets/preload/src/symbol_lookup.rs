@@ -39,7 +39,8 @@ impl Row {
     }
 }
 
-/// Fills all slots that the loaded libraries have something for. Whoever does it gets the same.
+/// Fills all slots that the loaded libraries have something for. Each thread that does so gets the
+/// same.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_find() {
     let mut walk = Walk { is_behind_us: false };

@@ -23,7 +23,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         libc::SYS_execve | libc::SYS_execveat => carry::before_exec(),
         libc::SYS_exit_group => lifecycle::finish(End::Now),
         // Rings are refused, as container runtimes do: what they would do to a light connection is
-        // seen by nobody.
+        // not seen.
         libc::SYS_io_uring_setup if light::is_on() => return true,
         libc::SYS_io_uring_setup => carry::leave_all(),
         libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
-/// link is made meanwhile: nobody would know of them.
+/// link is made meanwhile: it would not know of them.
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 /// The same where it is known which socket a call is about, by the last bits of its descriptor:
 /// others get links meanwhile.
@@ -53,8 +53,8 @@ pub(crate) fn is_any() -> bool {
         || UNCOUNTED_OF.iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
-/// Who sleeps in sets, or is about to, by the last bits of their ids: who sleeps in another one
-/// that has the same is taken for a sleeper of both, which costs nothing but speed. A call that is
+/// Threads that sleep in sets, or are about to, by the last bits of the sets' ids: a sleeper of
+/// another set with the same bits counts for both, which costs nothing but speed. A call that is
 /// left by `longjmp` or cancellation sleeps for good.
 static SLEEPERS: [AtomicU32; 1 << 10] = [const { AtomicU32::new(0) }; 1 << 10];
 
@@ -62,7 +62,7 @@ fn sleepers(set: u32) -> &'static AtomicU32 {
     &SLEEPERS[set as usize % SLEEPERS.len()]
 }
 
-/// Somebody sleeps in a set, or in one that has the same last bits, or is about to.
+/// A thread sleeps in a set, or in one that has the same last bits, or is about to.
 #[inline]
 pub(crate) fn is_slept_in(set: u32) -> bool {
     sleepers(set).load(Ordering::SeqCst) != 0
@@ -79,7 +79,7 @@ pub(crate) fn falls_asleep(set: u32) {
 /// It is over.
 #[inline]
 pub(crate) fn wakes(set: u32) {
-    // In a child of this call's process nobody was asleep any more.
+    // In a child of this call's process there was no sleeper any more.
     let less = |count: u32| count.checked_sub(1);
     _ = sleepers(set).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
 }

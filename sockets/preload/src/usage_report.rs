@@ -2,8 +2,8 @@
 //!
 //! In: `OMNIVERB_SOCKETS_REPORT`, the file's name. Out: `links L bytes B`: connections that had a
 //! link, and bytes that this process has put into memory for them; `light L bytes B`: the same of
-//! light connections; a line each where there may be such. A child of `fork` counts what its
-//! parent had, too. Who is killed writes nothing.
+//! light connections; a line each where there may be such. A child of `fork` counts what its parent
+//! had, too. A process that is killed writes nothing.
 
 use core::ffi::CStr;
 use core::fmt::Write;

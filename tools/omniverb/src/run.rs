@@ -123,7 +123,7 @@ fn light(daemon: &Path) -> Option<String> {
     path.push(SUFFIX);
     let deadline = clock::now() + PATIENCE.as_nanos() as u64;
     let broker = socket_deadline::connect(Path::new(&path), deadline).ok()?;
-    seqpacket::send(broker.as_fd(), &Request::Ranges.encode(), &[]).ok()?;
+    seqpacket::send(broker.as_fd(), &Request::ShowRanges.encode(), &[]).ok()?;
     seqpacket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
     let mut all = Vec::new();
     while all.len() < address_range::MOST && clock::now() < deadline {

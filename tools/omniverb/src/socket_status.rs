@@ -40,7 +40,7 @@ pub(crate) fn connect(daemon: &Path) -> anyhow::Result<Option<OwnedFd>> {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
     let Ok(broker) = seqpacket::connect(Path::new(&path)) else { return Ok(None) };
-    seqpacket::send(broker.as_fd(), &Request::Show.encode(), &[])?;
+    seqpacket::send(broker.as_fd(), &Request::ShowSockets.encode(), &[])?;
     Ok(Some(broker))
 }
 

@@ -16,7 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Who is not answered within this waits for a close; each of the lingering sockets takes a minute.
+/// An answer that takes longer than this waits for a close; each of the lingering sockets takes a
+/// minute.
 pub const HANGS: Duration = Duration::from_secs(20);
 
 pub const HELLO: Request = Request::Hello { name: [0; 2] };
@@ -99,7 +100,7 @@ impl Process {
     pub fn hear_all(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         loop {
             let heard = self.hear_any()?;
-            if !matches!(heard.0, Reply::By { .. } | Reply::Unheard { .. }) {
+            if !matches!(heard.0, Reply::ListenerIs { .. } | Reply::Unlistened { .. }) {
                 return Some(heard);
             }
         }
@@ -120,7 +121,7 @@ impl Process {
     /// Offers one whose other end has not come; its duplicate is closed then.
     pub fn offer_first(&self, tag: u64, end: &impl AsFd) {
         self.offer(tag, end);
-        assert_eq!(self.hear().unwrap().0, Reply::Waiting { tag });
+        assert_eq!(self.hear().unwrap().0, Reply::Pending { tag });
     }
 
     /// Has been answered everything: a socket that cannot be carried is refused.

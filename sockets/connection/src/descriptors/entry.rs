@@ -19,14 +19,14 @@ const DUPLICATED: u64 = 1 << FLAGS_SHIFT;
 const FOUND: u64 = 2 << FLAGS_SHIFT;
 /// Processes that were forked had it, too, and were counted then: they may have closed it since.
 const SHARED: u64 = 4 << FLAGS_SHIFT;
-/// Somebody who is not counted may have it, or is at it with a call that outlasts its descriptor.
+/// A holder that is not counted may have it, or uses it in a call that outlasts its descriptor.
 const LOOSE: u64 = 8 << FLAGS_SHIFT;
 
 /// What is open at a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Nobody has looked, or there is nothing.
+    /// It has not been looked up, or nothing is open.
     Unknown,
     /// No stream socket of TCP, and no epoll set.
     Other,
@@ -38,7 +38,7 @@ pub enum Kind {
     Connecting,
     /// By `connect`.
     Connected,
-    /// By `accept`; or found, so that nobody knows which.
+    /// By `accept`; or found open, with its origin unknown.
     Accepted,
     /// An epoll set.
     Set,
@@ -96,9 +96,9 @@ pub enum Why {
     Option,
     /// A flag of a message that only the kernel can honour, such as `MSG_ZEROCOPY`.
     Flag,
-    /// It was passed to whoever is at the other end of a unix socket.
+    /// It was passed through a unix socket.
     Passed,
-    /// Another process has it, too, and nobody counts which.
+    /// Another process has it, too, and is not counted.
     Shared,
     /// It is, or was, in an epoll set where it cannot be carried.
     Member,
@@ -193,8 +193,7 @@ impl Entry {
         self.0 & SHARED != 0
     }
 
-    /// Somebody who is counted nowhere may have it, or may be at it: so whoever counts who has it
-    /// does not know.
+    /// A holder that is not counted may have it, or uses it: the count of holders is not reliable.
     #[must_use]
     pub fn is_loose(self) -> bool {
         self.0 & LOOSE != 0

@@ -1,10 +1,10 @@
-//! Which descriptors are in which epoll set, with what they were put there.
+//! Keeps which descriptors are in which epoll set, with their events and data.
 //!
-//! The kernel's set is what counts; this is a copy for who carries. A member is a node of four
-//! words in the chain of its descriptor. The first node of each descriptor has its place; more are
-//! taken from what is behind those, and stay in that descriptor's chain for good: there are as many
-//! as sets ever had the descriptor at the same time. A node is written by whoever has made it busy,
-//! so that a `fork` in the middle costs the child that node, and nobody waits.
+//! The kernel's set is authoritative; this is a copy for carried connections. A member is a node of
+//! four words in the chain of its descriptor. The first node of each descriptor has its place; more
+//! are taken from behind those, and stay in that descriptor's chain for good: there are as many as
+//! sets ever had the descriptor at the same time. A node is written by the thread that has marked
+//! it busy. So a `fork` in the middle costs the child that node, and no thread waits.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -156,7 +156,7 @@ impl<R: Room> Members<R> {
     }
 }
 
-/// Writes a node that has this tag; not if somebody else was faster.
+/// Writes a node that has this tag; not if another thread was faster.
 fn fill(node: &Node, tag: u64, member: Member) -> bool {
     let busy = u64::from(member.set) << SET_SHIFT | BUSY | tag & VERSION;
     if node[TAG].compare_exchange(tag, busy, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -170,7 +170,7 @@ fn fill(node: &Node, tag: u64, member: Member) -> bool {
     true
 }
 
-/// A node's member, if it has one and nobody is writing it.
+/// A node's member, if it has one and no thread is writing it.
 fn read(node: &Node, fd: i32) -> Option<(u64, Member)> {
     let tag = node[TAG].load(Ordering::Acquire);
     let set = (tag >> SET_SHIFT) as u32;

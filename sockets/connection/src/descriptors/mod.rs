@@ -1,6 +1,6 @@
-//! What a process knows of its descriptors: [`DescriptorTable`] has a word for each, [`Members`]
-//! which of them are in which epoll set. Memory is lent, piece by piece ([`Room`]): who uses this
-//! runs where nothing may be allocated.
+//! Keeps what a process knows of its descriptors: a word for each ([`DescriptorTable`]), and the
+//! epoll sets that each is in ([`Members`]). The caller lends the memory, piece by piece
+//! ([`Room`]), since hooks run where nothing may be allocated.
 
 mod entry;
 mod members;

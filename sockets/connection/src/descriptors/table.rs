@@ -1,9 +1,10 @@
-//! The table of descriptors.
+//! Keeps a word for each descriptor of the process.
 //!
 //! In: what calls have made of descriptors. Out: what is open at a descriptor. No lock: threads,
-//! signal handlers and a `fork` at any instant find whole entries. What keeps them right is the
-//! order: who closes or replaces a descriptor forgets it *before* the kernel does, since another
-//! thread may be given the descriptor at once; who was given one writes it afterwards.
+//! signal handlers and a `fork` at any instant find whole entries. The order keeps them right. A
+//! call that closes or replaces a descriptor forgets it *before* the kernel closes it, since
+//! another thread may be given the descriptor at once. A call that was given one writes it
+//! afterwards.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -38,7 +39,8 @@ impl<R: Room> DescriptorTable<R> {
         }
     }
 
-    /// The same for who is about to find out what is open, and to say it with [`Self::guess`].
+    /// Reads an entry for a caller that is about to find out what is open, and then calls
+    /// [`Self::guess`].
     pub fn watch(&self, fd: i32) -> Entry {
         self.make(fd).map_or_else(|| self.look(fd), |word| Entry(word.load(Ordering::Acquire)))
     }
@@ -46,7 +48,8 @@ impl<R: Room> DescriptorTable<R> {
     /// The descriptor is about to be closed or replaced. Returns what was known.
     pub fn forget(&self, fd: i32) -> Entry {
         let Some(word) = self.place(fd) else { return Entry::default() };
-        // Where nothing is known, too: who has just found something out must not write it.
+        // Also where nothing is known: a caller that has just found something out must not write
+        // it.
         let next = |was: u64| {
             let generation = Entry(was).generation().wrapping_add(1);
             Some(Entry::default().with_generation(generation).0)
@@ -66,8 +69,8 @@ impl<R: Room> DescriptorTable<R> {
         _ = word.compare_exchange(seen.0, entry.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// What was forgotten is still open after all, unless somebody has written since. It counts as
-    /// given: who has looked through all descriptors meanwhile has not seen it.
+    /// Restores an entry that was forgotten although its descriptor is still open, unless it was
+    /// written since. It counts as given: a scan of all descriptors meanwhile has not seen it.
     pub fn restore(&self, fd: i32, was: Entry) {
         let Some(word) = self.place(fd) else { return };
         _ = self.id();
@@ -106,14 +109,14 @@ impl<R: Room> DescriptorTable<R> {
         }
     }
 
-    /// Another process is about to have it, too, and is counted. Whether this is the first time,
-    /// which it is for one of those who say so at the same time.
+    /// Another process is about to have it, too, and is counted. Whether this is the first time; of
+    /// several concurrent callers exactly one is told so.
     #[must_use]
     pub fn share(&self, fd: i32, id: u32) -> bool {
         self.change(fd, id, Entry::shared).is_some_and(|was| !was.is_shared())
     }
 
-    /// Somebody who is not counted may have it, or is about to be at it.
+    /// A holder that is not counted may have it, or is about to use it.
     pub fn loosen(&self, fd: i32) {
         let entry = self.look(fd);
         let is_known = entry.kind().is_stream() || entry.kind() == Kind::Set;

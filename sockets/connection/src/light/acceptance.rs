@@ -114,7 +114,8 @@ impl Slot {
         }
     }
 
-    /// It was refused: whether it may move. Then it has to part from who has refused it.
+    /// The listener has refused it. Whether it may move to another one; then it leaves this
+    /// channel.
     pub fn refuse(&mut self) -> bool {
         let may = self.is_unaccepted()
             && self.stage.count() < ATTEMPTS_MAX
@@ -147,7 +148,7 @@ impl Slot {
         self.is_moving() && self.stage.count() == 0
     }
 
-    /// The same for one whose channel is no more: it has parted.
+    /// Its channel is gone before it was accepted. Whether it may move to another one.
     pub fn lose_unaccepted(&mut self) -> bool {
         let may = self.stage.has(PARTING) || self.refuse();
         if may {
@@ -185,7 +186,7 @@ impl Slot {
         }
     }
 
-    /// Nobody else listens: it is reset.
+    /// Resets it: no other process listens.
     pub fn give_up(&mut self, pool: &mut BlockPool<'_>) {
         self.settle_acceptance(pool);
         self.clear_flag(Flag::PeerClosed);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_no_copy_does_not_move() {
+    fn a_connection_without_a_copy_does_not_move() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_put_off_asks_as_often_as_it_takes() {
+    fn a_deferred_connection_asks_until_answered() {
         let mut slot = asked();
         for _ in 0..5 * ATTEMPTS_MAX {
             assert!(slot.defer() && slot.waits_for_room());
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_without_end() {
+    fn attempts_are_bounded() {
         let (mut memory, mut free) = (blocks(3), [0; 3]);
         let mut pool = BlockPool::new(&mut memory, &mut free, |_| {});
         let mut slot = asked();

@@ -1,6 +1,6 @@
 //! Packs how far a connection is on its way to be accepted into one byte ([`super::acceptance`]).
 
-/// How often one may open, or be waited for where nobody says that he listens.
+/// How often one may be opened, or wait for a listener that is not registered yet.
 pub(super) const ATTEMPTS_MAX: u8 = 14;
 /// It has sent more than is kept, and cannot move.
 pub(super) const IMMOVABLE: u8 = 15;

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_cooled_has_to_be_busy_anew() {
+    fn an_idle_connection_has_to_be_busy_anew() {
         let mut slot = slot();
         assert_eq!((1..100).position(|clock| slot.record_send(clock)), Some(6));
         slot.cool_down();

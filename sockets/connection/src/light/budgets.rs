@@ -1,7 +1,7 @@
 //! Bounds what a peer can make a process keep of its light connections (docs/budgets.md).
 
-/// Budget: bytes that may be sent to a connection before it was accepted. It is what who opens one
-/// keeps a copy of, too; the first request of most protocols fits.
+/// Budget: bytes that may be sent to a connection before it is accepted. The client keeps a copy of
+/// them, too; the first request of most protocols fits.
 pub const FIRST_WINDOW: u32 = 64 << 10;
 /// Budget: bytes that may be sent to one that was accepted before any were received.
 pub const WINDOW: u32 = 1 << 20;

@@ -27,7 +27,7 @@ impl Default for Block {
     }
 }
 
-/// On whose account a block is.
+/// The account that a block is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOwner(u32);
 
@@ -55,10 +55,10 @@ impl BlockOwner {
 /// Gives the memory of free blocks back to the kernel, which makes them zeros.
 pub type Release = fn(&mut [Block]);
 
-/// Blocks of a process, of which 0 stands for none.
+/// The blocks of a process, of which 0 stands for none.
 ///
-/// A peer may have as many as are free beside what it has: one alone has half of all, and each of
-/// n as much as is left to the next one. So nobody is refused because of what others have.
+/// A peer may have as many as are free beside what it has: one alone has half of all, and each of n
+/// as much as is left to the next one. So no peer is refused because of what others have.
 pub struct BlockPool<'a> {
     blocks: &'a mut [Block],
     /// Free blocks: a stack of `count`, of which the kernel has the lowest `cold` back.

@@ -11,7 +11,7 @@ pub struct ConnectionIds<'a> {
     free: u32,
     /// Ids of ours that were never used begin here.
     end: u32,
-    /// No id from here on was ever in use, whoever opened it.
+    /// No id from here on was ever in use, by either side.
     known: u32,
     /// How many are in use.
     used: u32,

@@ -25,7 +25,7 @@ const RELEASE_LANE: u64 = 8;
 /// A frame, of the connection that both ends call `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// There is such a connection from now on. [`NAMES`] bytes follow: who connects, to whom.
+    /// Opens a connection. [`NAMES`] bytes follow: the addresses of client and server.
     Open,
     /// So many bytes follow, 1 to [`DATA_MAX`].
     Data(u32),
@@ -36,10 +36,9 @@ pub enum Frame {
     /// The socket is closed: nothing more comes, and nothing is received. The last frame of a
     /// connection from this end. True: it had not received all, or wants no more, as a reset says.
     Close(bool),
-    /// A program has accepted it. Whoever has not heard that, or anything but `Close`, was not
-    /// accepted.
+    /// A program has accepted it. A connection that gets `Close` without this was not accepted.
     Accepted,
-    /// What it sends goes by this lane from now on, of those of who says so.
+    /// Its bytes go by this lane of the sender's from now on.
     AssignLane(u32),
     /// It comes by the channel again. So many bytes, or fewer, are in its lane: they come before,
     /// and count as if they had come by the channel.
@@ -146,7 +145,7 @@ impl Endpoint {
         self.address == to.address || are_loopback
     }
 
-    /// Who listens at this name hears who connects to that one.
+    /// Whether a listener at this name serves a client that connects to that one.
     #[must_use]
     pub fn hears(&self, to: &Self) -> bool {
         let is_six_for_all = !self.is_v4() && self.is_any();
@@ -155,7 +154,7 @@ impl Endpoint {
     }
 }
 
-/// Who connects, and to whom.
+/// The addresses of client and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoints {
     /// The end that connects.
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_for_all_hears_all_of_its_kind() {
+    fn a_wildcard_listener_serves_its_whole_family() {
         let (one, other) = (Endpoint::v4([127, 0, 0, 1], 80), Endpoint::v4([10, 0, 0, 1], 80));
         assert!(one.hears(&one) && !one.hears(&other));
         assert!(Endpoint::v4([0; 4], 80).hears(&other) && !Endpoint::v4([0; 4], 81).hears(&other));

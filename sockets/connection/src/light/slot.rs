@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
+    fn a_send_to_a_closed_end_fails_at_the_next_call() {
         let mut slot = slot();
         slot.peer_closed(Closing::Orderly);
         assert_eq!(slot.readiness(0), IN | RDHUP | OUT);

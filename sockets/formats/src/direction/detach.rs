@@ -1,7 +1,7 @@
 //! Moves a direction from shared memory to memory of one side's own.
 //!
 //! The other side may write into the shared memory for ever. So words are read once, bytes are
-//! copied, and whoever reads or sends on does so in the copy.
+//! copied, and the process reads or sends on from the copy.
 
 use super::{Broken, Direction, OWN, POSITION, Place, STOPPED, Stretch, TAKEN};
 use omniverb_ring::shared_atomics::Ordering;
@@ -20,11 +20,11 @@ pub enum Inherits {
 }
 
 impl<M: WordMemory> Direction<M> {
-    /// Of the reader, which goes on in memory of its own, `own`, whatever is written here later.
+    /// Of the reader, which continues in memory of its own, `own`, whatever is written here later.
     /// The first `most(place, unread)` of the unread bytes are there then, and count as read here;
-    /// the others are the writer's again. How many the former are. Head and fence are read once.
-    /// Who inherits what is taken, should the writer be gone ([`Self::inherit`]), claims all of it
-    /// or nothing.
+    /// the others are the writer's again. Returns how many the former are. Head and fence are read
+    /// once. A process that inherits taken bytes, should the writer be gone ([`Self::inherit`]),
+    /// claims all of them or none.
     ///
     /// # Errors
     /// [`Broken`], if the place changes all the time; then nothing is unread in `own`.
@@ -88,7 +88,7 @@ impl<M: WordMemory> Direction<M> {
         }
     }
 
-    /// Of memory that nobody else has: so many bytes are unread from a place on, and no more come.
+    /// Of private memory: so many bytes are unread from a place on, and no more come.
     fn begin(&self, place: u64, unread: usize, fence: u64) {
         self.set_fence(fence);
         self.memory.store(self.polling, 0, Ordering::Relaxed);
@@ -106,8 +106,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Who goes on in memory of its own reads what it has settled on, whatever the words and
-        /// bytes of the shared one become; a writer's rest is there, too.
+        /// A side that continues in memory of its own reads what it has settled on, whatever the
+        /// words and bytes of the shared one become; a writer's rest is there, too.
         #[test]
         fn what_is_detached_stays_as_it_is(
             (start, count, most) in (any::<u64>(), 0..=RING, 0..=RING + 1),
@@ -150,7 +150,7 @@ mod tests {
             let (now, unread) = own.waiting().unwrap();
             prop_assert_eq!((now.position(), unread, own.fence()), (start, kept, 7));
             prop_assert!(own.head().is_stopped() && !own.is_polling());
-            // Whoever has looked before takes nothing, and nobody goes by what was seen then.
+            // A thread that has looked before takes nothing: its compare-and-swap fails.
             prop_assert!(!own.take(Place(start), unread));
             let mut seen = start.wrapping_add(RING as u64);
             prop_assert_eq!(own.waiting_by(&mut seen, 1).unwrap(), (now, kept));

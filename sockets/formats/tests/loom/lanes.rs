@@ -1,4 +1,4 @@
-//! A lane of a channel: bytes in order, and nobody sleeps who has some.
+//! Model-checks a lane: bytes come in order, and no reader sleeps beside bytes.
 
 use crate::memory::Words;
 use loom::sync::Mutex;
@@ -92,7 +92,7 @@ fn room_is_what_was_read() {
 struct Known {
     tail: u64,
     noted: u64,
-    /// Somebody sleeps for the lane, and was not woken.
+    /// A thread sleeps for the lane, and was not woken.
     is_awaited: bool,
     was_woken: bool,
 }
@@ -116,10 +116,10 @@ impl Known {
     }
 }
 
-/// One thread sleeps for the lane, and again when it had a message; what rings is heard by another
-/// one. Nobody sleeps with bytes in the lane, unless something has rung or he was woken.
+/// One thread sleeps for the lane, and again after a message; another one hears the doorbell. No
+/// thread sleeps with bytes in the lane, unless the doorbell has rung or it was woken.
 #[test]
-fn whoever_hears_wakes_who_sleeps() {
+fn the_woken_thread_wakes_other_sleepers() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

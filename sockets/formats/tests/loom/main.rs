@@ -79,7 +79,7 @@ fn reclaim(direction: &Direction<Words>) -> u64 {
 /// A writer publishes while the reader goes to sleep: it has the bytes before, or the kernel has
 /// them, which wakes it.
 #[test]
-fn nobody_sleeps_beside_bytes_in_the_ring() {
+fn no_reader_sleeps_beside_bytes_in_the_ring() {
     loom::model(|| {
         let writers = direction();
         writers.start_polling(1, || true);
@@ -118,7 +118,7 @@ fn bytes_are_read_once() {
 
 /// A reader reads while the writer takes back.
 #[test]
-fn what_is_taken_back_is_read_by_nobody() {
+fn reclaimed_bytes_are_not_read() {
     loom::model(|| {
         let writers = direction();
         let head = fill(&writers);
@@ -131,7 +131,7 @@ fn what_is_taken_back_is_read_by_nobody() {
     });
 }
 
-/// Somebody stops the direction and takes back while a writer publishes: that one has published
+/// One thread stops the direction and takes back while a writer publishes: the writer has published
 /// before, or not at all.
 #[test]
 fn what_is_stopped_is_not_published() {
@@ -156,7 +156,7 @@ fn what_is_stopped_is_not_published() {
 /// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next
 /// call.
 #[test]
-fn who_leaves_leaves_bytes_to_the_writer() {
+fn a_reader_that_leaves_leaves_bytes_to_the_writer() {
     loom::model(|| {
         let writers = direction();
         writers.start_polling(1, || true);
@@ -171,11 +171,11 @@ fn who_leaves_leaves_bytes_to_the_writer() {
     });
 }
 
-/// Somebody finds no bytes, and clears what says that there may be some, which is a word of the
-/// link and a bit among those of all, while a writer puts some: the kernel has them, or it still is
-/// said that there are some (`sockets/preload/src/carry/unread_links.rs`, `unread.rs`).
+/// A reader finds no bytes, and clears the marks that there may be some (a word of the link and a
+/// bit among those of all links), while a writer puts some. Either the kernel has them, or the
+/// marks are still set (`sockets/preload/src/carry/unread_links.rs`, `unread.rs`).
 #[test]
-fn bytes_that_nobody_has_taken_back_are_spoken_of() {
+fn unread_bytes_stay_marked() {
     loom::model(|| {
         let writers = direction();
         let others = writers.clone();
@@ -270,7 +270,7 @@ fn no_thread_polls_while_one_sleeps() {
 /// The same with two that start polling: an attempt that was cancelled does not come true by
 /// another one.
 #[test]
-fn an_attempt_is_nobody_elses() {
+fn an_attempt_belongs_to_one_thread() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
         let others = [1, 2].map(|attempt| sleepers.poller(&readers, attempt, || {}));
@@ -281,9 +281,9 @@ fn an_attempt_is_nobody_elses() {
     });
 }
 
-/// A set has a mark for each end that may be polled, set by the thread that polls and taken by
-/// who settles that it is not (`sockets/preload/src/carry/epoll_slot.rs`), while another one falls
-/// asleep and wakes: nothing polls without a mark, or beside a sleeper.
+/// A set has a mark for each end that may be polled. The thread that polls sets it, and the thread
+/// that settles that it is not polled takes it (`sockets/preload/src/carry/epoll_slot.rs`), while
+/// another one falls asleep and wakes: nothing polls without a mark, or beside a sleeper.
 #[test]
 fn an_end_that_polls_is_marked() {
     let mut model = loom::model::Builder::new();
@@ -318,7 +318,7 @@ fn an_end_that_polls_is_marked() {
 
 /// A thread that falls asleep leaves alone a ring that none polls or tries to poll.
 #[test]
-fn who_falls_asleep_takes_attempts_away() {
+fn a_sleeper_cancels_attempts() {
     loom::model(|| {
         let (readers, sleepers) = (direction(), Sleepers::none());
         let other = sleepers.poller(&readers, 1, || {});
@@ -331,7 +331,7 @@ fn who_falls_asleep_takes_attempts_away() {
     });
 }
 
-/// The same, and the other end puts bytes there as soon as the reader polls: who sleeps has looked
+/// As before, and the other end puts bytes there as soon as the reader polls: a sleeper has looked
 /// after that, or is woken by the kernel.
 #[test]
 fn no_writer_sees_polling_beside_a_sleeper() {
@@ -396,10 +396,10 @@ fn showing_activity_does_not_start_polling() {
     });
 }
 
-/// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
-/// who has it sees that somebody sends (`mod.rs`, `send.rs`).
+/// Memory comes while a thread is about to send by the kernel: either the sender sees the memory,
+/// or the thread that attaches it sees the sender (`mod.rs`, `send.rs`).
 #[test]
-fn who_sends_by_the_kernel_is_seen() {
+fn a_sender_by_the_kernel_is_seen() {
     loom::model(|| {
         let (sending, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (seen, comes) = (sending.clone(), memory.clone());

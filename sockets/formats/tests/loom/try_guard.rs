@@ -1,4 +1,5 @@
-//! Turns at what is ended meanwhile: whoever is in has it, and whoever ends it has it alone.
+//! Model-checks short calls beside the end of their object: one caller at a time, and the end
+//! alone.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ impl Place {
 
 /// Both ends are in a call while it is ended.
 #[test]
-fn who_ends_has_it_alone() {
+fn the_end_of_an_object_is_alone() {
     loom::model(|| {
         let place = Place::new();
         let others = [0, 1].map(|end| {
@@ -66,10 +67,10 @@ fn who_ends_has_it_alone() {
     });
 }
 
-/// The place has another link by the time that somebody comes to the first one, too late: two who
-/// use that are in one after the other.
+/// The place has another link by the time that a caller comes, too late, to the first one: two
+/// callers of the new link still come one after the other.
 #[test]
-fn who_is_late_disturbs_nobody() {
+fn a_late_caller_disturbs_no_other() {
     loom::model(|| {
         let place = Place::new();
         let late = {

@@ -22,8 +22,9 @@ fn vain_at(place: Place) -> u64 {
     (place.position() + 1) << 1
 }
 
-/// For a call that has asked nobody so far: nothing is known that it would have to look after, and
-/// nobody has looked here in vain before. What was sent by the kernel would not be found.
+/// For a call that has not asked the kernel so far: nothing is known that it would have to look
+/// after, and no call has polled this link in vain before. What was sent by the kernel would not be
+/// found.
 #[inline(always)]
 pub(super) fn may_spin_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
     let link_flags = Flag::NonBlocking as u64 | Flag::Broken as u64;
@@ -66,7 +67,8 @@ pub(super) fn spun_first(link: Link, place: Place) -> Option<u64> {
     (has_looked && first & !GOES_ON == vain_at(place)).then(|| place.position())
 }
 
-/// The kernel had what a call has received: nobody looks first until something is found by looking.
+/// A call has received bytes of the kernel's: no call polls first until polling finds something
+/// again.
 pub(super) fn note_kernel_bytes(link: Link) {
     if link.polling.first.get() != BY_KERNEL {
         link.polling.first.set(BY_KERNEL);

@@ -2,13 +2,14 @@
 //!
 //! A link costs two processes and the broker some dozens of system calls and page faults, which a
 //! connection of a few messages does not give back: a server that asks another one by connections
-//! that are closed soon is slower with links than without. How long a connection will last nobody
-//! knows, but those of one program are much alike. So it is counted how those have ended that had
-//! been offered. Once most of them have carried little, a socket is offered only when the program
-//! has made some calls with it, or if it is its turn to be tried at once, so that a change is seen.
+//! that are closed soon is slower with links than without. How long a connection will last is not
+//! known, but the connections of one program are much alike. So the ends of those that had been
+//! offered are counted. Once most of them have carried little, a socket is offered only when the
+//! program has made some calls with it, or if it is its turn to be tried at once, so that a change
+//! is seen.
 //!
-//! Processes that were made by `fork` count together: of a server that makes one for each
-//! connection none has seen more than one.
+//! Processes that were made by `fork` count together: a server that makes one for each connection
+//! has none that has seen more than one.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@ use super::links::{Link, Memory};
 use super::{cpu_contention, kernel_socket, yield_cpu};
 use crate::clock;
 
-/// Budget: how long room in the ring is waited for by a call that does not wait, all in all. Who
+/// Budget: how long a call that must not wait looks for room in the ring, all in all. A reader that
 /// reads all the time makes some sooner.
 pub(super) const ROOM: u64 = 1 << 19;
 /// Budget: the same for one that waits: longer than the other end needs to read all that the kernel
@@ -85,7 +85,7 @@ pub(super) fn wait_for_room(
     let waited = link.congestion.waited_for_room.get().saturating_add(took);
     link.congestion.waited_for_room.set(waited);
     if waited >= IN_VAIN {
-        // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
+        // It reads slowly, or not at all: the writer had better sleep in the kernel.
         let times = link.congestion.given_up.get();
         link.congestion.given_up.set((times + 1).min(LEFT_OUT_MAX));
         let time = (waited << times).min(clock::SECOND);

@@ -38,7 +38,7 @@ const SYSTEM: &[u8] = b"/run/omniverb/omniverbd.sock";
 /// Bytes of the name of a socket, with the zero behind it.
 const NAME: usize = 108;
 
-/// How often somebody waits for another thread that offers.
+/// How often a thread waits for another one that offers.
 const WAITS: u32 = 1000;
 
 /// What a child of `fork` finds wiped.
@@ -51,7 +51,7 @@ struct State {
     seen: AtomicU64,
     /// When a connection was tried last, and failed; 0: it was not.
     failed: AtomicU64,
-    /// Somebody takes the mail, or connects.
+    /// A thread takes the broker's messages, or connects.
     busy: AtomicU64,
     /// This process is known not to be a copy of another one.
     known: AtomicU64,
@@ -109,7 +109,7 @@ impl Exclusive {
 }
 
 impl Exclusive {
-    /// Whoever is in here is soon out again; but it may be this thread, interrupted.
+    /// The other thread is soon done; but it may be this thread, interrupted.
     fn be() -> Option<Self> {
         (0..WAITS).find_map(|_| {
             let alone = Self::try_be();
@@ -127,7 +127,7 @@ impl Drop for Exclusive {
     }
 }
 
-/// This process is a copy of another one, and nobody has asked so far.
+/// This process is a copy of another one, and has not been asked so far.
 pub(super) fn is_copy() -> bool {
     STATE.known.swap(1, Ordering::AcqRel) == 0
 }
@@ -146,7 +146,7 @@ pub(super) fn offer(fd: c_int, link: Link) -> bool {
 
 /// For the thread that has [`Exclusive`]: of links that are over.
 fn tell_of_the_ended() {
-    ended_links::each(|name| tell(Request::Ended { link: name }, &[]));
+    ended_links::each(|name| tell(Request::LinkEnded { link: name }, &[]));
 }
 
 /// Says something to the broker. For the thread that has [`Exclusive`].
@@ -211,11 +211,10 @@ fn make() -> Option<(OwnedFd, OwnedFd)> {
 fn lost() {
     let Some(fd) = fd() else { return };
     STATE.socket.store(0, Ordering::Release);
-    // The page stays mapped: somebody may be looking at it.
+    // The page stays mapped: a thread may be looking at it.
     STATE.page.store(0, Ordering::Release);
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
-    // Another one knows nothing of its links. Nobody would say that those to other namespaces are
-    // over.
+    // Another broker knows nothing of its links, and would never end those to other namespaces.
     ended_links::each(|_| true);
     revoke(|link| link.has(Flag::CrossNamespace));
     library_fds::close(fd);
@@ -232,7 +231,7 @@ pub(crate) fn connection() -> u64 {
     socket().map_or(0, |_| STATE.count.load(Ordering::Relaxed))
 }
 
-/// The socket, for who waits for mail.
+/// The socket of the broker, for a thread that waits for messages.
 pub(crate) fn mailbox() -> Option<BorrowedFd<'static>> {
     socket()
 }
@@ -304,10 +303,10 @@ fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
 /// What comes with a message.
 pub(crate) type Files = [Option<OwnedFd>; 2];
 
-/// The next message; `None` at the end of the connection, or for what is none. One that brings
-/// descriptors for which this process has no room comes without any: what is behind it may be the
-/// end of a link, which is not to be put off by who fills our places. But the first one stays, as
-/// if it had not come yet: nothing is behind it.
+/// The next message; `None` at the end of the connection, or for what is none. A message whose
+/// descriptors find no room in this process comes without any: the end of a link may be behind it,
+/// which a peer that fills our descriptor table must not delay. But the first message stays, as if
+/// it had not come yet: nothing is behind it.
 fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     let mut bytes = [0; BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

@@ -68,7 +68,7 @@ pub(super) fn fd() -> Option<c_int> {
     set().map(|set| set.as_raw_fd())
 }
 
-/// Somebody asks, alone, until this is dropped. Who finds that goes without.
+/// One thread asks, alone, until this is dropped. Others go without.
 struct Exclusive;
 
 impl Exclusive {
@@ -111,7 +111,7 @@ const BROKER: u64 = u64::MAX;
 /// Some link is only for as long as there is a broker.
 static ARE_ACROSS: AtomicBool = AtomicBool::new(false);
 
-/// The end of the broker is told, too: nothing else shows it to who only receives.
+/// The end of the broker is watched, too: nothing else shows it to a thread that only receives.
 pub(super) fn put_broker(socket: BorrowedFd<'_>) {
     if let Some(set) = made() {
         let data = EventData::new_u64(BROKER);
@@ -124,7 +124,7 @@ pub(super) fn are_across() {
     ARE_ACROSS.store(true, Ordering::Relaxed);
 }
 
-/// For who was asleep: asks, if there are such links and nobody did of late.
+/// After a sleep: asks, if there are such links and no other thread did of late.
 pub(super) fn hears() {
     if ARE_ACROSS.load(Ordering::Relaxed) && !is_asked(clock::now()) {
         ask();

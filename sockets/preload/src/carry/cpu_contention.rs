@@ -1,12 +1,13 @@
 //! Detects that other processes compute all the time, on every processor.
 //!
-//! Who gives the processor away to one who does not give it back waits for its turn to be over,
-//! some milliseconds; who sleeps instead is let in by the kernel as soon as he is woken. So if that
-//! has happened nobody waits by looking: what is not there yet is left to the kernel, as natively.
+//! A thread that yields the processor to one that computes waits for the end of that one's time
+//! slice, some milliseconds. A thread that sleeps instead is scheduled by the kernel as soon as it
+//! is woken. So once contention was seen no call waits by polling: what is not there yet is left to
+//! the kernel, as natively.
 //!
-//! After a while it is tried again, seldomer each time that it was in vain. Processes that look
-//! take turns, and any of those that sleep instead keeps one that looks from its turn: each of
-//! them, alone, would find the others so for ever. So all try at the same times.
+//! After a while polling is tried again, less often each time that it was in vain. Processes that
+//! poll take turns, and any process that sleeps instead keeps one that polls from its turn: each of
+//! them, alone, would see contention for ever. So all try at the same times.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use omniverb_connection::backoff;
 
 use crate::clock;
 
-/// A turn of somebody who computes: he is not stopped before.
+/// A time slice of a computing thread, which is not preempted before.
 const TURN: u64 = clock::SECOND >> 9;
 /// For how long that is so, at least, and at most.
 const PAUSE_MIN: u64 = clock::SECOND >> 6;

@@ -1,8 +1,8 @@
 //! Moves an ended link from shared memory to memory of its own.
 //!
-//! The other end goes on writing into the memory that both had for as long as it likes. So what
-//! was settled on when the link ended is copied into memory of our own, which comes to the same
-//! place: all calls go on there, and nothing that anybody writes elsewhere concerns them.
+//! The other end may go on writing into the shared memory. So what was settled on when the link
+//! ended is copied into private memory, which is mapped at the same address: all calls go on there,
+//! and later writes of the peer do not reach them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -39,11 +39,11 @@ static ACTIVE_THREADS: ActiveThreads = ActiveThreads::new();
 const SETTLES_AWAKE: u32 = 2000;
 const PAUSE: i64 = 100_000;
 
-/// For who is about to sleep, and has said so: looks for bytes after this.
+/// For a thread that is about to sleep, and has said so: looks for bytes after this.
 #[inline]
 pub(super) fn settle() {
-    // Nobody interrupts them, and they wait for nobody. But a thread that always comes first would
-    // keep the processor.
+    // Such calls are not interrupted, and wait for nothing. But a thread that always comes first
+    // would keep the processor.
     let pause = |tried| {
         let is_long = tried >= SETTLES_AWAKE;
         if is_long {
@@ -87,7 +87,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
             if let Some(thread) = ACTIVE_THREADS.enter(own_id()) {
                 break thread;
             }
-            // As many as there can be: they wait for nobody.
+            // As many as there can be: they wait for nothing.
             settle();
         };
         fence(Ordering::SeqCst);
@@ -96,7 +96,7 @@ pub(super) fn detach(link: Link, fd: c_int, why: Reason) {
         if !is_sound {
             link.set_flag(Flag::Broken);
             if !link.has(Flag::Detached) {
-                // There is no memory. What is there is nobody's any more.
+                // There is no memory. The bytes are lost.
                 replace_by_nothing(link);
             }
             if is_its {
@@ -180,11 +180,11 @@ fn seen(link: Link, place: Place, unread: usize) -> usize {
 fn replace(link: Link, by: *mut c_void) -> Option<()> {
     let at = link.identity.memory.get() as *mut c_void;
     let (bytes, flags) = (link_layout::BYTES, MremapFlags::MAYMOVE);
-    // SAFETY: both are mappings of ours of so many bytes, and whoever has the address of the second
-    // goes on with what is there then.
+    // SAFETY: both are mappings of ours of so many bytes, and a thread that has the address of the
+    // second continues with what is there then.
     let moved = unsafe { mremap_fixed(by, bytes, bytes, flags, at) };
     if moved.is_err() {
-        // SAFETY: made by the caller, and nobody else has seen it.
+        // SAFETY: made by the caller, and no other thread has seen it.
         _ = unsafe { munmap(by, bytes) };
         return None;
     }

@@ -34,7 +34,7 @@ pub(super) fn check_broker() {
     ARE_MANY.store(true, Ordering::Release);
 }
 
-/// Whether there are such, for who leaves them now.
+/// Whether there are such links, for a caller that leaves them now.
 pub(super) fn take_revoked() -> bool {
     ARE_PARTED.swap(false, Ordering::AcqRel)
 }

@@ -1,12 +1,12 @@
 //! Waits in epoll sets that have carried members.
 //!
-//! The set is the kernel's, and so is everything that it tells. What it cannot see is added: bytes
-//! in the ring of a member. Nothing wakes for those: before the kernel sleeps no member is polled
-//! by them any more, so that what comes then comes by the kernel. A member that has to be left
-//! alone while somebody sleeps in its set is the kernel's from then on.
+//! The set is the kernel's, and so are all events that the kernel sees. What it cannot see is
+//! added: bytes in the ring of a member. Those wake no thread: before a call sleeps in the kernel
+//! no member is polled any more, so that further bytes come by the kernel. A member that has to be
+//! left alone while a thread sleeps in its set is the kernel's from then on.
 //!
-//! An edge is news: bytes that were published since the member was last told of, or changed. One
-//! event is told of a member, so what the kernel and the ring have to say is put together.
+//! An edge is news: bytes that were published since the member was last reported, or changed. One
+//! event is reported of a member, so what the kernel and the ring say is put together.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -34,10 +34,9 @@ use crate::{fallback_ledger, fork_refcount, unlinked_calls};
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
 pub(crate) const MOVES: u32 = 8;
 const MILLISECOND: u64 = 1_000_000;
-/// So long sleeps at first who is about to, while others, who are awake, have still to read what he
-/// sent them, in nanoseconds: they mostly have it by then, and to take back what is in many rings
-/// costs both ends more than that ([`unread::flush_unless_polled`]). The least that `epoll_wait`
-/// knows.
+/// How long a thread sleeps at first while other, running readers still have bytes of it to read,
+/// in nanoseconds. They mostly have them by then, and taking back what is in many rings costs both
+/// ends more than that ([`unread::flush_unless_polled`]). The least that `epoll_wait` knows.
 const SHORT: u64 = MILLISECOND;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
@@ -83,7 +82,7 @@ pub(super) fn changed(
     if let Some(slot) = EpollSlot::of(set) {
         slot.asked(0);
     }
-    // Who makes a link makes it first, and looks then in which sets its socket is.
+    // A thread that makes a link makes it first, and then looks in which sets its socket is.
     fence(Ordering::SeqCst);
     let Some(link) = links::enter(fd) else { return };
     if operation == libc::EPOLL_CTL_DEL {
@@ -121,8 +120,7 @@ pub(super) fn changed(
     link.release();
 }
 
-/// Somebody sees a set otherwise than by `epoll_wait` of this process: its members are the
-/// kernel's.
+/// The set is seen otherwise than by `epoll_wait` of this process: its members are the kernel's.
 #[cold]
 pub(super) fn leave_to_kernel(set: c_int) {
     let entry = table::look(set);
@@ -301,7 +299,7 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         if is_edge && bits & READABLE != 0 {
             let word = &link.member.told;
             let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-            // One of those who wait is told.
+            // One of the waiting threads is told.
             if word.compare_exchange(told, newest, ok, err).is_err() {
                 return 0;
             }
@@ -381,7 +379,7 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         told
     }
 
-    /// What others, who look, have still to read of what they were sent.
+    /// Bytes sent that readers, which poll, have not read yet.
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
         unread::each_with_bytes(
@@ -396,8 +394,9 @@ impl<'e, N: Fn(UserSliceMut<'e, libc::epoll_event>, Timeout) -> c_int> Call<'e, 
         all
     }
 
-    /// If there is something by the kernel no member need be sent away: who asks whether he may
-    /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
+    /// If the kernel may have events no member need be suspended: a program that asks for room to
+    /// send is answered at once, and looks for an answer soon. For other events that is not worth a
+    /// call.
     fn ask_first(&self) -> c_int {
         let mut is_any_polling = false;
         self.slot.each_maybe_ready(|link| {
@@ -471,8 +470,8 @@ fn kernels(link: Link, events: u32) -> u32 {
     u32::from(kernel_socket::events(fd_of(link), wanted, 0).bits())
 }
 
-/// A set has no slot. Who waits is counted then, so that nobody joins it who would not wake him;
-/// its slot, if it has got one at this moment: then he is not.
+/// Counts a thread that waits in a set without a slot, so that no link joins the set that would not
+/// wake it. Returns the slot instead, if the set has got one at this moment.
 fn slot_or_sleep(set: u32, wait: Timeout) -> Option<EpollSlot> {
     if wait == Timeout::Zero {
         return None;
@@ -512,7 +511,7 @@ pub(super) fn wait<'a>(
         if let Some(slot) = EpollSlot::of(id).or_else(|| slot_or_sleep(id, wait)) {
             break slot;
         }
-        // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
+        // No member is carried, and none will be before this is over, or it is nudged.
         unread::flush_all();
         let began = clock::milliseconds();
         let told = native(events, limit);

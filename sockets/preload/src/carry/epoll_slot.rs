@@ -25,7 +25,7 @@ use crate::unlinked_calls;
 /// So many members that are maybe ready are worth to be looked at for the sake of one of them.
 pub(super) const CROWD: u64 = 1 << 10;
 
-/// Instead of an id: somebody makes the slot.
+/// Instead of an id: a thread is making the slot.
 const BUSY: u64 = 1 << 63;
 
 /// One more than the last slot that was ever used.
@@ -204,7 +204,7 @@ impl EpollSlot {
     /// when the other end's word was this. If nothing else changes it need not be looked at.
     pub(super) fn is_quiet(self, link: Link, word: u64, (events, told): (u64, u64)) {
         link.glance.quiet.swap(word, Ordering::SeqCst);
-        // Who changes it does that first, and then what is set here.
+        // A thread that changes it does that first, and then what is set here.
         if link.glance.events.get() != events || link.member.told.get() != told {
             link.glance.quiet.swap(MAYBE_READY, Ordering::SeqCst);
         }
@@ -235,7 +235,7 @@ impl EpollSlot {
         self.waits.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Somebody sleeps in the set, or is about to.
+    /// A thread sleeps in the set, or is about to.
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
         unlinked_calls::is_slept_in(self.set())

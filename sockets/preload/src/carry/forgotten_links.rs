@@ -51,7 +51,7 @@ pub(super) fn is_used(cookie: u64) -> bool {
     held().any(|tag| links::cookie_of(tag) == cookie)
 }
 
-/// Tags of those that somebody still holds.
+/// Tags of those that are still held.
 fn held() -> impl Iterator<Item = u64> {
     let noted = OLD.iter().map(|word| word.load(Ordering::SeqCst)).filter(|tag| *tag != 0);
     noted.map(|tag| tag.wrapping_sub(1)).filter(|tag| links::is_held(*tag))

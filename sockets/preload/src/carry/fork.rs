@@ -1,8 +1,8 @@
 //! Prepares links for `fork`, `vfork` and `clone`, and cleans up in the child.
 //!
 //! A child of `fork` has the same sockets. Each that may be carried is counted
-//! (`crate::fork_refcount`), and so are sets; all others are the kernel's from then on. Links are
-//! over then: who has the socket alone again gets another one ([`super::reattach`]).
+//! (`crate::fork_refcount`), and so are sets; all others are the kernel's from then on. Links end
+//! then: a process that has the socket alone again gets another one ([`super::reattach`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -46,7 +46,7 @@ pub(crate) fn before_fork() -> Option<Forking> {
             _ => fork_refcount::mark_unknown_use(fd),
         }
     }
-    // Who makes a link makes it first, and looks then whether its socket is counted.
+    // A thread that makes a link makes it first, and then looks whether its socket is counted.
     fence(Ordering::SeqCst);
     reattach::note_fork();
     kernel_fallback::share(Sharing::Counted);
@@ -119,8 +119,9 @@ pub(crate) fn after_fork(forking: Option<Forking>, child: c_int, own: OwnDescrip
     }
 }
 
-/// What has come since the fork was begun both may have, and nobody has counted them. And a child's
-/// sets are the kernel's: who has made one may have it alone again, and then knows what is in it.
+/// Descriptors that came since the fork was begun may be in both processes, uncounted. And a
+/// child's sets are the kernel's: a process that makes a set may have it alone again, and then
+/// knows its members.
 #[cold]
 fn share_the_new(fork: Fork, is_child: bool) {
     for fd in 0..DESCRIPTORS.end() {
@@ -141,14 +142,14 @@ fn share_the_new(fork: Fork, is_child: bool) {
         fork_refcount::mark_all_escaped();
     }
     if is_child {
-        // The link is the parent's alone, who leaves it.
+        // The link is the parent's alone, which leaves it.
         kernel_fallback::forget_unshared();
     } else {
         kernel_fallback::share(Sharing::Counted);
     }
 }
 
-/// The same by a call of which nothing is said then: everybody may have everything.
+/// Before a call of which nothing more is seen: any process may have any socket.
 pub(crate) fn before_unseen_fork() {
     if links::is_on() && memory_owner::is_this_process() {
         _ = fork_refcount::announce_fork();
@@ -158,7 +159,7 @@ pub(crate) fn before_unseen_fork() {
 }
 
 /// A process is about to be made that has this one's memory until it becomes another program, or
-/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
+/// that the C library makes: which sockets it duplicates is not seen. So all count as duplicated.
 pub(crate) fn before_vfork() {
     if links::is_on() && memory_owner::is_this_process() {
         none_of_these(|_| true);
@@ -200,7 +201,7 @@ pub(crate) fn before_clone(flags: c_int) {
     // It is no thread, but has whatever this process opens from now on.
     let has_later = has(libc::CLONE_FILES) && !is_thread && !has(libc::CLONE_VFORK);
     if has_parts || has_later {
-        // Nothing is known of who has what.
+        // Nothing is known of which process has which socket.
         super::stop();
     }
     if is_thread {

@@ -43,7 +43,7 @@ pub(super) fn check(link: Link, fd: c_int) -> Checked {
     }
 }
 
-/// What was seen of it is true still, as far as can be told by who sends, at most.
+/// What was seen of the kernel still holds, as far as a sender can tell at all.
 #[inline(always)]
 pub(super) fn is_recent(link: Link, now: u64) -> bool {
     now.wrapping_sub(link.glance.looked.get()) < clock::MOMENT
@@ -57,7 +57,7 @@ pub(super) fn was_recent(link: Link, now: u64) -> bool {
         || connection_watch::was_calm(link, now)
 }
 
-/// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
+/// Checks, unless that need not be: for a call that does not wait for bytes of the kernel's.
 #[inline(always)]
 pub(super) fn check_unless_watched(link: Link, fd: c_int) -> Checked {
     if is_recent(link, clock::now()) {
@@ -70,8 +70,8 @@ pub(super) fn check_unless_watched(link: Link, fd: c_int) -> Checked {
 /// Looks, whenever that was done last.
 #[cold]
 pub(super) fn check_now(link: Link, fd: c_int) -> Checked {
-    // Who changes how it waits says so by another word here: then what is seen below is old.
-    // Nobody believes it before it is seen: this is no time that was not long ago.
+    // A thread that changes how it waits says so by another word here: then what is seen below is
+    // old, and not believed before it is seen again. The value is no recent time.
     let began = (clock::now() ^ 1 << 63).max(1);
     link.glance.looked.set(began);
     let mut one = [libc::pollfd { fd, events: kernel_socket::ALL.bits() as i16, revents: 0 }];
@@ -128,8 +128,8 @@ fn settle(link: Link, fd: c_int, events: PollFlags) {
     }
 }
 
-/// The connection was reset for what its other end had not read, which is told, once. Nobody waits
-/// for that: it may never come by a network.
+/// The connection was reset for bytes that its other end had not read, which is reported once. No
+/// call waits for that: it may never come by a network.
 fn tells_of_reset(link: Link, fd: c_int, events: PollFlags) -> bool {
     let is_reset = link.has(Flag::Resets) && events.contains(PollFlags::HUP);
     if is_reset {

@@ -1,7 +1,7 @@
 //! Gives a socket back to the kernel: what was sent, and what was not received.
 //!
-//! Before anything is done with it that only the kernel can do, or that somebody does whom no
-//! library sees.
+//! This comes before anything is done with the socket that only the kernel can do, or that happens
+//! out of the library's sight.
 
 use core::ffi::c_int;
 
@@ -28,7 +28,7 @@ fn close_both(link: Link, fd: c_int) {
 
 /// The same for one that may come again.
 fn stop(link: Link, fd: c_int) {
-    // Whoever brings the memory brings it and looks then whether this was said.
+    // A thread that attaches memory does that first, and then looks whether this was said.
     link.set_flag(Flag::Abandoned);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
@@ -42,8 +42,8 @@ fn stop(link: Link, fd: c_int) {
     }
 }
 
-/// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
-/// nothing of it.
+/// Stops carrying, and gives what was sent to the kernel: the next sender may know nothing of the
+/// ring.
 fn stop_carrying_and_flush(link: Link, fd: c_int) {
     stop_carrying(link, fd);
     flush_sent(link, fd);
@@ -90,11 +90,11 @@ pub(super) fn stop_sending(fd: c_int) {
     link.release();
 }
 
-/// Those end that the broker has said are over: nothing more comes by them, either way. What we
-/// have sent goes through the kernel; what it has no room for now it gets by the next calls, since
-/// nobody sends behind it but us. What this process has seen and not received it reads, since the
-/// other end may do nothing but compute from now on, and who was told of bytes would not find them.
-/// Whatever that writes from now on is not looked at ([`detach`]).
+/// Leaves the links that the broker has ended: nothing more comes by them, either way. What was
+/// sent goes through the kernel; what it has no room for now it gets by the next calls, since only
+/// this process sends behind it. Bytes that this process has seen and not received are read now:
+/// the program was told of them, and the other end may never give them back. What the other end
+/// writes from now on is not looked at ([`detach`]).
 pub(super) fn leave_revoked() {
     links::each(|fd, link| {
         if link.has(Flag::Revoked) {
@@ -143,8 +143,8 @@ pub(super) fn forget(fd: c_int) {
 /// A descriptor is about to be closed.
 pub(super) fn close(fd: c_int) {
     let escaped = links::enter(fd).and_then(|link| {
-        // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
-        // long as the descriptor is for the link.
+        // A call that sends by it from now on does so by the kernel, and behind what is in the ring
+        // only as long as the descriptor is for the link.
         let is_last = link.identity.fd_count.get() == 1 && link.identity.memory.get() != 0;
         let escapes = is_last && is_same_socket(link, fd);
         if escapes {
@@ -183,8 +183,8 @@ pub(super) fn close(fd: c_int) {
     links::free_left();
 }
 
-/// No set has what is open at a descriptor any more. The kernel sees to that when nobody has it any
-/// more, and would tell of it until then.
+/// Removes what is open at a descriptor from all sets. The kernel does that when the last
+/// descriptor is closed, and would report events until then.
 fn leave_sets(fd: c_int) {
     MEMBERS.of_fd(fd, table::look(fd).id(), |member| {
         if let Some(set) = DESCRIPTORS.fds_of(member.set).next() {
@@ -204,8 +204,8 @@ fn end(link: Link, fd: c_int) {
         return kernel_socket::close_will_reset(fd);
     }
     let Some(inward) = link.inward() else { return };
-    // Natively bytes that nobody has received make the end a reset. What comes from now on the
-    // other end takes back, and the kernel resets for it.
+    // Natively unread bytes make the end a reset. What comes from now on the other end takes back,
+    // and the kernel resets for it.
     if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
         kernel_socket::close_will_reset(fd);
     }
@@ -277,7 +277,7 @@ pub(super) fn share_matching(which: impl Fn(c_int) -> bool) {
 /// How long other processes have what this one has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// Nobody will ever know when they have it no more.
+    /// It will never be known when the others have closed it.
     ForGood,
     /// They are counted. The other end sends no more either, so that both can forget the link.
     Counted,

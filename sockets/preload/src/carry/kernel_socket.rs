@@ -131,7 +131,7 @@ pub(super) fn receives_for(fd: c_int) -> Option<Duration> {
     sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten()
 }
 
-/// Resets the connection, at once and whoever has it.
+/// Resets the connection at once, for all holders of its socket.
 pub(super) fn reset(fd: c_int) {
     _ = rustix::net::connect_unspec(borrow(fd));
 }
@@ -196,8 +196,8 @@ pub(super) fn send(fd: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> 
     rustix::net::sendmsg(borrow(fd), &pieces, &mut SendAncillaryBuffer::default(), flags)
 }
 
-/// Ends the connection as the last `close` would, which is about to follow, whoever has a duplicate
-/// still: with a reset where there are bytes that nobody has received, or `SO_LINGER` says so.
+/// Ends the connection as the last `close` would, which is about to follow, even if there are
+/// duplicates: with a reset where there are unread bytes, or `SO_LINGER` says so.
 pub(super) fn end_now(fd: c_int) {
     let file = borrow(fd);
     let resets = matches!(sockopt::socket_linger(file), Ok(Some(Duration::ZERO)));

@@ -1,7 +1,7 @@
 //! Stores a set of links as a bitmap of their indices.
 //!
-//! Who goes through one looks at as many words as all links there are take, and at nothing of those
-//! that are not in it.
+//! An iteration looks at as many words as the indices of all links take, and at none of the links
+//! that are not in the set.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,8 @@ impl LinkBitmap {
         word.load(Ordering::SeqCst) & bit != 0
     }
 
-    /// It is in the set, as everybody sees who looks after this. Whether it was before.
+    /// Adds a link, visibly for every thread that looks afterwards. Whether it was in the set
+    /// before.
     pub(super) fn put(self, index: u32) -> bool {
         let (word, bit) = self.place(index);
         word.fetch_or(bit, Ordering::SeqCst) & bit != 0

@@ -31,15 +31,15 @@ pub(super) fn came(reply: Reply, files: Files) -> Option<(Reply, Files)> {
             close_duplicate(link);
             if !is_taken {
                 refuse_link(file, side);
-                tell(Request::Ended { link: name }, &[]);
+                tell(Request::LinkEnded { link: name }, &[]);
             }
         }
         // There was no room for its memory.
         (Reply::Link { tag, link: name, .. }, None) => {
             close_duplicate(Link::of_tag(tag));
-            tell(Request::Ended { link: name }, &[]);
+            tell(Request::LinkEnded { link: name }, &[]);
         }
-        (Reply::Over { link: name }, None) => {
+        (Reply::Ended { link: name }, None) => {
             revoke(|link| link.identity.name.get() == name);
             // Or it is a channel.
             return Some((reply, files));
@@ -55,7 +55,7 @@ pub(super) fn came(reply: Reply, files: Files) -> Option<(Reply, Files)> {
             }
             close_duplicate(link);
         }
-        (Reply::Waiting { tag }, _) => close_duplicate(Link::of_tag(tag)),
+        (Reply::Pending { tag }, _) => close_duplicate(Link::of_tag(tag)),
         _ => return Some((reply, files)),
     }
     None
@@ -70,8 +70,8 @@ fn close_duplicate(link: Option<Link>) {
     }
 }
 
-/// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
-/// can go on with, since it was offered.
+/// Whether a link is to have memory: nothing was done with its socket since it was offered that
+/// only the kernel can continue.
 fn may_have_memory(link: Link) -> bool {
     let fd = link.member.fd.get() as c_int;
     let entry = DESCRIPTORS.look(fd);
@@ -92,7 +92,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     connection_watch::put(link, link.member.fd.get() as c_int);
     link.attach_memory(base, side);
     link.mark_maybe_ready();
-    // Who leaves says so and looks for the memory then; one of the two is seen.
+    // A thread that leaves says so and then looks for the memory; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {
         link.set_flag(Flag::Abandoned);
@@ -114,6 +114,6 @@ fn refuse_link(file: &OwnedFd, side: u64) {
     for from in [side as usize, 1 - (side as usize & 1)] {
         Direction::new(Memory::new(base as usize), from).stop();
     }
-    // SAFETY: the mapping that was just made, which nobody else knows of.
+    // SAFETY: the mapping that was just made, which no other thread knows of.
     _ = unsafe { rustix::mm::munmap(base, link_layout::BYTES) };
 }

@@ -1,14 +1,14 @@
 //! Keeps the links of this process, and which descriptor has which.
 //!
-//! A link is a slot of words that is made when its socket is offered, and used again when nobody
-//! holds it any more: a descriptor that is for it, or a call that is under way. A call that
-//! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
-//! short call has a link in hand without holding it ([`super::try_guard`]), which is looked at when
-//! nobody holds it any more.
+//! A link is a slot of words that is made when its socket is offered, and used again when it has no
+//! holder any more: a descriptor that is for it, or a call that is under way. A call that is left
+//! by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A short
+//! call uses a link without holding it ([`super::try_guard`]), which is checked when the last
+//! holder is gone.
 //!
-//! Who goes through many links only to see whether any is to be dealt with does so at a glance
-//! ([`Link::glance`]), without holding each. So where a link's memory once was there is always
-//! something: when it ends zeros come there, and the next link of this slot.
+//! A thread that goes through many links only to see which need work does so at a glance
+//! ([`Link::glance`]), without holding each. So something is always mapped where a link's memory
+//! once was: zeros when it ends, and then the next link of this slot.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Deref;
@@ -52,7 +52,7 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 static SLOT_OF_FD: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a descriptor was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
-/// Links that are held no more, whose memory and slots somebody is still at; and there are some.
+/// Links without holders whose memory and slots short calls still use, if there are any.
 static LEFT_SLOTS: [AtomicU64; link_bitmap::WORDS] =
     [const { AtomicU64::new(0) }; link_bitmap::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
@@ -82,7 +82,7 @@ impl Deref for Link {
 }
 
 impl Link {
-    /// The slot of an index. Whoever has it by that must hold it already, or have its lock.
+    /// The slot of an index. The caller must hold the link already, or have its lock.
     #[inline(always)]
     pub(super) fn at(index: u32) -> Option<Link> {
         let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
@@ -146,7 +146,7 @@ impl Link {
         Some(link_layout::head(&memory, found as usize & 1).load(Ordering::Acquire))
     }
 
-    /// Its memory has come. Whoever looks for it sees all that was said of it before.
+    /// Attaches its memory. A thread that sees the memory sees all that was said of it before.
     pub(super) fn attach_memory(self, base: *mut c_void, side: u64) {
         self.identity.side.set(side);
         self.place.home.set(base as u64);
@@ -155,8 +155,8 @@ impl Link {
         self.identity.memory.store(base as u64, Ordering::SeqCst);
     }
 
-    /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
-    /// after this.
+    /// It may have something to report in its set, if it is in one. All threads that look
+    /// afterwards see that.
     pub(super) fn mark_maybe_ready(self) {
         if let Some(maybe_ready) = maybe_ready::of(self.glance.set.get()) {
             self.glance.quiet.swap(MAYBE_READY, Ordering::SeqCst);
@@ -165,7 +165,7 @@ impl Link {
         }
     }
 
-    /// Who waits in its set looks at it closely at once.
+    /// A thread that waits in its set looks at it closely at once.
     pub(super) fn reset_look_delay(self) {
         if self.member.looks.get() != 0 {
             self.member.looks.set(0);
@@ -231,11 +231,12 @@ impl Link {
         if index < end() { Link::at(index) } else { None }
     }
 
-    /// Holds it, if anybody does.
+    /// Holds it, if it has a holder.
     #[inline(always)]
     fn hold(self) -> bool {
         let more = |holders: u64| (1..ENDS).contains(&holders).then_some(holders + 1);
-        // In one order with who takes a descriptor's link away, and looks then who holds it.
+        // In one order with a thread that takes a descriptor's link away, and then looks for its
+        // holders.
         self.identity.holders.fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
     }
 
@@ -254,8 +255,8 @@ impl Link {
         self.short_call_owners() != [0; 2]
     }
 
-    /// Such calls are over, or are soon, which is waited for. Nobody else comes: no descriptor is
-    /// for this link any more. `false`: this thread is in the middle of one, or they take too long.
+    /// Waits until such calls are over, which is soon. No more come: no descriptor is for this link
+    /// any more. `false`: this thread is in the middle of one, or they take too long.
     fn wait_for_short_calls(self) -> bool {
         for tried in 0..TRIES {
             let owners = self.short_call_owners();
@@ -274,7 +275,7 @@ impl Link {
     #[inline(always)]
     pub(super) fn release(self) {
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        // It is nobody else's before its end has come.
+        // It is not given out again before its end has come.
         let less = |holders: u64| Some(if holders == 1 { ENDS } else { holders.wrapping_sub(1) });
         if self.identity.holders.fetch_update(ok, err, less) == Ok(1) {
             self.end();
@@ -321,18 +322,18 @@ impl Link {
         }
     }
 
-    /// Its memory goes, and its slot is nobody's.
+    /// Unmaps its memory and frees its slot.
     fn free(self) {
         let base = self.identity.memory.get();
         if base != 0 {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-            // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
-            // at a glance.
+            // SAFETY: the link's own mapping, which no thread uses any more, but for those that
+            // look at it at a glance.
             let zeros = unsafe {
                 mmap_anonymous(base as *mut c_void, link_layout::BYTES, ProtFlags::READ, flags)
             };
             if zeros.is_err() {
-                // What is there now nobody knows: it is not used any more.
+                // What is there now is unknown: it is not used any more.
                 self.glance.head_at.set(0);
                 self.place.home.set(0);
             }
@@ -385,8 +386,8 @@ pub(super) fn enter(fd: c_int) -> Option<Link> {
     None
 }
 
-/// The link of a descriptor, of which nobody keeps it so far, and what says whether it still is
-/// that: to be asked by who has seen to that it stays.
+/// The link of a descriptor, not held so far, and what says whether it still is that: to be asked
+/// once the caller has made sure that it stays.
 #[inline(always)]
 pub(super) fn find(fd: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     if !is_on() {
@@ -423,7 +424,7 @@ pub(super) fn free_left() {
     });
 }
 
-/// A slot that nobody has, held twice: by a descriptor, and by who makes it.
+/// A free slot, held twice: for the descriptor, and for the caller that makes the link.
 fn claim() -> Option<Link> {
     free_left();
     let first = FREE.load(Ordering::Acquire);
@@ -474,9 +475,9 @@ pub(super) fn take(fd: c_int) -> Option<(Link, bool)> {
     Some((link, is_last))
 }
 
-/// The descriptor is for something else, or nothing, and no hook saw that: if it is
-/// still said to be for this link, it is no more. `false`: it was given up, and perhaps given to
-/// another socket, by somebody else.
+/// The descriptor is for something else, or nothing, and no hook saw that: if it is still said to
+/// be for this link, it is no more. `false`: another thread has given it up, and perhaps given it
+/// to another socket.
 pub(super) fn forget(fd: c_int, link: Link) -> bool {
     let Some(word) = word_of(fd) else { return false };
     let ours = u64::from(link.index) + 1;

@@ -66,9 +66,9 @@ pub(super) fn start_polling(slot: EpollSlot, wanted: u32) -> bool {
     is_any
 }
 
-/// The same for who has slept, and may have something that was for him before: more is likely to
-/// come, if looking was not in vain of late. Of very many at a time some would take so long to
-/// answer that they are slept before again.
+/// Starts polling for a thread that has slept, and may have got something that came before: more is
+/// likely to come, if polling was not in vain of late. Among very many members some would take so
+/// long to answer that the thread sleeps before that again.
 pub(super) fn resume_polling(slot: EpollSlot, wanted: u32) {
     if slot.news.away.get() != 0
         && slot.waits.skip.get() == 0

@@ -25,7 +25,7 @@ use crate::table::{DESCRIPTORS, MEMBERS};
 /// How often a link is put where its socket is, which others change at the same time.
 const TRIES: u32 = 8;
 
-/// Looking would have been worth it for who waits in the set that a link is in.
+/// Polling would have been worth it for a thread that waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
     if let Some(slot) = EpollSlot::with(link) {
         slot.looked(PollOutcome::Missed);
@@ -73,7 +73,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     if link.identity.memory.load(Ordering::SeqCst) != 0 {
         link.mark_maybe_ready();
     }
-    // Who sleeps has not looked for it, or not for these events.
+    // A sleeper has not looked for it, or not for these events.
     let may_wake = sleepers == Sleepers::Wake;
     if slot.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
         link.leave_set();
@@ -82,7 +82,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     true
 }
 
-/// There is nothing in the ring, and nothing comes there while somebody sleeps in the set.
+/// There is nothing in the ring, and nothing comes there while a thread sleeps in the set.
 fn has_nothing(link: Link) -> bool {
     let is_empty =
         |inward: Direction<Memory>| !inward.may_be_polling() && receive_queue::is_all_read(&inward);
@@ -92,8 +92,8 @@ fn has_nothing(link: Link) -> bool {
 /// A link is in the set that its socket is in, as the table says, and alone there as far as others
 /// that wait are concerned. `false`: it cannot be carried where it is.
 pub(super) fn join(link: Link, fd: c_int, id: u32) -> bool {
-    // What is read may be old by the time it is written: so it is read again until it is the same.
-    // Whoever changes the table does that first, and looks for the link then.
+    // What is read may be old by the time it is written: so it is read again until it does not
+    // change. A thread that changes the table does that first, and then looks for the link.
     let mut found = membership(fd, id);
     for _ in 0..TRIES {
         match found {

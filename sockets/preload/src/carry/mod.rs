@@ -106,7 +106,7 @@ pub(crate) fn is_on() -> bool {
     links::is_on()
 }
 
-/// There may be bytes that somebody has left unread, after which every call looks that moves bytes.
+/// There may be unread bytes, for which every call looks that moves bytes.
 #[inline(always)]
 pub(crate) fn has_unread() -> bool {
     unread_links::is_any()
@@ -292,7 +292,7 @@ pub(crate) fn change_set(
         return native();
     }
     if table::look(set).why() != Why::Free {
-        // Whoever has made it does not know what is in it any more.
+        // The process that has made it does not know its members any more.
         fork_refcount::mark_escaped(set);
     }
     if operation != libc::EPOLL_CTL_DEL {
@@ -350,15 +350,15 @@ pub(crate) fn leave_if_flagged(fd: c_int, flags: c_int) {
     }
 }
 
-/// A set is about to be waited in where nobody looks at its members.
+/// A call that the library does not see is about to wait in a set.
 pub(crate) fn leave_set_to_kernel(set: c_int) {
     if links::is_on() && memory_owner::is_this_process() {
         epoll::leave_to_kernel(set);
     }
 }
 
-/// A call that nobody looks at is about to begin. Whether it is to be said when it is over
-/// ([`uncount`]): no links are made meanwhile.
+/// Counts a call that the library does not see, during which no links are made. Whether its end is
+/// to be told ([`uncount`]).
 pub(crate) fn count() -> bool {
     let is_counted = links::is_on() && memory_owner::is_this_process();
     if is_counted {
@@ -377,8 +377,8 @@ pub(crate) fn uncount() {
 pub(crate) fn before_exec() {
     if links::is_on() && memory_owner::is_this_process() {
         kernel_fallback::share_all(|fd| !kernel_socket::is_close_on_exec(fd));
-        // The program that comes counts nothing. If none comes this one has them still, and nobody
-        // is alone.
+        // The new program counts nothing. If there is none after all this process still has them,
+        // and none counts as its alone.
         fork_refcount::release_all(Release::Possible);
     }
 }
@@ -490,7 +490,7 @@ pub(crate) fn may_pass(fd: c_int) -> bool {
     links::is_on() && kernel_socket::is_unix(fd)
 }
 
-/// Descriptors that a message is about to carry to somebody.
+/// Descriptors that a message is about to pass to another process.
 pub(crate) fn pass(message: UserMessage<'_>) {
     message.each_descriptor(|fd| {
         fork_refcount::mark_untracked(fd);

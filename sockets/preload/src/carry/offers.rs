@@ -1,9 +1,9 @@
 //! Offers sockets to the broker when they first send or receive.
 //!
-//! Only what one process has by one descriptor, for all that is known, whoever may have had it
-//! before (`crate::fork_refcount`); what is in one set of epoll at most ([`members`]); what no
-//! option, signal or stream of the C library has a part in; and nothing at all where the program
-//! makes system calls past the C library (`crate::code`).
+//! A socket is offered only if one process has it by one descriptor, for all that is known, even if
+//! others had it before (`crate::fork_refcount`). It is in one set of epoll at most ([`members`]),
+//! and no option, signal or stream of the C library has a part in it. Nothing is offered where the
+//! program makes system calls past the C library (`crate::code`).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -54,14 +54,14 @@ pub(super) fn enter_unpolled(fd: c_int) -> Found {
             return if is_there { Found::Carried(link) } else { Found::Offered(link) };
         }
         let kind = DESCRIPTORS.look(fd).kind();
-        // Who listens has no bytes, and never will.
+        // A listener has no bytes, and never will.
         if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_this_process() {
             fork_refcount::mark_unknown_use(fd);
             return Found::Other;
         }
         if !offer(fd) {
             count_one(fd);
-            // Who makes a link makes it first, and looks then whether somebody is uncounted.
+            // A thread that makes a link makes it first, and then looks for uncounted holders.
             if !links::has(fd) {
                 return Found::Counted;
             }
@@ -144,7 +144,7 @@ fn offer_now(fd: c_int) -> bool {
     link.identity.cookie.set(cookie);
     link.member.fd.set(fd as u64);
     fence(Ordering::SeqCst);
-    // Whatever keeps a socket from being carried is noted before anybody looks for its link.
+    // What keeps a socket from being carried is noted before any thread looks for its link.
     let again = DESCRIPTORS.look(fd);
     let is_alone = fork_refcount::is_unshared(fd, again, Some(cookie));
     let is_same =

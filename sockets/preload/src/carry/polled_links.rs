@@ -42,7 +42,7 @@ pub(crate) struct PolledLinks {
     is_armed: bool,
     /// A socket without a link, by its descriptor: others get links meanwhile.
     unlinked: Option<c_int>,
-    /// Calls that are counted for others: if there are any nobody gets a link.
+    /// Calls that are counted as out of sight: while there are any no link is made.
     uncounted: u32,
 }
 

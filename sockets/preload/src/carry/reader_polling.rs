@@ -43,7 +43,7 @@ pub(super) fn start_polling(link: Link, direction: &Direction<Memory>) -> bool {
         && (direction.is_polling() || is_worth_polling(link) && try_start(link, direction))
 }
 
-/// The same for who waits in its set.
+/// Starts polling for a thread that waits in its set.
 pub(super) fn start_polling_member(link: Link) -> bool {
     link.inward().is_some_and(|direction| {
         may_put(link, &direction) && (direction.is_polling() || try_start(link, &direction))
@@ -82,7 +82,7 @@ fn try_start(link: Link, direction: &Direction<Memory>) -> bool {
     })
 }
 
-/// The same for whoever sends by this link.
+/// Starts polling for a thread that sends by this link.
 pub(super) fn start_polling_link(link: Link) -> bool {
     link.inward().is_some_and(|direction| start_polling(link, &direction))
 }
@@ -96,13 +96,13 @@ pub(super) struct Unread {
     pub(super) place: u64,
 }
 
-/// Looks for a moment: at memory all the time, and first of all, and now and then, by asking. The
+/// Polls for a moment: at memory all the time, and first of all, and now and then, by asking. The
 /// first answer that is not 0; 0: there was nothing. And whether that took too long.
 ///
-/// `reads` is what others have still to read of what they were sent, if they look for it. Who has a
-/// processor for himself looks for longer while they do: their answers come soon, and to sleep is
-/// to take back what they have before them. But not for longer than `most`, if that is more than a
-/// look takes.
+/// `reads` is what others, which poll, have still to read of what they were sent. A thread with a
+/// processor to itself polls for longer while they do: their answers come soon, and before a sleep
+/// it would have to take back what they have not read. But not for longer than `most`, if that is
+/// more than a look takes.
 pub(super) fn look_for_a_moment(
     most: u64,
     mut is_there: impl FnMut() -> bool,

@@ -1,10 +1,10 @@
 //! Forgets ended links of connections that go on, and offers their sockets again.
 //!
-//! Who forks stops both directions, the other end's, too. When both rings are empty then nothing
-//! will ever come by that link: whatever is sent since goes through the kernel, and each end may
-//! forget it by itself, whatever the other one does. Each offers its socket anew: who has forked,
-//! when nobody else has it any more. What a new link carries comes behind all that the kernel was
-//! given before, as with a first one. A link that carries too little ends in the same way
+//! A process that forks stops both directions, the other end's, too. When both rings are empty then
+//! nothing will ever come by that link: whatever is sent since goes through the kernel, and each
+//! end may forget the link by itself. Each offers its socket anew: the process that has forked when
+//! no other one has it any more. What a new link carries comes behind all that the kernel was given
+//! before, as with a first one. A link that carries too little ends in the same way
 //! ([`super::suspend`]).
 
 use core::ffi::c_int;
@@ -21,16 +21,16 @@ use crate::clock;
 use crate::fork_refcount;
 use crate::table::DESCRIPTORS;
 
-/// How long ago the last fork has to be: who makes processes all the time does not offer all its
-/// sockets between two of them.
+/// How long ago the last fork has to be: a process that forks all the time does not offer all its
+/// sockets between two forks.
 const FORKED: u64 = clock::SECOND >> 2;
 /// When this process was made, or has made another one.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// By the last bits of a descriptor: the id of the socket that this is about, and how often in a
-/// row it was offered anew for little, or came to rest; and when that was last ([`Backoff`]). Who
-/// is at the other end says when a link is over, and may say so for ever; it may write how much was
-/// carried as well, so each has to wait a while.
+/// row it was offered anew for little, or was suspended; and when that was last ([`Backoff`]). The
+/// other end says when a link is over, and may say so for ever; it may write how much was carried
+/// as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
 
 fn words(fd: c_int) -> &'static [AtomicU64; 2] {
@@ -95,8 +95,8 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     if has_memory && !backoff(fd).is_due(now, FORKED) {
         return false;
     }
-    // Who is in a call by it may have to say something by it still, and nothing could be offered
-    // before that is over; who sleeps in its set has not looked for another one.
+    // A call under way may still have to send by it, and nothing could be offered before that is
+    // over; a thread that sleeps in its set has not looked for another one.
     if link.is_in_use() || EpollSlot::with(link).is_some_and(EpollSlot::has_sleepers) {
         return false;
     }
@@ -121,7 +121,7 @@ fn try_forget(link: Link, fd: c_int) -> bool {
     links::forget(fd, link)
 }
 
-/// The kernel has its socket for the time being, and nobody else has it.
+/// The kernel has its socket for the time being, and no other process has it.
 pub(super) fn is_suspended(link: Link) -> bool {
     link.has(Flag::Reattachable) && !link.has(Flag::Shared) && is_over(link)
 }
@@ -149,8 +149,7 @@ fn is_over(link: Link) -> bool {
     }
 }
 
-/// What the other end was to send by the kernel has come, though nobody says so in memory of our
-/// own.
+/// What the other end was to send by the kernel has come, though private memory does not say so.
 #[cold]
 fn has_come(link: Link) -> bool {
     let Some(inward) = link.inward().filter(|inward| inward.place().is_taken()) else {

@@ -33,7 +33,7 @@ use crate::iovecs::Parts;
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;
 
-/// Budget: steps of a call that got nothing: far more than others who read the same socket cause.
+/// Budget: steps of a call that got nothing: far more than other readers of the same socket cause.
 const STEPS: u32 = 1 << 12;
 /// Budget: the same of one that does not wait.
 const STEPS_AT_ONCE: u32 = 1 << 4;
@@ -46,7 +46,7 @@ enum Ring {
     Bytes(Place, usize),
 }
 
-/// What is there for who wants so many; nothing if the ring makes no sense.
+/// What is there for a caller that wants so many bytes; nothing if the ring is broken.
 #[inline]
 fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
     let mut seen = link.receiver.seen_head.get();
@@ -328,8 +328,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
     }
 
-    /// Where the kernel's own call says all that a look would it is made at once: by who does not
-    /// wait, as far as that was seen not long ago, and by who sleeps without looking for bytes.
+    /// Where the kernel's own call says all that a look would, it is made at once: by a call that
+    /// must not wait, as far as that was seen not long ago, and by a call that sleeps without
+    /// polling.
     #[inline]
     fn leaves_to_kernel(&mut self, place: Place) -> Option<Step> {
         let link = self.link;
@@ -423,7 +424,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let result = self.without_waiting(place);
         let is_nothing = result < 0 && kernel_socket::errno() == libc::EAGAIN;
         if is_nothing && !kernel_socket::is_non_blocking(self.fd) {
-            // That was changed where nobody has seen it.
+            // It was changed out of the library's sight.
             kernel_socket::set_errno(before);
             self.link.glance.looked.set(0);
             return Step::Again;
@@ -500,7 +501,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return Step::Done(self.got as isize);
         }
         if error == 0 {
-            // There is no peer any more: did he leave bytes that he should have read?
+            // There is no peer any more: has it left bytes that it should have read?
             _ = kernel_check::check_now(self.link, self.fd);
             if let Some(error) = kernel_check::take_error(self.link) {
                 kernel_socket::set_errno(error);

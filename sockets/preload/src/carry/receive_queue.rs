@@ -44,7 +44,7 @@ pub(super) fn unread_bytes(link: Link) -> usize {
     link.inward().and_then(|direction| direction.waiting().ok()).map_or(0, |(_, bytes)| bytes)
 }
 
-/// All that was written was read, and nobody takes anything back.
+/// All that was written was read, and no writer takes anything back.
 #[inline]
 pub(super) fn is_all_read(direction: &Direction<Memory>) -> bool {
     let place = direction.place();
@@ -83,8 +83,8 @@ fn is_passing(link: Link) -> bool {
     })
 }
 
-/// Looks for a moment while that is so, by a call that began then and does not wait: whom we have
-/// told of bytes finds them, mostly. Whether it was so, and is not any more.
+/// Waits a moment while that is so, in a call that began then and must not wait: a caller that was
+/// told of bytes mostly finds them. Whether it was so, and is not any more.
 pub(super) fn wait_until_passed(link: Link, began: u64) -> bool {
     if !is_passing(link) {
         return false;
@@ -101,10 +101,10 @@ pub(super) fn wait_until_passed(link: Link, began: u64) -> bool {
     !is_over
 }
 
-/// By a call that is about to sleep, for as long as it takes: bytes of which we have told are not
-/// there, and do not come soon, and nobody of this process has received them: the other end, which
-/// no correct one does, has shown them and taken them away. Then the connection is reset, rather
-/// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
+/// By a call that is about to sleep, for as long as it takes. Bytes that were reported are not
+/// there, do not come soon, and were not received by this process. So the other end, which no
+/// correct library does, has shown them and taken them away. Then the connection is reset: natively
+/// the call would not sleep for ever. A time limit of the caller's is kept.
 pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
     let others = Flag::NeverPolls as u64 | Flag::Shared as u64;
     let shown = link.receiver.shown.get();
@@ -152,7 +152,7 @@ fn is_passed_now(link: Link, fd: c_int, fence: u64) -> bool {
     let (left, queued) = before(fd, fence).unwrap_or((usize::MAX, 0));
     link.receiver.before.set(left.min(queued) as u64);
     let is_passed = left == 0;
-    // What was not read there may have been nobody's to tell of.
+    // What was not read there may have been reported to no caller.
     link.mark_maybe_ready();
     if is_passed {
         link.receiver.passed.set(fence.wrapping_add(1));

@@ -31,7 +31,7 @@ const LEAST: usize = 4096;
 const ROUNDS: u32 = 1 << 10;
 
 /// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
-/// reader who has much to do may come to look for more.
+/// reader that has much to do may come to look for more.
 const LARGE: isize = 1 << 10;
 /// After so many it is looked whether the link is worth it ([`super::suspend`]).
 pub(super) const AT_ONCE: u64 = 1 << 7;
@@ -150,7 +150,7 @@ fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     is_empty && is_plain && !may_put && link.glance.error.get() == 0
 }
 
-/// A descriptor is for another socket than the call began with. If nobody has seen how that came,
+/// A descriptor is for another socket than the call began with. If no hook has seen how that came,
 /// it was so before. Otherwise it was closed meanwhile, and the call has nothing to do with what is
 /// there now.
 pub(super) fn another(fd: c_int, link: Link, native: impl Fn() -> isize) -> isize {

@@ -1,10 +1,10 @@
 //! Limits how long a thread polls before it sleeps.
 //!
-//! What counts is the time that he has had the processor himself: while others had it they did what
-//! was waited for, or something else that was to be done. So processes of which there are more
-//! than processors take turns by giving them away, and none of them sleeps, and has to be woken,
-//! for each message. But the kernel lets who wakes run before one who computes all the time, and
-//! who only looks not ([`super::cpu_contention`]).
+//! Only the time counts for which the thread itself has had the processor: while others had it they
+//! did what was waited for, or something else that was to be done. So processes of which there are
+//! more than processors yield to each other, and none of them sleeps, and has to be woken, for each
+//! message. But the kernel lets a woken thread run before one that computes all the time, and does
+//! not do so for one that only polls ([`super::cpu_contention`]).
 
 use super::cpu_contention;
 use super::yield_cpu::{self, Ran, Sleep};
@@ -69,7 +69,7 @@ impl SpinBudget {
             || clock::is_over(self.began, self.longest)
     }
 
-    /// Nobody else needs the processor, as far as can be told.
+    /// No other thread needs the processor, as far as can be told.
     pub(crate) fn is_alone(&self) -> bool {
         self.had == Ran::ThisThread
     }

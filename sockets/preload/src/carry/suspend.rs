@@ -1,10 +1,11 @@
 //! Suspends links that carry next to nothing: the kernel has their sockets for a while.
 //!
 //! A link costs something where its bytes go by the kernel after all, since the other end sleeps:
-//! more processes than processors, of which each has another one to let run, find nobody looking.
+//! with more processes than processors, each of which yields to another one, no reader is polling.
 //! A sender that had the kernel send again and again, while hardly any bytes went by the link
-//! either way, ends both directions, as who forks does; both ends forget the link, and offer their
-//! socket again later, seldomer each time that this was in vain ([`super::reattach`]).
+//! either way, ends both directions, as a process that forks does; both ends forget the link, and
+//! offer their socket again later, less often each time that this was in vain
+//! ([`super::reattach`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

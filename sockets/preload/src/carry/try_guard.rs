@@ -5,8 +5,8 @@
 //!
 //! Mostly such a call only touches memory. But it may be interrupted by a handler that does not
 //! come back, or find that the other end has just gone to sleep, and have the kernel send what it
-//! has put there. So who ends a link waits for those calls for a moment, and otherwise leaves its
-//! slot as it is until later ([`Link::is_in_short_call`]).
+//! has put there. So a thread that ends a link waits for those calls for a moment, and otherwise
+//! leaves its slot as it is until later ([`Link::is_in_short_call`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;

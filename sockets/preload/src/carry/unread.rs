@@ -3,9 +3,9 @@
 //! [`publish`] marks the link as one with unread bytes, and moves the head. If the reader polls no
 //! more then, it reclaims them at once: they are sent by the kernel.
 //!
-//! Whoever has to send by the kernel takes back what is before that, and so does whoever is about
-//! to sleep, or to do something for long: nobody has to wait for him then to get what he has sent.
-//! While he runs he looks now and then for what those have before them who have left the ring.
+//! A call that has to send by the kernel takes back what is before that. So does a thread that is
+//! about to sleep, or to do something for long: no reader then has to wait for it. While a thread
+//! runs its calls look now and then for unread bytes of readers that have left the ring.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +23,14 @@ use super::{broker, kernel_socket};
 use crate::clock;
 use crate::memory_owner;
 
-/// How often whoever takes bytes back is waited for, how often of these only by giving the
-/// processor away, and how long otherwise, in nanoseconds.
+/// How often a thread that takes bytes back is waited for, how often of these only by yielding the
+/// processor, and how long otherwise, in nanoseconds.
 const WAITS: u32 = 12_000;
 const WAITS_AWAKE: u32 = 2000;
 const WAIT: i64 = 100_000;
 
-/// Budget: how long who is about to sleep lets others, who look, read what he has sent them: all in
-/// all.
+/// Budget: how long a thread that is about to sleep lets polling readers read what it has sent: all
+/// in all.
 const INSTANT: u64 = 1 << 13;
 
 /// How often a link is dealt with again that has got more meanwhile.
@@ -80,7 +80,7 @@ pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> b
     with_signals_blocked(|| {
         let pump = &link.sender.reclaim_lock;
         if !lock_pump(pump) {
-            // Its bytes may be with the kernel or not: nobody can tell any more.
+            // Its bytes may be with the kernel or not: there is no way to tell any more.
             link.set_flag(Flag::Broken);
             kernel_socket::reset(fd);
             return true;
@@ -98,8 +98,8 @@ pub(super) fn reclaim(link: Link, direction: &Direction<Memory>, fd: c_int) -> b
     })
 }
 
-/// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
-/// had it is in the process that this one was a copy of, or was cancelled in the middle.
+/// A thread with this lock is undisturbed, too, and waits for nothing. So the lock is free soon,
+/// unless its owner is in the process that this one was a copy of, or was cancelled in the middle.
 pub(super) fn lock_pump(pump: &AtomicU64) -> bool {
     for tried in 0..WAITS {
         if pump.swap(1, Ordering::Acquire) == 0 {
@@ -176,18 +176,18 @@ pub(super) fn flush(link: Link, fd: c_int) -> bool {
     done
 }
 
-/// The same; all of it, since another process is about to have the socket that may send behind it.
-/// No more is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all
-/// at once unless the other end says that more is unread than there is, or the host is out of
-/// memory. Nobody waits for either: the connection is reset. Rather that than wrong bytes.
+/// Gives all unread bytes to the kernel, since another process is about to have the socket that may
+/// send behind them. No more is ever put into a ring than the kernel has room for ([`Link::room`]),
+/// so it takes all at once unless the other end says that more is unread than there is, or the host
+/// is out of memory. Neither is waited for: the connection is reset. Rather that than wrong bytes.
 pub(super) fn flush_wholly(link: Link, fd: c_int) {
     if !flush(link, fd) {
         kernel_socket::reset(fd);
     }
 }
 
-/// The ring of a link is about to have bytes that are to go through the kernel if nobody reads
-/// them; or it has some.
+/// The ring of a link is about to have bytes that are to go through the kernel if they are not
+/// read; or it has some.
 #[inline(always)]
 pub(super) fn mark_unread(link: Link) {
     if link.sender.dirty.get() == 0 {
@@ -209,7 +209,7 @@ pub(super) fn publish(
     mark_unread(link);
     let is_polling = direction.publish(head, length)?;
     link.sender.head.set(head.position().wrapping_add(length as u64));
-    // Somebody may have looked before these were there.
+    // Another thread may have looked before these were there.
     mark_unread(link);
     if !is_polling && is_same_socket(link, fd) {
         // It went to sleep, or left, at this moment.
@@ -241,7 +241,8 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
                 break;
             }
             unread_links::take(link.index(), &link.sender.dirty);
-            // Who has put more since is about to sleep, perhaps, and has seen that it is said.
+            // A thread that has put more since may be about to sleep, and has seen that the mark is
+            // set.
             let is_old = put_so_far(link) == head;
             if is_old && link.sender.dirty.load(Ordering::SeqCst) == 0 {
                 break;
@@ -270,8 +271,8 @@ fn put_so_far(link: Link) -> u64 {
     link.outward().map_or(0, |direction| direction.head().position())
 }
 
-/// Calls with each link, held, that has bytes in its ring which nobody has read, if `which` says so
-/// of it without holding it.
+/// Calls with each link, held, that has unread bytes in its ring, if `which` says so of it without
+/// holding it.
 pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
     if !is_any() || !memory_owner::is_this_process() {
         return;
@@ -290,14 +291,14 @@ pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut
     });
 }
 
-/// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
-/// us to get what was sent.
+/// Before this thread sleeps, or does something for long: gives all unread bytes to the kernel, so
+/// that no reader waits for this thread.
 #[inline(always)]
 pub(super) fn flush_all() {
     if is_any() {
         flush_each(|direction, began| {
-            // Who looks has them in an instant, and for less than what the kernel takes for them.
-            // This may be left by `longjmp`.
+            // A polling reader has them in an instant, and for less than what the kernel takes for
+            // them. This may be left by `longjmp`.
             while is_about_to_read(direction) && !clock::is_over(began, INSTANT) {
                 core::hint::spin_loop();
             }
@@ -306,8 +307,8 @@ pub(super) fn flush_all() {
     }
 }
 
-/// The same, but for what others have before them who look: whether there is any. They are to be
-/// given some time, and no more, before all of it goes through the kernel.
+/// Gives unread bytes to the kernel, but for those of polling readers: whether there are any. These
+/// are to be given some time, and no more, before all of it goes through the kernel.
 pub(super) fn flush_unless_polled() -> bool {
     let mut has_unread = false;
     if is_any() {
@@ -328,8 +329,8 @@ pub(super) fn flush_before(fd: c_int, flags: c_int) {
     }
 }
 
-/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
-/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
+/// Now and then, by calls that do not sleep: gives unread bytes to the kernel whose reader has left
+/// the ring. A thread that only polls for an answer would wait for it for ever otherwise.
 #[inline(always)]
 pub(super) fn reclaim_abandoned() {
     if is_any() {
@@ -337,7 +338,7 @@ pub(super) fn reclaim_abandoned() {
     }
 }
 
-/// The same for who knows what time it is.
+/// Does that for a caller that knows the time.
 #[inline(always)]
 pub(super) fn reclaim_abandoned_at(now: u64) {
     if is_any() && is_due(now) {
@@ -360,7 +361,7 @@ fn reclaim_each_abandoned() {
         let is_left = direction.place().is_taken() || !direction.is_polling();
         !is_left || is_same_socket(link, fd) && !flush(link, fd)
     });
-    // Who has many links is not to do this most of the time.
+    // A process with many links must not do this most of the time.
     let took = clock::now().wrapping_sub(began).min(clock::SECOND);
     PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
 }

@@ -2,9 +2,9 @@
 //!
 //! These bytes go through the kernel when this end sleeps, or the reader has left.
 //!
-//! Who puts bytes into a ring says so before, and looks behind whether that is still so: the link
-//! has a field for it ([`omniverb_formats::link_slot::Sender::dirty`]). A thread that finds none
-//! there says that first, and looks then whether there are some.
+//! A thread that puts bytes into a ring sets the mark before, and looks afterwards whether it is
+//! still set: the link has a field for it ([`omniverb_formats::link_slot::Sender::dirty`]). A
+//! thread that finds none there clears the mark first, and then looks whether there are some.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -33,7 +33,7 @@ pub(super) fn is_any() -> bool {
 /// The link of this index, whose word this is, may have some.
 pub(super) fn put(index: u32, word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
-    // Never less than there are, whoever looks.
+    // Never less than there are, for any thread that looks.
     HOW_MANY.fetch_add(1, Ordering::SeqCst);
     if all().put(index) {
         HOW_MANY.fetch_sub(1, Ordering::SeqCst);

@@ -3,10 +3,10 @@
 //! A thread that polls for as long as a wakeup takes never needs more than twice the time of the
 //! better choice.
 //!
-//! It is measured: who sends by the kernel to an end that sleeps says when, by the processor's
-//! count, in the link; whoever was asleep then and gets bytes of the kernel sees how long that
-//! took. It is 10 us where both share a processor, and more than 100 where a processor of a virtual
-//! machine has to be woken for it. What the other end says is believed within bounds only.
+//! A sender by the kernel to an end that sleeps notes the time in the link, by the processor's
+//! count. The woken thread, which gets bytes of the kernel, sees how long that took. It is 10 us
+//! where both share a processor, and more than 100 where a processor of a virtual machine has to be
+//! woken for it. What the other end says is believed within bounds only.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,7 +53,7 @@ pub(super) fn timed_sleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
     (result, woke.wrapping_sub(began) < LEAST)
 }
 
-/// Bytes are about to go by the kernel to somebody who does not look.
+/// Bytes are about to go by the kernel to a reader that does not poll.
 pub(super) fn note_wakeup_sent(link: Link) {
     if let Some(memory) = link.memory() {
         let side = link.identity.side.get() as usize;
@@ -77,7 +77,7 @@ pub(super) fn learn_wakeup(link: Link) -> bool {
         return false;
     }
     let took = woke.wrapping_sub(rang);
-    // More is no wake, but somebody else's turn.
+    // More is no wakeup, but another thread's time slice.
     if took < MOST {
         TAKES.store(moving_average(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }

@@ -2,13 +2,13 @@
 //!
 //! It sleeps instead if both ends share a processor though another one might be idle.
 //!
-//! The kernel puts whom it wakes near who woke him: so both ends of a new connection often begin on
-//! one processor. Natively they part, since whoever sleeps is put where nobody runs when he wakes.
-//! Who looks does not sleep, and who runs is moved only if the kernel finds that its processors
-//! are not in balance, which for two that take turns all the time may be never: bytes then go at a
-//! third of the speed. So who sees again and again that something came *while others had the
-//! processor* sleeps for an instant instead of giving it away once more. If no processor is idle
-//! nothing is gained by that, so it is done less often then.
+//! The kernel puts a woken thread near the one that woke it: so both ends of a new connection often
+//! begin on one processor. Natively they part, since a sleeper is put on an idle processor when it
+//! wakes. A thread that polls does not sleep, and a running one is moved only if the kernel finds
+//! its processors out of balance. For two threads that yield to each other all the time that may be
+//! never: bytes then go at a third of the speed. So a thread that sees again and again that
+//! something came *while others had the processor* sleeps for an instant instead of yielding once
+//! more. If no processor is idle nothing is gained by that, so it is done less often then.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ use rustix::thread::sched_yield;
 use super::cpu_contention;
 use crate::clock;
 
-/// Somebody else has run, if giving the processor away took as long: two switches at least.
+/// Another thread has run, if yielding took as long: two switches at least.
 const SWITCH: u64 = clock::MOMENT >> 5;
 /// So often in a row something came in that time.
 const ENOUGH: u64 = 8;
@@ -41,7 +41,7 @@ pub(super) enum Sleep {
     Never,
 }
 
-/// Who has had the processor.
+/// Which threads have had the processor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ran {
     /// This thread, as far as can be told.
@@ -50,7 +50,7 @@ pub(super) enum Ran {
     Others(u64),
 }
 
-/// Gives the processor away. Who had it then.
+/// Yields the processor. Tells which threads had it then.
 pub(super) fn yield_now(sleep: Sleep) -> Ran {
     let began = clock::now();
     if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
@@ -66,7 +66,7 @@ pub(super) fn yield_now(sleep: Sleep) -> Ran {
     if took >= SWITCH { Ran::Others(took) } else { Ran::ThisThread }
 }
 
-/// What was waited for has come; who had the processor just before.
+/// What was waited for has come; `had`: which threads had the processor just before.
 pub(super) fn note_arrival(had: Ran) {
     if matches!(had, Ran::Others(_)) {
         TOGETHER.fetch_add(1, Ordering::Relaxed);

@@ -14,8 +14,8 @@ use crate::socket_marks::Marks;
 /// Those that there are, without which connections are light to all addresses.
 static ALL: OnceLock<[Option<Range>; MOST]> = OnceLock::new();
 
-/// At the start, when there is one thread: those of a text. What is none is left out: who has
-/// written it was told. Whether there are any.
+/// At the start, when there is one thread: takes the ranges of a text. Invalid ones are left out,
+/// as the user was told. Whether there are any.
 pub(super) fn begin(text: &CStr) -> bool {
     let mut all = [None; MOST];
     let found = address_range::each(text.to_str().unwrap_or_default()).filter_map(Result::ok);
@@ -50,7 +50,7 @@ pub(super) fn has(to: &Endpoint) -> bool {
     any(|range| range.has(to.address, to.port))
 }
 
-/// Who listens there may be reached by such an address.
+/// Whether a listener at this name may be reached by such an address.
 pub(super) fn may_hear(name: &Endpoint) -> bool {
     match name.is_any() {
         true => any(|range| range.has_port(name.port)),

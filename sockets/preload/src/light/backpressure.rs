@@ -21,9 +21,9 @@ use crate::iovecs::Parts;
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
 /// twice as long at most, as [`SpinBudget`] has it: then it sleeps, and hears signals.)
 const PAUSE: u64 = clock::SECOND >> 9;
-/// The last wait was in vain, so the next full lane is not waited for: who does not read costs less
-/// so. No more than that one: what is taken home is read slowly, and who is busy with that looks as
-/// if he did not read.
+/// The last wait was in vain, so the next full lane is not waited for: a reader that does not read
+/// costs less so. No more than that one: what is taken back is read slowly, and a reader that is
+/// busy with that looks as if it did not read.
 static WAS_IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// How a call has waited for readers of full lanes.

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use omniverb_connection::light::frame::Endpoint;
 use omniverb_connection::light::slot::Closing;
 use omniverb_formats::broker_message::{Reply, Request};
-use omniverb_formats::channel::{BYTES, WAY_KEPT};
+use omniverb_formats::channel::{BYTES, PORT_ALLOWED_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
@@ -33,18 +33,16 @@ const BY_GATEWAY: u64 = 20_000_000;
 const LONGEST: u64 = 20_000_000;
 /// And where another thread may have taken the answer meanwhile.
 const PART: u64 = 1_000_000;
-/// How long somebody who connects to the broker is left alone before it is looked again.
+/// How long a thread that connects to the broker is left alone before the next look.
 const CONNECTS: i64 = 50_000;
-/// How long it is remembered that nobody listens somewhere.
+/// How long it is remembered that there is no listener at an address.
 pub(super) const NOBODY: u64 = 1_000_000_000;
-/// How long before who listens believes no longer that the network brings somebody there nobody
-/// goes there any more: he may be busy before he looks at who has come. And how long before that
-/// the network is asked again.
-const SPARE: u64 = WAY_KEPT * 4 / 10;
-const EARLY: u64 = WAY_KEPT * 3 / 10;
+/// How long before the listener's permission ends the client stops using it: the listener may be
+/// busy before it looks at new connections. And how long before that the network is asked again.
+const SPARE: u64 = PORT_ALLOWED_FOR * 4 / 10;
+const EARLY: u64 = PORT_ALLOWED_FOR * 3 / 10;
 
-/// The longest time between two connections by which the network might be seen to bring somebody
-/// somewhere.
+/// The longest time between two TCP connections that show the route.
 const PAUSE_MAX: u64 = 4_000_000_000;
 
 /// Where an address leads.
@@ -63,16 +61,16 @@ pub(super) enum Way {
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub to: Endpoint,
-    /// The address that who goes there has.
+    /// The client's address.
     pub from: [u8; 16],
     pub way: Way,
     /// Until when, if that is in another network namespace; otherwise 0.
     pub until: u64,
     /// It is in another network namespace.
     is_far: bool,
-    /// When somebody went there by the kernel last, so that the network is seen to bring him there;
-    /// 0: not since it was asked. And how long nobody does so afterwards: the longer the more often
-    /// that was in vain.
+    /// When a connection last went there by the kernel, so that the route is seen; 0: not since the
+    /// broker was asked. And how long none does so afterwards: the longer the more often that was
+    /// in vain.
     tried: u64,
     pause: u64,
     /// There was no room there: until when those that connect anew go by the kernel, whose listener
@@ -84,23 +82,23 @@ pub(super) struct Route {
     /// answered: if that is not so any more, it is asked anew.
     pub asked: u64,
     pub left: u64,
-    /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
+    /// The broker's name for the socket that listens there; 0: unknown.
     pub socket: u64,
     /// Several listen there: for each connection it is asked anew which of them gets it.
     is_shared: bool,
-    /// Somebody has the socket there who may say yet that he listens; or nobody has said that
-    /// there is none.
+    /// A process has the socket that may still register it; or the broker has not said that there
+    /// is none.
     pub is_heard: bool,
-    /// A gateway may lead there as soon as somebody has gone there by the kernel.
+    /// A gateway may carry the client after a connection by the kernel.
     is_coming: bool,
-    /// It is finding out whether it does: who asks waits for moments only.
+    /// A gateway is finding out whether it does: clients wait for moments only.
     is_waiting: bool,
     /// The question's tag.
     pub tag: u64,
 }
 
 struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
-// SAFETY: touched by who has the lock of the state only, which each function here is given.
+// SAFETY: touched only with the lock of the state, which each function here is given.
 unsafe impl Sync for Routes {}
 const NOWHERE: Endpoint = Endpoint { address: [0; 16], port: 0 };
 const NONE: Route = Route {
@@ -135,7 +133,7 @@ fn tagged(state: &State, tag: u64) -> Option<&'static mut Route> {
     routes(state).0.iter_mut().find(|one| one.tag == tag)
 }
 
-/// In a child, whose lock nobody else has: nothing is known.
+/// In a child, whose lock is free: nothing is known.
 pub(super) fn begin_anew(state: &State) {
     *routes(state) = ([NONE; ROUTES], 0);
 }
@@ -147,8 +145,8 @@ pub(super) fn look(state: &mut State) {
     }
 }
 
-/// The same where the socket says that there is something.
-/// `false`: somebody is at it.
+/// Takes the broker's messages if the socket says that there are some. `false`: another thread
+/// does.
 pub(super) fn take(state: &mut State) -> bool {
     let is_taken = take_with(&mut |reply, files| came(state, reply, files));
     if let Some(mailbox) = mailbox() {
@@ -157,15 +155,17 @@ pub(super) fn take(state: &mut State) -> bool {
     is_taken
 }
 
-/// All that the page says there is. `false`: somebody is at it, or saying something to the broker
-/// just now; that may be this thread, interrupted.
+/// Takes all messages that the page announces. `false`: another thread takes them, or sends to the
+/// broker just now; that may be this thread, interrupted.
 pub(super) fn take_all(state: &mut State) -> bool {
     !has_mail() || take(state)
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {
-    let is_for_strays =
-        matches!(reply, Reply::Channel { .. } | Reply::Known { .. } | Reply::Nobody { .. });
+    let is_for_strays = matches!(
+        reply,
+        Reply::Channel { .. } | Reply::ChannelKnown { .. } | Reply::NoChannel { .. }
+    );
     if is_for_strays {
         state.unaccepted.are_due();
     }
@@ -192,7 +192,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
             has_gone(state, name);
         }
-        (Reply::Known { tag, name, until }, _) => {
+        (Reply::ChannelKnown { tag, name, until }, _) => {
             let is_there = state.channel_named(name).is_some();
             if !is_there {
                 // The broker takes it for one that is.
@@ -208,54 +208,53 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 (route.until, route.answered) = (until, sleepers::now());
             }
         }
-        (Reply::Way { name, port, until }, _) => {
+        (Reply::PortAllowed { name, port, until }, _) => {
             let channel =
                 state.channel_named(name).and_then(|index| state.channels[index].as_mut());
             if let Some(across) = channel.and_then(|channel| channel.across.as_mut()) {
                 across.has_way(port, believed(until));
             }
         }
-        (Reply::Seen { address, port }, _) => has_seen(state, &Endpoint { address, port }),
-        (Reply::Over { link: name }, _) => {
+        (Reply::RemoteSeen { address, port }, _) => has_seen(state, &Endpoint { address, port }),
+        (Reply::Ended { link: name }, _) => {
             if let Some(index) = state.channel_named(name) {
                 state.lose(index, Closing::Reset);
             }
         }
-        (Reply::Nobody { tag, is_heard, is_coming }, _) => {
+        (Reply::NoChannel { tag, is_heard, is_coming }, _) => {
             answer(state, tag, nobody());
             if let Some(route) = tagged(state, tag) {
                 (route.is_heard, route.is_coming) = (is_heard, is_coming);
             }
         }
-        (Reply::Waits { tag }, _) => {
+        (Reply::AskingGateway { tag }, _) => {
             if let Some(route) = tagged(state, tag) {
                 route.is_waiting = true;
             }
         }
-        (Reply::Listens { tag, why: None }, _) => {
+        (Reply::Listening { tag, why: None }, _) => {
             if let Some(listener) = state.listeners.of_id(tag as u32) {
                 listener.is_under_way = false;
             }
         }
-        (Reply::By { tag, socket, is_shared }, _) => {
+        (Reply::ListenerIs { tag, socket, is_shared }, _) => {
             if let Some(route) = tagged(state, tag) {
                 (route.socket, route.is_shared) = (socket, is_shared);
             }
         }
-        (Reply::Unheard { .. }, _) => {
+        (Reply::Unlistened { .. }, _) => {
             let unheard = &mut state.unheard;
             unheard.heard = (unheard.heard + 1).min(unheard.said);
         }
-        // Nobody is to come there, by whatever channel.
-        (Reply::Listens { tag, .. }, _) => state.refuses(tag as u32),
+        // No client is to come there, by any channel.
+        (Reply::Listening { tag, .. }, _) => state.refuses(tag as u32),
         _ => {}
     }
 }
 
-/// Until when the network is believed, of what somebody says whose clock may be another one's (time
-/// namespaces).
+/// Until when a permission is believed whose sender's clock may be another one (time namespaces).
 fn believed(until: u64) -> u64 {
-    until.min(sleepers::now() + WAY_KEPT)
+    until.min(sleepers::now() + PORT_ALLOWED_FOR)
 }
 
 impl State {
@@ -307,7 +306,7 @@ fn make(
     })?;
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut channel) = Channel::new(base as usize, as_named, bell, across) else {
-        // SAFETY: nobody has seen it.
+        // SAFETY: no other thread has seen it.
         unsafe { super::memory::reclaim_abandoned(base, BYTES) };
         return None;
     };
@@ -316,7 +315,7 @@ fn make(
         channel.end();
         return None;
     }
-    // Whoever sleeps now does not say so in this one.
+    // A thread that sleeps now has not marked this channel.
     channel.sleeps();
     has_mapped(index, channel.mapped());
     state.channels[index] = Some(channel);
@@ -325,7 +324,8 @@ fn make(
     Some(())
 }
 
-/// A channel is of no use any more. The broker is told when nobody is in the middle of its mail.
+/// A channel is of no use any more. The broker is told when no thread is in the middle of its
+/// messages.
 pub(super) fn has_gone(state: &mut State, name: u64) {
     let (names, count) = &mut state.gone;
     if *count < names.len() {
@@ -334,7 +334,7 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
     }
 }
 
-/// A channel is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who
+/// A channel is lost. Its listener counts as gone for a while: TCP tells more. Unless a client that
 /// was refused there is about to ask.
 pub(super) fn loses(state: &mut State, name: u64) {
     let way = if state.unaccepted.are_any() { Way::Free } else { nobody() };
@@ -363,10 +363,10 @@ pub(super) fn forgets(state: &State, to: &Endpoint) {
     known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
 }
 
-/// The same once more. In another network namespace nobody tries for a while whether it is: who
-/// refuses what he should not (clocks of time namespaces may differ) is reached by TCP.
+/// In another network namespace it is not tried again for a while: a listener that refuses what it
+/// should not (clocks of time namespaces may differ) is reached by TCP.
 pub(super) fn leaves_alone(state: &State, to: &Endpoint) {
-    let later = sleepers::now() + WAY_KEPT;
+    let later = sleepers::now() + PORT_ALLOWED_FOR;
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     for route in known.filter(|one| one.to == *to) {
         route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
@@ -381,7 +381,7 @@ pub(super) fn ended(name: u64) -> bool {
 /// The broker hears of a channel that another one has given: by which connection; `None`: there is
 /// none now.
 pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
-    mailbox_for(Request::Still { name, ends }, &[]).then(connection)
+    mailbox_for(Request::ReclaimChannel { name, ends }, &[]).then(connection)
 }
 
 /// Says something, and has the answer heard. `false`: there is no broker.
@@ -406,7 +406,7 @@ pub(super) fn wait(until: u64) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Through {
     pub name: u64,
-    /// The address that who goes there has.
+    /// The client's address.
     pub from: [u8; 16],
     /// What the broker calls the socket.
     pub socket: u64,
@@ -444,12 +444,13 @@ pub(super) fn reach(to: Endpoint) -> Reached {
     answer_to(tag)
 }
 
-/// Asks the broker for who goes there from that address. `false`: there is nobody to be asked, or
-/// he does not hear that now.
+/// Asks the broker for a channel from the one address to the other. `false`: there is no broker, or
+/// it does not read now.
 pub(super) fn asks(tag: u64, (own, to): (Endpoint, Endpoint)) -> bool {
-    // Who listens for all addresses is found by any: so it is said that it is another's.
+    // A listener at all addresses is found by any: so the request says that the address is another
+    // namespace's.
     let from = if own.leads_to(&to) { [0; 16] } else { own.address };
-    mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
+    mailbox_for(Request::OpenChannel { tag, address: to.address, port: to.port, from }, &[])
 }
 
 pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Endpoint, Endpoint)) {
@@ -511,8 +512,8 @@ impl Route {
         }
     }
 
-    /// Somebody has gone there by the kernel just now, and a gateway may have heard of that: who is
-    /// asked then answers when it has found out.
+    /// A connection has gone there by the kernel just now, and a gateway may have heard of it: the
+    /// broker's answer then waits for the gateway.
     fn may_come_soon(&self, now: u64) -> bool {
         self.is_coming && now.saturating_sub(self.tried) < ANSWER
     }
@@ -522,7 +523,7 @@ impl Route {
     }
 }
 
-/// The same for who has not asked himself: whoever does may be about to connect to the broker. It
+/// The answer to another thread's question: that thread may be about to connect to the broker. It
 /// may also be this thread, interrupted.
 fn answer_of_another(tag: u64) -> Reached {
     let until = sleepers::now() + LONGEST;

@@ -22,7 +22,7 @@ use omniverb_connection::time_budget::Spent;
 use omniverb_formats::byte_ring;
 use omniverb_formats::channel::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
-    WANTS_ROOM, WAY_KEPT, WAYS, ring,
+    WANTS_ROOM, PORT_ALLOWED_FOR, PORTS_ALLOWED, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use rustix::io::Errno;
@@ -53,24 +53,24 @@ pub(super) const FOR_ANSWERS: usize = 8 << 10;
 /// Bytes of its socket that are taken in one go.
 const RINGS_MAX: usize = 1024;
 
-/// Bytes of frames that nobody is woken for.
+/// Bytes of frames that wake no thread.
 const QUIET: usize = 512;
 
-/// How long somebody who has come waits for the mail to be read, in nanoseconds.
+/// How long a new connection waits for the broker's messages to be read, in nanoseconds.
 const PUT_OFF: u64 = 200_000_000;
 
 /// Budget: how long a channel between two network namespaces goes on without a broker, in
 /// nanoseconds: as long as the network is believed. A daemon that is started again is there before
 /// that.
-const ALONE: u64 = WAY_KEPT;
+const ALONE: u64 = PORT_ALLOWED_FOR;
 
 /// What is told of a channel between two network namespaces.
 pub(super) struct Across {
     /// This side's address, and the other one's.
     pub ends: [[u8; 16]; 2],
     /// To which ports of this side connections may be opened, and until when.
-    ways: [(u16, u64); WAYS],
-    /// Since when somebody has come of whom it may be that the mail says more; 0: nobody.
+    ways: [(u16, u64); PORTS_ALLOWED],
+    /// Since when a new connection waits for a message that may allow it; 0: none waits.
     put_off: u64,
     /// By which connection a broker has heard of it, which is to say when it is over.
     pub broker: u64,
@@ -80,7 +80,7 @@ pub(super) struct Across {
 
 impl Across {
     pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> Across {
-        Across { ends, ways: [(0, 0); WAYS], put_off: 0, broker, alone: 0 }
+        Across { ends, ways: [(0, 0); PORTS_ALLOWED], put_off: 0, broker, alone: 0 }
     }
 
     /// The mail has been read.
@@ -169,7 +169,8 @@ pub(super) struct Channel {
     put_off: u64,
     /// The other process is gone, or has closed its end: nothing comes but what is in the ring.
     pub is_over: bool,
-    /// What the other side had left when somebody was asked last, and since when that was known.
+    /// The other side's count of closed listeners when the broker was asked last, and since when
+    /// that was known.
     seen: (u64, u64),
     /// Frames or room have moved since the other side was looked at.
     is_moved: bool,
@@ -321,7 +322,7 @@ impl Channel {
         Endpoints::decode(&bytes)
     }
 
-    /// Such a connection may be opened by the other side: from a port that anybody may have, and
+    /// Whether the other side may open such a connection: from a port that any user may have, and
     /// as the kernel would bring it here, as far as that is known.
     pub(super) fn may_come(&self, names: &Endpoints, now: impl FnOnce() -> u64) -> bool {
         names.from.port >= 1024
@@ -360,7 +361,7 @@ impl Channel {
         self.fill_from(place, &names.encode());
     }
 
-    /// An id is free again; who has chosen it says so.
+    /// An id is free again; the side that has chosen it says so.
     pub(super) fn gives(&mut self, id: u32) {
         if id as usize & 1 == self.side {
             self.shown().ends(id);
@@ -380,8 +381,9 @@ impl Channel {
         self.is_moved = true;
     }
 
-    /// Writes a frame that hardly anybody waits for: who sleeps is woken by it only if he waits for
-    /// room; otherwise by the next that somebody does wait for, or when there are many of these.
+    /// Writes a frame that hardly any thread waits for: a sleeper is woken by it only if it waits
+    /// for room; otherwise by the next one that a thread does wait for, or when there are many of
+    /// these.
     pub(super) fn put_quietly(&mut self, frame: Frame, id: u32) {
         let is_quiet = !self.is_moved && self.quiet < QUIET;
         self.put(frame, id);
@@ -402,7 +404,7 @@ impl Channel {
     /// One of this side's has sent all that it may before it is accepted.
     pub(super) fn awaits_accept(&mut self) {
         self.await_accept += 1;
-        // Who sleeps has not said that this is waited for.
+        // A sleeper has not said that it waits for this.
         self.sleeps();
     }
 
@@ -466,8 +468,8 @@ impl Channel {
         fence(Ordering::SeqCst);
     }
 
-    /// This side has left a socket that listens: who has not seen that may be about to open
-    /// connections to it ([`Channel::is_opened`]).
+    /// Announces that this side has closed a listener: a client that has not seen that may be about
+    /// to open connections to it ([`Channel::is_opened`]).
     pub(super) fn has_left(&self) {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
@@ -504,7 +506,7 @@ impl Channel {
         self.memory.word(self.side * SIDE + OPENS).store(0, Ordering::Release);
     }
 
-    /// Somebody is about to be asked who listens: what the other side has left before that.
+    /// Notes the other side's count of closed listeners, before the broker is asked for a listener.
     pub(super) fn looks(&mut self, now: u64) {
         if self.left() != self.seen.0 {
             self.seen = (self.left(), now);
@@ -532,7 +534,7 @@ impl Channel {
         let Some(base) = map(file, BYTES, access) else { return };
         let word = (side as usize & 1) * SIDE + IS_CUT;
         Memory::<BYTES>::new(base as usize).word(word).store(1, Ordering::Release);
-        // SAFETY: the mapping that was just made, which nobody else knows of.
+        // SAFETY: the mapping that was just made, which no other thread knows of.
         unsafe { reclaim_abandoned(base, BYTES) };
     }
 
@@ -547,7 +549,7 @@ impl Channel {
         let Some(bell) = self.bell() else { return false };
         let mut bytes = [0; RINGS_MAX];
         match recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
-            // Nobody rings so often who does so only when this side sleeps.
+            // A side that rings only when this one sleeps does not ring so often.
             Ok((RINGS_MAX, _)) => false,
             // The latter if it was rung and had not heard that.
             Ok((0, _)) | Err(Errno::CONNRESET) => {

@@ -70,7 +70,7 @@ pub(super) fn begin() -> bool {
     true
 }
 
-/// A descriptor that is a socket for who asks what it is, and good for nothing.
+/// A descriptor that looks like a socket, and is good for nothing.
 fn nothing() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -330,7 +330,7 @@ fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
 }
 
 impl State {
-    /// A new connection by a channel. `None`: there is no room, or nobody listens by it any more.
+    /// A new connection by a channel. `None`: there is no room, or no listener by it any more.
     fn open(&mut self, way: &Through, to: Endpoint, bound: Option<Endpoint>) -> Option<u32> {
         let (from, index) = (way.from, self.channel_named(way.name)?);
         self.progress_channel(index);
@@ -344,7 +344,7 @@ impl State {
             self.slots.free(at);
             return None;
         };
-        // As the kernel would; the port is nobody's but this one's.
+        // As the kernel would; no other connection has the port.
         let own = Endpoint { address: from, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
         let from = match bound {
             Some(name) if name.is_any() => Endpoint { port: name.port, ..own },
@@ -367,9 +367,9 @@ impl State {
         Some(at)
     }
 
-    /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
-    /// one who has opened it would not hear that, since he might go elsewhere with it. Others,
-    /// whose peers do not read what they are told, are dropped. `false`: there is none.
+    /// Brings one to the front of the queue for whose `Accepted` there is room: a client that does
+    /// not hear of it might open the connection elsewhere. Others, whose peers do not read their
+    /// frames, are dropped. `false`: there is none.
     fn finds_room_to_accept(&mut self, fd: c_int) -> bool {
         while let Some(listener) = self.listeners.of(fd)
             && let first = listener.pending.first(&mut self.slots)
@@ -541,7 +541,7 @@ pub(crate) fn accept(
                 }
                 Err(error) => fails(error),
             },
-            // Or a handler has interrupted who has the lock.
+            // Or a handler has interrupted the thread with the lock.
             _ if is_over(waits) || with(|_| ()).is_none() => fails(libc::EAGAIN),
             // Another process was quicker.
             _ => continue,
@@ -549,7 +549,7 @@ pub(crate) fn accept(
     }
 }
 
-/// The thread that takes a connection of the kernel's, of which there is one at least; 0: nobody.
+/// The thread that takes a connection of the kernel's, of which there is one at least; 0: none.
 static TAKES: AtomicU64 = AtomicU64::new(0);
 /// How often one is let go first. It may never come back: a call can be left by `longjmp`.
 const TURNS: u32 = 1000;
@@ -565,7 +565,7 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
         if who == me {
             break true;
         }
-        // Whoever has kept it for so long is not in there any more.
+        // A thread that has kept it for so long is not in there any more.
         if (who == 0 || turns >= TURNS) && has(who) {
             break false;
         }
@@ -574,7 +574,7 @@ fn by_kernel(fd: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
     };
     let taken = is_readable(fd).then(native);
     if !is_nested {
-        // Unless somebody has taken that for gone.
+        // Unless another thread has taken this one for gone.
         _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
     }
     taken

@@ -51,7 +51,7 @@ pub(super) fn token(fd: c_int) -> Option<Token> {
     (word != 0).then_some(Token(word))
 }
 
-/// Its slot, for who has the lock: descriptors change under it only.
+/// Its slot, for a caller with the lock: descriptors change under it only.
 #[inline(always)]
 pub(super) fn slot(fd: c_int) -> Option<u32> {
     token(fd).map(Token::slot)

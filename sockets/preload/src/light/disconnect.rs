@@ -30,7 +30,7 @@ pub(super) fn disconnect(fd: c_int, token: Token) -> c_int {
         let (bound, family) = (slot.naming.chosen(slot.names.from), Family::of(slot));
         let socket = state.fresh_socket(at)?;
         // As the kernel, which keeps an address and a port that were chosen. Meanwhile they were
-        // nobody's: if they are another socket's now, this one has none.
+        // free: if another socket has them now, this one has none.
         if let Some(name) = bound {
             _ = bind(&socket, &socket_addresses::to_std(&name, family));
         }

@@ -7,8 +7,8 @@ use rustix::net::{SendFlags, send};
 use crate::borrowed_fd::borrow;
 use crate::library_fds;
 
-/// The descriptor of a place, for who knows that it stays there meanwhile: for good, or for as long
-/// as its channel.
+/// The descriptor of a place, for a caller that knows that it stays there meanwhile: for good, or
+/// for as long as its channel.
 #[inline]
 pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
     let fd = library_fds::fd(place)?;

@@ -88,7 +88,7 @@ pub(super) fn has_joined(fd: c_int) -> bool {
     with(|state| state.joins_sets(fd)).unwrap_or(true)
 }
 
-/// A set may get members that the kernel does not know, also while somebody sleeps in it.
+/// A set may get members that the kernel does not know, also while a thread sleeps in it.
 pub(super) fn concerns(set: c_int) -> bool {
     table::look(set).kind() == Kind::Set
 }
@@ -157,8 +157,8 @@ impl State {
 
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// The same, of a thread that is about to wait there. Nobody gives a set members while the only
-/// thread waits, so the kernel does that alone where it has none: it wakes one waiter only where
+/// Whether this concerns a thread that is about to wait there. No set gets members while its only
+/// thread waits, so the kernel does that alone where there are none: it wakes one waiter only where
 /// several processes ask for that (`EPOLLEXCLUSIVE`), which it does not know of those that poll.
 pub(super) fn concerns_waiter(set: c_int) -> bool {
     let is_without = || {

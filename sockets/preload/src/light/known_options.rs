@@ -131,7 +131,7 @@ pub(super) fn of(fd: c_int, entry: Entry) -> Options {
     }
     match note {
         _ if note & OTHERS_NOTE != 0 => Options::Others,
-        // One that was found has been set by whoever made it.
+        // The options of a socket that was found were set by its unknown maker.
         0 if !entry.was_found() => Options::Fresh,
         _ => Options::Known,
     }

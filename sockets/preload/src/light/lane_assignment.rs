@@ -75,8 +75,8 @@ impl State {
         handle(index, Flow::Out, lane).begins(&whose, place, Before::Nothing);
     }
 
-    /// If nobody has sent by one since it was looked at last it is free when the other end has
-    /// heard that.
+    /// Revokes a lane by which nothing was sent since the last look. It is free when the other end
+    /// has heard that.
     fn revoke_idle_lane(&mut self, index: usize) {
         let Some(channel) = self.channels[index].as_mut() else { return };
         let lane = channel.lanes.hand;
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// Whoever sends is to ask from now on whether that may be: before anything is done that ends
+    /// Senders are to ask from now on whether they may use it: before anything is done that ends
     /// it.
     pub(super) fn leave_lane(&mut self, at: u32) {
         let slot = self.slots.at(at);
@@ -192,7 +192,7 @@ impl State {
         let is_lost = !slot.is_receiving();
         handle.begins(&whose, (index, Flow::In, lane), before);
         if is_lost {
-            // What comes there is behind bytes that nobody has.
+            // What comes there is behind bytes that were not read.
             handle.is_left(at, Flow::In);
         }
         Ok(())
@@ -281,7 +281,8 @@ impl State {
         }
     }
 
-    /// Bytes that are in the lane of a connection. What makes no sense is found by who takes them.
+    /// Bytes that are in the lane of a connection. A broken count is found by the thread that takes
+    /// them.
     pub(super) fn in_lane(&mut self, at: u32) -> usize {
         let slot = self.slots.at(at);
         let Some(lane) = slot.lane(Flow::In).filter(|_| !slot.has(Flag::ResetByPeer)) else {
@@ -334,7 +335,7 @@ impl State {
             let is_awaited = channel.lanes.awaited & 1 << lane != 0;
             channel.lanes.awaited &= !(1 << lane);
             let at = channel.lanes.slots[Flow::In as usize][lane];
-            // What nobody sleeps for wakes nobody.
+            // If no thread sleeps for it none is woken.
             self.is_ready(at);
             self.has_news |= is_awaited;
         }
@@ -375,7 +376,7 @@ impl State {
         }
     }
 
-    /// Nobody sleeps: nobody is to be rung for.
+    /// No thread sleeps: the doorbell is not to be rung.
     pub(super) fn awaits_nothing(&mut self) {
         for channel in self.channels[..self.channels_end].iter_mut().flatten() {
             for lane in channel.lanes.inward() {
@@ -410,7 +411,7 @@ impl State {
 }
 
 impl Channel {
-    /// One that nobody has to send by.
+    /// A lane that no connection sends by.
     fn free_lane(&self) -> Option<usize> {
         let (slots, left) =
             (&self.lanes.slots[Flow::Out as usize], &self.lanes.left[Flow::Out as usize]);
@@ -424,8 +425,8 @@ impl Channel {
         self.lane(Flow::In, lane).awaits();
     }
 
-    /// Somebody has heard what has rung, and takes it for all: who sleeps for what comes by lanes
-    /// is to be rung for anew, if nothing is found for him.
+    /// Marks the lanes again for sleepers that found nothing: the thread that was woken takes the
+    /// doorbell for all of them.
     pub(super) fn awaits_still(&self) {
         for lane in self.lanes.inward().filter(|lane| self.lanes.awaited & 1 << lane != 0) {
             self.lane(Flow::In, lane).awaits();

@@ -4,18 +4,18 @@ use omniverb_formats::channel::LANES;
 
 /// Which lanes of a channel are whose.
 pub(super) struct Lanes {
-    /// The slots that have them, by ways; 0: nobody.
+    /// The slots that have them, by direction; 0: none.
     pub slots: [[u32; LANES]; 2],
     /// A bit for each by which something comes.
     pub inward: u32,
-    /// And for each that a thread sleeps for which has not been woken since. (The other end takes
-    /// its own mark of that away when it rings, and whoever hears it may be another thread.)
+    /// And for each that a thread sleeps for which has not been woken since. (The other end clears
+    /// its mark when it rings, and another thread may be woken by that.)
     pub awaited: u32,
     /// How far those were written when that was looked at last.
     pub noted: [u64; LANES],
     /// How often each was taken away from a connection, by ways.
     pub left: [[u64; LANES]; 2],
-    /// Whose is looked at next when all are somebody's.
+    /// The lane that is looked at next when none is free.
     pub hand: usize,
     /// How many calls have sent by the channel.
     pub clock: u16,

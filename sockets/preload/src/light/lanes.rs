@@ -38,11 +38,11 @@ const _: () = assert!(CHANNELS * 2 * LANES < 1 << PER_WAY);
 #[repr(align(128))]
 pub(super) struct Handle {
     lock: lock::Lock,
-    /// Whose it is, for who has not the lock of all; 0: nobody's.
+    /// The connection that has it, for a caller without the lock of all; 0: none.
     token: AtomicU64,
-    /// What a channel's memory is, as long as it is somebody's.
+    /// The address of its channel's memory, while a connection has it.
     base: AtomicUsize,
-    /// Of who sends, and which of his lanes.
+    /// The sending side, and the number among its lanes.
     side: AtomicU32,
     number: AtomicU32,
     id: AtomicU32,
@@ -59,7 +59,7 @@ pub(super) struct Handle {
     position: AtomicU64,
     /// And how far the other one had read, or written, when that was looked at.
     seen: AtomicU64,
-    /// Bytes that were sent by it, which nobody has counted.
+    /// Bytes that were sent by it, and not counted yet.
     sent: AtomicU64,
     /// Of the reader: where it found nothing last, how much it has got at a time since then, and
     /// for how long it is not to look again.
@@ -102,7 +102,7 @@ pub(super) struct Whose {
     pub side: usize,
     pub bell: usize,
     pub is_across: bool,
-    /// Of who receives.
+    /// Of the receiver.
     pub calls: Calls,
 }
 
@@ -142,8 +142,8 @@ fn word(slot: u32) -> Option<&'static AtomicU64> {
     OF_SLOTS.get(slot / WORDS_IN_PIECE)?.get(slot % WORDS_IN_PIECE)
 }
 
-/// For a caller that has the lock of all: a slot has this lane one way, or none any more. (Without
-/// memory to write that down a thread asks who has that lock.)
+/// For a caller with the lock of all: a slot has this lane in one direction, or none any more.
+/// (Without memory to write that down a thread takes that lock to ask.)
 fn puts(slot: u32, way: Flow, place: Option<usize>) {
     if place.is_some() {
         OF_SLOTS.make(slot as usize / WORDS_IN_PIECE);
@@ -179,7 +179,7 @@ pub(super) struct Held<'a> {
 }
 
 impl Handle {
-    /// It is somebody's, or somebody is just making it so.
+    /// A connection has it, or is about to.
     fn was_ever_used(&self) -> bool {
         self.base.load(Ordering::Relaxed) != 0 || !self.lock.is_free()
     }
@@ -195,8 +195,8 @@ impl Handle {
         }
     }
 
-    /// Alone with it, if it is that of a channel that is there. Who has not the lock of all has to
-    /// look whose it is.
+    /// Takes its lock, if its channel is there. A caller without the lock of all has to check which
+    /// connection has it.
     #[inline(always)]
     pub(super) fn hold(&self) -> Option<Held<'_>> {
         let held = self.hold_any()?;
@@ -266,7 +266,7 @@ impl Handle {
     }
 }
 
-/// The lane of a connection, for whoever comes by.
+/// The lane of a connection, for a caller without the lock of all.
 #[inline(always)]
 pub(super) fn held(token: Token, way: Flow) -> Option<Held<'static>> {
     let word = word(token.slot())?.load(Ordering::Acquire);
@@ -302,19 +302,19 @@ pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> Option<u
 
 /// Bytes that are copied at a time: while some are copied out, others are copied in.
 pub(super) const PIECE: usize = LANE / PIECES;
-/// So many at most by who is alone with a lane: others have their turn then.
+/// Pieces at most in one go by a thread that has the lock: then others have their turn.
 const PIECES: usize = 4;
 /// So many calls leave to others what is left to be done.
 const TURNS: u32 = 256;
-/// How often who waits looks at a lane before the long way: about a microsecond or two. Before the
-/// first look there are pauses of the processor, few where each message is waited for, more where
-/// several came without waiting: then more are to come at a time, since each look takes what the
-/// other end writes to away from it.
+/// How often a waiting call polls a lane before the long way: about a microsecond or two. Before
+/// the first look there are pauses of the processor, few where each message is waited for, more
+/// where several came without waiting: then more are to come at a time, since each look takes the
+/// cache line away from the other end.
 const GLANCES: u32 = 100;
 const PAUSES: u32 = 2;
 const PAUSES_MAX: u32 = 64;
 
-/// The same for who waits, if calls do there: it looks for a moment.
+/// Receives in a call that may wait: polls for a moment.
 pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
     match parts.only().filter(|piece| takes == Takes::All && piece.len() <= PIECE) {
         Some(piece) => soon(token, |held| Some(held.receives_into(piece, 1))),
@@ -352,8 +352,8 @@ pub(super) enum Soon {
     Otherwise,
 }
 
-/// The same for who sends and waits for room: for some more than a little, so that the two do not
-/// stand in each other's way.
+/// Sends in a call that may wait for room: for more than a little, so that the two ends do not
+/// hinder each other.
 pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> Soon {
     let mut read = 0;
     for _ in 0..GLANCES {
@@ -415,7 +415,7 @@ impl Held<'_> {
             let wanted = (parts.total() - done).min(PIECE);
             let bytes = if wanted > 0 { self.send_piece(parts, done, wanted) } else { 0 };
             done += bytes;
-            // Whoever makes room byte by byte is not waited for.
+            // A reader that makes room byte by byte is not waited for.
             if bytes < wanted || done == parts.total() {
                 break;
             }
@@ -487,7 +487,7 @@ impl Held<'_> {
     #[cold]
     fn wakes(&self) {
         self.lane.rings();
-        // The channel's end waits for who has a lane.
+        // The channel's end waits for threads that have a lane.
         doorbell::ring(self.handle.bell.load(Ordering::Relaxed));
     }
 
@@ -566,7 +566,7 @@ impl Held<'_> {
         bytes
     }
 
-    /// Of the reader, who finds nothing: for how long it is not to look again.
+    /// Of a reader that finds nothing: for how long it is not to look again.
     fn pauses(&self) -> u32 {
         let (handle, position) = (self.handle, self.handle.position());
         let came = position.wrapping_sub(handle.waited.swap(position, Ordering::Relaxed));

@@ -41,7 +41,7 @@ pub(super) fn waits_for_duplicate(fd: c_int) {
     }
 }
 
-/// It listens no more: the broker is told so, and brings nobody there any more.
+/// Removes a listener: the broker is told, and brings no client there any more.
 pub(super) fn unlistens(fd: c_int) {
     let said = with(|state| {
         let by = state.listeners.of(fd).map_or(0, |listener| listener.said);
@@ -49,7 +49,7 @@ pub(super) fn unlistens(fd: c_int) {
         let is_said = by != 0 && by == connection() && {
             say(Request::Unlisten { tag: table::look(fd).id().into() }, &[])
         };
-        // Who did not answer once is not waited for again.
+        // A broker that did not answer once is not waited for again.
         (is_said && !is_late).then(|| {
             state.unheard.said += 1;
             state.unheard.said

@@ -39,12 +39,12 @@ pub(super) struct Listener {
     /// Connections that wait to be accepted, and how many may, as the kernel counts them: one more.
     pub pending: Pending,
     pub backlog: u32,
-    /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
-    /// the child alone.
+    /// This process has accepted there, or waited for a connection: a fork does not leave it to the
+    /// child alone.
     pub is_used: bool,
     /// By which connection the broker was told of it; 0: it was not.
     pub said: u64,
-    /// Nobody is to come there: the broker has refused it.
+    /// The broker has refused it: no client comes there.
     pub is_refused: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
@@ -96,7 +96,7 @@ impl Listener {
         self.id != 0 && self.pending.count() > 0
     }
 
-    /// Whether there is room for one more of a channel. The largest holder yields, so nobody is
+    /// Whether there is room for one more of a channel. The largest holder yields, so no channel is
     /// kept out by others.
     pub(super) fn admission(&self, channel: usize) -> Admission {
         if self.pending.count() <= self.backlog {
@@ -158,13 +158,13 @@ impl Listeners {
         Some(pending)
     }
 
-    /// One that nobody has used so far.
+    /// One that has not been used so far.
     pub(super) fn unused(&self) -> Option<c_int> {
         self.all.iter().find(|one| one.id != 0 && !one.is_used).map(|one| one.fd)
     }
 
-    /// Who hears those that connect to a name, the one for that address before one for all; of
-    /// several that share it the one that has heard the fewest.
+    /// The listener for connections to a name, the one for that address before one for all; of
+    /// several that share it the one that has served the fewest.
     pub(super) fn hearing(&mut self, names: &Endpoints) -> Option<&mut Listener> {
         let is_four = names.to.is_v4();
         let hears = |one: &&mut Listener| {

@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::socket_addresses;
 
-/// Budget: nanoseconds that this process asks the kernel for a channel whether addresses are this
-/// host's that nobody has named before.
+/// Budget: nanoseconds that this process spends for a channel to ask the kernel whether new
+/// addresses are this host's.
 const ADDRESSES_NS: u64 = 5_000_000;
 /// Budget: of so many that pass there is one more for that.
 const ADDRESSES_ONE_OF: u64 = 100;

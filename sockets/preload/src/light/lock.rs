@@ -35,7 +35,7 @@ impl Lock {
         self.take_by(memory_owner::this_thread())
     }
 
-    /// The same for who knows which thread this is.
+    /// Takes it for a caller that knows which thread this is.
     #[inline(always)]
     pub(super) fn take_by(&self, me: u64) -> Option<Held<'_>> {
         let mut looks = 0_u32;
@@ -55,12 +55,12 @@ impl Lock {
         Some(Held(self))
     }
 
-    /// Nobody has it at this moment.
+    /// No thread has it at this moment.
     pub(super) fn is_free(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// In a child of `fork`, in which nobody has it.
+    /// Frees it in a child of `fork`, where no thread has it.
     pub(super) fn begin_anew(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -36,7 +36,7 @@ pub(super) fn zeros<T: Zeros>(count: usize) -> Option<&'static mut [T]> {
 /// Gives such memory back.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// The memory is not used any more.
 pub(super) unsafe fn reclaim_abandoned(base: *mut c_void, bytes: usize) {
     // SAFETY: as the caller says.
     _ = unsafe { munmap(base, bytes) };

@@ -86,9 +86,9 @@ use crate::memory_owner;
 use crate::table::{self, DESCRIPTORS};
 use crate::user_memory::{UserPart, UserPtr, UserPtrMut, UserSlice, UserSliceMut};
 
-/// Budget: microseconds that calls of this process wait, in all, while others say that they are
-/// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
-/// one, and a few thousand where he has lost his processor meanwhile.
+/// Budget: microseconds that calls of this process (`close`, `fork`) wait, in all, while peers say
+/// that they are about to open connections to a listener that is closed. A peer takes one, and a
+/// few thousand if it has lost its processor meanwhile.
 const OPENERS_US: u64 = 20_000;
 /// Budget: of so many microseconds that pass there is one more for that.
 const OPENERS_ONE_OF: u64 = 50;
@@ -135,9 +135,9 @@ pub(crate) fn is_here() -> bool {
 
 pub(crate) use enabled::is_begun;
 
-/// What has come from the broker is taken, for all who hear of it. `false`: this process has no
-/// light connections. (A child of `fork` that comes here first begins anew before: the state, and
-/// its lock, are the parent's until then.)
+/// Takes the broker's messages for all threads. `false`: this process has no light connections. (A
+/// child of `fork` that comes here first begins anew before: the state, and its lock, are the
+/// parent's until then.)
 fn take_messages() -> bool {
     let is_on = is_on();
     if is_on {
@@ -157,8 +157,8 @@ pub(crate) fn token_of(fd: c_int) -> Option<Token> {
 
 pub(crate) use transfer::{receive, send};
 
-/// Light connections come to this descriptor, from now on if not before: it listens, and this
-/// process accepts there. (Who listens may leave that to its children.)
+/// Has light connections come to this descriptor, from now on if not before: it listens, and this
+/// process accepts there. (A listening process may leave that to its children.)
 pub(crate) fn is_listener(fd: c_int) -> bool {
     is_on() && memory_owner::is_this_process() && connect_accept::is_listener(fd)
 }
@@ -249,7 +249,8 @@ pub(crate) fn closes(fd: c_int) {
     });
 }
 
-/// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
+/// A listening socket was shut down: no connection comes there any more, and waiting clients are
+/// refused.
 pub(crate) fn stops_listening(fd: c_int) {
     if is_on() && memory_owner::is_this_process() && connect_accept::has_listened() {
         keeping_errno(|| {
@@ -285,9 +286,9 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// A process is about to be made by `fork`. Who has only listened so far leaves its listening
-/// sockets to children: they take up those that they accept at. (A child finds by itself that it is
-/// one, and begins anew: [`enabled`].)
+/// A process is about to be made by `fork`. A process that has only listened so far leaves its
+/// listening sockets to children: they take up those that they accept at. (A child finds by itself
+/// that it is one, and begins anew: [`enabled`].)
 pub(crate) fn forks() {
     if !is_on() || !memory_owner::is_this_process() {
         return;
@@ -301,10 +302,10 @@ pub(crate) fn forks() {
 }
 
 impl state::State {
-    /// Nobody comes there any more by light connections, which the broker knows.
+    /// Removes a listener, which the broker knows: no light connection comes there any more.
     pub(in crate::light) fn leave_listener(&mut self, fd: c_int) {
         let Some(pending) = self.listeners.remove(fd) else { return };
-        // Nor do those who know of another time. Whoever waits asks anew.
+        // Nor do clients with an older count. Those that wait ask anew.
         self.channels.iter().flatten().for_each(channel::Channel::has_left);
         self.waits_for_openers();
         self.drop_pending(pending);
@@ -312,9 +313,8 @@ impl state::State {
         self.progress();
     }
 
-    /// Waits until those who had not seen that a socket was left have said all, as far as there is
-    /// something left of what this process may wait for that. Who says later what he was about to
-    /// say is refused by the next call.
+    /// Waits until peers that had not seen the end of a listener have sent their frames, within the
+    /// budget of this process for that. A connection opened later is refused by the next call.
     fn waits_for_openers(&mut self) {
         let is_any =
             |state: &Self| state.channels.iter().flatten().any(channel::Channel::is_opened);
@@ -330,7 +330,7 @@ impl state::State {
         self.waited = OPENERS.charge(self.waited, now, now - began);
     }
 
-    /// The broker says that nobody is to come there.
+    /// The broker refuses a listener: no client comes there.
     pub(in crate::light) fn refuses(&mut self, id: u32) {
         let Some(listener) = self.listeners.of_id(id) else { return };
         (listener.is_under_way, listener.is_refused) = (false, true);

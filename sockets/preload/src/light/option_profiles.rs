@@ -28,7 +28,7 @@ use crate::user_memory::{UserBuffer, UserSlice};
 pub(super) const MOST: usize = 32;
 /// Budget: options of one of these that are not as of a new socket.
 const VALUES: usize = 36;
-/// Places of those without any: of each family, and of those who connect and who accept.
+/// Places of those without any: of each family, and of connecting and accepting sockets.
 pub(super) const ROOTS: usize = 4;
 pub(super) const NONE: c_int = -1;
 
@@ -196,8 +196,8 @@ pub(super) fn least_of(socket: c_int) -> u32 {
     number_of(socket, libc::SO_RCVLOWAT, size_of::<c_int>())[0] as u32
 }
 
-/// Sets an option that each connection has by itself at a socket that is nobody's: what the kernel
-/// makes of it.
+/// Sets an option that each connection has by itself, at a scratch socket: what the kernel makes of
+/// it.
 ///
 /// # Errors
 /// errno.
@@ -213,7 +213,7 @@ impl Profiles {
         Self { all: [FREE; MOST], blank: [NONE; 2], hand: ROOTS }
     }
 
-    /// A socket on which nobody has set anything.
+    /// A socket without any option set.
     pub(super) fn blank(&mut self, family: Family) -> Option<c_int> {
         let place = &mut self.blank[usize::from(family == Family::Six)];
         if *place == NONE {

@@ -184,7 +184,7 @@ fn does_not_wait(token: Token, is_so: bool) -> c_int {
     changed
 }
 
-/// Changes something that nobody waits for.
+/// Changes something that no thread waits for.
 fn change(token: Token, how: impl FnOnce(&mut Slot)) -> c_int {
     let changed = with(|state| {
         let at = state.slot(token)?;
@@ -210,7 +210,7 @@ pub(crate) fn request(fd: c_int, token: Token, given: UserRequest<'_>) -> c_int 
     let Some(given) = place.read() else { return fails(libc::EFAULT) };
     match request {
         libc::FIONBIO => return does_not_wait(token, given != 0),
-        // Nobody could send the signal.
+        // The signal could not be sent.
         libc::FIOASYNC if given != 0 => return fails(libc::EINVAL),
         libc::FIOASYNC => return 0,
         _ => {}

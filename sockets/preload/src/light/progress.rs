@@ -18,8 +18,8 @@ use super::state::{State, has_mapped};
 use super::{broker, sleepers};
 use crate::clock;
 
-/// How long after a look at the bells there is another one, though nobody sleeps: about a
-/// millisecond. A process that is gone is heard of by its bell only.
+/// How long after a look at the doorbells there is another one, though no thread sleeps: about a
+/// millisecond. The end of a peer is seen by its doorbell only.
 const BELLS: u64 = clock::SECOND >> 10;
 
 /// How often it is looked whether there is a broker again, in nanoseconds.
@@ -51,11 +51,11 @@ impl State {
         }
     }
 
-    /// When somebody who sleeps is to look, though nobody wakes him; `None`: never.
+    /// When a sleeper is to look without being woken; `None`: never.
     pub(super) fn wakes_at(&self) -> Option<u64> {
         let mut across =
             self.channels.iter().flatten().filter_map(|channel| channel.across.as_ref());
-        // A broker that comes anew wakes nobody, and no broker has heard of some of these yet.
+        // A new broker wakes no thread, and no broker has heard of some of these yet.
         let is_left_alone = across.any(|across| across.broker != broker::connection());
         let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
         self.unaccepted.wake().or(later)
@@ -122,7 +122,7 @@ impl State {
 
     /// The same of one channel.
     pub(super) fn progress_channel(&mut self, index: usize) {
-        // Whoever takes frames out may come here again, by what the mail says.
+        // A thread that takes frames out may come here again, by the broker's messages.
         if self.takes_frames == Some(index) || !self.may_go_on(index) {
             return;
         }
@@ -142,8 +142,8 @@ impl State {
         }
     }
 
-    /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
-    /// woken for what came before. Then others have their turn.
+    /// Takes all frames that are there now: those of a peer that is gone are not looked at later,
+    /// and a sleeper is not woken for what came before. Then other channels have their turn.
     fn take_frames(&mut self, index: usize) -> Result<(), ProtocolError> {
         let Some(name) = self.channels[index].as_ref().map(|channel| channel.name) else {
             return Ok(());
@@ -157,13 +157,14 @@ impl State {
             match frame {
                 Frame::Open => {
                     let is_over = channel.is_over;
-                    // There is to be room for the answer that nobody listens.
+                    // There is to be room for the answer that there is no listener.
                     let is_short =
                         self.lacks_room(index, HEADER, |channel| &mut channel.is_short_of_room);
                     if let Some(channel) = self.channel_of(index, name) {
                         channel.is_short_of_room = is_short;
                     }
-                    // Of who is gone nothing is put off: what is behind it may be for others.
+                    // For a peer that is gone nothing is deferred: later frames may be for other
+                    // connections.
                     if is_short && !is_over {
                         return Ok(());
                     }
@@ -175,7 +176,7 @@ impl State {
                     }
                 }
                 _ => {
-                    // What is under way to a connection that was refused is nobody's.
+                    // Frames under way to a refused connection are dropped.
                     if let Some(slot) = channel.ids.slot(id) {
                         self.came(index, slot, frame)?;
                     }
@@ -202,7 +203,7 @@ impl State {
         }
         *wanted(channel) = true;
         if sleepers::are_any() {
-            // Who sleeps has not said that room is wanted: that is looked for once more.
+            // A sleeper has not said that room is wanted: that is looked for once more.
             channel.sleeps();
         }
         channel.room(least) < least
@@ -213,7 +214,7 @@ impl State {
         self.channels[index].as_mut().filter(|channel| channel.name == name)
     }
 
-    /// Somebody connects: to a listener of ours, or to nobody.
+    /// A peer connects: to a listener of this process, or in vain.
     fn opened(&mut self, index: usize, id: u32) -> Result<Opened, ProtocolError> {
         let Some(channel) = self.channels[index].as_ref() else { return Ok(Opened::Done) };
         if !channel.ids.may_open_remotely(id) {
@@ -274,7 +275,7 @@ impl State {
         if channel.ids.insert_remote(id, slot) { Ok(Opened::Done) } else { Err(ProtocolError) }
     }
 
-    /// An address that is this host's, as far as who listens there is asked.
+    /// Whether an address is this host's, in the network namespace of its listener.
     fn is_own(&mut self, index: usize, to: &Endpoint) -> bool {
         let names = Endpoints { from: *to, to: *to };
         // What is bound to it is proof enough.
@@ -284,7 +285,8 @@ impl State {
         if is_bound || self.local.knows(to, now) {
             return true;
         }
-        // The kernel is asked, with the lock in hand: on the account of who names such addresses.
+        // The kernel is asked with the lock held: that counts for the peer that names such
+        // addresses.
         let Some(channel) = self.channels[index].as_mut() else { return false };
         if ADDRESSES.remaining(channel.asked, now) == 0 {
             return false;
@@ -308,7 +310,7 @@ impl State {
         self.puts_off(at);
     }
 
-    /// One that was not accepted, and waits no more, is refused: who has opened it may ask again.
+    /// Refuses one that was not accepted, and waits no more: its client may ask again.
     pub(super) fn puts_off(&mut self, at: u32) {
         let slot = self.slots.at(at);
         slot.clear_flag(Flag::Pending);
@@ -317,7 +319,7 @@ impl State {
         let own = self.channels[index].as_mut().filter(|channel| channel.ids.slot(id) == Some(at));
         if let Some(channel) = own {
             if channel.room(HEADER) >= HEADER {
-                // It owes nothing else, and what is under way to it is nobody's.
+                // It owes nothing else, and frames under way to it are dropped.
                 channel.puts_off(id);
                 channel.publish();
                 channel.gives(id);
@@ -431,7 +433,7 @@ impl State {
         self.owe(at);
     }
 
-    /// Something about a connection has changed that somebody may wait for.
+    /// A connection has changed in a way that a thread may wait for.
     pub(super) fn news(&mut self, at: u32) {
         self.has_news = true;
         self.is_ready(at);
@@ -458,7 +460,7 @@ impl State {
             channel.is_only_short &= wants_room_only;
             self.slots.push_owing(&mut channel.debts, at);
             if wants_room_only && sleepers::are_any() {
-                // Who sleeps has not said that room is wanted.
+                // A sleeper has not said that room is wanted.
                 channel.sleeps();
             }
         }
@@ -478,7 +480,7 @@ impl State {
             if channel.room(HEADER) < HEADER {
                 channel.is_only_short = false;
                 if sleepers::are_any() {
-                    // Who sleeps has not said that room is wanted: that is looked for once more.
+                    // A sleeper has not said that room is wanted: that is looked for once more.
                     channel.sleeps();
                 }
                 if channel.room(HEADER) < HEADER {
@@ -580,7 +582,7 @@ impl State {
                 self.loses(at, loss);
             }
         }
-        // Nor does he who has lied go on elsewhere with what he may still get here.
+        // Nor does a lying peer go on elsewhere with what it may still get here.
         if loss != Loss::Gone {
             channel.cut();
         }

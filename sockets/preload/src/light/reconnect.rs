@@ -72,7 +72,7 @@ impl State {
         may
     }
 
-    /// It has parted from who has refused it.
+    /// Detaches a connection from the channel of the process that has refused it.
     pub(super) fn detach(&mut self, at: u32) {
         self.slots.at(at).detach();
         let waits_for_room = self.slots.at(at).waits_for_room();
@@ -80,11 +80,12 @@ impl State {
         if !waits_for_room {
             self.unaccepted.is_new();
         }
-        // Who sleeps may have to look when nothing comes.
+        // A sleeper may have to look when nothing comes.
         self.has_news = true;
     }
 
-    /// Those that stray go to who else listens, as far as that is known by now.
+    /// Opens unaccepted connections at other processes that listen, as far as these are known by
+    /// now.
     #[cold]
     pub(super) fn retry_unaccepted(&mut self) {
         broker::look(self);
@@ -99,7 +100,7 @@ impl State {
             let Some(at) = self.slots.pop(&mut self.unaccepted.list) else { return };
             let slot = self.slots.at(at);
             let (to, socket, is_reset) = (slot.names.to, slot.socket, slot.has(Flag::ResetOnClose));
-            // Who was refused twice may have been by who is just leaving; where there was no room
+            // A process that has refused it twice may be just leaving; where there was no room
             // there may be some later.
             let may_open = turn == Due::All || !slot.has_moved() && !slot.waits_for_room();
             let may_ask = may_open && turn != Due::None;
@@ -180,7 +181,7 @@ impl State {
         Moved::Done
     }
 
-    /// Nobody listens there any more.
+    /// There is no listener any more.
     fn gives_up(&mut self, at: u32) {
         self.slots.at(at).give_up(&mut self.pool);
         self.news(at);

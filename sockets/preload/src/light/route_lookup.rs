@@ -9,25 +9,24 @@ use super::local_addresses::source;
 use super::sleepers;
 use super::state::State;
 
-/// How long who connects goes by the kernel after there was no room for others, in nanoseconds:
-/// those ask again that often.
+/// How long a client connects by the kernel after there was no room for other clients, in
+/// nanoseconds: those ask again that often.
 const FULL: u64 = 1_100_000_000;
 
 /// How an address is reached by a connection that was refused there.
 pub(super) enum RouteLookup {
     /// By a channel.
     Channel(Through),
-    /// The kernel has this socket there, or one that is not known (0), and nobody has said that he
-    /// listens by it.
+    /// The kernel has this socket there, or an unknown one (0), and no process has registered it.
     Unannounced(u64),
     /// That is not known yet.
     Pending,
-    /// Nobody listens there.
+    /// There is no listener.
     Nowhere,
 }
 
-/// How an address is reached now. `may_ask`: at all, and again where nobody has
-/// said that he listens.
+/// How an address is reached now. `may_ask`: whether the broker may be asked, also again where no
+/// listener was registered.
 pub(super) fn look_up_route(
     state: &mut State,
     to: Endpoint,

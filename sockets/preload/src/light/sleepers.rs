@@ -62,7 +62,7 @@ pub(super) fn begin_anew() {
     BELLS.store(NONE, Ordering::Relaxed);
 }
 
-/// The set of what others ring, for who has the lock.
+/// The set of this process's doorbells, for a caller with the lock.
 fn bells() -> Option<BorrowedFd<'static>> {
     if BELLS.load(Ordering::Acquire) == NONE {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
@@ -84,8 +84,8 @@ pub(super) fn hears_no_more(bell: BorrowedFd<'_>) {
     }
 }
 
-/// So is the broker's socket, once: a child that nobody saw may have a duplicate of one that is at
-/// its end, which would be heard for ever.
+/// Adds the broker's socket, once: a child that was not seen may have a duplicate of one that is at
+/// its end, which would be reported for ever.
 pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
     let data = epoll::EventData::new_u64(BROKER);
     let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
@@ -130,7 +130,7 @@ pub(super) struct Sleeper {
     slot: Option<&'static Slot>,
 }
 
-/// It says so, and for what; whoever does that looks once more before it sleeps.
+/// Enters a sleeper, and what it waits for; the caller looks once more before it sleeps.
 pub(super) fn enter(awaits: Awaits<'_>) -> Sleeper {
     let is_free = |slot: &&Slot| {
         let taken =
@@ -207,7 +207,7 @@ impl Sleeper {
         COUNT.fetch_sub(1, Ordering::SeqCst);
         with(|state| {
             state.hear();
-            // Whoever has begun to sleep says for what when he has the lock.
+            // A thread that has begun to sleep says for what when it has the lock.
             match are_any() {
                 false => state.awaits_nothing(),
                 true => state.say_asleep(),

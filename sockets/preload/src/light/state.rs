@@ -56,20 +56,21 @@ pub(super) struct State {
     pub profiles: Profiles,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
-    /// Connections that were refused and go by no channel: who else has the socket is asked for.
+    /// Connections that were refused and have no channel: another process with the socket is looked
+    /// for.
     pub unaccepted: Unaccepted,
     /// Of sockets that listen no more.
     pub unheard: Unheard,
     /// Channels of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; CHANNELS], usize),
-    /// What calls have waited for those who open connections, in microseconds.
+    /// What calls have waited for peers that open connections, in microseconds.
     pub waited: Spent,
     /// Connections that there were, and bytes that were sent by them: for reports.
     pub carried: (u64, u64),
 }
 
 struct Place(UnsafeCell<MaybeUninit<State>>);
-// SAFETY: touched by who has the lock only.
+// SAFETY: touched only with the lock.
 unsafe impl Sync for Place {}
 static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static OWNER: Lock = Lock::new();
@@ -96,7 +97,7 @@ type Tables = (&'static mut [Slot], &'static mut [Block], &'static mut [u32]);
 /// not.
 ///
 /// # Safety
-/// Nobody else is in here, and the state that was before, if any, is no more.
+/// No other thread is in here, and the state that was before, if any, is no more.
 unsafe fn fill(prepare: impl FnOnce(&mut Tables) -> bool) -> bool {
     let [slots, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
     // SAFETY: as `begin` has made them; otherwise as the caller says.
@@ -150,7 +151,7 @@ pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
     }
 }
 
-/// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
+/// In a child of `fork`, before any other thread comes: the old state is the parent's.
 pub(super) fn begin_anew() -> bool {
     OWNER.begin_anew();
     lanes::begin_anew();
@@ -158,25 +159,25 @@ pub(super) fn begin_anew() -> bool {
         for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {
             let base = base.swap(0, Ordering::Relaxed);
             if base != 0 {
-                // SAFETY: the parent's mappings, of which these are copies that nobody uses.
+                // SAFETY: the parent's mappings, of which these are unused copies.
                 unsafe { reclaim_abandoned(base as *mut c_void, bytes) };
             }
         }
     }
-    // SAFETY: this process's own copies, of which nobody else knows.
+    // SAFETY: this process's own copies, which no other thread knows of.
     unsafe { fill(|(slots, blocks, free)| wipe(slots) && wipe(blocks) && wipe(free)) }
 }
 
 /// Does something with the state. `None`: this very thread is at it, and was interrupted.
 #[inline]
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
-    // Whoever has a lane would be waited for by whoever has this lock; and this thread has one.
+    // The owner of this lock would wait for a thread with a lane; and this thread has one.
     if memory_owner::is_in_lane_call() {
         return None;
     }
     let _held = OWNER.take()?;
-    // SAFETY: who has the lock is alone; it was written before the switch was on, without which
-    // nobody comes here.
+    // SAFETY: the owner of the lock is alone; it was written before the switch was on, without
+    // which no call comes here.
     let state = unsafe { (*STATE.0.get()).assume_init_mut() };
     let result = act(state);
     if state.unaccepted.are_any() {

@@ -152,7 +152,7 @@ impl State {
     ) -> Option<Result<usize, c_int>> {
         let total = parts.total();
         let Some(at) = self.slot(token) else { return Some(Err(libc::EBADF)) };
-        // Who only sends by a lane looks after the rest here.
+        // A caller that only sends by a lane looks after the rest here.
         match self.slots.at(at).lane(Flow::Out) {
             Some(_) => self.progress(),
             None => self.look_by(at),
@@ -348,7 +348,7 @@ pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> i
     let (mut got, target) = (0, target(token, parts, flags));
     if flags & RECEIVES_NEVER == 0 && (flags & libc::MSG_PEEK == 0 || target <= 1) {
         got = lanes::receive(token, parts, Takes::of(flags)).unwrap_or_else(|| {
-            // Now and then: who only receives by a lane looks after the rest here.
+            // Now and then: a caller that only receives by a lane looks after the rest here.
             with(|state| state.progress());
             0
         });

@@ -3,7 +3,7 @@
 
 use omniverb_connection::light::List;
 
-/// How long nobody is asked again, at first and at last, in nanoseconds.
+/// How long until the broker is asked again, at first and at last, in nanoseconds.
 const PAUSES: (u64, u64) = (2_000_000, 1_000_000_000);
 
 /// Those that go by no channel.
@@ -14,7 +14,7 @@ pub(super) struct Unaccepted {
     pause: u64,
     /// Something has come that may be for them.
     is_due: bool,
-    /// There are new ones, for whom the broker may be asked at once.
+    /// There are new ones, for which the broker may be asked at once.
     are_new: bool,
 }
 
@@ -78,7 +78,7 @@ impl Unaccepted {
         }
     }
 
-    /// When somebody is to look after them though nothing has come.
+    /// When a thread is to look after them though nothing has come.
     pub(super) fn wake(&self) -> Option<u64> {
         self.are_any().then_some(self.again)
     }

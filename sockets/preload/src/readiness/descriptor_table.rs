@@ -17,7 +17,7 @@ use crate::user_memory::{UserFdSets, UserPtrMut};
 /// Words of a set that has one descriptor more than the C library's.
 const WORDS: usize = FDS / BITS + 1;
 
-/// How many places it has, and no less than the C library's sets. `None`: nobody says.
+/// How many places it has, and no less than the C library's sets. `None`: unknown.
 pub(super) fn size() -> Option<usize> {
     // Few tables are longer, and the kernel says that sooner than `/proc`.
     if is_ignored(FDS) { Some(FDS) } else { size_by_proc().map(|size| size.max(FDS)) }

@@ -33,13 +33,13 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// `None`: nobody knows how far that is.
+    /// `None`: it is not known how far the table goes.
     fn of(sets: UserFdSets<'a>) -> Option<Self> {
         let end = usize::try_from(sets.end()).unwrap_or(0);
         if end <= FDS {
             return Some(Self { sets, end });
         }
-        // Where nobody says, the kernel knows of no light one.
+        // Where the size is unknown the kernel knows of no light one.
         let size = descriptor_table::size().or_else(|| light::is_here().then_some(FDS))?;
         let end = end.min(size);
         Some(Self { sets, end })

@@ -22,7 +22,7 @@ impl<'a> UserFile<'a> {
 
     /// Its descriptor; -1, and `errno`, if it has none.
     pub(crate) fn fd(self) -> c_int {
-        // SAFETY: one is there, as whoever made this has promised.
+        // SAFETY: one is there, as the maker of this has promised.
         if self.is_null() { -1 } else { unsafe { libc::fileno(self.0) } }
     }
 }

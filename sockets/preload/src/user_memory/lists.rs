@@ -124,7 +124,7 @@ impl<'a, T: Copy> UserSlice<'a, T> {
     #[inline(always)]
     pub(crate) fn as_slice(self, most: usize) -> Option<&'a [T]> {
         let is_list = !self.start.is_null() && self.start.is_aligned() && self.count <= most;
-        // SAFETY: they are, as whoever made this has promised.
+        // SAFETY: they are, as the maker of this has promised.
         is_list.then(|| unsafe { core::slice::from_raw_parts(self.start, self.count) })
     }
 }
@@ -209,7 +209,7 @@ impl<'a, T: Copy> UserSliceMut<'a, T> {
     #[inline(always)]
     pub(crate) unsafe fn as_mut_slice(self, most: usize) -> Option<&'a mut [T]> {
         let is_list = !self.start.is_null() && self.start.is_aligned() && self.count <= most;
-        // SAFETY: they are, as whoever made this has promised; no one else of ours has them.
+        // SAFETY: they are, as the maker of this has promised; nothing else of ours has them.
         is_list.then(|| unsafe { core::slice::from_raw_parts_mut(self.start, self.count) })
     }
 }
@@ -252,7 +252,7 @@ impl UserSlice<'_, u8> {
     pub(crate) fn memory(self) -> Option<UserMemory> {
         let is_some =
             !self.start.is_null() && self.count > 0 && isize::try_from(self.count).is_ok();
-        // SAFETY: they are there, as whoever made this has promised.
+        // SAFETY: they are there, as the maker of this has promised.
         is_some.then(|| unsafe { UserMemory::new(self.start.expose_provenance(), self.count) })
     }
 }

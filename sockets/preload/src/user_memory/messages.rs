@@ -56,7 +56,7 @@ impl<'a> UserMessage<'a> {
 
     #[inline(always)]
     fn header(self) -> Option<libc::msghdr> {
-        // SAFETY: it is there, as whoever made this has promised.
+        // SAFETY: it is there, as the maker of this has promised.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
@@ -65,7 +65,7 @@ impl<'a> UserMessage<'a> {
     pub(crate) fn parts(self) -> UserSlice<'a, UserPart<'a>> {
         let (start, count) =
             self.header().map_or((core::ptr::null_mut(), 0), |all| (all.msg_iov, all.msg_iovlen));
-        // They are there, as whoever made this has promised.
+        // They are there, as the maker of this has promised.
         UserSlice { start: start.cast_const().cast(), count, of: PhantomData }
     }
 
@@ -85,7 +85,7 @@ impl<'a> UserMessage<'a> {
         let (start, count) = self
             .header()
             .map_or((core::ptr::null_mut(), 0), |all| (all.msg_control, all.msg_controllen));
-        // They are there, as whoever made this has promised.
+        // They are there, as the maker of this has promised.
         UserSlice { start: start.cast_const().cast(), count, of: PhantomData }
     }
 
@@ -164,7 +164,7 @@ impl<'a> UserMessageMut<'a> {
                 length = room.len().min(HEADER + NUMBER.next_multiple_of(WORD));
             }
         }
-        // SAFETY: it is there, as whoever made this has promised; at any alignment.
+        // SAFETY: it is there, as the maker of this has promised; at any alignment.
         unsafe {
             (&raw mut (*self.0).msg_namelen).write_unaligned(0);
             (&raw mut (*self.0).msg_controllen).write_unaligned(length);

@@ -2,9 +2,8 @@
 //!
 //! A hook gets raw pointers of C. `functions!` turns them into these types once, by their `given`,
 //! and what is behind that is safe: a value is copied out or in, at any alignment, and nothing is
-//! held beyond the call. A null pointer is one that leads to nothing. Whether an address that is
-//! not null is mapped nobody can tell but the kernel, which says `EFAULT`: what is to say that is
-//! left to it.
+//! held beyond the call. A null pointer is one that leads to nothing. Only the kernel can tell
+//! whether another address is mapped, by `EFAULT`: what is to say that is left to it.
 
 mod arguments;
 mod buffers;

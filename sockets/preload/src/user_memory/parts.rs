@@ -48,7 +48,7 @@ impl<'a> UserPart<'a> {
     #[inline(always)]
     pub(crate) fn piece(&self, from: usize, most: usize) -> UserMemory {
         let Self(part, _) = self.part(from, most);
-        // SAFETY: the program's own memory, as whoever made this has promised.
+        // SAFETY: the program's own memory, as the maker of this has promised.
         unsafe { UserMemory::new(part.iov_base.expose_provenance(), part.iov_len) }
     }
 }

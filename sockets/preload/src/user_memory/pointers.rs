@@ -79,7 +79,7 @@ impl<'a, T: Copy> UserPtr<'a, T> {
     /// A copy of the value, if there is one.
     #[inline(always)]
     pub(crate) fn read(self) -> Option<T> {
-        // SAFETY: there is one, as whoever made this has promised.
+        // SAFETY: there is one, as the maker of this has promised.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 }
@@ -129,7 +129,7 @@ impl<'a, T: Copy> UserPtrMut<'a, T> {
     #[inline(always)]
     pub(crate) fn write(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: there is, as whoever made this has promised.
+            // SAFETY: there is, as the maker of this has promised.
             unsafe { self.0.write_unaligned(value) };
         }
     }

@@ -29,7 +29,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         match got {
             1.. => Ok(got as usize),
-            // Somebody else has had them, or they are still on the way.
+            // Another reader has had them, or they are still on the way.
             _ if is_passed(self.link, self.fd, &self.direction) => {
                 self.keep_error(got);
                 kernel_socket::set_errno(before);
@@ -40,7 +40,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 Err(Step::Done(self.got as isize))
             }
             // What only the kernel can tell it does. It may sleep, until the bytes come that are
-            // before those in the ring; if somebody else has had them meanwhile, it must not.
+            // before those in the ring; if another reader has had them meanwhile, it must not.
             _ => {
                 begin_sleep(self.link);
                 if is_passed(self.link, self.fd, &self.direction) {
@@ -77,7 +77,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if is_more_wanted { Step::Again } else { Step::Done(self.got as isize) }
     }
 
-    /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
+    /// So many bytes of the kernel's were received. A sender that has more puts it into the ring.
     pub(super) fn had_of_kernel(&self, got: usize) {
         adaptive_spin::note_kernel_bytes(self.link);
         let left = self.link.receiver.before.get().saturating_sub(got as u64);
