@@ -11,7 +11,7 @@
 
 use crate::address_pairs::PairDecision;
 use crate::broker_state::Broker;
-use crate::channels::{Between, Ends};
+use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
 use crate::daemon_messages::{Denial, Place};
 use crate::daemon_queries::ask_daemon;
@@ -167,7 +167,7 @@ pub(crate) fn claim_inherited(
 }
 
 /// Both have said so: it is one of theirs from now on, and the daemon is asked.
-fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
+fn adopt(broker: &Broker, name: u64, two: ProcessPair) -> bool {
     let clients = two.processes.map(|(_, number)| lock(&broker.admissions).client(number));
     let is_adopted = {
         let mut channels = lock(&broker.channels);

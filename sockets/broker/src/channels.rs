@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 /// The two processes of a channel: the client first, the listener second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Between {
+pub(crate) struct ProcessPair {
     pub(crate) processes: [Process; 2],
     /// Between which ends, in the same order.
     pub(crate) ends: Ends,
@@ -58,14 +58,14 @@ impl Ends {
     }
 }
 
-impl Between {
+impl ProcessPair {
     /// The pair in an order that does not depend on which of the two asks.
-    fn either_way(self) -> Between {
+    fn either_way(self) -> ProcessPair {
         let [one, other] = self.processes;
         if one <= other {
             return self;
         }
-        Between { processes: [other, one], ends: self.ends.swapped() }
+        ProcessPair { processes: [other, one], ends: self.ends.swapped() }
     }
 
     /// The network namespaces, each once.
@@ -88,8 +88,8 @@ pub(crate) enum Room {
 
 /// One that was given.
 #[derive(Debug)]
-struct Given {
-    two: Between,
+struct ChannelRecord {
+    two: ProcessPair,
     /// Which sides still have it.
     has: [bool; 2],
     /// For each side as a listener, the ports that the other side may connect to, and until when.
@@ -98,7 +98,7 @@ struct Given {
     memory: Option<OwnedFd>,
 }
 
-impl Given {
+impl ChannelRecord {
     /// Which side a process is.
     fn side(&self, process: Process) -> usize {
         usize::from(self.two.processes[0] != process)
@@ -108,9 +108,9 @@ impl Given {
 /// All of them, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
-    all: BTreeMap<u64, Given>,
+    all: BTreeMap<u64, ChannelRecord>,
     /// Those that both have.
-    between: HashMap<Between, u64>,
+    between: HashMap<ProcessPair, u64>,
     /// What each process has.
     of: BTreeMap<Process, BTreeSet<u64>>,
     /// How many there are in a network namespace.
@@ -119,7 +119,7 @@ pub(crate) struct Channels {
 
 impl Channels {
     /// Whether there may be a channel between a client and another process.
-    pub(crate) fn room(&self, two: Between) -> Room {
+    pub(crate) fn room(&self, two: ProcessPair) -> Room {
         if let Some(name) = self.between.get(&two.either_way()) {
             return Room::Known(*name);
         }
@@ -127,12 +127,12 @@ impl Channels {
     }
 
     /// Both may have one more, that they have had before.
-    pub(crate) fn has_places(&self, two: Between) -> bool {
+    pub(crate) fn has_places(&self, two: ProcessPair) -> bool {
         two.processes.iter().all(|process| self.of(*process).count() < CHANNELS)
     }
 
     /// Both may have one more.
-    fn has_room(&self, two: Between) -> bool {
+    fn has_room(&self, two: ProcessPair) -> bool {
         let [one, other] = two.processes;
         if let Ends::Far([first, second]) = two.ends
             && !(self.has_room_with(one, second) && self.has_room_with(other, first))
@@ -176,7 +176,7 @@ impl Channels {
 
     /// Adds a channel for which there was room. Of several between the same two the first one is
     /// found.
-    pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
+    pub(crate) fn add(&mut self, name: u64, two: ProcessPair, memory: Option<OwnedFd>) {
         self.between.entry(two.either_way()).or_insert(name);
         for process in two.processes {
             self.of.entry(process).or_default().insert(name);
@@ -184,7 +184,8 @@ impl Channels {
         for namespace in two.namespaces() {
             *self.here.entry(namespace).or_default() += 1;
         }
-        self.all.insert(name, Given { two, has: [true; 2], ways: Default::default(), memory });
+        self.all
+            .insert(name, ChannelRecord { two, has: [true; 2], ways: Default::default(), memory });
     }
 
     /// By one others may come to a port of a process's until then, if it is told so with `tell`,
@@ -214,7 +215,7 @@ impl Channels {
 
     /// Ends a channel for one of its two processes. Returns both once both have ended it. The word
     /// of another process does not count. The other process may keep it, and is told if it is over.
-    pub(crate) fn end(&mut self, name: u64, process: Process) -> Option<Between> {
+    pub(crate) fn end(&mut self, name: u64, process: Process) -> Option<ProcessPair> {
         let own = self.of.get_mut(&process)?;
         if !own.remove(&name) {
             return None;
@@ -237,7 +238,7 @@ impl Channels {
         (has == [false; 2]).then_some(two)
     }
 
-    fn forget_between(&mut self, two: Between, name: u64) {
+    fn forget_between(&mut self, two: ProcessPair, name: u64) {
         if self.between.get(&two.either_way()) == Some(&name) {
             self.between.remove(&two.either_way());
         }
@@ -245,7 +246,7 @@ impl Channels {
 
     /// Removes a channel that is over. Returns the processes that still have it.
     pub(crate) fn remove(&mut self, name: u64) -> Option<Vec<Process>> {
-        let Given { two, has, .. } = self.all.remove(&name)?;
+        let ChannelRecord { two, has, .. } = self.all.remove(&name)?;
         self.forget_between(two, name);
         for process in two.processes {
             if let Some(own) = self.of.get_mut(&process) {
@@ -272,7 +273,7 @@ impl Channels {
     }
 
     /// Removes a process. Returns the channels that no process has any more, each with its two.
-    pub(crate) fn gone(&mut self, process: Process) -> Vec<(u64, Between)> {
+    pub(crate) fn gone(&mut self, process: Process) -> Vec<(u64, ProcessPair)> {
         let names = self.of.get(&process).cloned().unwrap_or_default();
         names.into_iter().filter_map(|name| Some((name, self.end(name, process)?))).collect()
     }
@@ -307,14 +308,14 @@ mod tests {
         all.all.is_empty() && all.between.is_empty() && all.of.is_empty() && all.here.is_empty()
     }
 
-    fn two(namespace: u64, asks: u64, listens: u64) -> Between {
-        Between { processes: [(namespace, asks), (namespace, listens)], ends: Ends::Within }
+    fn two(namespace: u64, asks: u64, listens: u64) -> ProcessPair {
+        ProcessPair { processes: [(namespace, asks), (namespace, listens)], ends: Ends::Within }
     }
 
     /// From an address of one network namespace to one of another.
-    fn across([from, to]: [(u64, u64, u8); 2]) -> Between {
+    fn across([from, to]: [(u64, u64, u8); 2]) -> ProcessPair {
         let place = |(namespace, _, last)| Place { namespace, address: [10, 0, 0, last].into() };
-        Between {
+        ProcessPair {
             processes: [(from.0, from.1), (to.0, to.1)],
             ends: Ends::Across([place(from), place(to)]),
         }
@@ -413,7 +414,7 @@ mod tests {
         let mut all = Channels::default();
         let far = |worker: u64, host: u8| {
             let ends = [[10, 0, 0, host], [10, 0, 0, 1]].map(IpAddr::from);
-            Between { processes: [(5, worker), (5, 1)], ends: Ends::Far(ends) }
+            ProcessPair { processes: [(5, worker), (5, 1)], ends: Ends::Far(ends) }
         };
         let mut fill = |host: u8| {
             let workers = u64::from(host) * 100..;
@@ -430,7 +431,7 @@ mod tests {
         // The same limit holds for a client.
         let goes = |worker: u64, to: u8| {
             let ends = [[10, 0, 0, 1], [10, 0, 0, to]].map(IpAddr::from);
-            Between { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
+            ProcessPair { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
         };
         for worker in 1000..1000 + CHANNELS_WITH_NAMESPACE as u64 {
             assert_eq!(all.room(goes(worker, 2)), Room::Free);

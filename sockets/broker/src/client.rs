@@ -5,7 +5,7 @@ use crate::listeners::Port;
 use crate::listeners::Process;
 use omniverb_formats::broker_message::{PAGE, Reach, Refusal, Reply, Wanted};
 use omniverb_formats::fallback_ledger::{self, Kept};
-use omniverb_formats::listing::{NAME, Process as Shown};
+use omniverb_formats::listing::{NAME, Process as ConnectionTable};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::shared_atomics::Ordering;
@@ -39,7 +39,7 @@ pub(crate) struct Client {
     /// The netlink socket by which the kernel is asked about its sockets, once it has said hello.
     /// The lock keeps questions apart: an answer belongs to the last question.
     diagnosis: Mutex<Option<OwnedFd>>,
-    post: Mutex<Post>,
+    post: Mutex<MessageQueue>,
     links: Mutex<BTreeSet<u64>>,
     /// No offer of its is kept any more. Set and looked at with the lock of all offers.
     is_gone: AtomicBool,
@@ -54,23 +54,23 @@ fn bytes(address: IpAddr) -> [u8; 16] {
 }
 
 /// By which it is told something: messages, and a word that says that there are some.
-struct Post {
+struct MessageQueue {
     page: Window,
     sent: u64,
 }
 
-impl std::fmt::Debug for Post {
+impl std::fmt::Debug for MessageQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} messages", self.sent)
     }
 }
 
-fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
+fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, MessageQueue)> {
     seqpacket::limit_sending(socket.as_fd(), UNREAD)?;
     let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
     let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
     memfd::seal_future_write(page.as_fd())?;
-    Ok((page, Post { page: ours, sent: 0 }))
+    Ok((page, MessageQueue { page: ours, sent: 0 }))
 }
 
 impl Client {
@@ -154,13 +154,13 @@ impl Client {
     }
 
     /// How it is shown.
-    pub(crate) fn row(&self) -> Shown {
+    pub(crate) fn row(&self) -> ConnectionTable {
         let [first, last] = lock(&self.name).map(u64::to_ne_bytes);
         let mut name = [0; NAME];
         name[..8].copy_from_slice(&first);
         name[8..].copy_from_slice(&last);
         let (pid, uid) = (self.peer.pid, self.peer.uid);
-        Shown { number: self.number, pid, uid, namespace: self.namespace, name }
+        ConnectionTable { number: self.number, pid, uid, namespace: self.namespace, name }
     }
 
     /// What it says of sockets that are the kernel's, the last for each.

@@ -34,7 +34,7 @@ const MOMENT: u64 = 20_000_000;
 const IN_VAIN: u64 = 1_000_000_000;
 
 /// From which address to where.
-pub(crate) type Way = (IpAddr, SocketAddr);
+pub(crate) type RouteAddresses = (IpAddr, SocketAddr);
 
 /// The clients that a gateway serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Gateway {
 
 /// Where one of a gateway's connections to the broker leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lead {
+pub(crate) struct OpenRoute {
     /// That connection, which is a process like others here.
     pub(crate) process: Process,
     /// Until when the client may use it.
@@ -82,8 +82,8 @@ struct Want {
 /// What becomes of a question.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// A gateway leads there.
-    Lead(Lead),
+    /// A gateway has opened a route there.
+    Route(OpenRoute),
     /// This one is to hear of it. The answer comes later.
     Tell(Arc<Client>, Wanted),
     /// One has; the answer comes later.
@@ -99,13 +99,13 @@ pub(crate) enum Answer {
 pub(crate) struct Gateways {
     /// Of each network namespace, the oldest first.
     all: BTreeMap<u64, Vec<Gateway>>,
-    wants: BTreeMap<Process, BTreeMap<Way, Want>>,
+    wants: BTreeMap<Process, BTreeMap<RouteAddresses, Want>>,
     /// The routes that were opened for clients.
-    leads: BTreeMap<(Process, Way), Lead>,
+    leads: BTreeMap<(Process, RouteAddresses), OpenRoute>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
-    observed: BTreeMap<(u64, Way), (Names, u64)>,
+    observed: BTreeMap<(u64, RouteAddresses), (Names, u64)>,
     /// Ways that a gateway could not lead a process, and when that was.
-    failed: BTreeMap<(Process, Way), u64>,
+    failed: BTreeMap<(Process, RouteAddresses), u64>,
     /// Connections that were seen to come, to each network namespace.
     incoming: BTreeMap<u64, IncomingConnections>,
 }
@@ -143,7 +143,12 @@ impl Gateways {
     }
 
     /// A process asks for a way. It may be about to connect by TCP.
-    pub(crate) fn ask(&mut self, (client, tag): (&Client, u64), way: Way, now: u64) -> Answer {
+    pub(crate) fn ask(
+        &mut self,
+        (client, tag): (&Client, u64),
+        way: RouteAddresses,
+        now: u64,
+    ) -> Answer {
         let Some(gateway) = self.serving(client) else { return Answer::NoGateway };
         let lead = self.lead(client.process(), way, now);
         let is_in_vain = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
@@ -162,8 +167,8 @@ impl Gateways {
                 tags.push(tag);
                 return Answer::Later;
             }
-            (Some(Want { told: Some(_), .. }), Some(lead)) => return Answer::Lead(lead),
-            (None, _) if !has_room => return lead.map_or(Answer::NoGateway, Answer::Lead),
+            (Some(Want { told: Some(_), .. }), Some(lead)) => return Answer::Route(lead),
+            (None, _) if !has_room => return lead.map_or(Answer::NoGateway, Answer::Route),
             _ => {}
         }
         let proof = self.observed.get(&(client.namespace, way));
@@ -175,18 +180,23 @@ impl Gateways {
             }
             _ => {
                 wants.insert(way, Want { at: now, told: None, tags: Vec::new() });
-                lead.map_or(Answer::Soon, Answer::Lead)
+                lead.map_or(Answer::Soon, Answer::Route)
             }
         }
     }
 
     /// Where a gateway leads a process.
-    pub(crate) fn lead(&self, process: Process, way: Way, now: u64) -> Option<Lead> {
+    pub(crate) fn lead(
+        &self,
+        process: Process,
+        way: RouteAddresses,
+        now: u64,
+    ) -> Option<OpenRoute> {
         self.leads.get(&(process, way)).copied().filter(|lead| lead.until > now)
     }
 
     /// It leads there still.
-    pub(crate) fn leads(&self, client: &Client, way: Way, process: Process) -> bool {
+    pub(crate) fn leads(&self, client: &Client, way: RouteAddresses, process: Process) -> bool {
         self.leads.get(&(client.process(), way)).is_some_and(|lead| lead.process == process)
     }
 
@@ -250,24 +260,26 @@ impl Gateways {
         if until <= now || !has_room(&mut self.leads, (process, way), here, |_| true) {
             return None;
         }
-        self.leads.insert((process, way), Lead { process: worker.process(), until });
+        self.leads.insert((process, way), OpenRoute { process: worker.process(), until });
         self.proves((worker.namespace, way), (wanted.names, at), now);
         self.failed.remove(&(process, way));
         Some(self.told(process, way))
     }
 
-    fn proves(&mut self, key: (u64, Way), proof: (Names, u64), now: u64) {
+    fn proves(&mut self, key: (u64, RouteAddresses), proof: (Names, u64), now: u64) {
         let here = (key.0, FIRST)..=(key.0, LAST);
         let is_newer = self.observed.get(&key).is_none_or(|(_, at)| *at < proof.1);
         if is_newer
-            && has_room(&mut self.observed, key, here, |(_, at)| now.saturating_sub(*at) < PORT_ALLOWED_FOR)
+            && has_room(&mut self.observed, key, here, |(_, at)| {
+                now.saturating_sub(*at) < PORT_ALLOWED_FOR
+            })
         {
             self.observed.insert(key, proof);
         }
     }
 
     /// A gateway has said what becomes of what it was told: the questions that wait for that.
-    fn told(&mut self, process: Process, way: Way) -> Vec<u64> {
+    fn told(&mut self, process: Process, way: RouteAddresses) -> Vec<u64> {
         let want = self.wants.get_mut(&process).and_then(|wants| wants.remove(&way));
         want.map_or_else(Vec::new, |want| want.tags)
     }
@@ -308,9 +320,9 @@ impl Gateways {
     }
 }
 
-const FIRST: Way = (IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), ANY);
+const FIRST: RouteAddresses = (IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), ANY);
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
-const LAST: Way = (IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), END);
+const LAST: RouteAddresses = (IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), END);
 const END: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), u16::MAX);
 
 /// Another one may be kept of what a network namespace has: what is not to be kept any more goes,
@@ -332,7 +344,7 @@ fn has_room<K: Ord + Copy, T>(
 }
 
 /// From where to where that was wanted.
-pub(crate) fn way(wanted: &Wanted) -> Way {
+pub(crate) fn way(wanted: &Wanted) -> RouteAddresses {
     let [from, to] = wanted.names.ends();
     (from.ip(), to)
 }
@@ -343,23 +355,28 @@ mod tests {
     use crate::limits::INCOMING_OF_NAMESPACE;
     use omniverb_sys::tcp_connection::{self, Connection};
 
-    fn way_to(last: u8) -> Way {
+    fn way_to(last: u8) -> RouteAddresses {
         ([10, 0, 0, 1].into(), ([10, 0, 0, last], 80).into())
     }
 
-    fn offer(client: &Arc<Client>, (from, remote): Way) -> Offer {
+    fn offer(client: &Arc<Client>, (from, remote): RouteAddresses) -> Offer {
         let names = tcp_connection::Names { local: (from, 4000).into(), remote };
         let namespace = client.namespace;
         let connection = Connection { names, cookie: 1, namespace, is_bound: false };
         Offer { client: client.clone(), tag: 1, connection, accepted: None }
     }
 
-    fn ask(all: &mut Gateways, client: &Client, way: Way, now: u64) -> Answer {
+    fn ask(all: &mut Gateways, client: &Client, way: RouteAddresses, now: u64) -> Answer {
         all.ask((client, now), way, now)
     }
 
-    fn lead(all: &mut Gateways, client: &Client, way: Way, now: u64) -> Option<Lead> {
-        if let Answer::Lead(lead) = ask(all, client, way, now) { Some(lead) } else { None }
+    fn lead(
+        all: &mut Gateways,
+        client: &Client,
+        way: RouteAddresses,
+        now: u64,
+    ) -> Option<OpenRoute> {
+        if let Answer::Route(lead) = ask(all, client, way, now) { Some(lead) } else { None }
     }
 
     #[test]
@@ -382,7 +399,7 @@ mod tests {
         assert!(all.offered(&offer(&asks, way), 7).is_none(), "one for each question");
         assert!(matches!(ask(&mut all, &asks, way, 8), Answer::Later));
         assert_eq!(all.leads_now(&worker, &wanted, 9), Some(vec![8]));
-        let found = Lead { process: worker.process(), until: 7 + PORT_ALLOWED_FOR };
+        let found = OpenRoute { process: worker.process(), until: 7 + PORT_ALLOWED_FOR };
         assert_eq!(lead(&mut all, &asks, way, 10), Some(found));
         assert!(all.leads(&asks, way, worker.process()));
         assert_eq!(lead(&mut all, &asks, way_to(3), 10), None);
@@ -419,7 +436,7 @@ mod tests {
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "by a proof of his own");
         assert_eq!(all.fails(5, (&late, Failure::NotThere), 9), []);
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::NoGateway), "in vain");
-        assert!(matches!(ask(&mut all, &first, way, 9), Answer::Lead(_)), "it leads him");
+        assert!(matches!(ask(&mut all, &first, way, 9), Answer::Route(_)), "it leads him");
         let other = Client::alone(5);
         assert!(
             matches!(ask(&mut all, &other, way, 9), Answer::Soon),
@@ -437,7 +454,9 @@ mod tests {
         let third = Client::alone(5);
         let Answer::Tell(..) = ask(&mut all, &third, way, 11) else { panic!() };
         assert!(matches!(ask(&mut all, &third, way, 11 + MOMENT), Answer::NoGateway));
-        let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + PORT_ALLOWED_FOR) else { return };
+        let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + PORT_ALLOWED_FOR) else {
+            return;
+        };
         panic!("long ago");
     }
 
@@ -562,7 +581,10 @@ mod tests {
         let one = IncomingConnection { at: 5, by: Arc::downgrade(&asks) };
         all.add_incoming(5, as_well, &one);
         assert_eq!(all.incoming(5, as_well, 6).map(|(_, matched)| matched), Some(Match::Exact));
-        all.offered(&Offer { accepted: Some(5 + PORT_ALLOWED_FOR), ..offer(&asks, to(1)) }, 5 + PORT_ALLOWED_FOR);
+        all.offered(
+            &Offer { accepted: Some(5 + PORT_ALLOWED_FOR), ..offer(&asks, to(1)) },
+            5 + PORT_ALLOWED_FOR,
+        );
         assert_eq!(all.incoming[&5].count(), (1, 1), "those are old");
     }
 }

@@ -5,7 +5,7 @@
 //! that one's own channel ends, or that it counts as one of one's own. A channel is named by a
 //! number that cannot be guessed, so no process is taken for the other end of another's.
 
-use crate::channels::{Between, Ends};
+use crate::channels::{Ends, ProcessPair};
 use crate::client::Client;
 use crate::daemon_messages::Place;
 use crate::limits::{CHANNELS, INHERITED_ASKED, INHERITED_KEPT};
@@ -53,7 +53,7 @@ pub(crate) struct InheritedChannels {
     /// What one has said.
     claims: HashMap<u64, Claim>,
     /// What both have said: the daemon is to be asked, until then.
-    confirmed: BTreeMap<u64, (Between, u64)>,
+    confirmed: BTreeMap<u64, (ProcessPair, u64)>,
     /// The last of these that was taken.
     last: u64,
     /// How many a process has said alone.
@@ -66,7 +66,7 @@ pub(crate) enum ClaimOutcome {
     /// The other one is waited for.
     Waiting,
     /// Both processes have claimed it.
-    Confirmed(Between),
+    Confirmed(ProcessPair),
     /// There can be no such channel.
     Refused,
 }
@@ -91,7 +91,7 @@ impl InheritedChannels {
                 let (processes, places) =
                     ([claimed.process, claim.process], [claimed.own, claim.own]);
                 self.forget(name);
-                ClaimOutcome::Confirmed(Between { processes, ends: Ends::Across(places) })
+                ClaimOutcome::Confirmed(ProcessPair { processes, ends: Ends::Across(places) })
             }
             Some(_) => ClaimOutcome::Refused,
         }
@@ -109,12 +109,12 @@ impl InheritedChannels {
     }
 
     /// The daemon is to be asked about one, which counts as a channel of both already.
-    pub(crate) fn queue_question(&mut self, name: u64, two: Between, now: u64) {
+    pub(crate) fn queue_question(&mut self, name: u64, two: ProcessPair, now: u64) {
         self.confirmed.insert(name, (two, now.saturating_add(INHERITED_ASKED)));
     }
 
     /// One of which the daemon is to be asked, and until when.
-    pub(crate) fn question(&self, name: u64) -> Option<(Between, u64)> {
+    pub(crate) fn question(&self, name: u64) -> Option<(ProcessPair, u64)> {
         self.confirmed.get(&name).copied()
     }
 

@@ -1,9 +1,9 @@
 //! Introduces two processes by a channel: both are given its memory and an end of two sockets.
 
 use crate::broker_state::Broker;
-use crate::channels::{Between, Channels, Ends, Room};
+use crate::channels::{Channels, Ends, ProcessPair, Room};
 use crate::client::Client;
-use crate::gateways::Way;
+use crate::gateways::RouteAddresses;
 use omniverb_formats::channel;
 use omniverb_sys::{clock, lock, memfd, random, seqpacket};
 use std::hash::{BuildHasher, RandomState};
@@ -40,7 +40,7 @@ pub(crate) enum Via {
     /// It listens, and calls it that.
     Listener(u64),
     /// It is a gateway's, and leads this way.
-    Gateway(Way),
+    Gateway(RouteAddresses),
 }
 
 /// Introduces a client to what was found, or tells it the reason against it.
@@ -89,7 +89,7 @@ pub(crate) fn introduce_channel(
     there: Destination,
 ) -> Option<()> {
     let other = lock(&broker.admissions).client(there.process.1)?;
-    let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
+    let two = ProcessPair { processes: [asks.0.process(), there.process], ends: there.ends };
     // Before there is something to give: that costs more.
     let mut channels = lock(&broker.channels);
     if !is_still_reachable(broker, asks.0, &there) {
@@ -152,7 +152,7 @@ fn give_channel(
     broker: &Broker,
     asks: (&Client, u64),
     (other, there): (&Arc<Client>, &Destination),
-    two: Between,
+    two: ProcessPair,
     given: &ChannelFiles,
 ) -> Option<()> {
     let (client, tag) = asks;
@@ -189,7 +189,7 @@ fn give_channel(
 }
 
 /// A channel does not live by what the daemon says any more.
-pub(crate) fn release_channel(broker: &Broker, name: u64, two: Between) {
+pub(crate) fn release_channel(broker: &Broker, name: u64, two: ProcessPair) {
     if let Some([one, other]) = two.ends.places() {
         lock(&broker.pairs).remove_link(one, other, name, clock::now());
     }

@@ -3,7 +3,7 @@
 use crate::broker_state::Broker;
 use crate::client::Client;
 use crate::daemon_messages::Place;
-use crate::links::Given;
+use crate::links::LinkRecord;
 use crate::offers::Offer;
 use omniverb_formats::broker_message::{Reach, Refusal};
 use omniverb_formats::link_layout;
@@ -83,7 +83,7 @@ pub(crate) fn end_link(broker: &Broker, client: &Client, link: u64) {
 }
 
 /// Releases a link that no process has any more.
-fn release_link(broker: &Broker, link: u64, given: Option<Given>) {
+fn release_link(broker: &Broker, link: u64, given: Option<LinkRecord>) {
     if let Some([one, other]) = given.and_then(|given| given.pair) {
         lock(&broker.pairs).remove_link(one, other, link, clock::now());
     }

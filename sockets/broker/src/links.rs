@@ -14,7 +14,7 @@ const AGAIN: u64 = 100_000_000;
 
 /// A link that was given to two processes.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct LinkRecord {
     /// The process that has each side; `None`: it has ended it.
     holders: [Option<Holder>; 2],
     /// The connection, as each side has it.
@@ -34,9 +34,9 @@ struct Holder {
 /// All of them, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    all: BTreeMap<u64, Given>,
+    all: BTreeMap<u64, LinkRecord>,
     /// Processes that are to be told of ended links and had no room for that, by number.
-    untold: BTreeMap<u64, Untold>,
+    untold: BTreeMap<u64, UnsentEnds>,
     /// When these are tried again, in nanoseconds: until then a process that does not read costs
     /// nothing.
     again: u64,
@@ -44,12 +44,12 @@ pub(crate) struct Links {
 
 /// What a process is to be told.
 #[derive(Debug)]
-struct Untold {
+struct UnsentEnds {
     client: Weak<Client>,
     links: VecDeque<u64>,
 }
 
-impl Untold {
+impl UnsentEnds {
     /// Tells the process until it has no room. Whether all is told, or the process is gone.
     fn tell(&mut self) -> bool {
         let Some(client) = self.client.upgrade() else { return true };
@@ -64,8 +64,8 @@ impl Untold {
 }
 
 /// A process is to be told that one is over.
-fn queue(untold: &mut BTreeMap<u64, Untold>, number: u64, client: &Weak<Client>, link: u64) {
-    let new = || Untold { client: client.clone(), links: VecDeque::new() };
+fn queue(untold: &mut BTreeMap<u64, UnsentEnds>, number: u64, client: &Weak<Client>, link: u64) {
+    let new = || UnsentEnds { client: client.clone(), links: VecDeque::new() };
     untold.entry(number).or_insert_with(new).links.push_back(link);
 }
 
@@ -84,7 +84,7 @@ impl Links {
         };
         let holders = [holder(first), holder(second)];
         let ends = [first.connection, second.connection];
-        self.all.insert(link, Given { holders, ends, pair, memory });
+        self.all.insert(link, LinkRecord { holders, ends, pair, memory });
     }
 
     /// Another file may be kept, beside so many of channels: others need descriptors more.
@@ -93,13 +93,13 @@ impl Links {
     }
 
     /// One of a number.
-    pub(crate) fn get(&self, link: u64) -> Option<&Given> {
+    pub(crate) fn get(&self, link: u64) -> Option<&LinkRecord> {
         self.all.get(&link)
     }
 
     /// Ends a link for a process, on whichever side it is. Returns a link that no process has any
     /// more.
-    pub(crate) fn end(&mut self, link: u64, client: u64) -> Option<Given> {
+    pub(crate) fn end(&mut self, link: u64, client: u64) -> Option<LinkRecord> {
         let given = self.all.get_mut(&link)?;
         for holder in &mut given.holders {
             // A process that was gone before it was given the link says nothing.
@@ -112,7 +112,7 @@ impl Links {
     }
 
     /// What was never given.
-    pub(crate) fn undo(&mut self, link: u64) -> Option<Given> {
+    pub(crate) fn undo(&mut self, link: u64) -> Option<LinkRecord> {
         self.all.remove(&link)
     }
 
@@ -137,7 +137,7 @@ impl Links {
 
     /// A process is told what it had no room for before.
     pub(crate) fn tell(&mut self, client: u64) {
-        if self.untold.get_mut(&client).is_some_and(Untold::tell) {
+        if self.untold.get_mut(&client).is_some_and(UnsentEnds::tell) {
             self.untold.remove(&client);
         }
     }
@@ -156,7 +156,7 @@ impl Links {
     }
 }
 
-impl Given {
+impl LinkRecord {
     /// Which side a process has; both if it has both.
     pub(crate) fn sides(&self, client: u64) -> impl Iterator<Item = usize> {
         let is_its = move |holder: &Option<Holder>| {

@@ -19,22 +19,22 @@ type Place = (u64, u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Port {
     #[default]
-    Own,
+    Exclusive,
     Shared,
 }
 
 /// All of them: by network namespace and cookie; and each process's.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    at: HashMap<Place, Spot>,
-    of: BTreeMap<Process, Own>,
+    at: HashMap<Place, SocketSharers>,
+    of: BTreeMap<Process, ProcessListeners>,
     count: usize,
     last: u64,
 }
 
 /// A socket: the processes that have it, each with what it calls it.
 #[derive(Debug, Default)]
-struct Spot {
+struct SocketSharers {
     tags: BTreeMap<u64, u64>,
     port: Port,
     /// The process that was chosen last.
@@ -43,7 +43,7 @@ struct Spot {
 
 /// A process's: what they are, by their tags, and those in their order.
 #[derive(Debug, Default)]
-struct Own {
+struct ProcessListeners {
     all: BTreeMap<u64, (u64, Listening)>,
     ages: BTreeMap<u64, u64>,
 }
@@ -65,7 +65,7 @@ impl Listeners {
         own.ages.insert(self.last, tag);
         let spot = self.at.entry(place).or_default();
         spot.tags.insert(process.1, tag);
-        spot.port = if listening.is_shared { Port::Shared } else { Port::Own };
+        spot.port = if listening.is_shared { Port::Shared } else { Port::Exclusive };
         self.limit(process..=process, LISTENERS);
         self.limit((process.0, 0)..=(process.0, u64::MAX), LISTENERS_OF_NAMESPACE);
         if self.count > LISTENERS_OF_ALL {
@@ -132,7 +132,7 @@ impl Listeners {
 
     /// Whether others may listen at a socket's port, too.
     pub(crate) fn port(&self, place: Place) -> Port {
-        self.at.get(&place).map_or(Port::Own, |spot| spot.port)
+        self.at.get(&place).map_or(Port::Exclusive, |spot| spot.port)
     }
 
     /// A process has one that it calls so.
@@ -184,7 +184,7 @@ mod tests {
         all.add((5, 1), 1, listening(9));
         all.add((5, 1), 2, listening(8));
         let ports = [(5, 9), (5, 8), (6, 9)].map(|place| all.port(place));
-        assert_eq!(ports, [Port::Shared, Port::Own, Port::Own]);
+        assert_eq!(ports, [Port::Shared, Port::Exclusive, Port::Exclusive]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::broker_state::Broker;
 use crate::channels::Ends;
 use crate::client::Client;
-use crate::gateways::{Answer, Lead, Serves, Way, way};
+use crate::gateways::{Answer, OpenRoute, RouteAddresses, Serves, way};
 use crate::incoming_connections::Match;
 use crate::introduce_channel::{
     Destination, NotIntroduced, Via, answer, find_listener, introduce_channel,
@@ -37,12 +37,12 @@ pub(crate) fn register_gateway(
 pub(crate) fn find_route(
     broker: &Broker,
     asks: (&Client, u64),
-    way: Way,
+    way: RouteAddresses,
 ) -> Result<Destination, NotIntroduced> {
     let found = lock(&broker.gateways).ask(asks, way, clock::now());
     let (client, tag) = asks;
     match found {
-        Answer::Lead(lead) => Ok(destination(way, lead)),
+        Answer::Route(lead) => Ok(destination(way, lead)),
         Answer::Tell(gateway, wanted) if gateway.is_wanted(wanted) => {
             client.waits(tag);
             Err(NotIntroduced::Pending)
@@ -56,7 +56,7 @@ pub(crate) fn find_route(
     }
 }
 
-fn destination(way: Way, lead: Lead) -> Destination {
+fn destination(way: RouteAddresses, lead: OpenRoute) -> Destination {
     let (from, to) = way;
     Destination {
         process: lead.process,

@@ -115,7 +115,7 @@ fn light(broker: &Broker, channel: &Channel) -> Vec<Socket> {
         let extent = Extent::new(memory, 0, channel::BYTES as u64);
         extent.map_exactly(channel::BYTES, Access::ReadOnly).ok()
     });
-    let Some(shown) = memory.map(channel::Shown::new) else { return Vec::new() };
+    let Some(shown) = memory.map(channel::ConnectionTable::new) else { return Vec::new() };
     let side = usize::from(!channel.has_asked);
     let socket = |id: u32| {
         let (names, sent) = shown.get(id)?;

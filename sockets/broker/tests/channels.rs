@@ -63,9 +63,9 @@ fn is_closed(end: &OwnedFd) -> bool {
 
 /// The listeners of processes: cookie and address. The channels of processes: name, the process at
 /// the other end, and whether this one has asked.
-type Shown = (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>);
+type ConnectionTable = (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>);
 
-fn shown(broker: &Broker, name: u64) -> Shown {
+fn shown(broker: &Broker, name: u64) -> ConnectionTable {
     let asks = broker.call();
     asks.say(Request::ShowSockets, &[]);
     let (mut listeners, mut channels) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ pub struct TimeBudget {
 
 /// What was spent by some time, less what has come back since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct TimeSpent {
     /// How much was spent, and has not come back.
     pub time: u64,
     /// When that was so.
@@ -24,20 +24,20 @@ pub struct Spent {
 impl TimeBudget {
     /// What is left at this time.
     #[must_use]
-    pub fn remaining(self, spent: Spent, now: u64) -> u64 {
+    pub fn remaining(self, spent: TimeSpent, now: u64) -> u64 {
         self.capacity.saturating_sub(self.at(spent, now).time)
     }
 
     /// Charges so much time, which was spent until now.
     #[must_use]
-    pub fn charge(self, spent: Spent, now: u64, time: u64) -> Spent {
+    pub fn charge(self, spent: TimeSpent, now: u64, time: u64) -> TimeSpent {
         let before = self.at(spent, now);
-        Spent { time: before.time.saturating_add(time), ..before }
+        TimeSpent { time: before.time.saturating_add(time), ..before }
     }
 
-    fn at(self, spent: Spent, now: u64) -> Spent {
+    fn at(self, spent: TimeSpent, now: u64) -> TimeSpent {
         let refilled = now.saturating_sub(spent.at) / self.refill_divisor.max(1);
-        Spent { time: spent.time.saturating_sub(refilled), at: now }
+        TimeSpent { time: spent.time.saturating_sub(refilled), at: now }
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_spent_budget_refills_up_to_its_capacity() {
-        let spent = BUDGET.charge(Spent::default(), 1000, 150);
+        let spent = BUDGET.charge(TimeSpent::default(), 1000, 150);
         assert_eq!((BUDGET.remaining(spent, 1000), BUDGET.remaining(spent, 1400)), (50, 70));
         let spent = BUDGET.charge(spent, 1400, 70);
         assert_eq!(BUDGET.remaining(spent, 1400), 0);
@@ -66,7 +66,7 @@ mod tests {
         fn spending_is_bounded_by_capacity_and_refill(
             waits in prop::collection::vec((0_u64..500, 0_u64..1000), 1..50),
         ) {
-            let (mut spent, mut now, mut all) = (Spent::default(), 5000, 0);
+            let (mut spent, mut now, mut all) = (TimeSpent::default(), 5000, 0);
             let began = now;
             for (pause, wanted) in waits {
                 now += pause;

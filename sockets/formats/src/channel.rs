@@ -6,7 +6,7 @@
 //! 0x00000   words: of side 0, and of side 1 behind [`SIDE`]
 //! 0x01000   ring of frames, side 0 to side 1
 //! 0x41000   ring of frames, side 1 to side 0
-//! 0x81000   which connections there are, and what each side has sent by them ([`Shown`])
+//! 0x81000   connections and what each side has sent by them ([`ConnectionTable`])
 //! 0x85000   words of lanes ([`crate::lane`]): those by which side 0 sends, then those of side 1
 //! 0x89000   rings of lanes, in the same order
 //! ```
@@ -129,9 +129,9 @@ impl Names {
 /// A table of the connections of a channel, for listings. The opening side writes addresses, both
 /// sides write how many bytes they have sent. Nothing else reads it: a wrong entry is shown wrongly.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<M>(M);
+pub struct ConnectionTable<M>(M);
 
-impl<M: WordMemory> Shown<M> {
+impl<M: WordMemory> ConnectionTable<M> {
     /// The table in a channel's memory.
     pub fn new(memory: M) -> Self {
         Self(memory)
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_written_of_a_connection_is_shown_until_it_ends() {
         let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
-        let shown = Shown::new(&memory);
+        let shown = ConnectionTable::new(&memory);
         assert!((0..SHOWN + 9).all(|id| shown.get(id).is_none()));
         for id in 0..SHOWN + 9 {
             shown.opens(id, &names(id as u8));
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_nothing() {
         let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
-        let shown = Shown::new(&memory);
+        let shown = ConnectionTable::new(&memory);
         assert_eq!([0, 1].map(|side| shown.unread(side, 2)), [0; 2]);
         memory.0[SIDE / 8].store(1000, Ordering::Relaxed);
         memory.0[TAIL / 8].store(900, Ordering::Relaxed);
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn what_is_unread_is_that_of_the_ring_it_goes_by() {
         let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
-        let shown = Shown::new(&memory);
+        let shown = ConnectionTable::new(&memory);
         shown.opens(4, &names(4));
         shown.sends(1, 4, 7);
         shown.goes_by(1, 4, Some(LANES - 1));

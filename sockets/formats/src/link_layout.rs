@@ -25,11 +25,11 @@ pub const BYTES: usize = size_of::<LinkMemory>();
 
 /// A word that has two lines of the cache to itself.
 #[repr(C, align(128))]
-struct Alone(u64);
+struct LineAligned(u64);
 
 /// What the side that sends seldom changes.
 #[repr(C, align(128))]
-struct Seldom {
+struct RarelyChanged {
     fence: u64,
     said: u64,
 }
@@ -37,11 +37,11 @@ struct Seldom {
 /// The words of a side, as they are in memory.
 #[repr(C, align(4096))]
 struct Side {
-    place: Alone,
-    head: Alone,
-    seldom: Seldom,
-    polling: Alone,
-    rang: Alone,
+    place: LineAligned,
+    head: LineAligned,
+    seldom: RarelyChanged,
+    polling: LineAligned,
+    rang: LineAligned,
 }
 
 /// All of it.
@@ -60,9 +60,9 @@ pub const PLACE: usize = offset_of!(Side, place);
 /// Of the side that sends: how far it has written; see [`crate::Head`].
 pub const HEAD: usize = offset_of!(Side, head);
 /// Of the side that sends: how many bytes went through the kernel before those in the ring.
-pub const FENCE: usize = offset_of!(Side, seldom) + offset_of!(Seldom, fence);
+pub const FENCE: usize = offset_of!(Side, seldom) + offset_of!(RarelyChanged, fence);
 /// What a side says of itself: [`SHUT_RECEIVE`] and so on.
-pub const SAID: usize = offset_of!(Side, seldom) + offset_of!(Seldom, said);
+pub const SAID: usize = offset_of!(Side, seldom) + offset_of!(RarelyChanged, said);
 /// Of the side that receives: not 0 while it looks at the ring.
 pub const POLLING: usize = offset_of!(Side, polling);
 /// Of the sending side: when it last sent by the kernel to a reader that does not poll, as its

@@ -165,7 +165,7 @@ pub(crate) const FLAGS: c_int =
 
 /// What was known before a call.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Was {
+pub(crate) struct PriorState {
     entry: Entry,
     /// How many forks were begun ([`fork_refcount::fork_count`]).
     forks: u64,
@@ -173,9 +173,9 @@ pub(crate) struct Was {
 
 impl Call<'_> {
     /// Before the call. What it returns is for [`Self::after`].
-    pub(crate) fn before(self) -> Was {
+    pub(crate) fn before(self) -> PriorState {
         if !memory_owner::is_this_process() {
-            return Was::default();
+            return PriorState::default();
         }
         let forks = fork_refcount::fork_count();
         if let Some(fd) = self.uses() {
@@ -186,7 +186,7 @@ impl Call<'_> {
             // One process is counted once.
             fork_refcount::mark_untracked(from);
         }
-        Was { entry: self.changes(), forks }
+        PriorState { entry: self.changes(), forks }
     }
 
     /// The descriptor of which it makes a duplicate.
@@ -230,7 +230,7 @@ impl Call<'_> {
     }
 
     /// After it. `errno` is what it is then.
-    pub(crate) fn after(self, was: Was, result: isize) {
+    pub(crate) fn after(self, was: PriorState, result: isize) {
         if !memory_owner::is_this_process() {
             return;
         }
@@ -248,7 +248,7 @@ impl Call<'_> {
         }
     }
 
-    fn done(self, Was { entry: was, forks }: Was, result: c_int) {
+    fn done(self, PriorState { entry: was, forks }: PriorState, result: c_int) {
         match self {
             Self::Made(kind) => {
                 DESCRIPTORS.put(result, kind);
@@ -316,7 +316,7 @@ impl Call<'_> {
         }
     }
 
-    fn failed(self, Was { entry: was, forks }: Was) {
+    fn failed(self, PriorState { entry: was, forks }: PriorState) {
         match self {
             // It is still what it was.
             Self::DupTo { from, to } if from != to => {

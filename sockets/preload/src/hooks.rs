@@ -134,7 +134,7 @@ functions! {
         [address: UserBuffer<'_> = (address, length)]
     {
         match light::token_of(fd) {
-            Some(at) => light::name(at, light::Whose::Own, address),
+            Some(at) => light::name(at, light::ConnectionEnd::Own, address),
             None => native::getsockname(fd, address),
         }
     }
@@ -143,7 +143,7 @@ functions! {
         [address: UserBuffer<'_> = (address, length)]
     {
         match light::token_of(fd) {
-            Some(at) => light::name(at, light::Whose::Peers, address),
+            Some(at) => light::name(at, light::ConnectionEnd::Peers, address),
             None => native::getpeername(fd, address),
         }
     }
@@ -218,7 +218,7 @@ functions! {
         call.before();
         if !library_fds::is_among(begin, u32::MAX) || !memory_owner::is_this_process() {
             native::closefrom(first);
-            call.after(call_effects::Was::default(), 0);
+            call.after(call_effects::PriorState::default(), 0);
             return;
         }
         library_fds::between(begin, u32::MAX, |first, last| {
@@ -227,7 +227,7 @@ functions! {
                 native::closefrom(first as c_int);
             }
         });
-        call.after(call_effects::Was::default(), 0);
+        call.after(call_effects::PriorState::default(), 0);
     }
 
     ov_dup(fd: c_int) -> c_int {

@@ -540,7 +540,7 @@ fn receive_whole(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int) -> Option
 #[inline(always)]
 fn flagged(fd: c_int, flags: c_int, sent: isize) -> isize {
     if flags & call_effects::FLAGS != 0 {
-        Call::Flags { fd, flags }.after(call_effects::Was::default(), sent);
+        Call::Flags { fd, flags }.after(call_effects::PriorState::default(), sent);
     }
     sent
 }

@@ -47,7 +47,7 @@ pub(super) fn wait_for_room(
 ) -> bool {
     let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
     let sleep = if *left > ROOM { yield_cpu::Sleep::May } else { yield_cpu::Sleep::Never };
-    let (mut looks, mut had) = (0_u32, yield_cpu::Ran::ThisThread);
+    let (mut looks, mut had) = (0_u32, yield_cpu::RanThreads::ThisThread);
     let (has_room, took) = loop {
         for _ in 0..PAUSES {
             core::hint::spin_loop();

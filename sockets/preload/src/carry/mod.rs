@@ -82,7 +82,7 @@ pub(crate) use fork::{
     OwnDescriptors, after_fork, before_clone, before_fork, before_spawn, before_unseen_fork,
     before_vfork,
 };
-use offers::Found;
+use offers::LinkLookup;
 pub(crate) use offers::offers;
 use omniverb_connection::descriptors::Why;
 use omniverb_connection::readiness::Timeout;
@@ -224,7 +224,7 @@ pub(crate) fn receive<'a>(
         }
         Route::Unknown => {
             let found = offers::enter(fd);
-            if !matches!(found, Found::Carried(_)) {
+            if !matches!(found, LinkLookup::Carried(_)) {
                 unread::flush_before(fd, flags);
             }
             match link_for_call(fd, found, |slot| &slot.receiver.sleeping, &native) {

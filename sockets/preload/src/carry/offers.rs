@@ -27,7 +27,7 @@ const LEAST: usize = 4096;
 const STANDARD: c_int = 2;
 
 /// What is known of a descriptor.
-pub(super) enum Found {
+pub(super) enum LinkLookup {
     /// It has a link, held.
     Carried(Link),
     /// It has one without memory, held: so far all is the kernel's.
@@ -40,36 +40,36 @@ pub(super) enum Found {
 
 /// The link of a descriptor; the socket is offered if it never was.
 #[inline]
-pub(super) fn enter(fd: c_int) -> Found {
+pub(super) fn enter(fd: c_int) -> LinkLookup {
     broker_dispatch::poll();
     enter_unpolled(fd)
 }
 
 /// The same for a call that holds links already: the broker is listened to before it.
 #[inline]
-pub(super) fn enter_unpolled(fd: c_int) -> Found {
+pub(super) fn enter_unpolled(fd: c_int) -> LinkLookup {
     for _ in 0..2 {
         if let Some(link) = links::enter(fd) {
             let is_there = link.identity.memory.get() != 0;
-            return if is_there { Found::Carried(link) } else { Found::Offered(link) };
+            return if is_there { LinkLookup::Carried(link) } else { LinkLookup::Offered(link) };
         }
         let kind = DESCRIPTORS.look(fd).kind();
         // A listener has no bytes, and never will.
         if !kind.is_stream() || kind == Kind::Listening || !memory_owner::is_this_process() {
             fork_refcount::mark_unknown_use(fd);
-            return Found::Other;
+            return LinkLookup::Other;
         }
         if !offer(fd) {
             count_one(fd);
             // A thread that makes a link makes it first, and then looks for uncounted holders.
             if !links::has(fd) {
-                return Found::Counted;
+                return LinkLookup::Counted;
             }
             uncount_one(fd);
         }
     }
     count_one(fd);
-    Found::Counted
+    LinkLookup::Counted
 }
 
 /// A socket is to be offered now, though no bytes move yet.
@@ -78,9 +78,9 @@ pub(crate) fn offers(fd: c_int) {
         return;
     }
     match enter(fd) {
-        Found::Carried(link) | Found::Offered(link) => link.release(),
-        Found::Counted => uncount_one(fd),
-        Found::Other => {}
+        LinkLookup::Carried(link) | LinkLookup::Offered(link) => link.release(),
+        LinkLookup::Counted => uncount_one(fd),
+        LinkLookup::Other => {}
     }
 }
 

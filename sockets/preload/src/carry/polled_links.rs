@@ -13,7 +13,7 @@ use omniverb_connection::readiness::poll_events::{ENDING, ERR, IN, READABLE, of_
 
 use super::epoll_slot::PollOutcome;
 use super::links::{self, Flag, Link};
-use super::offers::{self, Found};
+use super::offers::{self, LinkLookup};
 use super::reader_polling::Unread;
 use super::{
     broker_dispatch, epoll, kernel_check, kernel_socket, reader_polling, receive_queue, unread,
@@ -77,25 +77,25 @@ impl PolledLinks {
         epoll::leave_all_to_kernel(all.iter().map(|one| one.fd));
         for (place, one) in all.iter().enumerate() {
             let found = if timeout == Timeout::Zero {
-                links::enter(one.fd).map_or(Found::Other, Found::Carried)
+                links::enter(one.fd).map_or(LinkLookup::Other, LinkLookup::Carried)
             } else {
                 offers::enter_unpolled(one.fd)
             };
             match found {
-                Found::Carried(link) | Found::Offered(link) => {
+                LinkLookup::Carried(link) | LinkLookup::Offered(link) => {
                     if !self.push([place as u32, link.index()]) {
                         link.release();
                         self.release();
                         return self.leave_all();
                     }
                 }
-                Found::Counted if self.unlinked.is_none() => self.unlinked = Some(one.fd),
-                Found::Counted => {
+                LinkLookup::Counted if self.unlinked.is_none() => self.unlinked = Some(one.fd),
+                LinkLookup::Counted => {
                     unlinked_calls::count();
                     unlinked_calls::uncount_one(one.fd);
                     self.uncounted += 1;
                 }
-                Found::Other => {}
+                LinkLookup::Other => {}
             }
         }
     }

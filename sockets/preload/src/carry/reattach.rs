@@ -67,7 +67,7 @@ pub(super) fn note_fork() {
 }
 
 /// What becomes of a link that may come again.
-pub(super) enum Fate {
+pub(super) enum LinkFate {
     /// Something may come by it still.
     Active,
     /// Nothing does: its socket is the kernel's until the link is forgotten.
@@ -78,13 +78,13 @@ pub(super) enum Fate {
 
 /// What becomes of it now. For a caller that holds it.
 #[cold]
-pub(super) fn fate(link: Link, fd: c_int) -> Fate {
+pub(super) fn fate(link: Link, fd: c_int) -> LinkFate {
     if !is_over(link) {
-        Fate::Active
+        LinkFate::Active
     } else if try_forget(link, fd) {
-        Fate::Forgotten
+        LinkFate::Forgotten
     } else {
-        Fate::Suspended
+        LinkFate::Suspended
     }
 }
 

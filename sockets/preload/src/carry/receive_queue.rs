@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_connection::time_budget::{Spent, TimeBudget};
+use omniverb_connection::time_budget::{TimeBudget, TimeSpent};
 use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
@@ -130,12 +130,12 @@ pub(super) fn reset_if_missing(link: Link, fd: c_int) -> bool {
 }
 
 /// Of what calls may wait, as other threads see it, too; roughly.
-fn spent(words: &[AtomicU64; 2]) -> Spent {
+fn spent(words: &[AtomicU64; 2]) -> TimeSpent {
     let [time, at] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-    Spent { time, at }
+    TimeSpent { time, at }
 }
 
-fn store_spent(words: &[AtomicU64; 2], spent: Spent) {
+fn store_spent(words: &[AtomicU64; 2], spent: TimeSpent) {
     words[0].store(spent.time, Ordering::Relaxed);
     words[1].store(spent.at, Ordering::Relaxed);
 }

@@ -7,8 +7,8 @@ use omniverb_formats::link_slot::{Field, LinkSlot};
 
 use super::broker_dispatch;
 use super::links::{self, Flag, Link};
-use super::offers::{self, Found};
-use super::reattach::{self, Fate};
+use super::offers::{self, LinkLookup};
+use super::reattach::{self, LinkFate};
 use crate::unlinked_calls;
 
 /// The link that a call which sends uses; or what the kernel's call gave where there is none.
@@ -43,11 +43,11 @@ pub(super) fn route_of(fd: c_int) -> Route {
     let has_memory = link.identity.memory.get() != 0;
     let next = match link.has(Flag::Reattachable) {
         true => reattach::fate(link, fd),
-        false => Fate::Active,
+        false => LinkFate::Active,
     };
     match next {
-        Fate::Active if has_memory => return Route::Ring(link),
-        Fate::Suspended if has_memory => return Route::Suspended(link),
+        LinkFate::Active if has_memory => return Route::Ring(link),
+        LinkFate::Suspended if has_memory => return Route::Suspended(link),
         _ => link.release(),
     }
     Route::Unknown
@@ -65,13 +65,13 @@ pub(super) fn call_suspended(link: Link, native: impl Fn() -> isize) -> isize {
 /// field of those that are in such a call, while its link may come.
 pub(super) fn link_for_call(
     fd: c_int,
-    found: Found,
+    found: LinkLookup,
     counts: fn(&LinkSlot) -> &Field,
     native: &impl Fn() -> isize,
 ) -> Result<Link, isize> {
     match found {
-        Found::Carried(link) => Ok(link),
-        Found::Offered(link) => {
+        LinkLookup::Carried(link) => Ok(link),
+        LinkLookup::Offered(link) => {
             counts(&link).fetch_add(1, Ordering::SeqCst);
             // Its memory may have come before that was said: then there may be bytes in the ring,
             // or this end may be polling already.
@@ -83,11 +83,11 @@ pub(super) fn link_for_call(
                 Err(result)
             })
         }
-        Found::Counted => {
+        LinkLookup::Counted => {
             let result = native();
             unlinked_calls::uncount_one(fd);
             Err(result)
         }
-        Found::Other => Err(native()),
+        LinkLookup::Other => Err(native()),
     }
 }

@@ -7,7 +7,7 @@
 //! not do so for one that only polls ([`super::cpu_contention`]).
 
 use super::cpu_contention;
-use super::yield_cpu::{self, Ran, Sleep};
+use super::yield_cpu::{self, RanThreads, Sleep};
 use crate::clock;
 
 /// So often others may have the processor before that counts. Where all have something to do what
@@ -30,7 +30,7 @@ pub(crate) struct SpinBudget {
     /// Others computed when it began; or were found to since.
     is_crowd: bool,
     is_late: bool,
-    had: Ran,
+    had: RanThreads,
 }
 
 impl SpinBudget {
@@ -47,7 +47,7 @@ impl SpinBudget {
             turns: 0,
             is_crowd,
             is_late: false,
-            had: Ran::ThisThread,
+            had: RanThreads::ThisThread,
         }
     }
 
@@ -71,13 +71,13 @@ impl SpinBudget {
 
     /// No other thread needs the processor, as far as can be told.
     pub(crate) fn is_alone(&self) -> bool {
-        self.had == Ran::ThisThread
+        self.had == RanThreads::ThisThread
     }
 
     /// Lets others go first.
     pub(crate) fn yield_now(&mut self) {
         self.had = yield_cpu::yield_now(Sleep::May);
-        if let Ran::Others(time) = self.had {
+        if let RanThreads::Others(time) = self.had {
             self.away = self.away.saturating_add(time);
             self.turns += 1;
             self.is_late |= cpu_contention::is_contended();

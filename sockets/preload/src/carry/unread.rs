@@ -231,7 +231,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
     }
     unread_links::all().each(0, links::end(), |index| {
         let Some(link) = links::hold(index) else {
-            is_nobodys(index);
+            mark_outlived(index);
             return true;
         };
         for _ in 0..AGAIN {
@@ -254,9 +254,9 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
     });
 }
 
-/// A link that is held no more is said to have some, by a call that it has outlived.
+/// Marks a link without holders that still has unread bytes of a call which has outlived it.
 #[cold]
-fn is_nobodys(index: u32) {
+fn mark_outlived(index: u32) {
     let Some(link) = Link::at(index) else { return };
     unread_links::take(index, &link.sender.dirty);
     // Its slot may have been used anew at this moment.

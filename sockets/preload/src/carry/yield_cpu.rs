@@ -43,7 +43,7 @@ pub(super) enum Sleep {
 
 /// Which threads have had the processor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum RanThreads {
     /// This thread, as far as can be told.
     ThisThread,
     /// Others, for so long.
@@ -51,24 +51,24 @@ pub(super) enum Ran {
 }
 
 /// Yields the processor. Tells which threads had it then.
-pub(super) fn yield_now(sleep: Sleep) -> Ran {
+pub(super) fn yield_now(sleep: Sleep) -> RanThreads {
     let began = clock::now();
     if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
         TOGETHER.store(0, Ordering::Relaxed);
         // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1 };
         _ = rustix::thread::nanosleep(&time);
-        return Ran::ThisThread;
+        return RanThreads::ThisThread;
     }
     sched_yield();
     let took = clock::now().wrapping_sub(began);
     cpu_contention::note_yield(took);
-    if took >= SWITCH { Ran::Others(took) } else { Ran::ThisThread }
+    if took >= SWITCH { RanThreads::Others(took) } else { RanThreads::ThisThread }
 }
 
 /// What was waited for has come; `had`: which threads had the processor just before.
-pub(super) fn note_arrival(had: Ran) {
-    if matches!(had, Ran::Others(_)) {
+pub(super) fn note_arrival(had: RanThreads) {
+    if matches!(had, RanThreads::Others(_)) {
         TOGETHER.fetch_add(1, Ordering::Relaxed);
     } else if TOGETHER.load(Ordering::Relaxed) != 0 {
         TOGETHER.store(0, Ordering::Relaxed);

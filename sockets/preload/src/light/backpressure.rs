@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use omniverb_connection::readiness::Deadline;
 
 use super::descriptors::Token;
-use super::lanes::{self, Soon};
+use super::lanes::{self, FullLaneSend};
 use super::state::{State, with};
 use super::waiting::is_over;
 use crate::carry::spin_budget::SpinBudget;
@@ -28,7 +28,7 @@ static WAS_IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// How a call has waited for readers of full lanes.
 #[derive(Default)]
-pub(super) struct Waited(Option<(SpinBudget, Option<u64>)>);
+pub(super) struct ReaderWait(Option<(SpinBudget, Option<u64>)>);
 
 /// Sends when there is room in a lane that was full. Before it waits for longer than a moment
 /// `about_to_wait` is called. `by_state` sends what it can without waiting, and tells whether there
@@ -37,25 +37,25 @@ pub(super) struct Waited(Option<(SpinBudget, Option<u64>)>);
 pub(super) fn send_when_read(
     token: Token,
     (parts, from): (&Parts<'_>, usize),
-    (limit, waited): (Deadline, &mut Waited),
+    (limit, waited): (Deadline, &mut ReaderWait),
     about_to_wait: impl Fn(),
     by_state: impl Fn(&mut State) -> (Option<Result<usize, c_int>>, bool),
 ) -> Option<Result<usize, c_int>> {
     let (mut since, mut has_given_way) = (None, false);
     loop {
         let read = match lanes::send_soon(token, parts, from) {
-            Soon::Sent(bytes) => {
+            FullLaneSend::Sent(bytes) => {
                 if let Some((budget, _)) = waited.0.as_ref().filter(|_| has_given_way) {
                     budget.was_in_time();
                 }
                 return Some(Ok(bytes));
             }
-            Soon::Full(read) => {
+            FullLaneSend::Full(read) => {
                 // Others may wait for what this process owes them.
                 with(|state| state.progress())?;
                 Some(read)
             }
-            Soon::Otherwise => {
+            FullLaneSend::Otherwise => {
                 let (sent, has_lane) = with(&by_state)?;
                 if sent.is_some() || !has_lane {
                     return sent;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::thread::nanosleep;
 
-use super::channel::{Across, Channel};
+use super::channel::{Channel, CrossNamespace};
 use super::local_addresses::source;
 use super::memory::CHANNELS;
 use super::observed_connections::OFTEN;
@@ -36,7 +36,7 @@ const PART: u64 = 1_000_000;
 /// How long a thread that connects to the broker is left alone before the next look.
 const CONNECTS: i64 = 50_000;
 /// How long it is remembered that there is no listener at an address.
-pub(super) const NOBODY: u64 = 1_000_000_000;
+pub(super) const NO_LISTENER_KEPT: u64 = 1_000_000_000;
 /// How long before the listener's permission ends the client stops using it: the listener may be
 /// busy before it looks at new connections. And how long before that the network is asked again.
 const SPARE: u64 = PORT_ALLOWED_FOR * 4 / 10;
@@ -47,7 +47,7 @@ const PAUSE_MAX: u64 = 4_000_000_000;
 
 /// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum RouteState {
     /// Nothing is known.
     Free,
     /// The broker was asked.
@@ -55,7 +55,7 @@ pub(super) enum Way {
     /// To the channel of this name.
     Channel(u64),
     /// To no light listener, as it was at some time.
-    Nobody(u64),
+    NoListener(u64),
 }
 
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ pub(super) struct Route {
     pub to: Endpoint,
     /// The client's address.
     pub from: [u8; 16],
-    pub way: Way,
+    pub way: RouteState,
     /// Until when, if that is in another network namespace; otherwise 0.
     pub until: u64,
     /// It is in another network namespace.
@@ -103,7 +103,7 @@ unsafe impl Sync for Routes {}
 const NOWHERE: Endpoint = Endpoint { address: [0; 16], port: 0 };
 const NONE: Route = Route {
     to: NOWHERE,
-    way: Way::Free,
+    way: RouteState::Free,
     tag: 0,
     from: [0; 16],
     until: 0,
@@ -171,7 +171,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
     }
     match (reply, files) {
         (Reply::Channel { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
-            let across = ends.map(|ends| Across::new(ends, connection()));
+            let across = ends.map(|ends| CrossNamespace::new(ends, connection()));
             let is_across = across.is_some();
             let is_made = make(state, &memory, &bell, (name, side), across).is_some();
             if !is_made {
@@ -179,7 +179,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
             // Until when comes behind it.
             if side == 0 && !is_across {
-                answer(state, tag, if is_made { Way::Channel(name) } else { nobody() });
+                answer(state, tag, if is_made { RouteState::Channel(name) } else { no_listener() });
             }
             if !is_made {
                 has_gone(state, name);
@@ -188,7 +188,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         // There was no room for its descriptors.
         (Reply::Channel { tag, name, side, .. }, _) => {
             if side == 0 {
-                answer(state, tag, nobody());
+                answer(state, tag, no_listener());
             }
             has_gone(state, name);
         }
@@ -201,9 +201,12 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
             let is_well = is_there && (until == 0 || until > sleepers::now());
-            let or_else =
-                if state.unaccepted.are_any() && !is_there { Way::Free } else { nobody() };
-            answer(state, tag, if is_well { Way::Channel(name) } else { or_else });
+            let or_else = if state.unaccepted.are_any() && !is_there {
+                RouteState::Free
+            } else {
+                no_listener()
+            };
+            answer(state, tag, if is_well { RouteState::Channel(name) } else { or_else });
             if let Some(route) = tagged(state, tag) {
                 (route.until, route.answered) = (until, sleepers::now());
             }
@@ -222,7 +225,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
         }
         (Reply::NoChannel { tag, is_heard, is_coming }, _) => {
-            answer(state, tag, nobody());
+            answer(state, tag, no_listener());
             if let Some(route) = tagged(state, tag) {
                 (route.is_heard, route.is_coming) = (is_heard, is_coming);
             }
@@ -275,19 +278,19 @@ impl State {
     }
 }
 
-pub(super) fn nobody() -> Way {
-    Way::Nobody(sleepers::now())
+pub(super) fn no_listener() -> RouteState {
+    RouteState::NoListener(sleepers::now())
 }
 
-pub(super) fn answer(state: &State, tag: u64, way: Way) {
+pub(super) fn answer(state: &State, tag: u64, way: RouteState) {
     let Some(route) = tagged(state, tag) else { return };
     route.way = way;
-    if let Way::Channel(name) = way {
+    if let RouteState::Channel(name) = way {
         let channel = state.channel_at(name);
         route.left = channel.map_or(0, Channel::left);
         // Perhaps there.
         if channel.is_none_or(|channel| channel.has_left_since(route.asked)) {
-            route.way = Way::Free;
+            route.way = RouteState::Free;
         }
     }
 }
@@ -297,7 +300,7 @@ fn make(
     memory: &OwnedFd,
     bell: &OwnedFd,
     as_named: (u64, u64),
-    across: Option<Across>,
+    across: Option<CrossNamespace>,
 ) -> Option<()> {
     // Of one that is gone there may be connections and bytes yet, on the account of a place.
     let free = (0..CHANNELS).filter(|index| state.channels[*index].is_none());
@@ -337,8 +340,8 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
 /// A channel is lost. Its listener counts as gone for a while: TCP tells more. Unless a client that
 /// was refused there is about to ask.
 pub(super) fn loses(state: &mut State, name: u64) {
-    let way = if state.unaccepted.are_any() { Way::Free } else { nobody() };
-    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Channel(name)) {
+    let way = if state.unaccepted.are_any() { RouteState::Free } else { no_listener() };
+    for route in routes(state).0.iter_mut().filter(|one| one.way == RouteState::Channel(name)) {
         route.way = way;
     }
     has_gone(state, name);
@@ -349,27 +352,27 @@ fn has_seen(state: &State, to: &Endpoint) {
     let now = sleepers::now();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
         route.pause = OFTEN;
-        let is_sure = matches!(route.way, Way::Channel(_)) && !route.is_old(now);
-        let is_put_off = matches!(route.way, Way::Nobody(since) if since > now);
-        if !is_sure && !is_put_off && route.way != Way::Asked {
-            route.way = Way::Free;
+        let is_sure = matches!(route.way, RouteState::Channel(_)) && !route.is_old(now);
+        let is_put_off = matches!(route.way, RouteState::NoListener(since) if since > now);
+        if !is_sure && !is_put_off && route.way != RouteState::Asked {
+            route.way = RouteState::Free;
         }
     }
 }
 
 /// What is known of an address may be wrong.
 pub(super) fn forgets(state: &State, to: &Endpoint) {
-    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
-    known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
+    let known = routes(state).0.iter_mut().filter(|one| one.way != RouteState::Asked);
+    known.filter(|route| route.to == *to).for_each(|route| route.way = RouteState::Free);
 }
 
 /// In another network namespace it is not tried again for a while: a listener that refuses what it
 /// should not (clocks of time namespaces may differ) is reached by TCP.
 pub(super) fn leaves_alone(state: &State, to: &Endpoint) {
     let later = sleepers::now() + PORT_ALLOWED_FOR;
-    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
+    let known = routes(state).0.iter_mut().filter(|one| one.way != RouteState::Asked);
     for route in known.filter(|one| one.to == *to) {
-        route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
+        route.way = if route.is_far { RouteState::NoListener(later) } else { RouteState::Free };
     }
 }
 
@@ -404,7 +407,7 @@ pub(super) fn wait(until: u64) -> bool {
 
 /// By which channel, and to what.
 #[derive(Clone, Copy)]
-pub(super) struct Through {
+pub(super) struct ChannelRoute {
     pub name: u64,
     /// The client's address.
     pub from: [u8; 16],
@@ -416,9 +419,9 @@ pub(super) struct Through {
 
 /// How an address is reached.
 #[derive(Clone, Copy)]
-pub(super) enum Reached {
+pub(super) enum RouteAnswer {
     /// By a channel.
-    Channel(Through),
+    Channel(ChannelRoute),
     /// By the kernel.
     Kernel,
     /// The same; and the broker is to see it.
@@ -426,10 +429,10 @@ pub(super) enum Reached {
 }
 
 /// How an address is reached. Waits for the broker if nothing is known.
-pub(super) fn reach(to: Endpoint) -> Reached {
+pub(super) fn reach(to: Endpoint) -> RouteAnswer {
     let tag = match with(|state| known(state, to)) {
-        None => return Reached::Kernel,
-        Some(Known::Way(way)) => return way,
+        None => return RouteAnswer::Kernel,
+        Some(Known::Answer(way)) => return way,
         Some(Known::Wait(tag)) => return answer_of_another(tag),
         Some(Known::Ask(tag)) => tag,
     };
@@ -438,8 +441,8 @@ pub(super) fn reach(to: Endpoint) -> Reached {
         asks(tag, (own, to))
     });
     if !is_asked {
-        with(|state| answer(state, tag, nobody()));
-        return Reached::Kernel;
+        with(|state| answer(state, tag, no_listener()));
+        return RouteAnswer::Kernel;
     }
     answer_to(tag)
 }
@@ -460,16 +463,16 @@ pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Endpoint, Endpoint)
 }
 
 /// Waits for the answer to a question.
-fn answer_to(tag: u64) -> Reached {
+fn answer_to(tag: u64) -> RouteAnswer {
     let (asked, mut until) = (sleepers::now(), sleepers::now() + ANSWER);
     loop {
         let reached = with(|state| {
             take(state);
             match tagged(state, tag) {
-                Some(route) if route.way == Way::Asked => Err(route.is_waiting),
+                Some(route) if route.way == RouteState::Asked => Err(route.is_waiting),
                 Some(route) => Ok(route.leads(sleepers::now())),
                 // It was asked anew meanwhile.
-                None => Ok(Reached::Kernel),
+                None => Ok(RouteAnswer::Kernel),
             }
         });
         if let Some(Err(true)) = reached {
@@ -479,10 +482,10 @@ fn answer_to(tag: u64) -> Reached {
             Some(Ok(reached)) => return reached,
             Some(Err(_)) if wait(until) => {}
             Some(Err(_)) => {
-                with(|state| answer(state, tag, nobody()));
-                return Reached::Kernel;
+                with(|state| answer(state, tag, no_listener()));
+                return RouteAnswer::Kernel;
             }
-            None => return Reached::Kernel,
+            None => return RouteAnswer::Kernel,
         }
     }
 }
@@ -490,25 +493,25 @@ fn answer_to(tag: u64) -> Reached {
 impl Route {
     /// Where it leads now that that is known. One of those that the kernel brings there is seen by
     /// the broker: where it is not known that the network does so, or not for much longer.
-    fn leads(&mut self, now: u64) -> Reached {
+    fn leads(&mut self, now: u64) -> RouteAnswer {
         if now < self.full {
-            return Reached::Kernel;
+            return RouteAnswer::Kernel;
         }
         let is_sure = match self.way {
-            Way::Channel(_) => !self.is_old(now),
+            RouteState::Channel(_) => !self.is_old(now),
             _ => !self.is_far,
         };
         if !is_sure && now.saturating_sub(self.tried) > self.pause {
             self.tried = now;
             self.pause = (2 * self.pause).clamp(OFTEN, PAUSE_MAX);
-            return Reached::Seen;
+            return RouteAnswer::Seen;
         }
         match self.way {
-            Way::Channel(name) if self.until == 0 || now < self.until => {
+            RouteState::Channel(name) if self.until == 0 || now < self.until => {
                 let Route { from, socket, left, .. } = *self;
-                Reached::Channel(Through { name, from, socket, left })
+                RouteAnswer::Channel(ChannelRoute { name, from, socket, left })
             }
-            _ => Reached::Kernel,
+            _ => RouteAnswer::Kernel,
         }
     }
 
@@ -525,7 +528,7 @@ impl Route {
 
 /// The answer to another thread's question: that thread may be about to connect to the broker. It
 /// may also be this thread, interrupted.
-fn answer_of_another(tag: u64) -> Reached {
+fn answer_of_another(tag: u64) -> RouteAnswer {
     let until = sleepers::now() + LONGEST;
     while mailbox().is_none() && sleepers::now() < until {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
@@ -534,7 +537,7 @@ fn answer_of_another(tag: u64) -> Reached {
 }
 
 enum Known {
-    Way(Reached),
+    Answer(RouteAnswer),
     /// Another thread has asked.
     Wait(u64),
     Ask(u64),
@@ -542,25 +545,25 @@ enum Known {
 
 fn known(state: &mut State, to: Endpoint) -> Known {
     let now = sleepers::now();
-    let found = routes(state).0.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    let found = routes(state).0.iter_mut().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = found {
         match route.way {
-            Way::Channel(name) => {
+            RouteState::Channel(name) => {
                 let is_there = state.left_by(name) == Some(route.left);
                 // Another process may have been there meanwhile: that is asked first.
                 let is_asked = route.tried != 0 || now < route.answered + OFTEN;
                 let is_sure = !route.is_old(now) || is_asked && now < route.until;
                 if is_there && is_sure && !route.is_shared {
-                    return Known::Way(route.leads(now));
+                    return Known::Answer(route.leads(now));
                 }
             }
-            Way::Asked => return Known::Wait(route.tag),
-            Way::Nobody(at)
-                if now.saturating_sub(at) < NOBODY
+            RouteState::Asked => return Known::Wait(route.tag),
+            RouteState::NoListener(at)
+                if now.saturating_sub(at) < NO_LISTENER_KEPT
                     && !route.may_come_soon(now)
                     && !route.is_shared =>
             {
-                return Known::Way(route.leads(now));
+                return Known::Answer(route.leads(now));
             }
             _ => {}
         }
@@ -574,17 +577,17 @@ pub(super) fn asks_anew(state: &mut State, to: Endpoint, now: u64) -> u64 {
     state.channels[..end].iter_mut().flatten().for_each(|channel| channel.looks(now));
     let (all, latest) = routes(state);
     *latest += 1;
-    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    let found = all.iter_mut().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = found {
-        (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
+        (route.way, route.tag, route.tried) = (RouteState::Asked, *latest, 0);
         (route.asked, route.socket, route.is_heard) = (now, 0, true);
         (route.is_coming, route.is_waiting, route.is_shared) = (false, false, false);
         return *latest;
     }
-    let place = all.iter().position(|one| one.way == Way::Free);
+    let place = all.iter().position(|one| one.way == RouteState::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
     let full = all.iter().filter(|one| one.to == to).map(|one| one.full).max().unwrap_or(0);
-    let (way, tag, asked, is_heard) = (Way::Asked, *latest, now, true);
+    let (way, tag, asked, is_heard) = (RouteState::Asked, *latest, now, true);
     all[place] = Route { to, way, tag, full, asked, is_heard, ..NONE };
     *latest
 }

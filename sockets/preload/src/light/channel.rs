@@ -18,11 +18,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use omniverb_connection::light::frame::{HEADER, NAMES};
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::{ConnectionIds, Endpoints, Frame, List, Slot};
-use omniverb_connection::time_budget::Spent;
+use omniverb_connection::time_budget::TimeSpent;
 use omniverb_formats::byte_ring;
 use omniverb_formats::channel::{
-    self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
-    WANTS_ROOM, PORT_ALLOWED_FOR, PORTS_ALLOWED, ring,
+    self, BYTES, ConnectionTable, FULL, HEAD, IS_CUT, LEFT, OPENS, PORT_ALLOWED_FOR, PORTS_ALLOWED,
+    RING, SIDE, SLEEPS, TAIL, WANTS_FRAMES, WANTS_ROOM, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use rustix::io::Errno;
@@ -32,7 +32,7 @@ use rustix::net::{RecvFlags, recv};
 use super::descriptors::Token;
 use super::doorbell;
 use super::lane_owners::Lanes;
-use super::lanes::Whose;
+use super::lanes::LaneOwner;
 use super::memory::reclaim_abandoned;
 use crate::carry::sealed_memory::map;
 use crate::library_fds;
@@ -65,7 +65,7 @@ const PUT_OFF: u64 = 200_000_000;
 const ALONE: u64 = PORT_ALLOWED_FOR;
 
 /// What is told of a channel between two network namespaces.
-pub(super) struct Across {
+pub(super) struct CrossNamespace {
     /// This side's address, and the other one's.
     pub ends: [[u8; 16]; 2],
     /// To which ports of this side connections may be opened, and until when.
@@ -78,9 +78,9 @@ pub(super) struct Across {
     alone: u64,
 }
 
-impl Across {
-    pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> Across {
-        Across { ends, ways: [(0, 0); PORTS_ALLOWED], put_off: 0, broker, alone: 0 }
+impl CrossNamespace {
+    pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> CrossNamespace {
+        CrossNamespace { ends, ways: [(0, 0); PORTS_ALLOWED], put_off: 0, broker, alone: 0 }
     }
 
     /// The mail has been read.
@@ -142,9 +142,9 @@ pub(super) struct Channel {
     /// As the broker calls it.
     pub name: u64,
     /// `None`: the other process is of the same network namespace.
-    pub across: Option<Across>,
+    pub across: Option<CrossNamespace>,
     /// What it has cost to find out whether addresses that the other end named are this host's.
-    pub asked: Spent,
+    pub asked: TimeSpent,
     /// Its place among our own descriptors.
     bell: usize,
     pub ids: ConnectionIds<'static>,
@@ -189,7 +189,7 @@ impl Channel {
         base: usize,
         (name, side): (u64, u64),
         bell: &OwnedFd,
-        across: Option<Across>,
+        across: Option<CrossNamespace>,
     ) -> Option<Channel> {
         let ids = Mapping::<u32>::new(IDS, Sharing::Sparse)?;
         let bell = library_fds::keep(bell.as_raw_fd())?;
@@ -202,7 +202,7 @@ impl Channel {
             side,
             name,
             across,
-            asked: Spent::default(),
+            asked: TimeSpent::default(),
             bell,
             ids: ConnectionIds::new(ids, side as u32),
             ids_base,
@@ -341,15 +341,15 @@ impl Channel {
     }
 
     /// What a lane needs to know that is a connection's one way.
-    pub(super) fn whose(&self, (token, slot): (Token, &Slot), way: Flow) -> Whose {
+    pub(super) fn whose(&self, (token, slot): (Token, &Slot), way: Flow) -> LaneOwner {
         let (base, side, bell) = (self.base, self.sender(way), self.bell);
         let (id, calls) = (slot.id, slot.into());
-        Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls }
+        LaneOwner { token, id, base, side, bell, is_across: self.across.is_some(), calls }
     }
 
     /// What is written down of connections.
-    pub(super) fn shown(&self) -> Shown<Memory<BYTES>> {
-        Shown::new(self.memory)
+    pub(super) fn shown(&self) -> ConnectionTable<Memory<BYTES>> {
+        ConnectionTable::new(self.memory)
     }
 
     /// Opens one, for which there is room.

@@ -2,7 +2,7 @@
 
 use omniverb_connection::light::slot::Closing;
 
-use super::channel::Across;
+use super::channel::CrossNamespace;
 use super::state::State;
 use super::{broker, sleepers};
 use crate::carry::broker as mail;
@@ -38,7 +38,7 @@ impl State {
     /// the daemon that they are over. Without one they are, after a while.
     pub(super) fn say_still(&mut self) {
         let now = broker::connection();
-        let is_unsaid = |across: &&mut Across| across.broker != now || now == 0;
+        let is_unsaid = |across: &&mut CrossNamespace| across.broker != now || now == 0;
         for index in 0..self.channels_end {
             let Some(channel) = self.channels[index].as_mut() else { continue };
             let Some(across) = channel.across.as_mut().filter(is_unsaid) else { continue };

@@ -23,12 +23,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
 use super::address_ranges;
-use super::broker::{self, Reached, Through};
+use super::broker::{self, ChannelRoute, RouteAnswer};
 use super::channel::FOR_ANSWERS;
 use super::descriptors::{self, Token};
 use super::epoll_members;
 use super::known_options::{self, Options};
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::listener_notices;
 use super::slot_options::{self, SocketOptions};
 use super::socket_addresses::{self, Family};
@@ -231,9 +231,9 @@ pub(super) fn connect(
         return None;
     }
     let way = match keeping_errno(|| broker::reach(to)) {
-        Reached::Channel(way) => way,
-        Reached::Kernel => return None,
-        Reached::Seen => {
+        RouteAnswer::Channel(way) => way,
+        RouteAnswer::Kernel => return None,
+        RouteAnswer::Seen => {
             observed_socket_marks::wants(fd);
             return None;
         }
@@ -331,7 +331,7 @@ fn member_of(fd: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
 
 impl State {
     /// A new connection by a channel. `None`: there is no room, or no listener by it any more.
-    fn open(&mut self, way: &Through, to: Endpoint, bound: Option<Endpoint>) -> Option<u32> {
+    fn open(&mut self, way: &ChannelRoute, to: Endpoint, bound: Option<Endpoint>) -> Option<u32> {
         let (from, index) = (way.from, self.channel_named(way.name)?);
         self.progress_channel(index);
         let channel = self.channels[index].as_mut()?;
@@ -510,7 +510,7 @@ pub(crate) fn accept(
     };
     let mut sleeps = Deadline::Never;
     loop {
-        let outcome = until(sleeps, Some(fd), Awaits::Frames, |state| {
+        let outcome = until(sleeps, Some(fd), WaitTarget::Frames, |state| {
             let taken = state.take_pending(fd, flags);
             taken.map(|taken| {
                 taken.map(|(new, at)| {

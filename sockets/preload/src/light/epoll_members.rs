@@ -8,7 +8,7 @@ use omniverb_connection::readiness::Deadline;
 use omniverb_connection::readiness::interest::{Interest, Next};
 
 use super::descriptors::{self, Token};
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::state::{State, with};
 use super::waiting::{is_over, look, sleep};
 use super::{epoll_sets, sleepers};
@@ -203,7 +203,7 @@ pub(super) fn wait(
         if count > 0 || deadline == Deadline::Never {
             return Ok(count as c_int);
         }
-        let sleeper = sleepers::enter(Awaits::Members(id));
+        let sleeper = sleepers::enter(WaitTarget::Members(id));
         let count = with(|state| {
             state.progress();
             state.collect((set, id), events)

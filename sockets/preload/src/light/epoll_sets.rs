@@ -36,7 +36,7 @@ const OUTER: usize = 4;
 
 /// That a set is a member of another one.
 #[derive(Clone, Copy)]
-pub(super) struct Within {
+pub(super) struct SetMembership {
     /// The id of the other one; 0: none.
     pub set: u32,
     pub events: u32,
@@ -54,7 +54,7 @@ pub(super) struct Set {
     pub ready: List,
     pub members: u32,
     /// The sets that it is in.
-    pub outer: [Within; OUTER],
+    pub outer: [SetMembership; OUTER],
 }
 
 /// All of them.
@@ -66,7 +66,7 @@ pub(super) struct Sets {
     pub nestings: usize,
 }
 
-const NOWHERE: Within = Within { set: 0, events: 0, data: 0, is_told: false };
+const NOWHERE: SetMembership = SetMembership { set: 0, events: 0, data: 0, is_told: false };
 const NONE: Set = Set { id: 0, ready: List::new(), members: 0, outer: [NOWHERE; OUTER] };
 
 impl Sets {
@@ -99,7 +99,7 @@ impl Sets {
     }
 
     /// The sets that are members of that one, with what it is told of each.
-    pub(super) fn inner(&self, id: u32) -> impl Iterator<Item = (usize, Within)> {
+    pub(super) fn inner(&self, id: u32) -> impl Iterator<Item = (usize, SetMembership)> {
         let all = self.all[..self.end].iter().enumerate();
         all.flat_map(|(place, set)| set.outer.iter().map(move |one| (place, *one)))
             .filter(move |(_, one)| one.set == id && id != 0)
@@ -125,7 +125,7 @@ impl Sets {
     }
 
     /// Puts one into another one, or changes that: `false` if it is in too many.
-    pub(super) fn nest(&mut self, place: usize, within: Within) -> bool {
+    pub(super) fn nest(&mut self, place: usize, within: SetMembership) -> bool {
         let outer = &mut self.all[place].outer;
         let found = outer.iter().position(|one| one.set == within.set);
         let Some(at) = found.or_else(|| outer.iter().position(|one| one.set == 0)) else {

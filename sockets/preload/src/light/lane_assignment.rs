@@ -17,7 +17,7 @@ use omniverb_formats::channel::{BYTES, LANES};
 use super::channel::{Channel, FOR_ANSWERS, ProtocolError};
 use super::descriptors::{self, Token};
 use super::epoll_sets;
-use super::lanes::{Before, Takes, handle};
+use super::lanes::{QueuedFirst, Takes, handle};
 use super::state::State;
 use crate::iovecs::Parts;
 use crate::shared_memory::Memory;
@@ -28,7 +28,7 @@ const _: () = assert!(LANE_MAX as usize == omniverb_formats::channel::LANE);
 
 /// For what a thread is about to sleep.
 #[derive(Clone, Copy)]
-pub(super) enum Awaits<'a> {
+pub(super) enum WaitTarget<'a> {
     /// For nothing that comes by a lane.
     Frames,
     /// For what comes for a connection.
@@ -72,7 +72,7 @@ impl State {
         channel.shown().goes_by(channel.side, slot.id, Some(lane));
         let whose = channel.whose((token, slot), Flow::Out);
         let place = (index, Flow::Out, lane);
-        handle(index, Flow::Out, lane).begins(&whose, place, Before::Nothing);
+        handle(index, Flow::Out, lane).begins(&whose, place, QueuedFirst::Nothing);
     }
 
     /// Revokes a lane by which nothing was sent since the last look. It is free when the other end
@@ -188,7 +188,7 @@ impl State {
         let whose = channel.whose((token, slot), Flow::In);
         let handle = handle(index, Flow::In, lane);
         channel.lanes.noted[lane] = handle.position();
-        let before = if slot.received() == 0 { Before::Nothing } else { Before::Queued };
+        let before = if slot.received() == 0 { QueuedFirst::Nothing } else { QueuedFirst::Queued };
         let is_lost = !slot.is_receiving();
         handle.begins(&whose, (index, Flow::In, lane), before);
         if is_lost {
@@ -342,25 +342,25 @@ impl State {
     }
 
     /// A thread is about to sleep for that, and looks once more.
-    pub(super) fn awaits(&mut self, what: Awaits<'_>) {
+    pub(super) fn awaits(&mut self, what: WaitTarget<'_>) {
         match what {
-            Awaits::Frames => {}
-            Awaits::One(token) => {
+            WaitTarget::Frames => {}
+            WaitTarget::One(token) => {
                 if let Some(at) = self.slot(token) {
                     self.awaits_one(at);
                 }
             }
-            Awaits::These(all) => {
+            WaitTarget::These(all) => {
                 let reads = libc::POLLIN | libc::POLLRDNORM;
                 for one in all.iter().filter(|one| one.events & reads != 0) {
                     if let Some(at) = descriptors::slot(one.fd) {
                         self.awaits_one(at);
                     } else if epoll_sets::are_any() {
-                        self.awaits(Awaits::Members(table::look(one.fd).id()));
+                        self.awaits(WaitTarget::Members(table::look(one.fd).id()));
                     }
                 }
             }
-            Awaits::Members(set) => {
+            WaitTarget::Members(set) => {
                 let Some(place) = self.sets.find(set) else { return };
                 let are_nested = self.sets.nestings > 0;
                 for channel in self.channels[..self.channels_end].iter_mut().flatten() {

@@ -16,7 +16,7 @@ use omniverb_connection::light::Slot;
 use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::Flag;
 use omniverb_formats::Lane;
-use omniverb_formats::channel::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
+use omniverb_formats::channel::{BYTES, ConnectionTable, HEAD, LANE, LANES, SIDE, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 
 use super::descriptors::Token;
@@ -94,7 +94,7 @@ static HANDLES: [Handle; CHANNELS * 2 * LANES] = [const {
 }; CHANNELS * 2 * LANES];
 
 /// What a lane needs to know of its channel and its connection.
-pub(super) struct Whose {
+pub(super) struct LaneOwner {
     pub token: Token,
     pub id: u32,
     pub base: usize,
@@ -103,18 +103,18 @@ pub(super) struct Whose {
     pub bell: usize,
     pub is_across: bool,
     /// Of the receiver.
-    pub calls: Calls,
+    pub calls: WhenEmpty,
 }
 
 /// What calls that receive do where there is nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Calls {
+pub(super) enum WhenEmpty {
     Wait,
     /// They say so (`O_NONBLOCK`).
     Fail,
 }
 
-impl From<&Slot> for Calls {
+impl From<&Slot> for WhenEmpty {
     fn from(slot: &Slot) -> Self {
         if slot.has(Flag::NonBlocking) { Self::Fail } else { Self::Wait }
     }
@@ -122,7 +122,7 @@ impl From<&Slot> for Calls {
 
 /// What is to be received before what comes by a lane.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum QueuedFirst {
     Nothing,
     /// What is in the queue.
     Queued,
@@ -216,9 +216,9 @@ impl Handle {
     /// It is a connection's from now on.
     pub(super) fn begins(
         &self,
-        whose: &Whose,
+        whose: &LaneOwner,
         (channel, way, number): (usize, Flow, usize),
-        before: Before,
+        before: QueuedFirst,
     ) {
         let held = self.hold_any();
         self.base.store(whose.base, Ordering::Relaxed);
@@ -226,8 +226,8 @@ impl Handle {
         self.number.store(number as u32, Ordering::Relaxed);
         self.id.store(whose.id, Ordering::Relaxed);
         self.is_across.store(whose.is_across, Ordering::Relaxed);
-        self.waits.store(whose.calls == Calls::Wait, Ordering::Relaxed);
-        self.is_next.store(before == Before::Nothing, Ordering::Relaxed);
+        self.waits.store(whose.calls == WhenEmpty::Wait, Ordering::Relaxed);
+        self.is_next.store(before == QueuedFirst::Nothing, Ordering::Relaxed);
         self.was_used.store(true, Ordering::Relaxed);
         self.bell.store(whose.bell, Ordering::Relaxed);
         self.token.store(whose.token.word(), Ordering::Relaxed);
@@ -236,8 +236,8 @@ impl Handle {
     }
 
     /// Calls that receive there do this from now on.
-    pub(super) fn calls(&self, calls: Calls) {
-        self.waits.store(calls == Calls::Wait, Ordering::Relaxed);
+    pub(super) fn calls(&self, calls: WhenEmpty) {
+        self.waits.store(calls == WhenEmpty::Wait, Ordering::Relaxed);
     }
 
     /// No thread comes by itself any more.
@@ -344,7 +344,7 @@ fn soon(token: Token, receive: impl Fn(&Held<'_>) -> Option<usize>) -> usize {
 }
 
 /// What has become of a send by a lane that was full.
-pub(super) enum Soon {
+pub(super) enum FullLaneSend {
     Sent(usize),
     /// There is no room yet; how far it was read.
     Full(u64),
@@ -354,19 +354,19 @@ pub(super) enum Soon {
 
 /// Sends in a call that may wait for room: for more than a little, so that the two ends do not
 /// hinder each other.
-pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> Soon {
+pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> FullLaneSend {
     let mut read = 0;
     for _ in 0..GLANCES {
-        let Some(held) = held(token, Flow::Out) else { return Soon::Otherwise };
+        let Some(held) = held(token, Flow::Out) else { return FullLaneSend::Otherwise };
         let unread = held.unread();
         if LANE - unread as usize >= PIECE {
-            return Soon::Sent(held.send(parts, from));
+            return FullLaneSend::Sent(held.send(parts, from));
         }
         read = held.handle.position().wrapping_sub(u64::from(unread));
         drop(held);
         core::hint::spin_loop();
     }
-    Soon::Full(read)
+    FullLaneSend::Full(read)
 }
 
 /// What becomes of what was received.
@@ -470,7 +470,7 @@ impl Held<'_> {
         let next = head.wrapping_add(bytes as u64);
         self.handle.position.store(next, Ordering::Relaxed);
         let id = self.handle.id.load(Ordering::Relaxed);
-        Shown::new(self.memory()).sends(self.side(), id, bytes as u64);
+        ConnectionTable::new(self.memory()).sends(self.side(), id, bytes as u64);
         if self.lane.publish(next) {
             self.wakes();
         }

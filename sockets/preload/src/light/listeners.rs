@@ -18,7 +18,7 @@ const TOLD: usize = 64;
 
 /// That a set was told of all that had come to a listening socket until then.
 #[derive(Clone, Copy)]
-struct Told {
+struct SetReport {
     listener: u32,
     set: u32,
     arrived: u64,
@@ -60,7 +60,7 @@ pub(super) struct Listeners {
     /// How many connections wait, at all of them.
     pub waiting: u32,
     count: u32,
-    told: [Told; TOLD],
+    told: [SetReport; TOLD],
     next_told: usize,
 }
 
@@ -79,7 +79,7 @@ const NONE: Listener = Listener {
     arrived: 0,
     inherited: Inherited { profile: 0, times: [0; 2], least: 0, is_abrupt: false },
 };
-const NOBODY: Told = Told { listener: 0, set: 0, arrived: 0 };
+const NOBODY: SetReport = SetReport { listener: 0, set: 0, arrived: 0 };
 
 /// Whether one more may wait to be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Listeners {
             self.next_told = (self.next_told + 1) % TOLD;
             self.next_told
         });
-        self.told[at] = Told { listener, set, arrived };
+        self.told[at] = SetReport { listener, set, arrived };
     }
 
     /// A set has asked anew what there is.

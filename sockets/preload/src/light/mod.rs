@@ -206,7 +206,7 @@ fn looks_at_options(fd: c_int) {
     }
 }
 
-pub(crate) use options::{Whose, control, get, name, request, set};
+pub(crate) use options::{ConnectionEnd, control, get, name, request, set};
 pub(crate) use transfer::shut;
 
 /// A descriptor is about to be closed, or to be for something else.

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_connection::descriptors::Kind;
 use omniverb_connection::readiness::interest::{Interest, Next};
 
-use super::epoll_sets::Within;
+use super::epoll_sets::SetMembership;
 use super::state::{State, with};
 use crate::table;
 use crate::user_memory::UserPtr;
@@ -43,8 +43,12 @@ pub(super) fn changed(
         }
         // The kernel has just read it.
         let Some(event) = event.read() else { return true };
-        let within =
-            Within { set: outer.id(), events: event.events, data: event.u64, is_told: false };
+        let within = SetMembership {
+            set: outer.id(),
+            events: event.events,
+            data: event.u64,
+            is_told: false,
+        };
         state.sets.nest(place, within)
     });
     is_done.unwrap_or(true)
@@ -80,7 +84,7 @@ impl State {
     }
 
     /// The ids of the first sets in a set.
-    fn inner_of(&self, id: u32) -> [Option<(u32, Within)>; INNER_MAX] {
+    fn inner_of(&self, id: u32) -> [Option<(u32, SetMembership)>; INNER_MAX] {
         let mut found = [None; INNER_MAX];
         for (to, (place, one)) in found.iter_mut().zip(self.sets.inner(id)) {
             *to = self.sets.id_at(place).map(|id| (id, one));
@@ -107,7 +111,7 @@ impl State {
             events[count] = libc::epoll_event { events: IN, u64: one.data };
             count += 1;
             if let Next::Disarmed(next) = interest.next() {
-                self.sets.nest(place, Within { events: next.0, ..one });
+                self.sets.nest(place, SetMembership { events: next.0, ..one });
             }
         }
         count

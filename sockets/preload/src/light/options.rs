@@ -35,7 +35,7 @@ fn state_of(slot: &Slot) -> u8 {
 }
 
 /// What an option is had by.
-enum Found {
+enum OptionValue {
     Error(c_int),
     Number(c_int),
     Time(u32),
@@ -53,30 +53,34 @@ pub(crate) fn get(token: Token, (level, name): (c_int, c_int), value: UserBuffer
         let at = state.slot(token)?;
         let slot = state.slots.at(at);
         Some(match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ERROR) => Found::Number(slot.take_error().unwrap_or(0)),
-            (libc::SOL_SOCKET, libc::SO_TYPE) => Found::Number(libc::SOCK_STREAM),
-            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Found::Number(libc::IPPROTO_TCP),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Found::Number(slot.least.max(1) as c_int),
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Found::Time(slot.times[0]),
-            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Found::Time(slot.times[1]),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                OptionValue::Number(slot.take_error().unwrap_or(0))
+            }
+            (libc::SOL_SOCKET, libc::SO_TYPE) => OptionValue::Number(libc::SOCK_STREAM),
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => OptionValue::Number(libc::IPPROTO_TCP),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+                OptionValue::Number(slot.least.max(1) as c_int)
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => OptionValue::Time(slot.times[0]),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => OptionValue::Time(slot.times[1]),
             (libc::SOL_SOCKET, name) if NAMES_ONE.contains(&name) => {
-                Found::Error(libc::ENOPROTOOPT)
+                OptionValue::Error(libc::ENOPROTOOPT)
             }
             _ => {
                 let tcp_state = state_of(slot);
-                Found::Kernels(state.options_of(at), tcp_state)
+                OptionValue::Kernels(state.options_of(at), tcp_state)
             }
         })
     });
     match found.flatten() {
         None => fails(libc::EBADF),
-        Some(Found::Error(error) | Found::Kernels(Err(error), _)) => fails(error),
-        Some(Found::Number(number)) => give(value, &number.to_ne_bytes()),
-        Some(Found::Time(limit)) => {
+        Some(OptionValue::Error(error) | OptionValue::Kernels(Err(error), _)) => fails(error),
+        Some(OptionValue::Number(number)) => give(value, &number.to_ne_bytes()),
+        Some(OptionValue::Time(limit)) => {
             let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
             give(value, limit.map(i64::to_ne_bytes).as_flattened())
         }
-        Some(Found::Kernels(Ok(socket), tcp_state)) => {
+        Some(OptionValue::Kernels(Ok(socket), tcp_state)) => {
             let got = native::getsockopt(socket, level, name, value);
             if got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
                 value.put(&[tcp_state]);
@@ -127,13 +131,13 @@ pub(crate) fn set(token: Token, (level, name): (c_int, c_int), value: UserSlice<
 
 /// Which end is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum ConnectionEnd {
     Own,
     Peers,
 }
 
 /// `getsockname`, `getpeername`.
-pub(crate) fn name(token: Token, whose: Whose, to: UserBuffer<'_>) -> c_int {
+pub(crate) fn name(token: Token, whose: ConnectionEnd, to: UserBuffer<'_>) -> c_int {
     if to.is_null() {
         return fails(libc::EFAULT);
     }
@@ -143,12 +147,16 @@ pub(crate) fn name(token: Token, whose: Whose, to: UserBuffer<'_>) -> c_int {
         let slot = state.slots.at(at);
         let own = if slot.has(Flag::Connecting) { slot.names.from } else { slot.names.to };
         let other = if slot.has(Flag::Connecting) { slot.names.to } else { slot.names.from };
-        Some((if whose == Whose::Peers { other } else { own }, Family::of(slot), slot.is_over()))
+        Some((
+            if whose == ConnectionEnd::Peers { other } else { own },
+            Family::of(slot),
+            slot.is_over(),
+        ))
     })
     .flatten() else {
         return fails(libc::EBADF);
     };
-    if whose == Whose::Peers && is_gone {
+    if whose == ConnectionEnd::Peers && is_gone {
         return fails(libc::ENOTCONN);
     }
     socket_addresses::write(&name, family, to);

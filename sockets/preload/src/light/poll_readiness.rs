@@ -6,7 +6,7 @@ use libc::{pollfd, sigset_t};
 use omniverb_connection::readiness::Deadline;
 use omniverb_connection::readiness::poll_events::{READABLE, of_connection};
 
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper};
 use super::state::{State, with};
 use super::waiting::{look, sleep};
@@ -97,7 +97,7 @@ impl Transport for PolledConnections {
     }
 
     fn arm(&mut self, all: &[pollfd]) {
-        self.sleeper = Some(sleepers::enter(Awaits::These(all)));
+        self.sleeper = Some(sleepers::enter(WaitTarget::These(all)));
     }
 
     fn disarm(&mut self) {

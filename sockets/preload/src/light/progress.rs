@@ -13,7 +13,7 @@ use super::channel::{Channel, FOR_ANSWERS, FRAMES, ProtocolError};
 use super::listeners::Admission;
 use super::local_addresses::ADDRESSES;
 use super::memory::SLOTS;
-use super::reconnect::{Left, Loss};
+use super::reconnect::{Loss, RefusalCause};
 use super::state::{State, has_mapped};
 use super::{broker, sleepers};
 use crate::clock;
@@ -392,7 +392,7 @@ impl State {
                 let was_asked = self.slots.at(at).is_unaccepted();
                 let is_full = was_asked
                     && self.channels[index].as_mut().is_some_and(|channel| channel.was_put_off());
-                let why = if is_full { Left::Full } else { Left::Refused };
+                let why = if is_full { RefusalCause::Full } else { RefusalCause::Refused };
                 if self.leaves(at, why) {
                     self.owe(at);
                     self.settle(at);

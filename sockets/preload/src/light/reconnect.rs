@@ -10,7 +10,7 @@ use omniverb_connection::light::Frame;
 use omniverb_connection::light::frame::{DATA_MAX, HEADER};
 use omniverb_connection::light::slot::{Closing, Flag};
 
-use super::broker::{self, Through};
+use super::broker::{self, ChannelRoute};
 use super::channel::FOR_ANSWERS;
 use super::route_lookup::{RouteLookup, is_full, look_up_route};
 use super::sleepers;
@@ -18,7 +18,7 @@ use super::state::State;
 use super::unaccepted::Due;
 
 /// Why a connection is not where it was.
-pub(super) enum Left {
+pub(super) enum RefusalCause {
     /// The other end has said `Close`.
     Refused,
     /// The same, since there was no room for it.
@@ -39,7 +39,7 @@ pub(super) enum Loss {
 }
 
 /// What has become of an attempt to open again.
-enum Moved {
+enum Reopening {
     Done,
     /// There is no room in the channel now.
     Later,
@@ -48,21 +48,21 @@ enum Moved {
 
 impl State {
     /// The other end has not accepted it: whether it goes elsewhere.
-    pub(super) fn leaves(&mut self, at: u32, why: Left) -> bool {
+    pub(super) fn leaves(&mut self, at: u32, why: RefusalCause) -> bool {
         let slot = self.slots.at(at);
         if !slot.is_unaccepted() && !slot.is_moving() {
             return false;
         }
         let (to, has_moved) = (slot.names.to, slot.has_moved());
         let may = match why {
-            Left::Refused => slot.refuse(),
-            Left::Full => slot.defer(),
-            Left::Lost => slot.lose_unaccepted(),
+            RefusalCause::Refused => slot.refuse(),
+            RefusalCause::Full => slot.defer(),
+            RefusalCause::Lost => slot.lose_unaccepted(),
         };
         if !may {
             self.slots.at(at).settle_acceptance(&mut self.pool);
         }
-        if matches!(why, Left::Full) {
+        if matches!(why, RefusalCause::Full) {
             is_full(self, &to);
         }
         match has_moved {
@@ -111,47 +111,47 @@ impl State {
             };
             let is_other = |other: u64| other != 0 && other as u32 != socket;
             let moved = match outcome {
-                _ if is_reset || socket == 0 => Moved::Never,
-                RouteLookup::Channel(way) if is_other(way.socket) => Moved::Never,
+                _ if is_reset || socket == 0 => Reopening::Never,
+                RouteLookup::Channel(way) if is_other(way.socket) => Reopening::Never,
                 RouteLookup::Channel(way) if may_open => self.opens_again(at, &way),
-                RouteLookup::Unannounced(other) if is_other(other) => Moved::Never,
+                RouteLookup::Unannounced(other) if is_other(other) => Reopening::Never,
                 RouteLookup::Unannounced(_) | RouteLookup::Pending
                     if turn == Due::All && !self.slots.at(at).retry_later() =>
                 {
-                    Moved::Never
+                    Reopening::Never
                 }
                 RouteLookup::Unannounced(socket) => {
                     later = Some((to, socket));
-                    Moved::Later
+                    Reopening::Later
                 }
-                RouteLookup::Channel(_) | RouteLookup::Pending => Moved::Later,
-                RouteLookup::Nowhere => Moved::Never,
+                RouteLookup::Channel(_) | RouteLookup::Pending => Reopening::Later,
+                RouteLookup::Nowhere => Reopening::Never,
             };
             match moved {
-                Moved::Done => {}
-                Moved::Later => self.slots.append(&mut self.unaccepted.list, at),
-                Moved::Never => self.gives_up(at),
+                Reopening::Done => {}
+                Reopening::Later => self.slots.append(&mut self.unaccepted.list, at),
+                Reopening::Never => self.gives_up(at),
             }
         }
         self.unaccepted.were_looked_after(now);
     }
 
-    fn opens_again(&mut self, at: u32, way: &Through) -> Moved {
+    fn opens_again(&mut self, at: u32, way: &ChannelRoute) -> Reopening {
         // It is asked for once more.
-        let Some(index) = self.channel_named(way.name) else { return Moved::Later };
+        let Some(index) = self.channel_named(way.name) else { return Reopening::Later };
         let kept = self.slots.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
         if self.lacks_room(index, least, |channel| &mut channel.has_strays) {
-            return Moved::Later;
+            return Reopening::Later;
         }
-        let Some(channel) = self.channels[index].as_mut() else { return Moved::Later };
+        let Some(channel) = self.channels[index].as_mut() else { return Reopening::Later };
         if !channel.may_open(way.left) {
-            return Moved::Later;
+            return Reopening::Later;
         }
         let Some(id) = channel.ids.allocate(at) else {
             channel.has_opened();
-            return Moved::Never;
+            return Reopening::Never;
         };
         let slot = self.slots.at(at);
         slot.reopen(index as u16, id);
@@ -178,7 +178,7 @@ impl State {
             channel.has_opened();
         }
         self.news(at);
-        Moved::Done
+        Reopening::Done
     }
 
     /// There is no listener any more.
@@ -193,7 +193,7 @@ impl State {
         let was_asked = self.slots.at(at).is_unaccepted();
         // Unless the other end may still give it to its program.
         let may = self.slots.at(at).is_moving() || loss == Loss::Gone && was_asked;
-        if may && self.leaves(at, Left::Lost) {
+        if may && self.leaves(at, RefusalCause::Lost) {
             return self.settle(at);
         }
         let slot = self.slots.at(at);

@@ -3,7 +3,8 @@
 use omniverb_connection::light::frame::Endpoint;
 
 use super::broker::{
-    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes,
+    ANSWER, ChannelRoute, NO_LISTENER_KEPT, Route, RouteState, answer, asks, asks_anew, goes_from,
+    no_listener, routes,
 };
 use super::local_addresses::source;
 use super::sleepers;
@@ -16,7 +17,7 @@ const FULL: u64 = 1_100_000_000;
 /// How an address is reached by a connection that was refused there.
 pub(super) enum RouteLookup {
     /// By a channel.
-    Channel(Through),
+    Channel(ChannelRoute),
     /// The kernel has this socket there, or an unknown one (0), and no process has registered it.
     Unannounced(u64),
     /// That is not known yet.
@@ -33,20 +34,22 @@ pub(super) fn look_up_route(
     (may_ask, may_ask_again): (bool, bool),
 ) -> RouteLookup {
     let now = sleepers::now();
-    let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
+    let known = routes(state).0.iter().find(|one| one.way != RouteState::Free && one.to == to);
     if let Some(route) = known.copied() {
         match route.way {
-            Way::Channel(name)
+            RouteState::Channel(name)
                 if state.left_by(name) == Some(route.left)
                     && (route.until == 0 || now < route.until) =>
             {
                 let Route { from, socket, left, .. } = route;
-                return RouteLookup::Channel(Through { name, from, socket, left });
+                return RouteLookup::Channel(ChannelRoute { name, from, socket, left });
             }
-            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return RouteLookup::Pending,
+            RouteState::Asked if now.saturating_sub(route.asked) < ANSWER => {
+                return RouteLookup::Pending;
+            }
             // The broker is late.
-            Way::Asked if !may_ask_again => return RouteLookup::Unannounced(0),
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
+            RouteState::Asked if !may_ask_again => return RouteLookup::Unannounced(0),
+            RouteState::NoListener(at) if now.saturating_sub(at) < NO_LISTENER_KEPT => {
                 match route.is_heard || at > now {
                     false => return RouteLookup::Nowhere,
                     true if !may_ask_again => return RouteLookup::Unannounced(route.socket),
@@ -61,14 +64,14 @@ pub(super) fn look_up_route(
     }
     let tag = asks_anew(state, to, now);
     let Some(own) = source(to).ok().flatten() else {
-        answer(state, tag, nobody());
+        answer(state, tag, no_listener());
         return RouteLookup::Nowhere;
     };
     goes_from(state, tag, (own, to));
     if asks(tag, (own, to)) {
         return RouteLookup::Pending;
     }
-    answer(state, tag, Way::Free);
+    answer(state, tag, RouteState::Free);
     RouteLookup::Unannounced(0)
 }
 

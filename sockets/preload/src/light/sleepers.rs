@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::doorbell;
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::memory::CHANNELS;
 use super::state::{State, with};
 use crate::kernel_poll;
@@ -131,7 +131,7 @@ pub(super) struct Sleeper {
 }
 
 /// Enters a sleeper, and what it waits for; the caller looks once more before it sleeps.
-pub(super) fn enter(awaits: Awaits<'_>) -> Sleeper {
+pub(super) fn enter(awaits: WaitTarget<'_>) -> Sleeper {
     let is_free = |slot: &&Slot| {
         let taken =
             slot.is_taken.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use omniverb_connection::light::budgets::BLOCKS;
 use omniverb_connection::light::slot::Flag;
 use omniverb_connection::light::{Block, BlockPool, Slot, SlotTable};
-use omniverb_connection::time_budget::Spent;
+use omniverb_connection::time_budget::TimeSpent;
 
 use super::channel::{Channel, IDS_BYTES as IDS, MEMORY_BYTES as MEMORY};
 use super::descriptors::Token;
@@ -31,7 +31,7 @@ use crate::memory_owner;
 
 /// How often the broker was told that this process listens somewhere no more.
 #[derive(Default)]
-pub(super) struct Unheard {
+pub(super) struct ListenerRemovals {
     pub said: u64,
     /// And has said that it has heard it, or was waited for in vain.
     pub heard: u64,
@@ -60,11 +60,11 @@ pub(super) struct State {
     /// for.
     pub unaccepted: Unaccepted,
     /// Of sockets that listen no more.
-    pub unheard: Unheard,
+    pub unheard: ListenerRemovals,
     /// Channels of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; CHANNELS], usize),
     /// What calls have waited for peers that open connections, in microseconds.
-    pub waited: Spent,
+    pub waited: TimeSpent,
     /// Connections that there were, and bytes that were sent by them: for reports.
     pub carried: (u64, u64),
 }
@@ -124,9 +124,9 @@ unsafe fn fill(prepare: impl FnOnce(&mut Tables) -> bool) -> bool {
         profiles: Profiles::new(),
         has_news: false,
         unaccepted: Unaccepted::new(),
-        unheard: Unheard::default(),
+        unheard: ListenerRemovals::default(),
         gone: ([0; CHANNELS], 0),
-        waited: Spent::default(),
+        waited: TimeSpent::default(),
         carried: (0, 0),
     };
     // SAFETY: as the caller says.

@@ -8,12 +8,12 @@ use omniverb_connection::light::lane_assignment::Flow;
 use omniverb_connection::light::slot::{Closing, Flag};
 use omniverb_connection::readiness::Deadline;
 
-use super::backpressure::{Waited, send_when_read};
+use super::backpressure::{ReaderWait, send_when_read};
 use super::broker;
 use super::channel::{Channel, FOR_ANSWERS, ProtocolError};
 use super::descriptors::{self, Token};
 use super::known_options::is_any_least;
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::lanes::{self, Takes};
 use super::state::{State, with};
 use super::waiting::{deadline_after, is_over, until};
@@ -87,7 +87,7 @@ fn send_in_steps(
     mut sent: usize,
     about_to_wait: impl Fn(),
 ) -> isize {
-    let (mut times, mut waited) = (None, Waited::default());
+    let (mut times, mut waited) = (None, ReaderWait::default());
     let if_full = match flags & libc::MSG_DONTWAIT {
         0 => IfFull::Stays,
         _ => IfFull::ComesHome,
@@ -116,7 +116,7 @@ fn send_in_steps(
                 }
                 let last = (sent, IfFull::ComesHome);
                 let goes_on = |state: &mut State| state.send(token, &parts, last);
-                found.map_or_else(|| until(limit, None, Awaits::Frames, goes_on), Ok)
+                found.map_or_else(|| until(limit, None, WaitTarget::Frames, goes_on), Ok)
             }
         };
         match step {
@@ -396,7 +396,7 @@ fn receive_in_steps(
             }
             state.receive(token, &parts, (got, takes))
         };
-        match until(limit, None, Awaits::One(token), attempt) {
+        match until(limit, None, WaitTarget::One(token), attempt) {
             Ok(Ok(0)) => return got as isize,
             Ok(Ok(bytes)) => got += bytes,
             // What there is by then.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_connection::readiness::Deadline;
 
-use super::lane_assignment::Awaits;
+use super::lane_assignment::WaitTarget;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::spin_budget::SpinBudget;
@@ -103,7 +103,7 @@ pub(super) fn sleep(
 pub(super) fn until<R>(
     deadline: Deadline,
     fd: Option<c_int>,
-    awaits: Awaits<'_>,
+    awaits: WaitTarget<'_>,
     mut attempt: impl FnMut(&mut State) -> Option<R>,
 ) -> Result<R, c_int> {
     let mut both = |state: &mut State| {

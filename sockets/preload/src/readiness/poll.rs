@@ -135,7 +135,7 @@ pub(super) fn poll_list(
 /// One call, until it has an answer.
 struct Call<'a> {
     all: &'a mut [pollfd],
-    beside: Option<Beside<'a>>,
+    beside: Option<LightPart<'a>>,
     /// The kernel knows some of the descriptors.
     has_kernels: bool,
     links: &'a mut PolledLinks,
@@ -143,14 +143,14 @@ struct Call<'a> {
 }
 
 /// What a call has of light connections.
-struct Beside<'a> {
+struct LightPart<'a> {
     light: PolledConnections,
     /// What the kernel is asked: the same list without what is light or no descriptor, in the same
     /// order, and room for doorbells.
     list: &'a mut [pollfd],
 }
 
-impl Beside<'_> {
+impl LightPart<'_> {
     /// All but the doorbells.
     fn kernels(&mut self) -> &mut [pollfd] {
         let count = self.list.len() - light::DOORBELLS;
@@ -175,7 +175,7 @@ impl<'a> Call<'a> {
         }
         let has_kernels = count > 0;
         let (list, _) = list.split_at_mut(count + light::DOORBELLS);
-        Self { all, beside: Some(Beside { light, list }), has_kernels, links, mask }
+        Self { all, beside: Some(LightPart { light, list }), has_kernels, links, mask }
     }
 
     fn wait(&mut self, timeout: Timeout) -> Answer {
@@ -315,7 +315,7 @@ impl<'a> Call<'a> {
         let slept = links.sleep(
             all,
             |all| match beside {
-                Some(Beside { light, list }) => light.sleep(list, deadline, *mask),
+                Some(LightPart { light, list }) => light.sleep(list, deadline, *mask),
                 None => kernel(all, timeout, *mask),
             },
             |slept| slept.unwrap_or(0) as usize,

@@ -27,12 +27,12 @@ const _: () = assert!(FDS == libc::FD_SETSIZE && size_of::<fd_set>() == FDS / 8)
 
 /// The sets of a call, as far as the kernel looks at them.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct KernelSets<'a> {
     sets: UserFdSets<'a>,
     end: usize,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> KernelSets<'a> {
     /// `None`: it is not known how far the table goes.
     fn of(sets: UserFdSets<'a>) -> Option<Self> {
         let end = usize::try_from(sets.end()).unwrap_or(0);
@@ -111,7 +111,7 @@ pub(crate) fn select(
     if carry::is_on() {
         carry::prepare_poll();
     }
-    let Some(asked) = Asked::of(sets) else { return unknown(native) };
+    let Some(asked) = KernelSets::of(sets) else { return unknown(native) };
     let (mut count, mut is_concerned) = (0, false);
     for (fd, _) in asked.requests() {
         count += 1;
@@ -125,7 +125,7 @@ pub(crate) fn select(
 
 #[inline(never)]
 fn select_concerned(
-    asked: Asked<'_>,
+    asked: KernelSets<'_>,
     count: usize,
     timeout: Timeout,
     left: Option<UserPtrMut<'_, timeval>>,
