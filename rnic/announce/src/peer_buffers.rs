@@ -1,8 +1,8 @@
-//! What one node knows of another's buffers, and what it waits for.
+//! Tracks what one node knows of another's buffers, and what it waits for.
 //!
-//! A buffer that goes is *withdrawn*: who hears it begins nothing with it any more, and *lets go*
-//! when what was under way is done. So memory goes when nobody uses it, and no transfer ends in an
-//! error, which would end the connection.
+//! A buffer that goes is *withdrawn*. A node that hears of it begins nothing with it any more, and
+//! *lets go* when what was under way is done. So memory goes when nothing uses it, and no transfer
+//! ends in an error, which would end the connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 

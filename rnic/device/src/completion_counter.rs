@@ -1,12 +1,11 @@
-//! Completion counters: how many requests of some queue pairs have succeeded and failed, or how
-//! many bytes they moved. In: what queue pairs complete, whether or not that gives an entry in a
-//! CQ. Out: two numbers.
+//! Counts requests of some queue pairs that have succeeded and failed, or the bytes they moved. In:
+//! what queue pairs complete, whether or not that gives an entry in a CQ. Out: two numbers.
 //!
 //! Ordering (SYNC: counted): a queue pair adds under its own lock, several of them at once, after
-//! the data are in place; each addition releases, and whoever reads a sum acquires. Additions are
-//! read-modify-write operations, so a sum carries on what every one before it released: who sees
-//! that `n` requests are done sees what all of them brought. Who sets a number while requests
-//! complete may undo additions, as with any device.
+//! the data are in place; each addition releases, and a reader of the sum acquires. Additions are
+//! read-modify-write operations, so a sum carries on what every one before it released: a reader
+//! that sees `n` requests done sees what all of them brought. A program that sets a number while
+//! requests complete may undo additions, as with any device.
 
 use crate::spin_lock::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +23,7 @@ pub enum Counts {
 /// The largest number of a counter; the one after it is 0.
 pub const COUNTER_MAX: u64 = u64::MAX;
 
-/// Who counts: a queue pair.
+/// A queue pair that counts.
 pub(crate) trait Counted: Send + Sync {
     /// Takes in what has come. If another thread is at it, that one does.
     fn look(&self);
@@ -64,7 +63,7 @@ impl Counter {
     }
 
     /// A number as it is now. Looks for news of its queue pairs first, as a poll of their CQs
-    /// would: who counts need not poll.
+    /// would: a program that reads counters need not poll.
     pub fn read(&self, tally: Tally) -> u64 {
         // Without the lock: what is found may end a queue pair, which is taken off the list then.
         let attached = lock(&self.attached).clone();

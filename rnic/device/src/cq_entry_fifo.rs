@@ -1,6 +1,6 @@
-//! What comes first goes first: the entries of a CQ, in an array that may be the program's.
+//! Keeps the entries of a CQ in their order, in an array that may be the program's.
 //!
-//! One in lent memory has room for all it will ever hold, since nobody is asked for memory while
+//! An array in lent memory has room for all it will ever hold, since no memory is allocated while
 //! requests are on their way. One of our own begins with less, and grows.
 
 use omniverb_ring::{Array, Lending, NoMemory};

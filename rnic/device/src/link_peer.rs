@@ -1,9 +1,9 @@
-//! Who is at the far end of a link.
+//! Describes the far end of a link.
 
 use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX};
 use omniverb_terms::{Gid, Qpn};
 
-/// Whom a queue pair is linked with.
+/// The kind of peer that a queue pair is linked with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Number of its QP.
@@ -16,7 +16,7 @@ pub struct Peer {
     pub far_end: FarEnd,
 }
 
-/// Who is at the far end of a link.
+/// The far end of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FarEnd {
     /// The peer's process: the link is direct.

@@ -123,7 +123,7 @@ impl Region {
     }
 }
 
-/// Who binds a memory window, and whom its keys serve.
+/// How a memory window is bound, and which queue pairs its keys serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowType {
     /// Bound by a verb; every queue pair of the protection domain.
@@ -210,7 +210,7 @@ impl Regions {
         }
     }
 
-    /// Makes a region known by its keys, which are nobody else's.
+    /// Makes a region known by its keys, which no other region has.
     pub fn insert(&self, region: Arc<Region>) {
         if region.rkey != NO_RKEY {
             write(&self.by_rkey).insert(region.rkey, region.clone());
@@ -287,7 +287,7 @@ impl Regions {
     /// Removes a region, as [`Self::remove`], whose key is to name another memory. `all_note`: has
     /// all queue pairs [note](crate::Qp::note_receives) the receives that they have posted.
     pub fn remove_to_change(&self, lkey: Lkey, all_note: impl FnOnce()) -> Option<Arc<Region>> {
-        // Before the caches are void: who looks something up afterwards enters a list.
+        // Before the caches are void: a later look-up enters a list.
         self.receivers.enable();
         let region = self.remove(lkey);
         if !self.receivers.is_complete() {

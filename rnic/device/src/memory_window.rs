@@ -1,10 +1,10 @@
-//! Memory windows: keys for a part of a region, with some of its rights, which come and go by work
-//! requests (specification 10.6.7).
+//! Manages memory windows: keys for a part of a region, with some of its rights, which come and go
+//! by work requests (specification 10.6.7).
 //!
-//! A window has 256 keys of its own: their upper 24 bits are the window's, the low eight whoever
-//! binds it chooses. While it is bound, one of them opens a part of a region, as a region of its
-//! own would. The daemon knows nothing of windows, so what peers do by such a key their owner's
-//! queue pair executes: from the moment a key has ended nothing passes.
+//! A window has 256 keys of its own: their upper 24 bits are the window's, the low eight are chosen
+//! by the binder. While it is bound, one of them opens a part of a region, as a region of its own
+//! would. The daemon knows nothing of windows, so what peers do by such a key their owner's queue
+//! pair executes: from the moment a key has ended nothing passes.
 
 use crate::limits::WINDOWS_MAX;
 use crate::memory_region::{Extras, Region, Regions, Window, WindowTable, WindowType, write};
@@ -147,9 +147,8 @@ impl Regions {
     }
 
     /// A queue pair, or its peer, asks that a key be void from now on. Says whether that was done:
-    /// only the keys of windows that this queue pair bound are made to be given up. Keys of regions
-    /// that a program registered never are: others hold them, too, and nobody but the program ends
-    /// them.
+    /// only the keys of windows that this queue pair bound can be given up so. Keys of regions that
+    /// a program registered never are: others hold them, too, and only the program ends them.
     pub(crate) fn invalidate(&self, qpn: Qpn, rkey: Rkey) -> bool {
         let mut windows = lock(&self.windows.0);
         let Some(window) = windows.by_name.get(&name(rkey)) else { return false };
@@ -172,7 +171,7 @@ impl Regions {
 
     /// Ends windows on a region, which is about to go.
     pub(crate) fn end_windows_on(&self, region: &Region) {
-        // Who binds one at this moment has done so, or does not find the region any more.
+        // A thread that binds one at this moment has done so, or does not find the region any more.
         let mut windows = lock(&self.windows.0);
         if !region.is_bound() {
             return;
@@ -214,7 +213,7 @@ mod tests {
     const PD: u32 = 3;
     const OURS: Qpn = Qpn(5);
 
-    /// A region of 4096 bytes that nobody touches, for windows.
+    /// A region of 4096 bytes that stays untouched, for windows.
     fn with_region(access: u32) -> (Regions, Arc<Region>) {
         let regions = Regions::default();
         let region = UserMemory::lend(&[0; 4096], |memory| {

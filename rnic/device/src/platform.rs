@@ -1,5 +1,5 @@
-//! What the device needs from outside: a clock, the progress thread, the daemon, and somebody to
-//! tell events to.
+//! Defines what the device needs from outside: a clock, the progress thread, the daemon, and a
+//! receiver of events.
 
 use crate::send_work_request::Destination;
 use omniverb_ring::{UserMemory, Window};
@@ -67,7 +67,7 @@ pub trait Host: Send + Sync {
     /// A queue pair has gone to ERR: what was granted to its peer is to be taken back.
     fn qp_failed(&self, qpn: Qpn);
     /// A request of a queue pair, its oldest, completes with this status, and the queue pair is in
-    /// ERR. For who wants to know why.
+    /// ERR. For diagnosis.
     fn request_failed(&self, _qpn: Qpn, _status: u32) {}
     /// Whether direct links are to let pass only what a wire would, too. Asked once for each QP.
     fn is_strict(&self) -> bool {
@@ -89,7 +89,7 @@ pub trait Host: Send + Sync {
     /// Whether eight bytes of the program's, on an eight-byte boundary, may be written just now.
     fn bears_atomics(&self, program: UserMemory) -> bool;
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
-    /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
+    /// byte of `found`, which reaches to the end of the window at most. False: that is not known.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;
     /// Requests to a queue pair of an XRC domain are for SRQs of another part of it: find the
     /// process that has that. The answer comes as a link to a queue pair that

@@ -38,14 +38,15 @@ impl Reader {
     }
 }
 
-/// Those who may use a region of a table.
+/// Threads that may use a region of a table.
 #[derive(Default)]
 pub(crate) struct Readers {
     /// Moves with every removal, with the list locked: cached look-ups are void then.
     generation: AtomicU64,
     /// Users that have looked something up in this generation.
     list: Mutex<Weaks<dyn UsesRegions>>,
-    /// Held until those of earlier generations have finished: who is no longer in the list has.
+    /// Held until those of earlier generations have finished: a thread that is not in the list any
+    /// more has.
     finishing: Mutex<()>,
 }
 
@@ -72,7 +73,8 @@ impl Readers {
         reader.generation.set(self.generation.load(Ordering::Relaxed));
     }
 
-    /// Ends the generation. When this returns nobody uses what was removed from the table before.
+    /// Ends the generation. When this returns no thread uses what was removed from the table
+    /// before.
     pub(crate) fn finish_access(&self) {
         let _one_by_one = lock(&self.finishing);
         let users = {

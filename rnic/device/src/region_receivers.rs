@@ -56,7 +56,7 @@ impl RegionReceivers {
         self.is_enabled.load(Ordering::SeqCst)
     }
 
-    /// Whether the lists have everybody, or are to be completed by a look at all queue pairs.
+    /// Whether the lists are complete, or are to be completed by a look at all queue pairs.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
     }

@@ -1,11 +1,11 @@
-//! Which pages of a peer's region are in memory, so that the peer pays for them and not we.
+//! Finds which pages of a peer's region are in memory, so that the peer pays for them and not we.
 //!
-//! A page that is not there would be made by whoever touches it first, and be charged to that
-//! process's memory cgroup. So the kernel is asked first, and an operation that would touch such a
-//! page is left to the owner. An owner can take a page away at any time after that: what was found
-//! is believed until the process has gone through so many different pages that those which could
-//! have been charged to it meanwhile are as many as it can afford. Who moves within less than that
-//! asks once.
+//! A page that is not there would be made by the process that touches it first, and be charged to
+//! that process's memory cgroup. So the kernel is asked first, and an operation that would touch
+//! such a page is left to the owner. An owner can take a page away at any time after that: what was
+//! found is believed until the process has gone through so many different pages that those which
+//! could have been charged to it meanwhile are as many as it can afford. A process that moves
+//! within less than that asks once.
 
 use crate::limits::{PAGE_BYTES, PAGES_BELIEVED};
 use crate::platform::Host;
@@ -34,9 +34,10 @@ impl Toll {
 /// What pages of an extent lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// A file: pages that are not in memory are made by whoever touches them.
+    /// A file: pages that are not in memory are made by the process that touches them.
     File,
-    /// Memory that was plugged into this machine: all of it is there, and nobody pays for it here.
+    /// Memory that was plugged into this machine: all of it is there, and it is charged to no
+    /// process here.
     Device,
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn flushes(swap: u64) -> Option<(Placement, Selectivity)> {
     Some((Placement::from_bits(placement)?, Selectivity::from_code(selectivity)?))
 }
 
-/// To whom a datagram goes, and how.
+/// The destination of a datagram, and its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressee {
     /// The queue pair, and by which of our addresses.

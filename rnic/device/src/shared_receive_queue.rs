@@ -131,8 +131,8 @@ impl Srq {
         }
     }
 
-    /// The application has destroyed it: memory that was lent is back when this returns, whoever
-    /// still looks at this queue.
+    /// The application has destroyed it: memory that was lent is back when this returns, even if a
+    /// thread still looks at this queue.
     pub fn give_up(&self) {
         let queue = std::mem::replace(&mut self.inner.lock().queue, ReceiveQueue::none());
         // A lender is the program's code: it is not called under a lock.

@@ -1,11 +1,11 @@
-//! The lock of the data path: held for the time of a request or a poll, by a thread of this
-//! process, never across a sleep.
+//! Implements the lock of the data path: held for the time of a request or a poll, by a thread of
+//! this process, never across a sleep.
 //!
-//! A spin lock, because it is released by a plain store: a lock that can wake sleepers needs a
-//! second atomic read-modify-write for that, and six of those are as much as the rest of a short
-//! SEND. Who does not get it gives up the processor soon, so that a holder that was preempted can
-//! go on, and sleeps in the end: a real-time thread that yields goes on at once, and a holder on
-//! its processor would never run.
+//! It is a spin lock, because it is released by a plain store: a lock that can wake sleepers needs
+//! a second atomic read-modify-write for that, and six of those are as much as the rest of a short
+//! SEND. A thread that does not get it yields the processor soon, so that a holder that was
+//! preempted can go on, and sleeps in the end: a real-time thread that yields goes on at once, and
+//! a holder on its processor would never run.
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::sync::{Mutex, MutexGuard};
@@ -18,8 +18,8 @@ const YIELDS: u32 = 100;
 /// How long to sleep: well beyond the time that a request takes.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// What a queue pair or a completion queue has around it. Whoever waits looks a moment, gives the
-/// processor up some times, and sleeps only then.
+/// The lock around a queue pair or a completion queue. A waiting thread spins a moment, yields the
+/// processor some times, and sleeps only then.
 pub(crate) struct Lock<T>(SpinMutex<T>);
 /// What holding it looks like.
 pub(crate) type Guard<'a, T> = SpinMutexGuard<'a, T>;
@@ -48,7 +48,7 @@ impl<T> Lock<T> {
         self.0.try_lock()
     }
 
-    /// A moment of spinning, then somebody else's turn.
+    /// Spins a moment, then yields.
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
         let mut turns = 0;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Who waits for a holder that takes long uses next to nothing of the processor.
+    /// A thread that waits for a slow holder uses next to nothing of the processor.
     #[test]
     fn long_waits_are_slept() {
         let lock = Lock::new(0);

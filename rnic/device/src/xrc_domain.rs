@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 /// SRQs of a domain at most. Numbers are 24 bits on the wire (XRCETH), of which these are the lower
-/// ones; zero among them is nobody's.
+/// ones; zero among them is not given out.
 pub const DOMAIN_SRQS: u32 = 0xfff;
 /// Processes that may have parts of one domain at most: they share the upper bits.
 pub const DOMAIN_PARTS: u32 = 0x1000;
@@ -99,7 +99,7 @@ impl Domain {
         Some(srq)
     }
 
-    /// Takes an SRQ out. When this returns nobody uses it any more.
+    /// Takes an SRQ out. When this returns no thread uses it any more.
     pub(crate) fn remove_srq(&self, srq: &Srq, number: u32) {
         lock(&self.inner).srqs.remove(&number);
         srq.take_holders().iter().filter_map(Weak::upgrade).for_each(|qp| qp.forget_srq(srq));

@@ -367,8 +367,8 @@ impl Endpoint {
         self.theirs.load(word::STATE, Ordering::Acquire) == state::CLOSED
     }
 
-    /// Whether the peer's process has ended. Whoever has seen that it has, by whatever way, is told
-    /// so here; nobody is told by a peer that does not tell.
+    /// Whether the peer's process has ended. Every caller that learned of it in another way is told
+    /// so here; a peer that does not announce it tells nothing.
     #[inline(always)]
     pub fn peer_has_died(&self) -> bool {
         self.peer_page.owner_has_died()

@@ -1,5 +1,5 @@
-//! What a process says of its operations on direct links while somebody captures packets: a ring
-//! of its own, which the daemon reads.
+//! Writes what a process does on direct links into a ring that the daemon reads, while packets are
+//! captured.
 //!
 //! ```text
 //! memory := page of words | ring of TRACE_RING_BYTES
@@ -10,8 +10,8 @@
 //!
 //! A message longer than [`PIECE`] is told in pieces of that length. Of each packet's payload at
 //! most `keep` bytes come along: the daemon says how many it wants. What does not fit is lost and
-//! counted; the process never waits. The reader believes nothing: whose packets these are it
-//! knows from its own tables, everything else is checked by whoever makes packets of it.
+//! counted; the process never waits. The reader believes nothing: it knows the packets' queue pairs
+//! from its own tables, and everything else is checked where packets are made of it.
 
 use omniverb_ring::shared_atomics::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};

@@ -1,14 +1,15 @@
-//! At the pages of a peer, or not: so that pages can be taken back without losing anything.
+//! Tells whether a side uses a peer's pages, so that pages can be taken back without losing
+//! anything.
 //!
-//! Who carries out an operation on granted pages says so in its REACHING word, and looks at the
-//! owner's EPOCH after that. An owner that takes pages back from those who may have them again
-//! advances EPOCH first, waits a moment, and then until nobody it is linked with is at its pages.
-//! There is no memory fence between the word and the look, so either may be missed; but not for a
-//! millisecond (the same as for sleeping: decision 0001). So whoever goes to the pages after that
-//! has seen the new EPOCH, and turns round; who was there before is waited for.
+//! A side that carries out an operation on granted pages says so in its REACHING word, and looks at
+//! the owner's EPOCH after that. An owner that takes pages back from peers that may have them again
+//! advances EPOCH first, waits a moment, and then until no linked peer is at its pages. There is no
+//! memory fence between the word and the look, so either may be missed; but not for a millisecond
+//! (the same as for sleeping: decision 0001). So a peer that goes to the pages after that has seen
+//! the new EPOCH, and turns round; one that was there before is waited for.
 //!
-//! An owner does not wait for ever. When it has had enough it advances EPOCH once more: who comes
-//! back and finds that it moved by two may have been at pages that nobody uses any more.
+//! An owner does not wait for ever. When it has had enough it advances EPOCH once more: a peer that
+//! comes back and finds that it moved by two may have been at pages that are not used any more.
 
 use crate::endpoint::Endpoint;
 use crate::layout::{state, word};
@@ -45,10 +46,10 @@ impl Endpoint {
         valid
     }
 
-    /// As [`enter_pages`](Self::enter_pages), for pages that stay where they are: who takes them
-    /// back waits for whoever is there, and the page may be anything afterwards. So this word is
-    /// seen before ours reads that one, whatever that costs: either the owner sees that we are
-    /// there, or we see that it takes its pages back.
+    /// As [`enter_pages`](Self::enter_pages), for pages that stay where they are: an owner that
+    /// takes them back waits for peers that are there, and the page may be anything afterwards. So
+    /// this word is seen before ours reads that one, whatever that costs: either the owner sees
+    /// that we are there, or we see that it takes its pages back.
     pub fn enter_pages_that_stay(&self, epoch: u64) -> bool {
         self.ours.store(word::REACHING, 1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // SYNC: stays

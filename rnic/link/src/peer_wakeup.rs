@@ -1,5 +1,5 @@
-//! Who is told of news: the peer, by its ready bit and a kick, if it asked for that; and what this
-//! end asks for.
+//! Tells the peer of news, by its ready bit and a kick, if it asked for that; and what this end
+//! asks for.
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;

@@ -1,10 +1,10 @@
-//! Naps: a program that polls for completions of much that is under way, while others want its
-//! processor, sleeps until the far end has consumed a good part of it.
+//! Lets a polling program sleep until the far end has consumed a good part of what is under way,
+//! while others want its processor.
 //!
-//! Each side writes words of its own page alone. Who naps writes up to where it waits, then the
-//! number of the nap; the far end answers by writing that number into its own word, and wakes.
-//! Neither uses a fence between writing its word and reading the other's: a wake can be missed, so
-//! every nap is short.
+//! Each side writes words of its own page alone. The napping side writes up to where it waits, then
+//! the number of the nap; the far end answers by writing that number into its own word, and wakes
+//! it. Neither uses a fence between writing its word and reading the other's: a wake can be missed,
+//! so every nap is short.
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;
@@ -65,7 +65,7 @@ impl Endpoint {
                     >= self.theirs.load(word::NAP_UNTIL, Ordering::Relaxed))
     }
 
-    /// At the engine's end: answers the nap. Whoever sleeps on the word is to be woken then.
+    /// At the engine's end: answers the nap. A sleeper on the word is to be woken then.
     pub fn answer_nap(&mut self) -> &AtomicU64 {
         self.naps.number = self.theirs.load(word::NAP, Ordering::Acquire);
         self.ours.store(word::WOKEN, self.naps.number, Ordering::Release);

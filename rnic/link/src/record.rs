@@ -39,7 +39,8 @@ pub const FIRST: u32 = 1 << 12;
 pub const PLACED: u32 = 1 << 13;
 /// Flag: the payload is not in the ring; see [`crate::payload_source`].
 pub const SOURCE: u32 = 1 << 14;
-/// Flag of a READ: it was answered before. Who does not know it answers it like any other.
+/// Flag of a READ: it was answered before. A peer that does not know the flag answers it like any
+/// other.
 const AGAIN: u32 = 1 << 15;
 
 /// Why a request fails.
@@ -111,8 +112,8 @@ pub enum Request {
     /// XRC: what follows is for the shared receive queue of this number, until another is named
     /// (XRCETH, annex A14).
     ForSrq { number: u32 },
-    /// A whole UD message to a group, behind the forty bytes that tell who sent it (A17.4.5.2).
-    /// Only an engine sends it.
+    /// A whole UD message to a group, behind the forty bytes that name its sender (A17.4.5.2). Only
+    /// an engine sends it.
     Grouped { flags: u32, immediate: u32, qkey: Qkey, source: Qpn },
 }
 

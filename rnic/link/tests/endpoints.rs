@@ -168,7 +168,7 @@ fn credits_are_promises() {
 fn credits_count_beyond_32_bits() {
     let Link { ends: [mut sender, mut receiver], .. } = link();
     let mut posted = 0u32;
-    // In strides, since nobody waits for four thousand million messages.
+    // In strides, since four thousand million messages take too long.
     for _ in 0..10 {
         for _ in 0..1000 {
             posted = posted.wrapping_add(1);
@@ -178,7 +178,7 @@ fn credits_count_beyond_32_bits() {
             assert_eq!(sender.credit(), Credit::None);
         }
     }
-    // More than the number space holds is nobody's promise.
+    // More than the number space holds is no valid promise.
     receiver.publish_credits(posted.wrapping_add(0x8000_0000), 8);
     assert_eq!(sender.credit(), Credit::None);
     // The greatest count and floor are not mistaken for "no credits".
@@ -243,7 +243,7 @@ fn who_waits_is_told() {
         ringers[side].page.take_ready(|slot| slots.push(slot));
         (slots, ringers[side].kicks.swap(0, Ordering::Relaxed))
     };
-    // Nobody waits, nobody sleeps.
+    // No thread waits or sleeps.
     sender.send_request(&SEND, 0, []).unwrap();
     assert_eq!(told(0), (vec![], 0));
     // The receiver does not look by itself.

@@ -1,4 +1,4 @@
-//! Naps: who naps is woken when what it waits for has happened, once, and not before.
+//! Tests that a nap ends when what it waits for has happened, once, and not before.
 
 mod common;
 

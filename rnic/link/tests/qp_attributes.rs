@@ -136,7 +136,7 @@ fn each_side_says_its_own() {
     let route = GlobalRoute { hop_limit: 64, ..GlobalRoute::default() };
     app.publish_receiving(&receiving);
     app.publish_sending(&sending);
-    // Who waits for it is told.
+    // A waiting peer is told.
     assert!(!ringers[0].0.has_ready());
     engine.set_blocked(true);
     app.publish_global_route(&route);

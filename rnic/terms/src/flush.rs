@@ -5,7 +5,7 @@
 pub struct Placement(u8);
 
 impl Placement {
-    /// Whoever reads the memory finds it.
+    /// Every reader of the memory finds it.
     pub const GLOBAL: Placement = Placement(1);
     /// It survives the loss of power.
     pub const PERSISTENT: Placement = Placement(2);

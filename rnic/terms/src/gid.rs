@@ -10,7 +10,7 @@ name! {
 }
 
 impl Gid {
-    /// All zeros: an empty entry of a table, or nobody.
+    /// All zeros: an empty entry of a table, or no node.
     pub const ZERO: Gid = Gid([0; 16]);
     /// The last in order.
     pub const MAX: Gid = Gid([0xff; 16]);
@@ -51,7 +51,7 @@ impl Gid {
         u128::from_be_bytes(self.0).checked_add(1).map(|next| Gid(next.to_be_bytes()))
     }
 
-    /// Whether it is all zeros: an empty entry of a table, or nobody.
+    /// Whether it is all zeros: an empty entry of a table, or no node.
     #[inline]
     #[must_use]
     pub fn is_zero(self) -> bool {

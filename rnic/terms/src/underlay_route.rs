@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU32;
 
 /// What tells apart routes with the same addresses: the number of a tunnel or of a tenant's
-/// network, as whoever sends by it knows it.
+/// network, as the sender knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey(pub NonZeroU32);
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 pub struct Turn {
     /// Something happened, or polls serve: look again in a moment.
     pub is_busy: bool,
-    /// Somebody polls without a break, and will see what peers announce without being woken.
+    /// A thread polls without a break, and will see what peers announce without being woken.
     pub is_polled: bool,
     /// Look again at this time at the latest, in nanoseconds of the host's clock. `None`: there is
     /// no timer.
@@ -58,7 +58,7 @@ impl Shared {
         Turn { is_busy: busy | polled | moved | again, is_polled: polled && !armed, deadline }
     }
 
-    /// A peer woke this process: serves what is announced, also if somebody polls. True if
+    /// A peer woke this process: serves what is announced, also if a thread polls. True if
     /// something was.
     pub fn rung(&self) -> bool {
         answer_all(&self.bells.all())

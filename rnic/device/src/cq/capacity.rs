@@ -53,8 +53,8 @@ impl Cq {
         Ok(true)
     }
 
-    /// The application destroys it: memory that was lent is back when this returns, whoever still
-    /// looks at this queue, and completions that come all the same are lost.
+    /// The application destroys it: memory that was lent is back when this returns, even if a
+    /// thread still looks at this queue, and completions that come all the same are lost.
     pub fn give_up(&self) {
         let mut inner = self.inner.lock();
         (inner.capacity, inner.overflowed) = (0, true);

@@ -22,9 +22,9 @@ const BELLS_PER_POLL: usize = 8;
 /// between, for the sake of other threads, and of speed: without an atomic operation between them
 /// the processor runs loads ahead, and takes 20 ns to discard them when the line changes.
 const LOOKS: u32 = 3;
-/// Polls after which one looks for news also if it has a completion at once. Who posts one
-/// signalled request and takes one completion in turn may find one each time; the progress thread
-/// leaves the looking to it, and peers, who see that it polls, do not wake it.
+/// Polls after which one looks for news also if it has a completion at once. A program that posts
+/// one signalled request and takes one completion in turn may find one each time; the progress
+/// thread leaves the looking to it, and peers, which see that it polls, do not wake it.
 const HITS: u64 = 64;
 
 impl Cq {
@@ -86,8 +86,8 @@ impl Cq {
         let Some(mut guard) = self.watch.try_lock() else { return 0 };
         let list = &mut *guard;
         let (mut idle, mut count, mut news) = (None, 0, false);
-        // Who watches one link is likely to wait for an answer, and every moment between two looks
-        // delays it: one look more costs a third of what coming back here costs.
+        // A poll that watches one link is likely to wait for an answer, and every moment between
+        // two looks delays it: one look more costs a third of what coming back here costs.
         let repeats = if list.links.len() == 1 { LOOKS } else { 1 };
         for _ in 0..repeats {
             for (at, watched) in list.links.iter().enumerate() {
@@ -155,7 +155,7 @@ impl Cq {
         }
     }
 
-    /// Whether somebody looks for news just now.
+    /// Whether a poll looks for news just now.
     pub(super) fn is_looked_at(&self) -> bool {
         self.watch.try_lock().is_none()
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Empty polls in a row that are made without a pause.
 const PATIENCE: u32 = 4;
-/// A yield that took longer let somebody else run, in nanoseconds.
+/// A yield that took longer let another thread run, in nanoseconds.
 const CONTENDED: u64 = 5_000;
 /// How long that is remembered, in nanoseconds.
 const REMEMBERED: u64 = 1_000_000;

@@ -48,7 +48,7 @@ pub enum Overrun {
     /// The application is told, and what does not fit is lost (specification 11.6.3.1: CQ error).
     #[default]
     Fails,
-    /// It loses its oldest completions, and nobody is told.
+    /// It loses its oldest completions, without an event.
     LosesOldest,
 }
 
@@ -212,8 +212,8 @@ impl Cq {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Has polls look at a link by themselves, if they are not too seldom, there is room and nobody
-    /// polls just now.
+    /// Has polls look at a link by themselves, if they are not too seldom, there is room and no
+    /// poll is under way just now.
     pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<Watched>) {
         if self.attendance.may_watch() {
             self.watch.try_add(link);

@@ -13,11 +13,11 @@ const FAR_APART: u64 = 100_000;
 /// while something goes on.
 const LOOK: u64 = 500_000;
 /// While polls serve it does not sleep. If it had no turn for longer than this all the same, in
-/// nanoseconds, it had no processor, nor may the one who polls: then so many polls are enough as
-/// would be in this time.
+/// nanoseconds, it had no processor, nor may the polling thread have: then so many polls are enough
+/// as would be in this time.
 const LONGEST: u64 = 10_000_000;
 
-/// How often somebody polls.
+/// How often the program polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polls {
     /// Never, since the progress thread looked last, or that is not known.
@@ -77,7 +77,7 @@ impl Attendance {
         self.credit.store(credit, Ordering::Relaxed);
     }
 
-    /// For the progress thread: how often somebody polled since it judged last.
+    /// For the progress thread: how often the program polled since it judged last.
     pub(super) fn judge(&self, now: u64) -> Polls {
         let polls = self.polls().wrapping_add(self.credit.load(Ordering::Relaxed));
         let more = polls.wrapping_sub(self.seen.load(Ordering::Relaxed));

@@ -46,7 +46,7 @@ impl Watch {
         self.list.try_lock()
     }
 
-    /// Watches one more link, if there is room and nobody looks just now.
+    /// Watches one more link, if there is room and no poll looks just now.
     pub(super) fn try_add(&self, link: impl FnOnce() -> Option<Watched>) {
         if let Some(mut list) = self.list.try_lock()
             && list.has_room()
@@ -96,8 +96,8 @@ impl Watched {
     }
 
     /// From now on the peer must set our ready bit. It may have missed that just now, so the
-    /// progress thread looks once more a moment later. False: the QP is busy, try again later
-    /// (whoever holds it may be waiting for the watch list, which the caller holds).
+    /// progress thread looks once more a moment later. False: the QP is busy, try again later (the
+    /// thread that holds it may be waiting for the watch list, which the caller holds).
     #[cold]
     pub(super) fn unwatch(&self) -> bool {
         let Some(mut inner) = self.qp.try_inner() else { return false };

@@ -1,16 +1,16 @@
-//! When a poll gives up the processor.
+//! Decides when a poll gives up the processor.
 //!
 //! News of a direct link come from a peer that has a processor of its own, or is woken. News of a
-//! link to the engine come from a thread of this very machine: where there are few processors, who
-//! polls for them without a pause keeps the engine from bringing them. So polls of a CQ with links
-//! to the engine only, and nothing in it, let others go first after a while. Where nobody wants the
-//! processor that costs a fraction of a microsecond; polls that may bring a direct peer's news
-//! never pay it.
+//! link to the engine come from a thread of this very machine: where there are few processors, a
+//! program that polls for them without a pause keeps the engine from bringing them. So polls of a
+//! CQ with links to the engine only, and nothing in it, yield after a while. If no other thread
+//! wants the processor that costs a fraction of a microsecond; polls that may bring a direct peer's
+//! news never pay it.
 //!
-//! Where somebody did want it, and much is under way, yielding is not enough: the kernel gives who
-//! polls its fair share all the same, a third of two processors for nothing. Then a poll takes a
-//! nap (see `omniverb_link::poller_nap`), until the engine has done a good part of what is under
-//! way.
+//! If another thread did want it, and much is under way, yielding is not enough: the kernel gives
+//! the polling thread its fair share all the same, a third of two processors for nothing. Then a
+//! poll takes a nap (see `omniverb_link::poller_nap`), until the engine has done a good part of
+//! what is under way.
 
 use crate::cq::Cq;
 use omniverb_link::poller_nap::Nap;

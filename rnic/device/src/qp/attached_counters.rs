@@ -1,5 +1,5 @@
-//! Which counters a queue pair has, and which of its requests need no place in the send queue any
-//! more though nobody polled.
+//! Tracks the counters of a queue pair, and which of its requests need no place in the send queue
+//! any more though no poll was made.
 
 use crate::completion_counter::Counter;
 use crate::verbs_constants::counted;

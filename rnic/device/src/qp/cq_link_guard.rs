@@ -3,7 +3,7 @@
 use crate::link_peer::FarEnd;
 use std::sync::Arc;
 
-/// Who counts the links that hang on it: a CQ.
+/// A CQ, which counts the links that hang on it.
 pub(crate) trait CountsLinks: Send + Sync {
     /// A link of a QP that uses it begins.
     fn link_begins(&self, far_end: FarEnd);

@@ -240,7 +240,7 @@ impl Qp {
         beyond.any(|link| link.endpoint.peer_reaches_pages_that_stay())
     }
 
-    /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
+    /// Waits no longer: a peer that is at our pages finds out that it may have been in vain.
     pub fn give_up_on_peers(&self) {
         let mut inner = self.inner.lock();
         let late = inner.links.iter_mut().filter(|link| link.endpoint.peer_reaches_pages());
@@ -269,7 +269,7 @@ impl Qp {
 
     /// Whether something may still come over link `index`.
     pub(crate) fn listens_to(&self, index: usize) -> bool {
-        // Who is at work with it right now uses it, or one beside it.
+        // A thread that works with it right now uses it, or one beside it.
         self.inner.try_lock().is_none_or(|inner| match index {
             RELAYED => inner.extended.relays.are_some(),
             _ => inner.links.get(index).is_some_and(|link| !link.is_deaf()),
@@ -308,9 +308,9 @@ impl Inner {
         }
     }
 
-    /// The link is replaced: nobody will ever say what became of requests that are under way on
-    /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
-    /// message again.
+    /// The link is replaced: what became of requests under way on it will never be known. RC fails
+    /// then, as it does on the wire, where their PSNs would match no more; UC says its message
+    /// again.
     pub(super) fn abandon_flight(&mut self, qp: &Qp) -> Result<(), Failed> {
         if !self.sends.has_begun() {
             return Ok(());
@@ -335,7 +335,7 @@ impl Inner {
             }
             let link = &mut self.links[index];
             let stays = link.peer.is_beyond_engine().then(|| {
-                // Nobody sees this link any more, which the engine may be by at pages of ours.
+                // This link is not looked at any more, but the engine may use it at pages of ours.
                 link.endpoint.advance_epoch();
                 let there = link.endpoint.peer_reaches_pages_that_stay();
                 there.then(|| link.endpoint.stay())

@@ -1,8 +1,8 @@
-//! The links of a queue pair: one if it is connected, one for each destination if it is not.
+//! Keeps the links of a queue pair: one if it is connected, one for each destination if it is not.
 //!
-//! The index of a link is handed out: to polls, to bells, to requests under way. So a link that has
-//! ended keeps its place until another one takes that, and who still has the index looks at the new
-//! one for nothing.
+//! The index of a link is handed out: to polls, to doorbells, to requests under way. So a link that
+//! has ended keeps its place until another one takes that, and a holder of the old index looks at
+//! the new one for nothing.
 
 use super::cq_link_guard::CqLinkGuard;
 use super::requester::PathSelection;
@@ -40,7 +40,7 @@ pub(crate) struct LinkEnd {
     lossy: bool,
     /// How packets to the peer are to travel, as it was published last.
     route: GlobalRoute,
-    /// What happens on it is traced for whoever captures packets.
+    /// What happens on it is traced for a capture of packets.
     traced: bool,
     /// What was sent on it from where it is.
     sources: Sources,
@@ -126,8 +126,8 @@ impl LinkEnd {
         self.endpoint.publish_credits(self.credits, 0);
     }
 
-    /// Whether somebody is there who may take requests. That a peer has died counts for those that
-    /// are acknowledged: the others leave, and nobody knows what becomes of them.
+    /// Whether there is a peer that may take requests. That a peer has died counts for requests
+    /// that are acknowledged: the others leave, and what becomes of them is not known.
     #[inline(always)]
     pub(super) fn takes_requests(&self, service: Service) -> bool {
         self.endpoint.peer_is_open() && !(service.is_reliable() && self.endpoint.peer_has_died())
@@ -254,8 +254,8 @@ impl LinkEnd {
         self.endpoint.publish_global_route(&route);
     }
 
-    /// The datagrams from here on travel so. Who changes routes within one destination may find a
-    /// few datagrams on the new one that were posted for the old.
+    /// The datagrams from here on travel so. A program that changes routes within one destination
+    /// may find a few datagrams on the new one that were posted for the old.
     #[inline(always)]
     pub(super) fn take_route(&mut self, route: GlobalRoute) {
         if self.route != route {
@@ -297,7 +297,7 @@ impl LinkEnd {
         self.sources.fill_if_wanted(&mut self.endpoint);
     }
 
-    /// Forgets what was sent from where it is: nobody takes it any more.
+    /// Forgets what was sent from where it is: no peer takes it any more.
     pub(super) fn forget_sources(&mut self) {
         self.sources = Sources::default();
     }
@@ -315,7 +315,7 @@ pub(crate) struct Links {
     list: Vec<LinkEnd>,
     /// Those of datagrams that have not ended.
     by_destination: HashMap<Destination, usize>,
-    /// What was found there last: who sends datagrams sends many to one, or to few in turn, and a
+    /// What was found there last: a sender of datagrams sends many to one, or to few in turn, and a
     /// hash costs more than the ring. Nothing when links come or go.
     last: Cell<Option<(Destination, usize)>>,
 }
@@ -402,7 +402,7 @@ impl Links {
         index
     }
 
-    /// Ends the links to these peers; nobody finds them any more.
+    /// Ends the links to these peers; they are not found any more.
     pub(super) fn forget(&mut self, gone: impl Fn(&Peer) -> bool) {
         self.last.set(None);
         for link in self.list.iter_mut().filter(|link| gone(&link.peer)) {

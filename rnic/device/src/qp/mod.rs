@@ -183,7 +183,7 @@ pub struct Qp {
     /// Where the CQs count what the application took back.
     slot: u32,
     shared: Arc<Shared>,
-    /// Itself, for those who are to come back to it.
+    /// Itself, for objects that come back to it later.
     me: Weak<Qp>,
     inner: Lock<Inner>,
     /// The state's number, readable without the lock.
@@ -394,7 +394,7 @@ impl Qp {
         self.shared.host.attend();
     }
 
-    /// Returns when nobody is in the middle of serving this QP.
+    /// Returns when no thread is in the middle of serving this QP.
     pub fn finish_access(&self) {
         drop(self.inner.lock());
     }

@@ -59,7 +59,7 @@ impl Qp {
     }
 
     /// Gives up everything: no completion of this QP is left anywhere afterwards, and memory that
-    /// was lent is back, whoever still looks at this queue pair.
+    /// was lent is back, even if a thread still looks at this queue pair.
     pub fn destroy(&self) {
         let receives = {
             let mut inner = self.inner.lock();
@@ -157,7 +157,7 @@ impl Inner {
             }
             self.links[index].end_starving();
             self.links[index].endpoint.close();
-            // Nobody takes it any more, and the application may do with its memory what it likes.
+            // No peer takes it any more, and the application may do with its memory what it likes.
             self.links[index].forget_sources();
         }
         self.extended.end_relays(qp);

@@ -1,8 +1,8 @@
-//! What of a queue pair's operations goes into which completion counter.
+//! Decides which of a queue pair's operations go into which completion counter.
 //!
 //! Nothing is counted on the fast path, nor for plain messages: a queue pair with counters takes
-//! neither. What peers do to our memory counts only if it comes by here, so a
-//! queue pair that counts that grants nobody pages.
+//! neither. What peers do to our memory counts only if it comes by here, so a queue pair that
+//! counts that grants no pages.
 
 use super::Qp;
 use super::attached_counters::{AttachError, Completes, CountedPositions, Counting};

@@ -59,7 +59,7 @@ fn hand_out(receives: &mut Receives, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize 
 
 impl Links {
     /// A request is on its way: polls of its CQ look at the peer from now on, also if only the
-    /// progress thread heard of it before. Who does not poll stops watching soon.
+    /// progress thread heard of it before. A program that does not poll stops watching soon.
     pub(super) fn be_watched(&mut self, qp: &Qp) {
         let direct = qp.service != Service::Ud
             && self

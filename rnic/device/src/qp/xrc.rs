@@ -169,7 +169,8 @@ impl Extended {
                 qp.cq_overflowed();
             }
         }
-        // Not before: whoever ends the SRQ waits for those that have it, and then purges its CQ.
+        // Not before: the thread that ends the SRQ waits for those that have it, and then purges
+        // its CQ.
         self.release(qp, Some(srq));
     }
 

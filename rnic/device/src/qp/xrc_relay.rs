@@ -1,11 +1,11 @@
-//! One way to another process of an XRC domain: requests for SRQs that are there go on from here.
+//! Forwards requests for SRQs of another process of an XRC domain to that process.
 //!
 //! In: the request at the head of our link, which stays there. Out: the same request on a link to
 //! the other process, and what that answers, on ours. So order, "not ready" and refusals are as if
-//! the SRQ were here, and who sends knows of nothing. One message is under way at a time.
+//! the SRQ were here, and the sender knows of nothing. One message is under way at a time.
 //!
 //! What comes back is the other process's word, which has the domain but is trusted with nothing
-//! else: answers must fit what was asked, and who says anything else is gone.
+//! else: answers must fit what was asked, and a process that says anything else is cut off.
 
 use crate::limits::CHUNK;
 use crate::link_peer::Peer;
@@ -28,7 +28,7 @@ pub(super) enum Step {
     Refused(Refusal),
 }
 
-/// Who broke the rules, or is no more.
+/// The other process broke the rules, or is gone.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The peer of the queue pair that is relayed.
@@ -148,7 +148,7 @@ impl Relay {
         }
     }
 
-    /// Whether the beginning of a message stays until there is a receive for it: who sends hears
+    /// Whether the beginning of a message stays until there is a receive for it: the sender hears
     /// that there is none before any of it is taken. An engine does not say that of a beginning.
     fn is_held(&self, request: &Request) -> bool {
         let begins = matches!(request, Request::Send { flags, .. } if flags & FIRST != 0);

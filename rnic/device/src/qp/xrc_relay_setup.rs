@@ -27,8 +27,8 @@ impl Qp {
         self.hidden.front.get().is_some() || self.hidden.receives_for.get().is_some()
     }
 
-    /// The queue pair whose link its link is, and to which part that leads. `None` if it is nobody
-    /// else's; `Some(None)` if the other one is gone.
+    /// The queue pair whose link its link is, and to which part that leads. `None` if it has a link
+    /// of its own; `Some(None)` if the other one is gone.
     pub fn front(&self) -> Option<Option<(Arc<Qp>, u32)>> {
         let (front, part) = self.hidden.front.get()?;
         Some(front.upgrade().map(|front| (front, *part)))
@@ -50,7 +50,7 @@ impl Qp {
         self.inner().extended.relays.peer(by)
     }
 
-    /// There is no way to that part: whoever waits for it is refused.
+    /// There is no way to that part: requests that wait for it are refused.
     pub fn no_way(&self, part: u32) {
         let mut inner = self.inner();
         let relays = &mut inner.extended.relays;
@@ -62,7 +62,7 @@ impl Qp {
         }
     }
 
-    /// The daemon made the link. `None`: nobody waits for it any more.
+    /// The daemon made the link. `None`: no request waits for it any more.
     pub(super) fn attach_relay(
         &self,
         part: u32,
@@ -98,7 +98,7 @@ impl Qp {
         };
         relay.close();
         if !relay.is_busy() {
-            // Who names that part, now or later, asks anew.
+            // A request that names that part, now or later, asks anew.
             drop(relays.0.swap_remove(at));
         }
         inner.pump_all(self);

@@ -62,7 +62,7 @@ impl Relays {
         }
     }
 
-    /// Who is at the other end of the link that a hidden queue pair of this number stands for.
+    /// The peer at the other end of the link that a hidden queue pair of this number stands for.
     pub(super) fn peer(&self, by: Qpn) -> Option<Peer> {
         self.0.iter().find_map(|(_, way)| match way {
             RelayState::Open(relay) if relay.by == by => Some(relay.peer),
@@ -79,7 +79,7 @@ impl Relays {
 pub(super) struct Hidden<F> {
     /// The front, and the part that its link leads to.
     pub(super) front: OnceLock<(Weak<F>, u32)>,
-    /// The queue pair of another process that it receives for, and who sends to that.
+    /// The queue pair of another process that it receives for, and the sender to that.
     pub(super) receives_for: OnceLock<(Qpn, Qpn)>,
 }
 

@@ -1,4 +1,4 @@
-//! ATOMIC WRITE and FLUSH: what they do, which way they go, and who refuses them.
+//! Tests ATOMIC WRITE and FLUSH: their effect, their path, and refusals.
 
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, PD, Pair, outcomes, poll, post, try_post};

@@ -67,7 +67,7 @@ fn what_gives_no_completion_is_counted() {
         post(&qps[0], &Work::send(3).sge(part(&local, 0, 1)).immediate(9).flags(0));
         post(&qps[0], &Work::write(4, remote(&target, 0)).sge(whole(&local)).flags(0));
         post(&qps[0], &Work::write(5, remote(&target, 0)).immediate(7).flags(0));
-        // Nobody polls, and no thread takes a turn: who reads has it done.
+        // No thread polls or takes a turn: the reader has it done.
         let all = [&sends, &receives, &writes, &written];
         for _ in 0..100 {
             all.iter().for_each(|counter| _ = both(counter));

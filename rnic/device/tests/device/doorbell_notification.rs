@@ -1,4 +1,4 @@
-//! Who is told of news and how: watched links, ready bits, kicks, and notifications that got lost.
+//! Tests how news are announced: watched links, ready bits, kicks, and notifications that got lost.
 
 use crate::fake_platform::Channel;
 use crate::guarded_buffer::Buffer;
@@ -50,7 +50,7 @@ fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
     assert_eq!(kicks(&pair, 0), 1);
 }
 
-/// Who finds a completion with each poll hears others all the same.
+/// A poller that finds a completion each time sees the other links all the same.
 #[test]
 fn polls_that_find_completions_look_now_and_then() {
     let pair = Pair::new();
@@ -106,7 +106,7 @@ fn polling_stops_the_bell() {
     assert!(turn_after_polls(&pair, &qps[1].recv_cq, 1000).is_polled);
     assert!(!ring());
     assert_eq!(poll(&qps[1].recv_cq).len(), 1);
-    // The progress thread finds that nobody polled between two of its turns.
+    // The progress thread finds that there was no poll between two of its turns.
     turn_after_polls(&pair, &qps[1].recv_cq, 0);
     assert!(ring());
     assert_eq!(poll(&qps[1].recv_cq).len(), 1);
@@ -120,7 +120,7 @@ fn turn_after_polls(pair: &Pair, cq: &Cq, polls: usize) -> Turn {
     pair.sides[1].shared.progress()
 }
 
-/// A program polls by a timer of its own. Whoever has something for it need not wait for that.
+/// A program polls by a timer of its own. A peer that has something for it need not wait for that.
 #[test]
 fn who_polls_now_and_then_is_served_meanwhile() {
     let pair = Pair::new();
@@ -173,7 +173,7 @@ fn a_bit_lost_while_watching_ends_is_made_up_for() {
     assert_eq!((0..3).map(|_| side.shared.progress()).last(), Some(Turn::default()));
 }
 
-/// A READ's answer waits for room. The requester makes room, but did not see yet that somebody
+/// A READ's answer waits for room. The requester makes room, but did not see yet that the answer
 /// waits for it.
 #[test]
 fn an_answer_that_waits_for_room_is_looked_after() {
@@ -297,7 +297,7 @@ fn who_polls_in_vain_wakes_a_peer_that_polled_lately() {
         assert!(pair.sides[1].shared.rung(), "also if the peer polls");
         assert!(there.all() == here.all());
         assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
-        // Whoever answers its own bell takes away what a poll would have found there.
+        // A thread that answers its own doorbell takes away what a poll would have found there.
         pair.sides[0].shared.rung();
     }
 }

@@ -78,7 +78,7 @@ fn what_is_on_its_way_to_the_dead_fails_without_a_daemon() {
     assert_eq!(outcomes(&qps[0].send_cq), failed);
 }
 
-/// Nobody acknowledges those in any case.
+/// They are not acknowledged in any case.
 #[test]
 fn unreliable_messages_leave_as_ever() {
     let pair = Pair::new();

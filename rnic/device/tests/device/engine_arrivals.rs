@@ -135,7 +135,7 @@ fn a_read_that_is_repeated_when_its_key_is_gone() {
     poll(&qp.recv_cq);
     pair.sides[0].shared.regions.remove(target.lkey);
     assert!(engine_far_end::request(&mut far, &read(100, rkey), &[]));
-    // There is no room to say so, and nobody is busy until there is.
+    // There is no room to say so, and no thread is busy until there is.
     assert!((0..100).any(|_| !pair.sides[0].shared.progress().is_busy));
     let (mut gone, mut bytes) = (0, 0);
     for _ in 0..1000 {

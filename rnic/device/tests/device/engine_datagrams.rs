@@ -111,7 +111,7 @@ fn peers_with_the_same_number_are_told_apart() {
     let index = qp.attach(peer, pair.endpoint(0, &joint)).unwrap();
     pair.sides[0].bell.bind(joint.slot, &qp, index);
     let mut other = pair.endpoint(1, &joint);
-    // Nonsense from one is not held against the other.
+    // An invalid answer from one is not held against the other.
     assert!(respond(&mut other, &Response::ReadData { last: true }, &[]));
     other.set_blocked(true);
     pair.sides[0].bell.page.set_ready(joint.slot);
@@ -142,7 +142,8 @@ fn datagram_queue_pairs_outlive_the_daemon() {
     assert_eq!(outcomes(&other.recv_cq), [(5, status::SUCCESS)]);
 }
 
-/// What is sent to a group tells by itself who sent it; only an engine's link of that kind may.
+/// A message to a group names its sender by itself; only an engine's link of that kind may bring
+/// it.
 #[test]
 fn datagrams_to_a_group_tell_who_sent_them() {
     let pair = Pair::new();
@@ -168,7 +169,7 @@ fn datagrams_to_a_group_tell_who_sent_them() {
     assert_eq!(seen, [(0, 0x99, 140), (1, 0x98, 40)]);
     assert!(came.iter().all(|wc| wc.status == status::SUCCESS && wc.flags & wc_flags::GRH != 0));
     assert!(there.read(0, 140) == bytes && there.read(200, 40) == bytes[..40]);
-    // Without a whole header it is nonsense, as are one-to-one messages here, and these elsewhere.
+    // Without a whole header it is invalid, as are one-to-one messages here, and these elsewhere.
     assert!(engine_far_end::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
     pair.settle();
     assert!(far.peer_has_closed() && qp.state() == State::Rts);

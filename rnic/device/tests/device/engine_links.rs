@@ -78,7 +78,7 @@ fn what_the_far_end_is_told_is_in_range() {
     assert!(far.peer_sending().is_some() && far.peer_global_route().is_some());
 }
 
-/// Whoever sees that the link is open sees the rest as well.
+/// A thread that sees that the link is open sees the rest as well.
 #[test]
 fn everything_is_said_before_the_link_opens() {
     let pair = Pair::new();
@@ -147,7 +147,7 @@ fn sends_complete_when_they_are_consumed() {
     }
 }
 
-/// A sleeper is woken by consumption, wherever nobody polls.
+/// A sleeper is woken by consumption, wherever no thread polls.
 #[test]
 fn consumption_is_told_to_who_waits_for_it() {
     let pair = Pair::new();
@@ -198,7 +198,7 @@ fn requests_of_all_kinds_keep_their_order() {
     ];
     assert_eq!(requests.iter().map(|(request, _)| *request).collect::<Vec<_>>(), expected);
     assert!(requests[2].1 == from.all());
-    // Nobody asks the daemon for mappings of what is on another host.
+    // The daemon is not asked for mappings of what is on another host.
     assert!(pair.sides[0].world.grants.lock().unwrap().is_empty());
     // Answers come, and are placed, before the SEND in front of them is acknowledged.
     let answer = pattern(3000, 2);

@@ -144,7 +144,7 @@ impl CompletionEvents for Channel {
 pub struct Ringer {
     pub page: DoorbellPage<Window>,
     pub kicks: AtomicUsize,
-    /// What the one who is kicked does before the other goes on.
+    /// What the kicked peer does before the other goes on.
     pub at_once: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 

@@ -33,7 +33,7 @@ pub struct Victim {
     pub joint: Joint,
     attacker: Endpoint,
     attacker_qpn: Qpn,
-    /// Everybody may do everything with it.
+    /// A region with all rights.
     open: Arc<Region>,
     read_only: Arc<Region>,
     private: Arc<Region>,

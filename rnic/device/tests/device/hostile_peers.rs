@@ -118,7 +118,7 @@ fn empty_answers_without_end() {
     });
 }
 
-/// Requests without bytes, without end: nobody is kept from anything else.
+/// Requests without bytes, without end: they keep no other work from its turn.
 #[test]
 fn empty_requests_without_end() {
     within(Duration::from_secs(20), || {

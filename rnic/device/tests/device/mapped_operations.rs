@@ -101,7 +101,7 @@ fn a_grant_is_asked_for_once() {
     assert_eq!(bench.there.read(0, 8), bench.here.read(0, 8));
 }
 
-/// Of memory that was plugged into the machine all pages are there: nobody is asked.
+/// Of memory that was plugged into the machine all pages are there: the kernel is not asked.
 #[test]
 fn pages_of_a_device_are_not_asked_for() {
     for backing in [Backing::File, Backing::Device] {
@@ -157,7 +157,7 @@ fn mapped_operations_need_nobody_else() {
     assert!(bench.is_zero(&bench.there));
 }
 
-/// Its pages are mapped here still, but nobody sees any more what becomes of them.
+/// Its pages are mapped here still, but what becomes of them is not seen any more.
 #[test]
 fn pages_of_the_dead_are_left_alone() {
     let bench = bench().granted(access::REMOTE);

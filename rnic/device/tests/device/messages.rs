@@ -180,7 +180,7 @@ fn inline_data_is_copied_when_posted() {
     let qps = pair.connected(&Options::new(Service::Rc));
     let to = Buffer::new(1024);
     let target = pair.sides[1].register(&to);
-    // Nobody receives yet: the request waits, and the application reuses its memory.
+    // There is no receive yet: the request waits, and the application reuses its memory.
     let (first, second) = (Buffer::pattern(1000, 1), Buffer::pattern(24, 2));
     post(&qps[0], &Work::send(1).inline(&first).inline(&second));
     first.write(0, &[0; 1000]);
@@ -218,7 +218,7 @@ fn unsignalled_sends_complete_silently_but_hold_their_slot() {
     }
     post(&qps[0], &Work::send(7));
     pair.settle();
-    // All are done, but nobody polled: the queue is full.
+    // All are done, but no poll was made: the queue is full.
     let full = Err(omniverb_device::PostError::Full);
     assert_eq!(crate::two_devices::try_post(&qps[0], &Work::send(8)), full);
     let sent = poll(&qps[0].send_cq);

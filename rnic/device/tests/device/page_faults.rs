@@ -132,7 +132,7 @@ fn a_write_with_immediate_data_gives_its_receive_back() {
     assert_eq!(outcomes(&bench.qps[1].recv_cq), [(77, status::WR_FLUSH_ERR)]);
 }
 
-/// UC has nobody to tell: the message is lost, and the next one comes.
+/// UC has no peer to tell: the message is lost, and the next one comes.
 #[test]
 fn an_unreliable_write_is_lost() {
     let bench = bench(&Options::new(Service::Uc));

@@ -135,7 +135,7 @@ fn what_the_engine_wants_filled_is_filled() {
     let second = case.next().unwrap();
     case.far.want_filled(second.end);
     assert!(!case.far.is_filled(second.end));
-    // Whether somebody polls or not.
+    // Whether a thread polls or not.
     case.pair.settle();
     let third = case.far.request_after(second.end).unwrap().unwrap();
     for (ahead, at) in [(&second, 10_000), (&third, 20_000)] {

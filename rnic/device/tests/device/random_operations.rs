@@ -1,5 +1,5 @@
-//! Random operations on several queue pairs, in random interleavings of who gets to do something,
-//! compared byte for byte with a model that does everything at once and in order.
+//! Runs random operations on several queue pairs, in random interleavings of their threads, and
+//! compares them byte for byte with a model that does everything at once and in order.
 
 pub mod expected_state;
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const SLOT: usize = 40 << 10;
 const SLOTS: usize = 12;
 
-/// Kinds of QPs: with an SRQ; who is at the far end.
+/// Kinds of QPs: with an SRQ; the far end.
 const KINDS: [(Service, bool, FarEnd); 10] = [
     (Service::Rc, false, FarEnd::Process),
     (Service::Rc, true, FarEnd::Process),
@@ -337,7 +337,7 @@ impl Bench {
         }
     }
 
-    /// Everybody gets what is missing; then everything must be as the model says.
+    /// Delivers what is missing; then everything must be as the model says.
     fn finish(&mut self) {
         for _ in 0..2000 {
             (0..self.receives.len()).for_each(|pool| self.post_receive(pool));
@@ -371,7 +371,7 @@ impl Bench {
 
 fn run(seed: u64, steps: usize) -> usize {
     let mut bench = Bench::new(seed);
-    // Somebody captures packets now and then, and does not keep up: nobody is to notice.
+    // A capture of packets begins now and then, and does not keep up: it is not to be noticed.
     let memory = Window::private(TRACE_BYTES);
     let tracer = Arc::new(Tracer::new(&memory).unwrap());
     let mut reader = TraceReader::new(&memory).unwrap();

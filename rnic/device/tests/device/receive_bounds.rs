@@ -19,7 +19,7 @@ fn wide(region: &Region, offset: usize, beyond: u32) -> Sge {
     Sge { length: inside.length + beyond, ..inside }
 }
 
-/// An entry whose key nobody gave.
+/// An entry whose key was never given.
 fn keyless(region: &Region) -> Sge {
     Sge { lkey: NOT_A_KEY, ..whole(region) }
 }

@@ -1,5 +1,5 @@
-//! When a region is removed, whoever was in the middle of using it for a peer has finished: the
-//! application may free the memory.
+//! Tests that no thread uses a region for a peer once it is removed: the application may free the
+//! memory.
 
 use crate::guarded_buffer::Buffer;
 use crate::two_devices::{Options, Pair, poll, post, to_init, to_rts, to_state};

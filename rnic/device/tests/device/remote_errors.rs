@@ -258,7 +258,7 @@ fn nobody_invalidates_a_region() {
         assert_eq!(outcomes(&qps[1].recv_cq), received);
         assert_eq!((qps[0].state(), qps[1].state()), (State::Err, State::Err));
         if pd == PD {
-            // For everybody else nothing has happened.
+            // For all other queue pairs nothing has happened.
             let local = pair.sides[0].register(&Buffer::pattern(8, 3));
             post(&more[0], &Work::write(3, remote(&target, 0)).sge(whole(&local)));
             pair.settle();

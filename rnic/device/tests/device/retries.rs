@@ -107,7 +107,7 @@ fn what_was_not_ready_and_what_failed_is_counted() {
     post(&qps[0], &Work::send(2));
     pair.settle();
     assert_eq!(counted(0, &[SENDS, OTHERS, RNR, HEARD, SAID]), [0, 1, 1, 1, 0]);
-    // Who has no credit sees for himself that there is no receive: nobody says so.
+    // A sender without credits sees by itself that there is no receive: no message says so.
     assert_eq!(counted(1, &[RNR, HEARD, SAID]), [0, 0, 0]);
     receive(&qps[1], 3, &[]);
     pair.settle();
@@ -220,8 +220,8 @@ fn timeout_zero_waits_for_ever() {
     assert_eq!(outcomes(&qps[1].recv_cq), [(2, status::SUCCESS)]);
 }
 
-/// The peer reset its QP with our requests unread and comes back with a new link: what happened
-/// to them nobody knows, so they did not succeed.
+/// The peer reset its QP with our requests unread and comes back with a new link: what happened to
+/// them is not known, so they did not succeed.
 #[test]
 fn nothing_succeeds_that_went_into_an_old_link() {
     let pair = Pair::new();
@@ -278,7 +278,7 @@ fn a_dead_peer_ends_everything_at_once() {
     assert_eq!(outcomes(&qps[0].send_cq), expected);
     assert_eq!(to.read(0, 8), crate::guarded_buffer::pattern(8, 2));
     assert_eq!(pair.sides[0].events(), [AsyncEvent::QpFatal]);
-    // Twice is as good as once, and strangers' deaths are nobody's business.
+    // Twice is as good as once, and strangers' deaths do not matter.
     qps[0].peer_died(qps[1].number);
     qps[0].peer_died(Qpn(12345));
     assert!(poll(&qps[0].send_cq).is_empty() && pair.sides[0].events().is_empty());

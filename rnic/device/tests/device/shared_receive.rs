@@ -183,7 +183,7 @@ fn no_place_is_lost_when_queue_pairs_end() {
         end(&pair, &qps);
         poll(&qps[1].recv_cq);
 
-        // A whole one arrives, and nobody polls.
+        // A whole one arrives, and no poll is made.
         let qps = pair.connected_with([&plain, &shared]);
         srq.post(2, &[whole(&target)]).unwrap_or_else(|why| panic!("ending {number}: {why:?}"));
         post(&qps[0], &Work::send(1));

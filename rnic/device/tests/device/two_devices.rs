@@ -54,7 +54,7 @@ pub struct Options {
     pub signaling: Signaling,
     pub attributes: QpAttributes,
     pub ring_bytes: (usize, usize),
-    /// Who is at the far end of its links.
+    /// The far end of its links.
     pub far_end: FarEnd,
 }
 
@@ -225,7 +225,7 @@ impl Pair {
     /// The memory of a link, as the daemon makes it.
     pub fn joint(&self, ring_bytes: (usize, usize)) -> Joint {
         let memory = Window::private(layout::link_bytes(ring_bytes.0, ring_bytes.1));
-        // Who makes thousands of links one after the other keeps none but the first few.
+        // A test that makes thousands of links one after the other keeps none but the first few.
         const KEPT: u32 = 64;
         let slot = match self.slots.fetch_add(1, Ordering::Relaxed) {
             first @ 0..KEPT => first,

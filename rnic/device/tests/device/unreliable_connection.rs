@@ -143,7 +143,8 @@ fn a_long_message_is_not_lost_while_it_goes_on() {
     }
 }
 
-/// Who takes nothing at all is waited for once, and then with each message for a short while only.
+/// A peer that takes nothing at all is waited for once, and then with each message for a short
+/// while only.
 #[test]
 fn a_peer_that_takes_nothing_is_waited_for_once() {
     let pair = Pair::new();
@@ -179,7 +180,7 @@ fn a_peer_that_closed_holds_nobody_up() {
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS), (2, status::SUCCESS)]);
 }
 
-/// Who never comes is waited for once, and not with each message anew.
+/// A peer that never comes is waited for once, and not with each message anew.
 #[test]
 fn a_peer_that_is_not_found_holds_up_one_message_only() {
     let pair = Pair::new();

@@ -141,7 +141,7 @@ fn what_is_held_back_for_nobody_is_let_go() {
 }
 
 /// Its receiver has no processor, and takes nothing: a datagram waits for room for a second, if it
-/// holds up nobody else, and the next ones are lost at once, until there is room. Where others wait
+/// holds up no other, and the next ones are lost at once, until there is room. Where others wait
 /// behind it, it is lost sooner.
 #[test]
 fn a_datagram_waits_for_room_unless_others_wait_behind_it() {

@@ -272,7 +272,7 @@ fn a_queue_may_go_in_the_middle_of_a_message() {
     assert!(poll(&cq).is_empty(), "it is nobody's any more");
 }
 
-/// Completions that were not polled go with their queue, whose slot somebody else gets.
+/// Completions that were not polled go with their queue, whose slot another one gets.
 #[test]
 fn a_queue_takes_its_completions_with_it() {
     let bench = Bench::new();

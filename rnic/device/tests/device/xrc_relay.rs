@@ -1,4 +1,4 @@
-//! XRC over processes: requests for SRQs of another part of the domain go on to who has it.
+//! Tests XRC over processes: requests for SRQs of another part of the domain go on to that part.
 
 use crate::fuzz_input::Script;
 use crate::guarded_buffer::Buffer;
@@ -234,7 +234,7 @@ fn the_senders_retries_are_counted() {
     }
 }
 
-/// Who receives for another process's queue pair hands nothing over itself.
+/// A queue pair that receives for another process's hands nothing over itself.
 #[test]
 fn nothing_goes_on_twice() {
     let bench = Bench::new();
@@ -257,7 +257,7 @@ fn without_a_way_a_request_is_refused() {
     assert_eq!(bench.pair.sides[1].events(), [AsyncEvent::QpRequestError]);
 }
 
-/// Numbers of no part, and of none that can be, are asked nobody for.
+/// Numbers of no part, and of none that can be, are not asked for.
 #[test]
 fn what_is_no_number_is_refused_at_once() {
     for number in [0x1000, 0x0100_1001, u32::MAX, 0, 5] {
@@ -360,7 +360,7 @@ fn the_other_process_may_end_before_it_has_begun() {
     assert_eq!(bench.sent(), [(1, status::SUCCESS)]);
 }
 
-/// Whoever has the other part says what does not fit what was asked.
+/// The process with the other part answers what does not fit the question.
 #[test]
 fn a_false_answer_ends_it() {
     type Lie = fn(&mut Endpoint);

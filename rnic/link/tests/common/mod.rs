@@ -1,4 +1,4 @@
-//! What tests of links share: two ends of one, with nobody to ring for.
+//! Makes two ends of one link, with no doorbell to ring.
 
 use omniverb_link::layout;
 use omniverb_link::{Doorbell, Endpoint, EndpointParts};

@@ -13,12 +13,13 @@ use crate::verbs_constants::status;
 use omniverb_link::Broken;
 use omniverb_terms::Service;
 
-/// How often a datagram may begin to wait for room anew, as long as nobody waits behind it.
+/// How often a datagram may begin to wait for room anew, as long as no other waits behind it.
 const DATAGRAM_WAITS: u8 = (RECEIVER_AWAY / UNRELIABLE_WAIT - 1) as u8;
 
 /// How long a request waits for a receive before the first of its RNR retries. Each of the others
 /// takes a timer, and without any left it fails. The peer is here, so its first "not ready" may as
-/// well have been slow to come: who only lost its processor is to lose no connection (0034).
+/// well have been slow to come: a peer that only lost its processor is to lose no connection
+/// (0034).
 fn first_rnr_wait(timer: u64, retries: u8) -> u64 {
     let first = if retries == 0 { 0 } else { timer };
     let others = u64::from(retries.saturating_sub(1)) * timer;
@@ -78,8 +79,8 @@ impl OldestWait<'_> {
                 None
             }
             WaitReason::Order => None,
-            // The peer is still being looked for. Who has waited long enough for it does not begin
-            // to anew with each message.
+            // The peer is still being looked for. A queue pair that has waited long enough for it
+            // does not begin to anew with each message.
             WaitReason::Peer if self.links.is_empty() => {
                 Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
             }
@@ -140,7 +141,7 @@ impl OldestWait<'_> {
                 None
             }
             _ if qp.service.is_reliable() => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
-            // Its receiver may be kept from running, and it holds up nobody else.
+            // Its receiver may be kept from running, and it holds up no other message.
             WaitReason::Room
                 if qp.service == Service::Ud
                     && wait.retries > 0
@@ -161,7 +162,7 @@ impl OldestWait<'_> {
                 {
                     self.waiting.give_up(link.endpoint.requests_consumed().ok());
                 }
-                // Nobody answered; whoever comes next asks again.
+                // There was no answer; the next datagram asks again.
                 if let Some(destination) = destination.filter(|_| wait.why == WaitReason::Link) {
                     self.unresolved.lose(&destination);
                 }

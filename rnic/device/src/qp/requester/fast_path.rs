@@ -137,7 +137,7 @@ impl FastPath<'_> {
     }
 
     /// Does this to the pages that a request means, where they are mapped, if everything that was
-    /// sent before it was consumed and the owner lets in who has such a right. False: it did not,
+    /// sent before it was consumed and the owner admits holders of such a right. False: it did not,
     /// or the owner did not wait for the end of it.
     #[inline(always)]
     fn on_mapped(

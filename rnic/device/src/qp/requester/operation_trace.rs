@@ -1,8 +1,8 @@
-//! What this QP does on direct links, traced for the daemon while somebody captures packets. Only
-//! the requester writes traces, of both directions: it knows what it sent and what came back.
+//! Traces what this QP does on direct links for the daemon, while packets are captured. Only the
+//! requester writes traces, of both directions: it knows what it sent and what came back.
 //!
-//! Off this path, one look at `PathSelection` is all it costs. On it, requests are traced when
-//! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
+//! Off this path, one look at `PathSelection` is all it costs. On it, requests are traced when they
+//! begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
 use super::request_state::TraceNumbers;
 use super::trace_numbers::{Attempt, packets};

@@ -1,10 +1,10 @@
-//! Strict: attributes of two queue pairs that do not fit each other, which a direct link forgives,
-//! fail here as they do on a wire.
+//! Fails operations between two queue pairs whose attributes do not fit, as a wire does (strict
+//! mode).
 //!
 //! On a direct link there are no packets, so it does not matter whether both ends count from the
-//! same PSN and cut messages at the same length. Who tests a program without an RNIC wants to know
-//! before there is one. What would fail on a wire only if there was enough of it at once, READs
-//! beyond the responder's resources, fails always, so that it is found.
+//! same PSN and cut messages at the same length. A user that tests a program without an RNIC wants
+//! to know before there is one. What would fail on a wire only if there was enough of it at once,
+//! READs beyond the responder's resources, fails always, so that it is found.
 
 use super::{Finish, Order, Step};
 use crate::platform::Forgiven;
@@ -33,7 +33,7 @@ impl Order {
         let what = forgiven(qp.service, self, &attributes.into(), &attributes.into(), &peer)?;
         qp.shared.host.forgiven(qp.number, what);
         Some(match what {
-            // Nobody answers: the message is lost.
+            // There is no answer: the message is lost.
             _ if !qp.service.is_reliable() => Step::Started(Finish::Done),
             Forgiven::Psn { .. } => Step::Fail(status::RETRY_EXC_ERR),
             // The answer has other packets than expected.

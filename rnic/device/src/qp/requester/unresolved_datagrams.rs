@@ -47,7 +47,7 @@ pub(super) enum Resolution {
 }
 
 impl Unresolved {
-    /// A datagram goes to this destination. What waited there is lost if nobody answered for it.
+    /// A datagram goes to this destination. What waited there is lost if there was no answer.
     pub(super) fn resolve(&mut self, destination: &Destination, now: u64) -> Resolution {
         self.unreachable.retain(|(_, until)| *until > now);
         if self.unreachable.iter().any(|(other, _)| other == destination) {
@@ -108,7 +108,7 @@ impl Unresolved {
         })
     }
 
-    /// What waits there is lost, and whoever comes next asks again.
+    /// What waits there is lost, and the next datagram asks again.
     pub(crate) fn lose(&mut self, destination: &Destination) {
         self.take(destination);
     }
@@ -120,7 +120,7 @@ impl Unresolved {
         self.unreachable.push((destination, now + UNREACHABLE_WAIT));
     }
 
-    /// Nobody answered for these, and nobody asked again.
+    /// There was no answer for these, and they were not asked for again.
     fn lose_expired(&mut self, now: u64) {
         self.lines.retain(|_, line| !line.is_expired(now));
         self.count = self.lines.values().map(|line| line.list.len()).sum();

@@ -14,7 +14,7 @@ pub(super) struct Wait {
     /// come by itself.
     pub(super) deadline: Option<u64>,
     /// How often it may be tried yet, as `rnr_retry`: 7 is without end. A datagram: how often it
-    /// may wait anew, if nobody waits behind it.
+    /// may wait anew, if no other waits behind it.
     pub(super) retries: u8,
 }
 

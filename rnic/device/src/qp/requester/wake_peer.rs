@@ -1,11 +1,11 @@
-//! Waking a peer that did not ask for it.
+//! Wakes a peer that did not ask for it.
 //!
 //! A peer whose application polls is not woken: its polls find what we send, and its progress
 //! thread takes a turn each millisecond. But a program may poll for completions of its own for a
 //! moment and then wait for a WRITE by looking at memory, and there a mediated WRITE would lie for
-//! that millisecond. So who polls for the completion of a request, and sees the peer consume
-//! nothing for a while, wakes the peer once. A peer that consumes is never woken that way, and
-//! requests that complete at once never come here.
+//! that millisecond. So a thread that polls for the completion of a request, and sees the peer
+//! consume nothing for a while, wakes the peer once. A peer that consumes is never woken that way,
+//! and requests that complete at once never come here.
 
 use super::peer_polling::PeerAction;
 use crate::qp::{Inner, Qp};
@@ -18,7 +18,7 @@ impl Inner {
         else {
             return;
         };
-        // The engine polls for nothing: who finds it asleep is asked to wake it.
+        // The engine polls for nothing: a requester that finds it asleep is asked to wake it.
         if link.peer.is_beyond_engine() {
             return;
         }

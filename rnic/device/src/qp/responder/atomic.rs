@@ -90,8 +90,8 @@ impl RemoteAccess<'_> {
         execute(&cell).ok_or(Refusal::InvalidRequest)
     }
 
-    /// What came before it is in this process's memory, and so visible to whoever reads that. What
-    /// is to survive a loss of power no region of ours takes: none was registered for it.
+    /// What came before it is in this process's memory, and so visible to every reader of that. No
+    /// region of ours takes what is to survive a loss of power: none was registered for it.
     fn flush(
         &self,
         rkey: Rkey,

@@ -84,7 +84,7 @@ impl Inner {
             }
         }
         self.links[index].endpoint.publish_requests();
-        // The ready bit is taken; what is left must be found by somebody.
+        // The ready bit is taken; a later look must find what is left.
         if (more || more_responses) && !self.links[index].looks.are_made() {
             qp.come_back();
         }
@@ -108,7 +108,7 @@ impl Inner {
                 self.extended.target_srq(qp, *number);
                 return Ok(Outcome::Passed);
             }
-            // The other end has nobody to serve.
+            // The other end has nothing to serve.
             if qp.service == Service::XrcSend {
                 return Err(Broken);
             }
@@ -217,7 +217,7 @@ impl Inner {
         let link = &mut self.links[index];
         link.endpoint.publish_requests();
         if qp.service.is_reliable() {
-            // There always is room for one, and nobody to tell if the link is broken.
+            // There always is room for one, and no peer to tell if the link is broken.
             let _ = link
                 .endpoint
                 .send_response(&Response::Nak { code: Nak::Refused(refusal) }, UserMemory::EMPTY);
@@ -232,7 +232,7 @@ impl Inner {
             let (receive, why) = *taken;
             self.deliveries().fail(qp, &receive, why);
         }
-        // Of one that is connected with itself nobody is left to take the refusal.
+        // A queue pair that is connected with itself has no peer left to take the refusal.
         let why = if itself { self.refused_itself(qp, refusal) } else { status::WR_FLUSH_ERR };
         self.enter_error(qp, Some(why));
         if let Some(event) = event {

@@ -10,8 +10,9 @@ use omniverb_terms::{Refusal, Rkey};
 
 impl Inner {
     /// A READ that was answered before. A network may bring it when what it read is rightly gone:
-    /// nobody did anything wrong (9.9.3 has errors found in duplicates ignored), and no connection
-    /// ends. A peer that reads without an engine between repeats nothing; it would guess keys so.
+    /// that is no error of the peer's (9.9.3 has errors found in duplicates ignored), and no
+    /// connection ends. A peer that reads without an engine between repeats nothing; it would guess
+    /// keys so.
     #[cold]
     pub(super) fn serve_read_again(
         &mut self,

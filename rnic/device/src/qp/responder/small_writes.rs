@@ -66,7 +66,8 @@ impl Inner {
             && let Some(Small { address, rkey, payload, end }) = small(endpoint, ends[count])
             && payload.len() <= TOGETHER_BYTES - bytes
         {
-            // Who takes a key away waits until this link is served: once looked up is enough.
+            // A thread that takes a key away waits until this link is served: once looked up is
+            // enough.
             if last.as_ref().is_none_or(|region| region.rkey != rkey) {
                 last = self.remote_access(qp).opened(rkey, access::REMOTE_WRITE).ok();
             }

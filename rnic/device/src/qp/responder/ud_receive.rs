@@ -30,7 +30,7 @@ impl Inner {
             Request::Datagram { flags, immediate, qkey } if !peer.qpn.is_group() => {
                 (flags, immediate, qkey, peer.qpn, 0)
             }
-            // Only an engine says who somebody else is; what it says stands before the message.
+            // Only an engine names another sender; what it says stands before the message.
             Request::Grouped { flags, immediate, qkey, source }
                 if peer.qpn.is_group() && peer.is_beyond_engine() && all >= GRH_BYTES =>
             {
@@ -108,7 +108,7 @@ fn place_header(cache: &mut RegionCache, qp: &Qp, receive: &Receive, header: &[u
 }
 
 /// What the low bits of a service level tell of a datagram's header on RoCE, as some hardware has
-/// it and some programs (UCX up to 1.13) read it, whoever made the device.
+/// it and some programs (UCX up to 1.13) read it for any device.
 fn network_type(peer: &Peer) -> u8 {
     const IPV6: u8 = 1;
     const IPV4: u8 = 2;

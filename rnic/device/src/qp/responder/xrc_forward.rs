@@ -24,7 +24,7 @@ impl Inner {
         number: u32,
     ) -> Result<Outcome, Broken> {
         const REFUSED: Outcome = Outcome::Refused(Refusal::InvalidRequest, None);
-        // Who receives for another process's queue pair is asked for what is here only.
+        // A queue pair that receives for another process's is asked for what is here only.
         if qp.is_hidden() || !may_hand_over(self.machine.attributes(), request) {
             return Ok(REFUSED);
         }

@@ -74,7 +74,7 @@ fn immediate_data_follows_what_is_placed() {
     }
 }
 
-/// UC waits for nobody: not for a peer that closed before it took the immediate data, either.
+/// UC waits for no peer: not for one that closed before it took the immediate data, either.
 #[test]
 fn uc_does_not_wait_for_the_immediate_to_be_taken() {
     let bench = bench_of(&Options::new(Service::Uc)).granted(access::REMOTE);
