@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_never_waits_for_who_calls() {
+    fn a_look_never_waits_for_a_call() {
         let (ours, daemon) = seqpacket::pair().unwrap();
         let calls = Turns::new(ours);
         let turn = calls.take(soon()).unwrap();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_a_quota_pauses_longer_each_time() {
+    fn a_process_at_a_quota_pauses_longer_each_time() {
         let call = Call::Attach { qpn: Qpn(7) };
         let mut later = Pausing::default();
         later.add(call, 5);

@@ -258,7 +258,7 @@ mod tests {
     const NOBODY: Weak<Nobody> = Weak::new();
 
     #[test]
-    fn who_waits_does_so_until_it_is_done_and_never_for_long() {
+    fn a_wait_ends_when_done_and_never_takes_long() {
         let taking = Arc::new(Taking::default());
         taking.wait(0);
         let begun = clock::now();

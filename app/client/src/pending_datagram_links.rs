@@ -100,7 +100,7 @@ mod tests {
         |qpn| Destination { dgid: Gid::ZERO, sgid: Gid::ZERO, qpn: Qpn(qpn) };
 
     #[test]
-    fn one_that_takes_long_holds_up_nobody_and_is_asked_for_less_and_less() {
+    fn a_slow_helper_holds_up_no_other_and_is_asked_for_less() {
         let mut asking = LinkRequests::default();
         (0..3).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut asked = Vec::new();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_never_answer_hold_up_nobody_for_long() {
+    fn silent_peers_hold_up_no_other_for_long() {
         let mut asking = LinkRequests::default();
         (0..100).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut reached = false;

@@ -193,7 +193,7 @@ mod tests {
 
     /// Who destroys an object counts the events that were taken once it has removed the others.
     #[test]
-    fn what_is_taken_is_seen_by_who_removes_the_others() {
+    fn a_remover_of_the_others_sees_what_is_taken() {
         let (notifier, entered) = (Notifier::new().unwrap(), AtomicU32::new(0));
         notifier.push(1);
         std::thread::scope(|scope| {

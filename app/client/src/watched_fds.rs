@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_once_the_watch_has_ended_and_its_end_waits_for_the_call() {
+    fn no_call_comes_after_a_watch_and_its_end_waits_for_the_last() {
         let (watches, full) = served();
         let (entered, has_entered) = mpsc::channel();
         let left = Arc::new(AtomicBool::new(false));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_ended_a_watch_has_its_descriptor_for_itself() {
+    fn an_ended_watch_gives_its_descriptor_back() {
         let (watches, full) = served();
         let full = Arc::new(full);
         for _ in 0..1000 {

@@ -70,7 +70,7 @@ fn what_no_node_says_is_a_fault() {
 }
 
 #[test]
-fn who_replaces_a_buffer_that_is_in_use_has_no_more_than_before() {
+fn replacing_a_buffer_in_use_takes_no_more_room() {
     let mut known = PeerBuffers::default();
     for number in 1..=BUFFERS_MAX as u64 {
         hears(&mut known, Message::Buffer(buffer(number, number))).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_time_gets_it_but_not_for_ever() {
+    fn a_request_for_time_is_granted_but_not_for_ever() {
         let mut repeat = Retransmit::new(mad(), 0);
         repeat.wait(18, MILLISECOND);
         assert_eq!(repeat.due(), MILLISECOND + (4096 << 18));

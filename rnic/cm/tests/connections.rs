@@ -256,7 +256,7 @@ fn both_learn_what_their_queue_pairs_need() {
 }
 
 #[test]
-fn who_is_asked_knows_what_the_asker_has_before_it_answers() {
+fn the_listener_knows_the_offer_before_it_answers() {
     let connection = Connection::asked(&request(), 1, 9);
     let terms = connection.terms();
     assert_eq!((terms.responder_resources, terms.initiator_depth), (5, 3), "crossed");
@@ -275,7 +275,7 @@ fn a_refusal_brings_its_reason_and_data() {
 }
 
 #[test]
-fn who_is_not_answered_gives_up_when_kernels_do() {
+fn an_unanswered_request_ends_when_kernels_give_up() {
     let mut world = World::new(1, Line { lost: 100, ..Line::default() });
     world.run(73 * SECOND);
     assert_eq!(names(&world.told[0]), [""; 0]);
@@ -285,7 +285,7 @@ fn who_is_not_answered_gives_up_when_kernels_do() {
 }
 
 #[test]
-fn who_takes_long_to_decide_is_waited_for() {
+fn a_slow_decision_is_waited_for() {
     let mut world = World::new(1, Line::default());
     world.run(90 * SECOND);
     assert_eq!(world.told[0], []);
@@ -310,7 +310,7 @@ fn a_connection_ends_once_for_each() {
 }
 
 #[test]
-fn who_hears_no_farewell_stays_and_who_said_it_is_free() {
+fn an_unheard_dreq_leaves_the_peer_and_frees_its_sender() {
     let mut world = World::new(1, Line::default());
     world.connect();
     world.line.lost = 100;
@@ -340,7 +340,7 @@ fn what_is_not_its_time_is_refused() {
 }
 
 #[test]
-fn who_forgets_tells_the_other() {
+fn a_side_that_forgets_tells_the_other() {
     let end_of = |until: fn(&World) -> bool, forgets: usize| {
         let mut world = World::new(1, Line::default());
         while !until(&world) && world.step(LONG) {}
@@ -386,7 +386,7 @@ fn a_question_is_answered_however_often_it_comes() {
 
 proptest! {
     #[test]
-    fn who_wants_a_connection_gets_one_on_any_line(seed: u64, line in line()) {
+    fn a_connection_works_on_any_line(seed: u64, line in line()) {
         let mut world = World::new(seed, line);
         world.connect();
         prop_assert_eq!(world.state(0), Some(State::Established));
@@ -403,7 +403,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_users_do_nobody_waits_for_ever(
+    fn whatever_users_do_no_call_waits_for_ever(
         seed: u64,
         line in line(),
         deeds in prop::collection::vec((0..2usize, 0..7u8, 0..3000u64), 0..20),

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_its_part_to_who_bound_it_until_it_is_invalidated() {
+    fn a_window_opens_its_part_to_its_binder_until_invalidated() {
         let (regions, region) = with_region(access::LOCAL_WRITE | access::MW_BIND);
         let first = regions.add_window(WindowType::Two, PD, || 0x1234_56ff).unwrap();
         assert!(!regions.bind(OURS, PD, &on(&region, first)), "its key is no new one");

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sweeps_a_region_asks_seldom_and_is_hardly_ever_refused() {
+    fn a_sweep_of_a_region_asks_seldom_and_is_hardly_ever_refused() {
         for length in [8, 4096, 65536, 1 << 20] {
             let (mut pace, mut adopted, mut moved, mut asked, mut refused) =
                 (Pace::default(), 0, 0, 0, 0);

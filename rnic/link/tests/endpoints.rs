@@ -236,7 +236,7 @@ fn times_are_bounded() {
 }
 
 #[test]
-fn who_waits_is_told() {
+fn a_waiter_is_told() {
     let Link { ends: [mut sender, mut receiver], ringers, .. } = link();
     let told = |side: usize| {
         let mut slots = Vec::new();
@@ -286,7 +286,7 @@ fn revocations_are_seen() {
 }
 
 #[test]
-fn who_is_at_granted_pages_is_seen_and_learns_whether_it_was_waited_for() {
+fn a_side_at_granted_pages_is_seen_and_learns_whether_it_was_waited_for() {
     let Link { ends: [mut owner, peer], .. } = link();
     let epoch = peer.peer_epoch();
     assert!(!owner.peer_reaches_pages());
@@ -306,7 +306,7 @@ fn who_is_at_granted_pages_is_seen_and_learns_whether_it_was_waited_for() {
 }
 
 #[test]
-fn who_is_at_pages_when_the_link_ends_is_seen_until_he_leaves() {
+fn a_side_at_pages_is_seen_until_it_leaves_when_the_link_ends() {
     let Link { memory, ends: [mut owner, peer], .. } = link();
     let epoch = peer.peer_epoch();
     assert!(peer.enter_pages_that_stay(epoch) && owner.peer_reaches_pages_that_stay());

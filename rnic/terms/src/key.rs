@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_bit_is_not_for_everybody() {
+    fn the_highest_bit_is_reserved() {
         assert!(Qkey::GENERAL_SERVICES.is_controlled() && Qkey(u32::MAX).is_controlled());
         assert!(!Qkey(0).is_controlled() && !Qkey(0x7fff_ffff).is_controlled());
     }

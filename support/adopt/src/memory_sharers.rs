@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_all_the_time_is_not_known() {
+    fn a_word_that_changes_all_the_time_is_unknown() {
         assert!(look_at_everybody(|_| false));
         assert!(!look_at_everybody(|task| task == getpid().as_raw_nonzero().get()));
     }

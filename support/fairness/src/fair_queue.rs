@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_a_turn() {
+    fn every_link_has_a_turn() {
         let mut turns = FairQueue::default();
         let holder = |group: &str, user| Holder::new(group, user);
         for number in 0..100 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_taken_holds_up_nobody() {
+    fn an_untakable_descriptor_holds_up_no_other() {
         let mut turns = FairQueue::default();
         let (one, other) = (Holder::new("/one", 1), Holder::new("/other", 1));
         for number in 0..3 {

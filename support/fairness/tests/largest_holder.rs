@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_gains_by_splitting_up(
+    fn splitting_up_gains_nothing(
         ways in prop::collection::vec(words(), 40..80),
         victims in prop::collection::vec(words(), 1..30),
     ) {

@@ -88,7 +88,7 @@ fn lent_memory_is_used_and_comes_back() {
 }
 
 #[test]
-fn who_leaves_it_to_us_gets_nothing_back() {
+fn a_null_pointer_gets_nothing_back() {
     let (bank, lending) = bank(Answer::Leave);
     works(&mut Array::new(20, &lending).unwrap(), 20);
     works(&mut Array::new(20, &None).unwrap(), 20);
@@ -103,7 +103,7 @@ fn without_memory_there_is_no_array() {
 }
 
 #[test]
-fn an_empty_array_is_nobodys() {
+fn an_empty_array_has_no_owner() {
     let (_, lending) = bank(Answer::Refuse);
     works(&mut Array::new(0, &lending).unwrap(), 0);
     works(&mut Array::default(), 0);

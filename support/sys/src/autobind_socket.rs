@@ -81,7 +81,7 @@ mod tests {
     use crate::unsolicited_fds::{Plain, receive};
 
     #[test]
-    fn who_connects_is_known_by_a_number() {
+    fn a_connecting_process_is_known_by_a_number() {
         let (listener, number) = listen().unwrap();
         assert!(accept(listener.as_fd()).unwrap().is_none());
         let (ours, by) = connect(number).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_such_name_has_no_number() {
+    fn an_unknown_name_has_no_number() {
         let (listener, number) = listen().unwrap();
         for name in [None, Some(&b"12345x"[..]), Some(b"1234"), Some(b"0BCDE")] {
             let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_replaced_and_holds_up_nobody() {
+    fn a_hanging_helper_is_replaced_and_holds_up_no_other() {
         let mut disposal = Disposal::new(Helpers::Threads).unwrap();
         let (slow, peer) = lingering(30);
         disposal.bin().put(slow);

@@ -480,7 +480,7 @@ mod tests {
 
     /// A thread protects the page all the time while it is written and read.
     #[test]
-    fn who_protects_a_page_meanwhile_is_not_hit() {
+    fn an_mprotect_meanwhile_is_not_undone() {
         let address = pages();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_may_write_to_is_not_pinned() {
+    fn unwritable_memory_is_not_pinned() {
         assert!(Pin::new(0, PAGE).is_err());
         assert!(Pin::new(usize::MAX & !(PAGE - 1), PAGE).is_err());
     }

@@ -111,7 +111,7 @@ mod tests {
     use crate::{Access, Extent, memfd};
 
     #[test]
-    fn pages_that_nobody_touched_are_not_in_memory() {
+    fn untouched_pages_are_not_in_memory() {
         let file = memfd::create("test", 5 * 4096).unwrap();
         for first in [0, 4096] {
             let extent = Extent::new(&file, first, 4 * 4096);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_messages_are_refused() {
         let file = crate::memfd::create("test", 8192).unwrap();
         assert!(Mapping::shared(file.as_fd(), 0, 0, Access::ReadOnly).is_err());
         assert!(Mapping::shared(file.as_fd(), 1, 4096, Access::ReadOnly).is_err());

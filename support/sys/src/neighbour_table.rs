@@ -307,7 +307,7 @@ mod tests {
 
     /// As long as a table may be, it is the one entry that is asked for.
     #[test]
-    fn whoever_fills_the_table_hides_nobody() {
+    fn a_full_table_hides_no_entry() {
         let mut commands = String::from("link add d0 type veth peer name d1\nlink set d0 up\n");
         commands.push_str("addr add 10.1.0.1/16 dev d0\naddr add fd00::1/64 dev d0 nodad\n");
         let entry = |number: u32| (number / 250 + 1, number % 250 + 2);
@@ -334,7 +334,7 @@ mod tests {
 
     /// Two interfaces in one network, of which the routes prefer another than is meant.
     #[test]
-    fn who_is_not_known_is_asked_for_by_the_interface_that_was_meant() {
+    fn an_unknown_neighbour_is_asked_for_on_the_right_interface() {
         let commands = "link add a0 type veth peer name a1\nlink add b0 type veth peer name b1\n\
                         link set a0 up\nlink set a1 up\nlink set b0 up\nlink set b1 up\n\
                         addr add 10.1.0.1/24 dev a0\naddr add 10.1.0.3/24 dev b0\n\

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_who_and_whether_alive() {
+    fn tells_the_process_and_whether_it_lives() {
         let (one, _other) = crate::seqpacket::pair().unwrap();
         let us = peer(one.as_fd()).unwrap();
         assert_eq!(us.pid, i32::try_from(std::process::id()).unwrap());

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_by_nobody_or_in_memory_that_is_not_sound() {
+    fn broken_memory_and_missing_writers_tell_nothing() {
         let (life, shared) = (life(), Shared::new());
         assert!(life.tell(&shared.0, AT).is_err());
         ends_after(life, || {

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_descriptors_is_heard_no_more() {
+    fn a_sender_of_descriptors_is_cut_off() {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
         let sent = seqpacket::try_send(theirs.as_fd(), b"x", &[theirs.as_fd()]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_while_nobody_looked_is_forgotten() {
+    fn arrivals_between_looks_are_forgotten() {
         let carried = carried();
         let theirs = carried.carriers_end().unwrap();
         let old = [&head(Some("10.0.0.1"), "10.0.0.2").written()[..], b"old"].concat();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_longer_than_said() {
+    fn waits_have_their_limit() {
         let late = |error: &io::Error| error.raw_os_error() == Some(libc::ETIMEDOUT);
         let (one, other) = seqpacket::pair().unwrap();
         assert!(late(&receive(other.as_fd(), &mut [0; 8], soon()).unwrap_err()));

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_connected_is_in_the_namespace_that_he_came_from() {
+    fn a_connected_process_is_in_the_namespace_it_came_from() {
         if !rustix::process::geteuid().is_root() {
             return;
         }

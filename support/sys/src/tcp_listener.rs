@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_is_who_would_be_reached() {
+    fn the_registered_listener_is_the_one_the_kernel_would_choose() {
         for (at, to, elsewhere) in [
             ("127.0.0.1", "127.0.0.1", "127.0.0.2"),
             ("0.0.0.0", "127.0.0.2", "::1"),

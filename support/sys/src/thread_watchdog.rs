@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_not_stuck() {
+    fn a_sleeping_thread_is_not_stuck() {
         let pulses = Pulses::default();
         let (asleep, new) = (pulses.vital("asleep"), pulses.vital("new"));
         asleep.work();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_is_nobodys() {
+    fn time_without_a_look_counts_for_no_peer() {
         let pulses = Pulses::default();
         let pulse = pulses.vital("one");
         let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);

@@ -156,7 +156,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn only_an_own_regular_file_is_written_to_and_nobody_else_reads_it() {
+    fn only_an_own_private_regular_file_is_written() {
         let folder = std::env::temp_dir().join(format!("omniverb-files-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let at = |name: &str| folder.join(name);

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_serves_by_its_own_rights_lends() {
+    fn only_a_process_with_rights_of_its_own_lends() {
         let (all, read) = (page_rights::REMOTE, page_rights::REMOTE_READ);
         for service in Service::ALL {
             let lends = matches!(service, Service::Rc | Service::Uc);

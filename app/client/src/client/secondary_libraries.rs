@@ -191,7 +191,7 @@ mod tests {
     use omniverb_terms::Qpn;
 
     #[test]
-    fn what_is_the_owners_to_say_nobody_else_says() {
+    fn only_the_owner_sets_its_words() {
         let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
         assert!(!is_for_all(&hello.into()));
         assert!(!is_for_all(&DestroyQp { qpn: Qpn(1), reserved: 0 }.into()));

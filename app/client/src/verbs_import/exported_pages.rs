@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_ends_with_what_it_was_made_for_whoever_has_something_in_it() {
+    fn a_part_of_a_domain_ends_with_its_object_even_if_used() {
         let bytes = memory(8);
         let start = first_page(&bytes);
         let whole = start..start + 8 * PAGE;

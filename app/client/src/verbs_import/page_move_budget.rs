@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_used_what_may_be_used_at_once_has_half_of_the_time() {
+    fn a_spent_burst_leaves_half_of_the_time() {
         let pace = Pace::default();
         let purse = [pace.of(7)];
         assert!((59..62).contains(&uses(&pace, &purse, 100)));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_owes_what_it_owed() {
+    fn a_returning_client_owes_what_it_owed() {
         let pace = Pace::default();
         uses(&pace, &[pace.of(7)], 50);
         assert!(!pace.may(&pace.of(7)));

@@ -50,7 +50,7 @@ fn hear(from: &OwnedFd) -> Notice {
 }
 
 #[test]
-fn who_destroys_waits_for_the_other_importers() {
+fn destruction_waits_for_the_other_importers() {
     let process = Arc::new(Process::default());
     let objects: Weak<Process> = Arc::downgrade(&process);
     let service = Arc::<Service>::default();

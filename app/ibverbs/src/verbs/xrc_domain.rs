@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_it_is_nobody_elses() {
+    fn without_a_file_it_is_private() {
         assert!(!Arc::ptr_eq(&area(-1, 0).unwrap(), &area(-1, libc::O_CREAT).unwrap()));
         assert_eq!(area(-2, 0).err(), Some(Errno::EBADF));
         assert_eq!(area(i32::MAX, libc::O_CREAT).err(), Some(Errno::EBADF));

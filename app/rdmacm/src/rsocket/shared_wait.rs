@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_takes_nothing() {
+    fn a_waiter_that_gives_up_takes_nothing() {
         let mut gate = Gate::default();
         assert_eq!(gate.enter(SleepOn::Others), Enter::Sleep);
         assert!(!gate.leave(Saw::Nothing));

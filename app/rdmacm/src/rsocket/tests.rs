@@ -178,7 +178,7 @@ fn a_forked_child_that_closes_a_datagram_socket_keeps_no_address() {
 }
 
 #[test]
-fn who_came_second_at_a_listener_keeps_nobody_awake() {
+fn a_second_waiter_at_a_listener_keeps_no_thread_awake() {
     let _alone = alone();
     let socket = socket();
     let mut inner = socket.lock();
@@ -193,7 +193,7 @@ fn who_came_second_at_a_listener_keeps_nobody_awake() {
 }
 
 #[test]
-fn who_goes_to_sleep_looks_once_more() {
+fn a_sleeper_looks_once_more() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
     super::fd_table::stream(number).unwrap().lock().phase = Phase::Failed;
@@ -204,7 +204,7 @@ fn who_goes_to_sleep_looks_once_more() {
 }
 
 #[test]
-fn a_listener_whose_daemon_is_gone_says_so_each_time() {
+fn a_listener_without_its_daemon_fails_each_time() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
     let address = here(4711);

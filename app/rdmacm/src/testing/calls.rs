@@ -286,7 +286,7 @@ fn names_are_looked_up_for_an_identifier() {
 }
 
 #[test]
-fn events_have_the_names_that_everybody_prints() {
+fn events_have_the_names_that_tools_print() {
     let name = |event| {
         // SAFETY: static and terminated.
         unsafe { core::ffi::CStr::from_ptr(ov_rdma_event_str(event)) }.to_str().unwrap()

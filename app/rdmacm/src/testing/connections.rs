@@ -32,7 +32,7 @@ fn listen(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
 }
 
 #[test]
-fn a_loopback_address_is_no_devices_until_somebody_connects() {
+fn a_loopback_address_has_no_device_until_a_connect() {
     let _alone = alone();
     let channel = channel();
     let (own, other) = (here(100), at([10, 0, 0, 1], 101));
@@ -215,7 +215,7 @@ fn a_queue_pair_of_the_programs_own_gets_what_it_needs() {
 }
 
 #[test]
-fn who_is_refused_is_told_why() {
+fn a_refused_process_is_told_the_reason() {
     let _alone = alone();
     let (server, client) = (channel(), channel());
     let listener = listen(server, 100);
@@ -283,7 +283,7 @@ fn without_a_channel_calls_wait() {
 }
 
 #[test]
-fn requests_that_nobody_took_are_refused_with_their_listener() {
+fn untaken_requests_are_refused_when_their_listener_ends() {
     let _alone = alone();
     let (server, client) = (channel(), channel());
     let listener = listen(server, 100);
@@ -322,7 +322,7 @@ fn what_happens_before_a_request_is_accepted_is_not_told() {
 }
 
 #[test]
-fn a_dead_daemon_leaves_nobody_waiting() {
+fn a_dead_daemon_leaves_no_call_waiting() {
     let _alone = alone();
     let (server, client) = (channel(), channel());
     let listener = listen(server, 100);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_time_tells_nothing_but_that_nobody_polls() {
+    fn a_short_time_tells_only_that_no_thread_polls() {
         let attendance = Attendance::default();
         polls(&attendance, 1);
         assert_eq!(attendance.judge(1000), None, "so far");

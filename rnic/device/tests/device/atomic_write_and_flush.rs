@@ -124,7 +124,7 @@ fn what_is_mapped_is_stored_without_the_peer_and_flushed_by_it() {
 }
 
 #[test]
-fn whoever_lacks_a_right_is_refused() {
+fn a_missing_right_is_refused() {
     let eight = |bench: &Bench| Work::atomic_write(1, bench.at(8)).sge(part(&bench.local, 0, 8));
     let flush = |how| move |bench: &Bench| Work::flush(1, bench.at(0), 8, how);
     type Make = Box<dyn Fn(&Bench) -> Work>;

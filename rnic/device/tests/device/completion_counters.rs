@@ -237,7 +237,7 @@ fn an_operation_has_one_counter_from_the_beginning() {
 }
 
 #[test]
-fn who_counts_what_peers_do_lends_no_pages() {
+fn a_counting_queue_pair_lends_no_pages() {
     let pair = Pair::new();
     let options = Options::new(Service::Rc);
     let counter = requests();

@@ -87,7 +87,7 @@ fn what_is_there_when_the_queue_is_armed_raises_no_event() {
 }
 
 #[test]
-fn who_polls_a_few_an_event_is_told_of_the_others() {
+fn a_poll_of_a_few_gets_another_event_for_the_rest() {
     let bench = bench(100);
     let few = || assert_eq!(bench.cq.poll(&mut [Wc::default()]), 1);
     let told = || std::mem::take(&mut *bench.channel.events.lock().unwrap()).len();

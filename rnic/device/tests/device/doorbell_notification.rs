@@ -122,7 +122,7 @@ fn turn_after_polls(pair: &Pair, cq: &Cq, polls: usize) -> Turn {
 
 /// A program polls by a timer of its own. A peer that has something for it need not wait for that.
 #[test]
-fn who_polls_now_and_then_is_served_meanwhile() {
+fn a_seldom_poller_is_served_meanwhile() {
     let pair = Pair::new();
     let qps = pair.connected(&Options::new(Service::Rc));
     (0..20).for_each(|id| receive(&qps[1], id, &[]));
@@ -280,7 +280,7 @@ fn polling_serves_a_full_ring_to_the_end() {
 /// A program polls for completions, and then looks at memory for its peer's WRITE. The peer polls
 /// for that WRITE's completion.
 #[test]
-fn who_polls_in_vain_wakes_a_peer_that_polled_lately() {
+fn a_poll_in_vain_wakes_a_peer_that_polled_lately() {
     let pair = Pair::new();
     let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
@@ -319,7 +319,7 @@ fn a_peer_that_consumes_is_not_woken() {
 
 /// A long message is consumed piece by piece, and what is consumed counts.
 #[test]
-fn a_request_that_takes_long_wakes_nobody_while_it_goes_on() {
+fn a_long_request_wakes_no_thread_while_it_goes_on() {
     let pair = Pair::new();
     let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
     let qps = pair.connected(&options);

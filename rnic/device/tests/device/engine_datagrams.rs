@@ -145,7 +145,7 @@ fn datagram_queue_pairs_outlive_the_daemon() {
 /// A message to a group names its sender by itself; only an engine's link of that kind may bring
 /// it.
 #[test]
-fn datagrams_to_a_group_tell_who_sent_them() {
+fn group_datagrams_name_their_sender() {
     let pair = Pair::new();
     let (qp, mut other) = ready(&pair, &options(Service::Ud));
     let group = Qpn::of_group(3);

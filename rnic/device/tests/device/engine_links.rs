@@ -149,7 +149,7 @@ fn sends_complete_when_they_are_consumed() {
 
 /// A sleeper is woken by consumption, wherever no thread polls.
 #[test]
-fn consumption_is_told_to_who_waits_for_it() {
+fn consumption_is_announced_to_a_waiting_peer() {
     let pair = Pair::new();
     let (qp, mut far) = ready(&pair, &options(Service::Rc));
     post(&qp, &Work::send(1));
@@ -405,7 +405,7 @@ fn an_engine_at_pages_that_stay_is_not_forgotten() {
 
 /// Of a link that is there still.
 #[test]
-fn an_engine_whose_daemon_has_ended_is_nowhere() {
+fn an_engine_of_an_ended_daemon_is_not_found() {
     let pair = Pair::new();
     let (qp, far) = ready(&pair, &options(Service::Rc));
     assert!(far.enter_pages_that_stay(far.peer_epoch()));

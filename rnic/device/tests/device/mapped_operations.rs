@@ -124,7 +124,7 @@ fn pages_of_a_device_are_not_asked_for() {
 }
 
 #[test]
-fn mapped_operations_need_nobody_else() {
+fn mapped_operations_need_no_other_process() {
     let bench = bench().granted(access::REMOTE);
     let Bench { qps, here, local, shadow, .. } = &bench;
     let cases: [(usize, usize); 6] =
@@ -258,7 +258,7 @@ fn a_grant_is_only_for_what_it_allows() {
 }
 
 #[test]
-fn grants_nobody_asked_for_are_ignored() {
+fn unrequested_grants_are_ignored() {
     let bench = bench();
     let peer = bench.qps[1].number;
     assert!(!bench.qps[0].granted(peer, bench.grant(access::REMOTE)));
@@ -291,7 +291,7 @@ fn revoked_grants_are_not_used_any_more() {
 }
 
 #[test]
-fn who_is_on_the_way_to_pages_that_go_back_turns_round() {
+fn a_side_on_the_way_to_reclaimed_pages_turns_round() {
     for (gives_up, writes) in [(false, true), (true, true), (false, false), (true, false)] {
         let bench = bench().granted(access::REMOTE);
         let at = bench.at(FIRST);
@@ -324,7 +324,7 @@ fn who_is_on_the_way_to_pages_that_go_back_turns_round() {
 }
 
 #[test]
-fn who_granted_something_is_told_when_the_queue_pair_fails() {
+fn a_granter_is_told_when_the_queue_pair_fails() {
     let bench = bench().granted(access::REMOTE);
     let failed = || std::mem::take(&mut *bench.pair.sides[1].world.failed.lock().unwrap());
     to_state(&bench.qps[1], State::Err);

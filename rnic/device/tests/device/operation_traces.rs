@@ -233,7 +233,7 @@ fn datagrams_those_held_back_included() {
 }
 
 #[test]
-fn nobody_waits_for_a_reader() {
+fn a_reader_is_not_waited_for() {
     let pair = Pair::new();
     let (qps, mut trail) = traced(&pair, &options(Service::Rc));
     let (here, there) = (Buffer::pattern(1 << 20, 1), Buffer::new(1 << 20));

@@ -110,7 +110,7 @@ fn a_long_write_is_checked_whole() {
 
 /// The requester that has not taken the data of earlier READs is told all the same.
 #[test]
-fn a_refusal_behind_data_that_nobody_took() {
+fn a_refusal_behind_data_that_was_not_taken() {
     for length in (8..layout::RESPONSE_BYTES_MIN / 2).step_by(8) {
         let rings = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
         let pair = Pair::new();
@@ -238,7 +238,7 @@ fn a_receive_that_may_not_be_written() {
 }
 
 #[test]
-fn nobody_invalidates_a_region() {
+fn regions_are_never_invalidated() {
     // Our own protection domain or not, a key that exists or not.
     for (pd, other) in [(PD, 0), (PD + 1, 0), (PD, 1)] {
         let pair = Pair::new();
@@ -360,7 +360,7 @@ fn order_is_kept_around_a_refusal() {
 }
 
 #[test]
-fn who_is_connected_with_itself_is_told_which_request_was_refused() {
+fn a_queue_pair_connected_with_itself_learns_the_refused_request() {
     let options = Options::new(Service::Rc);
     let pair = Pair::new();
     let qp = pair.sides[0].qp(&options);

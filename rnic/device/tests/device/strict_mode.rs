@@ -41,7 +41,7 @@ fn what_is_equal_passes() {
 }
 
 #[test]
-fn another_psn_is_answered_by_nobody() {
+fn another_psn_is_not_answered() {
     let differ = |attributes: &mut QpAttributes| attributes.rq_psn = 5;
     let what = Forgiven::Psn { ours: Psn::new(0), theirs: Psn::new(5) };
     assert_eq!(send(Service::Rc, 8, differ), (status::RETRY_EXC_ERR, vec![what], false));

@@ -166,7 +166,7 @@ fn a_peer_that_takes_nothing_is_waited_for_once() {
 }
 
 #[test]
-fn a_peer_that_closed_holds_nobody_up() {
+fn a_closed_peer_holds_up_no_other() {
     let pair = Pair::new();
     let qps = pair.connected(&uc());
     to_state(&qps[1], State::Reset);

@@ -84,7 +84,7 @@ fn the_first_message_asks_for_a_link_and_is_held_back() {
 }
 
 #[test]
-fn nobody_there() {
+fn no_listener_there() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
     let nobody = Destination { qpn: Qpn(9999), ..to(&qps[1]) };
@@ -122,7 +122,7 @@ fn a_question_without_an_answer_is_asked_again() {
 
 /// Questions that are never answered do not fill the place of those that are, for good.
 #[test]
-fn what_is_held_back_for_nobody_is_let_go() {
+fn held_back_messages_without_a_waiter_are_released() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
     for id in 0..UNRESOLVED_MAX as u64 {

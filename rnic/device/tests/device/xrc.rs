@@ -119,7 +119,7 @@ fn what_names_no_queue_of_the_domain_is_refused() {
 
 /// A message that waits for a receive of a queue that is destroyed names none any more.
 #[test]
-fn who_waits_for_a_queue_that_is_destroyed_hears_of_it() {
+fn a_waiter_for_a_destroyed_queue_is_told() {
     let bench = Bench::new();
     let (srq, _, number) = bench.srq(PD, 8);
     assert_eq!(bench.outcome(&Work::send(1).for_srq(number)), []);

@@ -11,7 +11,7 @@ fn atomic_result(psn: u32, original: u64) -> Made {
 }
 
 #[test]
-fn answers_nobody_asked_for_are_ignored() {
+fn unrequested_answers_are_ignored() {
     let mut end = end();
     end.submit(1, SEND, 1);
     end.receive(&ack(1000)); // not sent yet

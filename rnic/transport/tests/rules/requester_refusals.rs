@@ -51,7 +51,7 @@ fn a_refusal_behind_an_answer_that_was_lost_is_no_silence() {
 }
 
 #[test]
-fn who_has_refused_something_may_still_answer_what_was_before_it() {
+fn a_refusing_responder_still_answers_earlier_requests() {
     // Longer than one timeout; without one, than two answers take that are lost.
     for (timeout, time) in [(14, 3 * SECOND / 10), (0, 0)] {
         let mut end = End::new(Config { timeout, ..config() });

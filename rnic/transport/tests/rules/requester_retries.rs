@@ -264,7 +264,7 @@ fn a_peer_that_says_it_is_slow_is_waited_for() {
 /// Anybody can write one: where the two have not agreed on them it changes nothing. Unless the peer
 /// has shown that it is of our kind: it has heard who we are, and we were not answered.
 #[test]
-fn notices_that_nobody_agreed_on_are_not_heard() {
+fn unnegotiated_notices_are_ignored() {
     let mut end = end();
     let left = |code, psn, address, left, payload| {
         let reth = Some(Reth::new(address, Rkey(7), left));
@@ -290,7 +290,7 @@ fn notices_that_nobody_agreed_on_are_not_heard() {
 /// It has heard who we are, and we have not heard who it is: what we wait for in vain it says that
 /// it has, and it is not given up.
 #[test]
-fn who_is_waited_for_in_vain_may_say_that_it_is_there() {
+fn a_side_waited_for_in_vain_may_say_that_it_is_there() {
     let mut end = End::new(Config { timeout: 14, retry_count: 2, ..config() });
     end.submit(1, SEND, 1);
     end.sent();

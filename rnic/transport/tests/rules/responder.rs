@@ -69,7 +69,7 @@ fn no_receive_is_said_once_and_the_packet_is_taken_when_it_comes_again() {
 }
 
 #[test]
-fn a_receive_that_came_is_told_of_once_to_who_was_told_that_it_was_missing() {
+fn a_late_receive_is_announced_once_to_the_refused_sender() {
     let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.connection.receive_came();
     assert_eq!(end.sent(), [""; 0]);

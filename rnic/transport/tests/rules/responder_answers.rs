@@ -61,7 +61,7 @@ fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
 }
 
 #[test]
-fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
+fn a_lost_answer_is_reported_and_ends_nothing() {
     for gone in [Answer::Gone, Answer::Refused(Refusal::RemoteAccess)] {
         // Not all can take it.
         for gone_reads in [GoneReads::Refused, GoneReads::Unanswered] {
@@ -120,7 +120,7 @@ fn a_read_that_ends_while_it_is_answered_is_refused() {
 }
 
 #[test]
-fn a_refusal_is_said_again_to_who_asks_again() {
+fn a_repeated_request_gets_its_refusal_again() {
     let mut end = end();
     end.receive(&read(500, 0x1000, 7, 600));
     end.sent();
@@ -285,7 +285,7 @@ fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
 }
 
 #[test]
-fn who_asks_again_for_what_waits_is_told_that_it_waits() {
+fn a_repeated_question_is_told_that_it_waits() {
     let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.script.answers.extend([Delivery::Later, Delivery::Later]);
     end.receive(&send(500, 1));

@@ -90,7 +90,7 @@ fn the_layer_above_is_told_the_queue() {
 }
 
 #[test]
-fn packets_of_other_services_are_nobodys() {
+fn packets_of_other_services_are_dropped() {
     let mut receiver = of(Service::XrcRecv);
     receiver.receive(&send(500, 1));
     assert_eq!((receiver.sent(), receiver.script.take_log()), (vec![], vec![]));

@@ -96,7 +96,7 @@ fn a_limited_responder_at_8_kbit_s_finishes() {
 }
 
 #[test]
-fn who_is_limited_gives_up_all_the_same() {
+fn a_limited_waiter_gives_up_all_the_same() {
     for rate in RATES {
         let faults = Faults { partitions: vec![(0, Time::MAX)], ..line() };
         let outcome = run([plan(1, rate, |_| true), quiet()], [rate, 0], faults);

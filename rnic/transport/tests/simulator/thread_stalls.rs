@@ -68,7 +68,7 @@ fn a_peer_that_stops_for_50_ms_is_waited_for() {
 }
 
 #[test]
-fn who_stops_for_200_ms_does_not_blame_its_peer() {
+fn a_stop_of_200_ms_does_not_blame_the_peer() {
     for seed in 0..20 {
         let outcome = run(seed, [0, 7], [200 * MS, 0], line());
         assert!(all_is_well(&outcome), "seed {seed}: {:?}", outcome.statuses);

@@ -109,7 +109,7 @@ fn no_ring_is_lost_under_stress() {
 
 /// One that is rung, or woken, without end is heard seldom; and the one beside it always.
 #[test]
-fn a_storm_drowns_nobody() {
+fn a_storm_drowns_no_other_sender() {
     for room in [1, GROUP] {
         let (listener, told) = listener(room);
         let ((loud, theirs), (quiet, other)) = (bell(), bell());

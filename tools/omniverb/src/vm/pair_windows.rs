@@ -309,7 +309,7 @@ mod tests {
 
     /// A proxy that never stops talking is heard for as long as it may take, and no longer.
     #[test]
-    fn nobody_waits_for_a_proxy_that_says_other_things() {
+    fn a_proxy_that_says_other_things_is_not_waited_for() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let (over, stop) = std::sync::mpsc::channel::<()>();
         let talker = std::thread::spawn(move || {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_told_whose_a_window_is() {
+    fn a_proxy_is_told_the_owner_of_a_window() {
         let own = Handed { number: 3, descriptor: 12, whose: Whose::Own };
         let another = Handed { whose: Whose::Another, ..own };
         assert_eq!((own.word(), another.word()), ("3=12".to_owned(), "3=+12".to_owned()));

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_messages_are_refused() {
         for wrong in [head(1, 0, 0), head(1, 2, 0), head(1, 5, 0), head(1, 1, 513), head(1, 17, 0)]
         {
             assert_eq!(Head::read(&wrong), Err(Nonsense));

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_has_its_size_for_ever_and_says_whose_it_is() {
+    fn a_window_has_its_size_for_ever_and_names_its_owner() {
         let name = MachineName::new("web-1").unwrap();
         let window = Window::new(name, 4 * STEP).unwrap();
         assert_eq!(memfd::size(std::os::fd::AsFd::as_fd(&window.file)).unwrap(), 4 * STEP);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_who_is_called_otherwise() {
+    fn only_devices_of_that_name_are_asked() {
         let words = [OsString::from("-no-reboot")];
         let with = |way: WindowMethod, program| way.with(OsStr::new(program), &words);
         assert_eq!(with(WindowMethod::Auto, "/bin/true"), WindowMethod::Plugged);

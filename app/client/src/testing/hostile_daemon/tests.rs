@@ -135,7 +135,7 @@ fn memory_may_be_anywhere_in_a_file() {
 }
 
 #[test]
-fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
+fn unrequested_grants_and_wrong_sizes_break_nothing() {
     let _turn = lock(&TURN);
     let process = Process::new().unwrap();
     process.client.listen();
@@ -237,7 +237,7 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
 }
 
 #[test]
-fn a_bell_without_links_wakes_nobody_and_goes_with_its_daemon() {
+fn a_doorbell_without_links_wakes_no_thread_and_goes_with_its_daemon() {
     let _turn = lock(&TURN);
     let process = Process::new().unwrap();
     process.client.listen();

@@ -104,7 +104,7 @@ fn another_queue_pair_follows_one_that_failed_and_is_made_known() {
 }
 
 #[test]
-fn who_only_receives_tells_of_the_queue_pair_that_follows_one_that_failed() {
+fn a_receive_only_process_announces_the_queue_pair_after_a_failed_one() {
     let _alone = alone();
     let ((one, first), (sink, second)) = (socket(), socket());
     send(&mut one.lock(), second, b"hello").unwrap();
@@ -140,7 +140,7 @@ fn strangers_fill_no_more_than_there_is_room_for() {
 }
 
 #[test]
-fn who_sends_without_end_keeps_no_call_from_returning() {
+fn endless_messages_keep_no_call_from_returning() {
     let _alone = alone();
     let ((one, _), (_other, second)) = (socket(), socket());
     send(&mut one.lock(), second, b"hello").unwrap();
@@ -157,7 +157,7 @@ fn who_sends_without_end_keeps_no_call_from_returning() {
 }
 
 #[test]
-fn who_sleeps_hears_of_a_queue_pair_that_another_thread_makes() {
+fn a_sleeper_hears_of_a_queue_pair_of_another_thread() {
     let _alone = alone();
     let ((one, _), (_other, second)) = (socket(), socket());
     thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn settles(holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn names_are_of_the_sockets_family_and_of_nobody_else() {
+fn names_are_of_the_sockets_family_only() {
     let _alone = alone();
     let (one, address) = socket();
     let peer = Kernel::new(Family::Four).unwrap();

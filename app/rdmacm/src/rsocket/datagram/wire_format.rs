@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_be_another() {
+    fn no_process_may_claim_another_identity() {
         let mut route = [0; ROUTE_BYTES];
         route[20] = 0x45;
         route[32..36].copy_from_slice(&[10, 1, 2, 3]);

@@ -26,7 +26,7 @@ fn told(members: &mut Members, files: &[(c_int, i16)], room: usize) -> Vec<(u64,
 }
 
 #[test]
-fn who_was_left_out_is_told_of_first_next_time() {
+fn the_skipped_are_reported_first_next_time() {
     let mut all = members(&[3, 4, 5]);
     let busy = [(3, POLLIN), (4, POLLIN), (5, POLLIN)];
     let turns: Vec<u64> = (0..6).flat_map(|_| told(&mut all, &busy, 1)).map(|e| e.0).collect();
@@ -68,7 +68,7 @@ fn what_was_polled_is_not_told_of_another_file_with_its_number() {
 }
 
 #[test]
-fn who_waits_for_a_set_that_is_closed_hears_of_it() {
+fn a_waiter_for_a_closed_set_is_told() {
     let set = Set::new(0).unwrap();
     let member = Member { fd: 0, asked: 0, data: 0, added: 0 };
     set.change(EPOLL_CTL_ADD, member).unwrap();
@@ -108,7 +108,7 @@ fn is_there(file: &std::fs::File) -> bool {
 }
 
 #[test]
-fn whose_number_was_closed_and_given_again_is_no_set() {
+fn a_reused_descriptor_is_no_set() {
     // Somebody waits, a socket of the program's comes to have the number, and is closed.
     let number = ov_repoll_create(0);
     let set = find(number).unwrap();

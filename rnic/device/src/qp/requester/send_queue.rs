@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_again_has_asked_nothing() {
+    fn a_restart_forgets_all_questions() {
         let mut queue = queue(2);
         queue.start_next(Finish::Response);
         let before = queue.mark();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_is_asked_for_once_until_nobody_has_answered_for_long() {
+    fn a_destination_is_asked_for_once_until_it_has_not_answered_for_long() {
         let mut unresolved = Unresolved::default();
         let Addressee { destination, .. } = to(5);
         assert!(matches!(unresolved.resolve(&destination, 10), Resolution::Ask));

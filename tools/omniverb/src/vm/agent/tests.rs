@@ -125,7 +125,7 @@ fn the_bells_of_a_process_go_with_it() {
 
 /// Who would sleep on a doorbell that nobody hears is parted with.
 #[test]
-fn a_process_whose_bell_cannot_be_heard_is_lost() {
+fn a_process_without_a_doorbell_is_lost() {
     let mut bench = bench();
     bench.say(SESSION, &ready(1, 0));
     bench.say(SESSION, &ready(2, WINDOW_BYTES));
@@ -141,7 +141,7 @@ fn a_process_whose_bell_cannot_be_heard_is_lost() {
 }
 
 #[test]
-fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
+fn a_message_wakes_a_sleeper_and_a_ring_is_reported() {
     let mut bench = bench();
     bench.say(SESSION, &ready(1, 0));
     let memory = Extent::new(bench.agent.window.clone(), 0, 2 * doorbell::PAGE_BYTES as u64);
@@ -228,7 +228,7 @@ fn what_is_said_of_pages_is_looked_at_here() {
 
 /// A process that says it has pinned something is believed once, if it was asked for just that.
 #[test]
-fn only_who_was_asked_is_looked_at() {
+fn only_asked_processes_are_looked_at() {
     use crate::vm::page_pinner::Pinner;
     use omniverb_session::body::{Adopted, Pin, Pinned};
     use omniverb_session::written;
@@ -272,7 +272,7 @@ fn only_who_was_asked_is_looked_at() {
 
 /// Who kept pages is gone: the host hears that no process is there any more, before we end.
 #[test]
-fn without_who_keeps_pages_all_sessions_end() {
+fn without_the_page_keeper_all_sessions_end() {
     let mut bench = bench();
     let error = bench.agent.give_up().to_string();
     assert!(error.contains("has ended"), "{error}");

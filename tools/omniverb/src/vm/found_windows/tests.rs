@@ -71,7 +71,7 @@ fn a_window_that_comes_later_is_known() {
 
 /// A neighbour writes into his window what he likes.
 #[test]
-fn nobody_has_another_ones_window_by_claiming_it() {
+fn claiming_a_window_does_not_give_it() {
     let (own, pairs) = machine("web-1");
     let write = |bytes: &[u8], at: u64| {
         pwrite(&pairs[0].file, bytes, pairs[0].data.offset + at).unwrap();

@@ -56,7 +56,7 @@ fn a_place_is_there_for_a_while_and_leads_to_sockets_only() {
 }
 
 #[test]
-fn what_cannot_be_removed_keeps_nobody_out() {
+fn a_folder_that_cannot_be_removed_keeps_no_machine_out() {
     let name = MachineName::new("web-1").unwrap();
     let all = folder("deep");
     let place = MachineFolder::make(&all, name, None).unwrap();
@@ -99,7 +99,7 @@ fn a_folder_that_others_may_write_to_is_not_taken() {
 }
 
 #[test]
-fn who_may_not_pass_is_told_where() {
+fn a_user_without_access_is_told_the_folder() {
     if !geteuid().is_root() {
         return;
     }

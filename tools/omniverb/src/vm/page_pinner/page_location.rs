@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_who_may_do_anything() {
+    fn root_may_do_anything() {
         assert!(has_all("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n", ANYTHING));
         assert!(has_all("CapEff:\t0000000000280000\n", LOOKS));
         for fewer in ["0000000000000000", "0000000000200000", "00000000a80425fb", "zz", ""] {

@@ -25,7 +25,7 @@ fn null() -> OwnedFd {
 }
 
 #[test]
-fn who_is_not_believed_is_not_asked() {
+fn an_unbelieved_source_is_not_asked() {
     let (calls, _other) = calls();
     let asks = |pins: &Pins| pins.may_be_asked(calls.as_fd(), &asked(1, PAGE));
     assert_eq!(asks(&pins(InPlace::Nobody)), Err(Errno::EPERM));

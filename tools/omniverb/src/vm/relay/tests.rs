@@ -45,7 +45,7 @@ fn messages_of_sessions_come_out_where_they_belong() {
 }
 
 #[test]
-fn who_takes_nothing_is_parted_with_and_others_are_not() {
+fn a_reader_that_takes_nothing_is_cut_off_and_others_are_not() {
     let (mut relay, _other, (quiet, _far)) = ends();
     let (slow, lively) = (seqpacket::pair().unwrap(), seqpacket::pair().unwrap());
     relay.add(1, slow.0);
@@ -84,7 +84,7 @@ fn while_the_port_takes_nothing_no_socket_is_read() {
 }
 
 #[test]
-fn who_computes_for_a_while_is_not_parted_with() {
+fn a_computing_peer_is_kept() {
     let (mut relay, _other, _quiet) = ends();
     let (ours, far) = seqpacket::pair().unwrap();
     relay.add(1, ours);
@@ -118,7 +118,7 @@ fn all_sessions_together_have_a_bound() {
 }
 
 #[test]
-fn who_takes_no_answers_is_not_heard() {
+fn a_client_that_takes_no_answers_is_not_served() {
     let (one, other) = UnixStream::pair().unwrap();
     let mut relay = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = seqpacket::pair().unwrap();
@@ -150,7 +150,7 @@ fn who_takes_no_answers_is_not_heard() {
 }
 
 #[test]
-fn who_comes_later_hears_nothing_of_what_was_said_before() {
+fn a_late_listener_hears_nothing_of_before() {
     let (one, other) = UnixStream::pair().unwrap();
     let mut proxy = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = seqpacket::pair().unwrap();
@@ -213,7 +213,7 @@ fn what_is_said_at_once_goes_whole_or_not_at_all() {
 }
 
 #[test]
-fn nonsense_by_the_port_is_an_error() {
+fn invalid_messages_by_the_port_are_errors() {
     let (one, mut relay, (quiet, _far)) = ends();
     write(one.port.as_fd(), &[0xff; 64]).unwrap();
     assert!(relay.wait(&[quiet.as_fd()], Some(1000)).is_err());

@@ -38,7 +38,7 @@ fn bell(file: &OwnedFd, number: u64) -> [DoorbellPage<Window>; 2] {
 /// What is rung for the other side is heard; what is rung for this one wakes who sleeps, and he
 /// only, when a word comes.
 #[test]
-fn who_sleeps_across_the_border_is_woken_by_a_word() {
+fn a_sleeper_across_the_wake_bridge_is_woken_by_a_message() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let host = bridge(&file, Side::Host);
     let last = pair_window::bells(DATA.length) - 1;

@@ -347,7 +347,7 @@ fn another_one_goes_on_where_one_was_at_rest() {
 }
 
 #[test]
-fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
+fn a_half_done_state_is_not_continued() {
     type Begins = fn(&Ends);
     let middles: [Begins; 3] = [
         // A word half heard.
@@ -374,7 +374,7 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
 }
 
 #[test]
-fn nobody_begins_with_what_does_not_fit() {
+fn a_state_that_does_not_fit_is_not_begun_with() {
     let (_far, near) = stream();
     let (one, long) = (file(STEP), file(3 * STEP));
     let begun = MapperProgress { has_begun: true, has_channel: true, ..MapperProgress::default() };
@@ -404,7 +404,7 @@ fn nobody_begins_with_what_does_not_fit() {
 }
 
 #[test]
-fn nonsense_of_either_ends_it() {
+fn invalid_messages_of_either_side_end_it() {
     type Says = fn(&Ends);
     let says: [Says; 7] = [
         |ends| ends.tell(99, &[]),

@@ -62,7 +62,7 @@ impl Played {
 }
 
 #[test]
-fn whoever_follows_hears_what_there_is_and_what_is_to_be_done() {
+fn a_follower_hears_the_state_and_the_tasks() {
     let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let (kept, window) = (kept(&ends), memfd::create("window", STEP).unwrap());
     let one = Played::new(&mapped, &kept);

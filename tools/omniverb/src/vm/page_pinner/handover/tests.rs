@@ -104,7 +104,7 @@ fn an_heir_has_all_of_it() {
 
 /// One who says nothing, or no more, or nonsense, or is gone.
 #[test]
-fn who_says_nothing_holds_up_nobody() {
+fn a_silent_client_holds_up_no_other() {
     let Some(bench) = bench(3) else { return };
     let silent: Vec<_> = (0..HEIRS_MAX).map(|_| bench.come(&[])).collect();
     let half = bench.come(&[message(WHICH, [])]);
@@ -118,7 +118,7 @@ fn who_says_nothing_holds_up_nobody() {
 }
 
 #[test]
-fn nothing_is_let_go_of_for_who_has_no_copy() {
+fn data_without_a_copy_is_kept() {
     let Some(bench) = bench(2) else { return };
     let other = File::open("/dev/null").unwrap();
     let have = |words: &[u64]| message(HAVE, words.iter().copied());
@@ -173,7 +173,7 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
 
 /// Its agent would lose all that was kept for it.
 #[test]
-fn whose_agent_lives_gives_nothing() {
+fn a_living_agent_gives_nothing() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
     assert!(Heirs::begin(&bench.folder, &mut KeptRings::default()).is_err());
@@ -184,7 +184,7 @@ fn whose_agent_lives_gives_nothing() {
 
 /// It takes nothing from who is there, and keeps what that one has no copy of.
 #[test]
-fn who_has_no_agent_leaves_to_others_what_they_have() {
+fn a_machine_without_an_agent_leaves_others_their_windows() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
     let mut ours = KeptRings::default();
@@ -215,7 +215,7 @@ fn who_has_no_agent_leaves_to_others_what_they_have() {
 
 /// There may be no room for two of each.
 #[test]
-fn who_tries_again_copies_only_what_it_has_not() {
+fn a_retry_copies_only_what_is_missing() {
     let Some(bench) = bench(3) else { return };
     bench.has_agent.store(true, Ordering::Relaxed);
     let mut ours = KeptRings::default();
@@ -232,7 +232,7 @@ fn who_tries_again_copies_only_what_it_has_not() {
 }
 
 #[test]
-fn the_folder_is_nobody_elses() {
+fn the_folder_is_private() {
     let Some(bench) = bench(0) else { return };
     let mode = || fs::metadata(&bench.folder).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(), 0o700);
