@@ -28,7 +28,7 @@ from harness.case import Failure  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 # What the library does; "unix" is a pair of UNIX sockets, where that can be had.
-PORTS_ALLOWED = ("natively", "unix", "carry", "light")
+WAYS = ("natively", "unix", "carry", "light")
 TITLES = ("TCP", "UNIX sockets", "carried", "light")
 # Messages, in bytes; connections that have their turns; pairs of processes on one processor.
 SIZES = (8, 64, 512, 4096, 32768, 262144, 1048576)
@@ -79,14 +79,14 @@ def streams(ways, program, scale):
         count = max(50, min(20_000, (32 << 20) // size) // scale)
         for what, unit in (("rtt", "ns"), ("rate", "msg/s")):
             title = "and back" if what == "rtt" else "stream"
-            yield (f"{what} {size}", f"{size} B {title}", unit, PORTS_ALLOWED,
+            yield (f"{what} {size}", f"{size} B {title}", unit, WAYS,
                    lambda way, what=what, size=size, count=count: ways.take(
                        way, program, "unix" if way == "unix" else "tcp", what, count, size))
 
 
 def many(ways, program, most, scale):
     """All that is about their number, up to `most` at a time; a part of the usual length."""
-    tcp = tuple(way for way in PORTS_ALLOWED if way != "unix")
+    tcp = tuple(way for way in WAYS if way != "unix")
     resting = RESTING // scale
     each_most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - BESIDES
 
@@ -132,7 +132,7 @@ def lines(plan, samples, failures):
     for key, label, unit, ways, _ in plan:
         row = f"{label:52}"
         native = samples.get((key, "natively"))
-        for way in PORTS_ALLOWED:
+        for way in WAYS:
             found = samples.get((key, way))
             if way not in ways or not found:
                 row += f"{'-' if way not in ways else 'failed':>22}"

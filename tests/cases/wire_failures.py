@@ -132,7 +132,7 @@ def _ready_to_send(daemon):
 
 
 def _link_stays_down(hosts):
-    """The queue pair fails when its retries are over (apart.no_listener_there looks at the status)."""
+    """The queue pair fails when its retries are over (apart.nobody_there looks at the status)."""
     running = client_server.Duet(hosts, ["ib_write_bw", "-F", "-D", "90"])
     process.until(lambda: _ready_to_send(hosts.b.daemon), 10, "a queue pair in RTS")
     time.sleep(0.5)

@@ -129,7 +129,7 @@ impl AdmissionTable {
         self.all.values().filter(is_here).map(|entry| entry.client.clone()).collect()
     }
 
-    /// All clients.
+    /// The clients of all network namespaces.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         self.all.values().filter_map(|entry| entry.client.upgrade()).collect()
     }

@@ -97,7 +97,7 @@ pub enum Request {
         token: u64,
         /// The client's request, repeated.
         wanted: Wanted,
-        /// The reason.
+        /// Why the client is not served.
         why: Failure,
     },
     /// A gateway asks for a channel to a listener of this host, on behalf of a client of another
@@ -158,8 +158,8 @@ pub enum Reply {
     },
     /// Gives the file of the process's [`crate::fallback_ledger`].
     Ledger,
-    /// The other end has not been offered yet. The broker has closed the duplicate, as it has before
-    /// [`Reply::Link`] and [`Reply::Refused`].
+    /// The other end has not been offered yet. The broker has closed the duplicate, as it has
+    /// before [`Reply::Link`] and [`Reply::Refused`].
     Pending {
         /// The tag of the offer.
         tag: u64,
@@ -168,7 +168,7 @@ pub enum Reply {
     Refused {
         /// The tag of the offer.
         tag: u64,
-        /// The reason.
+        /// Why the kernel keeps the socket.
         why: Refusal,
     },
     /// Answers [`Request::Listen`]. The broker has closed the duplicate.
@@ -234,7 +234,7 @@ pub enum Reply {
     RemoteSeen {
         /// The address; IPv4 in its IPv6-mapped form.
         address: [u8; 16],
-        /// The port.
+        /// The port of the listener there.
         port: u16,
     },
     /// No channel leads there. The listener is not registered, is the process itself, does not read
@@ -248,8 +248,8 @@ pub enum Reply {
         /// then, and the answer may take a moment.
         is_coming: bool,
     },
-    /// A gateway is finding out whether it can carry the client. The answer may come within moments;
-    /// the client need not wait for it.
+    /// A gateway is finding out whether it can carry the client. The answer may come within
+    /// moments; the client need not wait for it.
     AskingGateway {
         /// The tag of the request.
         tag: u64,

@@ -127,7 +127,8 @@ impl Names {
 }
 
 /// A table of the connections of a channel, for listings. The opening side writes addresses, both
-/// sides write how many bytes they have sent. Nothing else reads it: a wrong entry is shown wrongly.
+/// sides write how many bytes they have sent. Nothing else reads it: a wrong entry is shown
+/// wrongly.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTable<M>(M);
 

@@ -328,8 +328,7 @@ impl<M: WordMemory> Direction<M> {
         Some(self.is_polling())
     }
 
-    /// Of any thread of the writer's process: stops the direction, so that nothing more is
-    /// published. Returns the head at which it was stopped.
+    /// Of any thread of the writer's process: stops the direction. Returns the head at that moment.
     pub fn stop(&self) -> Head {
         let was = self.memory.word(self.head).fetch_or(STOPPED, Ordering::SeqCst);
         fence();

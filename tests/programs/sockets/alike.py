@@ -13,8 +13,8 @@ import alike_polls
 import alike_waits
 from roles import run
 
-PORTS_ALLOWED = {**alike_bytes.PORTS_ALLOWED, **alike_options.PORTS_ALLOWED, **alike_polls.PORTS_ALLOWED,
-        **alike_waits.PORTS_ALLOWED}
+WAYS = {**alike_bytes.WAYS, **alike_options.WAYS, **alike_polls.WAYS,
+        **alike_waits.WAYS}
 
 if __name__ == "__main__":
-    sys.exit(run(__file__, PORTS_ALLOWED))
+    sys.exit(run(__file__, WAYS))

@@ -187,7 +187,7 @@ def _ring(role):
     role.meet()
 
 
-PORTS_ALLOWED = {
+WAYS = {
     "vectors": (_vectors_server, _vectors_client),
     "truncated": (_truncated_server, _truncated_client),
     "several": (_several_server, _several_client),

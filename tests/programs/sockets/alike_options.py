@@ -332,7 +332,7 @@ def _abrupt(role):
             role.say(tried(role.end.recv, 9), tried(role.end.recv, 9))
 
 
-PORTS_ALLOWED = {
+WAYS = {
     "four": (_four, _four), "six": (_six, _six), "inherited": (_inherited, _inherited),
     "others": (_others, _others), "states": (_states, _states), "least": (_least, _least),
     "requests": (_requests, _requests), "names": (_names, _names), "shares": (_shares, _shares),

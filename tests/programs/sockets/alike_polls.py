@@ -174,7 +174,7 @@ def _unused_client(role):
 
 
 
-PORTS_ALLOWED = {
+WAYS = {
     "wide": (_wide_server, _wide_client),
     "bits": (_bits_server, _bits_client),
     "unused": (_unused_server, _unused_client),

@@ -282,7 +282,7 @@ def _full_early(role):
     end.sendall(b"there")
 
 
-PORTS_ALLOWED = {
+WAYS = {
     "sets": (_sets_server, _sets_client),
     "nested": (_nested_server, _nested_client),
     "arrivals": (_arrivals_server, _arrivals_client),

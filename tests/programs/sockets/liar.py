@@ -382,7 +382,7 @@ def less(channel):
         raise AssertionError("it can be")
 
 
-PORTS_ALLOWED = [noise, words, crossing, any_frames, any_frames, any_frames, greedy, credits, closes, closes,
+WAYS = [noise, words, crossing, any_frames, any_frames, any_frames, greedy, credits, closes, closes,
         lanes, lanes, lanes, nonsense_at_the_end, opens, again, backlog, flood, full, flags, stuffs,
         half, gone, ones, less]
 
@@ -394,7 +394,7 @@ def lies(port, path, first, count):
     for seed in range(int(first), int(first) + int(count)):
         pick = random.Random(seed)
         channel = Channel(port, pick, *reached(broker, port))
-        for way in pick.sample(PORTS_ALLOWED, pick.choice([1, 1, 2, 3])):
+        for way in pick.sample(WAYS, pick.choice([1, 1, 2, 3])):
             way(channel)
             done[way.__name__] = done.get(way.__name__, 0) + 1
         if pick.random() < 0.5:
