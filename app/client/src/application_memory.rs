@@ -13,8 +13,8 @@ pub(crate) unsafe fn registered(address: usize, length: usize) -> UserMemory {
     unsafe { UserMemory::new(address, length) }
 }
 
-/// Memory of another process's that is mapped here, from an address on; whoever has it keeps the
-/// window for as long. `None`: the window does not have so much.
+/// Memory of another process that is mapped here, from an address on; its owner keeps the window
+/// for as long. `None`: the window does not have so much.
 pub(crate) fn mapped(window: &Window, address: usize, length: usize) -> Option<UserMemory> {
     let begin = address.checked_sub(window.address())?;
     begin.checked_add(length).filter(|end| *end <= window.len())?;

@@ -1,7 +1,7 @@
 //! Admits one thread at a time to calls of the daemon.
 //!
 //! The lock is held for moments only; the turn, from question to answer. So threads that call wait
-//! for each other, up to a time, and those that only look at the state of things wait for nobody.
+//! for each other, up to a time, and those that only look at the state of things do not wait.
 
 use omniverb_session::Message;
 use omniverb_sys::clock;
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// The connection to the daemon, for whoever has the turn.
+/// The connection to the daemon, for the thread that has the turn.
 pub(crate) struct Turns {
     state: Mutex<State>,
     free: Condvar,
@@ -20,7 +20,7 @@ pub(crate) struct Turns {
 struct State {
     /// While there is a daemon.
     socket: Option<Arc<OwnedFd>>,
-    /// Somebody has the turn; the rest is as that left it, see [`Turn`].
+    /// A thread has the turn; the rest is as the last one left it, see [`Turn`].
     taken: bool,
     /// Threads that wait for the turn.
     waiting: u32,
@@ -50,7 +50,7 @@ impl Turns {
         Turns { state: Mutex::new(state), free: Condvar::new() }
     }
 
-    /// Waits for the others who call.
+    /// Waits for other calls.
     pub(crate) fn take(&self, deadline: u64) -> Result<Turn<'_>, Errno> {
         let mut state = lock(&self.state);
         while state.taken {
@@ -78,7 +78,7 @@ impl Turns {
         lock(&self.state).socket.is_some()
     }
 
-    /// The daemon is gone. Who is calling it finds out by itself.
+    /// The daemon is gone. A thread that is calling it finds out by itself.
     pub(crate) fn close(&self) {
         lock(&self.state).socket = None;
     }

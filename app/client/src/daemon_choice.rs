@@ -1,9 +1,9 @@
-//! Which daemon serves this process.
+//! Chooses the daemon that serves this process.
 //!
-//! The one that the environment names, or the host's and then the user's own. The first two are
-//! believed by their path: only who may write there can have put them there. The user's own is at
-//! a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`). A setuid
-//! program knows the host's only.
+//! It is the one that the environment names, or the host's and then the user's own. The first two
+//! are trusted by their path: only a user that may write there can have put them there. The user's
+//! own is at a place that others can take first, so it is looked at (`omniverb_sys::user_daemon`).
+//! A setuid program knows the host's only.
 
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
 use omniverb_sys::{socket_deadline, user_daemon};
@@ -18,18 +18,18 @@ pub(crate) struct Candidate {
     trust: Trust,
 }
 
-/// Why who listens at a place is believed.
+/// Why a listener at a place is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// Only who may write there can have put it there.
+    /// Only a user that may write there can have put it there.
     Path,
     /// It is shown to be this user's.
     Shown,
 }
 
 impl Candidate {
-    /// Connects to whoever listens there, if that is to be believed; until `deadline`, in
-    /// nanoseconds of the clock.
+    /// Connects to the listener there, if it is to be trusted; until `deadline`, in nanoseconds of
+    /// the clock.
     pub(crate) fn connect(&self, deadline: u64) -> io::Result<OwnedFd> {
         match self.trust {
             Trust::Shown => user_daemon::connect(&self.path, deadline),

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 
 /// Answers that wait for room: as many as the daemon has questions for one process at a time. Of
-/// pages that were let go of as many more: peers have a say in how many these are, and who may have
-/// had pages moved for nothing does not depend on that.
+/// pages that were let go of as many more: peers have a say in how many these are, and whether
+/// pages are moved for nothing does not depend on that.
 const ANSWERS_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Answers {
         self.waiting.is_empty()
     }
 
-    /// Who was to hear them is gone.
+    /// The daemon that was to hear them is gone.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
@@ -79,7 +79,7 @@ mod tests {
             answers.flush(ours.as_fd());
         }
         assert!(answers.is_empty());
-        // What peers let us let go of does not keep anybody from an answer.
+        // What peers let us let go of does not keep any other answer back.
         while answers.waiting.len() < ANSWERS_MAX {
             let memory = Extent { offset: 0, length: 4096 };
             answers.push(ours.as_fd(), LetGo { memory, times: 1, reserved: 0 }.into());

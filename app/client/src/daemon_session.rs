@@ -1,9 +1,9 @@
-//! The two sockets to the daemon.
+//! Holds the two sockets to the daemon.
 //!
-//! Calls are strictly one at a time: whoever calls has the turn from question to answer, and gives
-//! up after [`limit`], because a daemon may be stopped or hostile. The answer that then comes late
-//! is known by its tag: the next who calls passes it by, and what was made in it is given back.
-//! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
+//! Calls are strictly one at a time: a thread that calls has the turn from question to answer, and
+//! gives up after [`limit`], because a daemon may be stopped or hostile. The answer that then comes
+//! late is known by its tag: the next call passes it by, and what was made in it is given back. A
+//! thread with the turn holds no lock, so one that only looks never waits. Events are read by the
 //! progress thread alone.
 
 use crate::daemon_call_lock::{Turn, Turns};
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it, which has this number,
-    /// what we hold, before anybody else can call. `None`: another thread has done so meanwhile.
+    /// what we hold, before any other call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
         announce: impl FnOnce(u32, &mut Announce<'_>) -> Result<(), Errno>,
@@ -286,7 +286,7 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
     turn.owed = turn.owed.saturating_sub(1);
     let (tag, answer) = decode(&bytes[..length]).map_err(|_| Errno::EPROTO)?;
     if tag < turn.tag {
-        // Whoever asked for it has failed.
+        // The call that asked for it has failed.
         let undo: Option<Message> = match answer {
             Message::QpCreated(QpCreated { qpn, .. }) => {
                 Some(DestroyQp { qpn, reserved: 0 }.into())
@@ -301,7 +301,7 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
     Ok(Heard { tag, answer: Delivered::new(answer, files) })
 }
 
-/// Tells the daemon what nobody wants any more.
+/// Tells the daemon what is not wanted any more.
 fn give_back(turn: &mut Turn<'_>, deadline: u64) {
     while let Some(message) = turn.unwanted.pop() {
         let Ok(tag) = ask(turn, &message, deadline) else { return turn.unwanted.push(message) };

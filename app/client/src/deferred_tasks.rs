@@ -1,4 +1,4 @@
-//! What needs a call to the daemon and nobody of the application waits for.
+//! Makes calls to the daemon that no thread of the application waits for.
 //!
 //! In: tasks. A thread of its own makes the calls, because a call may take until its limit: the
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
@@ -54,9 +54,9 @@ pub(crate) enum Call {
     /// lacks them for may not be over yet.
     Attach { qpn: Qpn },
     /// The daemon has made a link of a group that the queue pair is not attached to any more: it is
-    /// to end. After a pause, too: somebody may be attaching it just now.
+    /// to end. After a pause, too: a thread may be attaching it just now.
     Leave { qpn: Qpn, peer_qpn: Qpn },
-    /// Somebody wants to know why a queue pair reaches nobody.
+    /// Asks why a queue pair reaches no peer.
     Explain { qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
@@ -75,7 +75,7 @@ pub(crate) enum Made {
     Later,
 }
 
-/// Who makes the calls: has the connection to the daemon.
+/// Makes the calls: has the connection to the daemon.
 pub(crate) trait Caller: Send + Sync + 'static {
     /// Makes a call, which may take until its limit. Datagram links are [asked
     /// for](Self::ask_for_link).

@@ -21,7 +21,7 @@ pub fn on_async_event(sink: AsyncEventSink) {
     let _ = SINK.set(sink);
 }
 
-/// Who hears of requests that fail: the queue pair, and the status of the completion. Says what it
+/// Receives requests that fail: the queue pair, and the status of the completion. Says what it
 /// wants to hear besides.
 pub type FailureSink = fn(Qpn, u32) -> Besides;
 
@@ -34,33 +34,34 @@ pub enum Besides {
     Ways,
 }
 
-/// Who hears that: the queue pair, and something about one of its peers. In a thread of ours.
+/// Receives explanations: the queue pair, and something about one of its peers. In a thread of
+/// ours.
 pub type ExplanationSink = fn(Qpn, &str);
 
 static FAILURES: OnceLock<(FailureSink, ExplanationSink)> = OnceLock::new();
 
-/// Names who hears of requests that fail, and of the ways of their queue pairs, once.
+/// Names the receivers of failed requests, and of the ways of their queue pairs, once.
 pub fn on_failure(failed: FailureSink, explained: ExplanationSink) {
     let _ = FAILURES.set((failed, explained));
 }
 
-/// Who hears of the ways of queue pairs.
+/// The receiver of the ways of queue pairs.
 pub(crate) fn explanations() -> Option<ExplanationSink> {
     FAILURES.get().map(|(_, explained)| *explained)
 }
 
-/// Who hears of what is not forgiven: the requester's queue pair, and what.
+/// Receives what is not forgiven: the requester's queue pair, and what.
 pub type StrictSink = fn(Qpn, Forgiven);
 
 static STRICT: OnceLock<StrictSink> = OnceLock::new();
 
 /// Has direct links let pass only what a wire would, once and for queue pairs made from now on;
-/// names who hears of what does not.
+/// names the receiver of what does not pass.
 pub fn be_strict(sink: StrictSink) {
     let _ = STRICT.set(sink);
 }
 
-/// Longest nap of a poll. A wake may be missed, and who polls has other things to do.
+/// Longest nap of a poll. A wake may be missed, and the polling thread has other things to do.
 const NAP_MAX: Duration = Duration::from_micros(200);
 
 /// The device's world: this process.

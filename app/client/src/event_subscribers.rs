@@ -1,8 +1,8 @@
-//! Other libraries of this process that are told what the daemon tells, where it is theirs.
+//! Tells other libraries of this process what the daemon tells, where it is theirs.
 //!
 //! In: messages from the events socket, as bytes. Out: calls, in the progress thread, in the order
-//! of their coming. Whoever is called puts away what it is told and returns: peers wait meanwhile,
-//! and it is called with this list locked, so that nobody is told anything once its end is said.
+//! of their coming. A subscriber puts away what it is told and returns: peers wait meanwhile, and
+//! it is called with this list locked, so that no call comes once its end is said.
 
 use omniverb_sys::lock;
 use omniverb_terms::Errno;

@@ -1,10 +1,10 @@
-//! What the daemon says together with the files that it put beside it: one value.
+//! Joins a message of the daemon's and the files that came beside it to one value.
 //!
 //! In: a message and the descriptors that came along. Out: the message with each descriptor at the
 //! place that it is for. How many belong to which message, and of which kind, is the protocol's
-//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and whoever is handed a
-//! [`Delivered`] has all of them and no more. That memory has exactly the bytes that its user needs
-//! is seen to where it is mapped. A daemon may be hostile.
+//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and a holder of a [`Delivered`]
+//! has all of them and no more. That memory has exactly the bytes that its user needs is seen to
+//! where it is mapped. A daemon may be hostile.
 
 use crate::memory_from_daemon;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
@@ -137,7 +137,7 @@ impl Carries for Welcome {
     }
 }
 
-/// An answer, whatever it is: handed on to who asked, with its files in their order.
+/// An answer, whatever it is: handed on to the caller, with its files in their order.
 impl Carries for Message {
     type Files = Vec<OwnedFd>;
 

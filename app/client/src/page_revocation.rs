@@ -1,9 +1,10 @@
-//! Takes pages back from peers, where nobody of the application waits for it.
+//! Takes pages back from peers, where no thread of the application waits for it.
 //!
-//! In: extents that the daemon says nobody has a right to any more, or that must not stay. A thread
-//! of its own moves their pages, since copying takes as long as there is to copy: the data path
-//! goes on meanwhile. What cannot be moved now is tried again every second, for as long as it
-//! is there. Who ended a link may wait, but not for long, until what that takes back is back.
+//! In: extents that the daemon says no peer has a right to any more, or that must not stay. A
+//! thread of its own moves their pages, since copying takes as long as there is to copy: the data
+//! path goes on meanwhile. What cannot be moved now is tried again every second, for as long as it
+//! is there. A call that ended a link may wait, but not for long, until what that takes back is
+//! back.
 //!
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
@@ -26,10 +27,10 @@ const IDLE: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Questions for pages that are left for later.
 const QUESTIONS_MAX: usize = 1024;
-/// How long somebody who ended a link waits at most. Small extents take a few milliseconds.
+/// How long a call that ended a link waits at most. Small extents take a few milliseconds.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// The process, to whom pages come back.
+/// The process, which pages come back to.
 pub(crate) trait PageOwner: Send + Sync + 'static {
     /// Takes extents back: by region and first page.
     ///
@@ -93,7 +94,7 @@ struct State {
 /// A question for pages.
 pub(crate) struct Question {
     pub(crate) ask: Delivered<Adopt>,
-    /// The events socket of who asked: the answer goes there.
+    /// The events socket of the daemon that asked: the answer goes there.
     pub(crate) to: Arc<OwnedFd>,
 }
 
@@ -192,7 +193,7 @@ impl Taking {
                 state.open.extend(&what);
                 state.again_at = Some(clock::now() + AGAIN.as_nanos() as u64);
             }
-            // A daemon that was restarted counts anew: then nobody waits for the old number.
+            // A daemon that was restarted counts anew: then no call waits for the old number.
             state.done = state.done.max(number.min(state.asked));
             self.change.notify_all();
             while !state.questions.is_empty() {

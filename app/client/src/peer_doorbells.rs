@@ -48,7 +48,8 @@ struct Record {
     bell: Arc<Bell>,
     /// The peer's page, which we ring.
     peer: Arc<PeerBell>,
-    /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
+    /// The name of our page for our sleep; `None` while it has no links: then no peer is to wake
+    /// us.
     heard_as: Option<u64>,
     /// It has links, and could not be listened to.
     is_unheard: bool,
@@ -109,8 +110,8 @@ impl Bells {
         (self.era(), number)
     }
 
-    /// Adds a bell, which nobody listens to yet. `memory`, `side`: all of it, and which page is
-    /// ours.
+    /// Adds a doorbell, which no thread listens to yet. `memory`, `side`: all of it, and which page
+    /// is ours.
     pub(crate) fn add(
         &self,
         name: BellName,
@@ -145,8 +146,8 @@ impl Bells {
         }
     }
 
-    /// Bells with links are to wake us, those without no more. Takes those out that are of a daemon
-    /// that is gone and have none: nobody will tell us of their peers' end.
+    /// Doorbells with links are to wake us, those without no more. Takes those out that are of a
+    /// daemon that is gone and have none: their peers' end will not be told.
     pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
         let era = self.era();
         let mut list = lock(&self.list);
@@ -162,7 +163,7 @@ impl Bells {
         over.map(|(_, record)| self.end(record, sleep)).collect()
     }
 
-    /// Whether a bell with links wakes nobody, for want of a thread: who sleeps has to look.
+    /// Whether a doorbell with links wakes no thread, for want of one: a sleeper has to look.
     pub(crate) fn are_some_unheard(&self) -> bool {
         lock(&self.list).values().any(|record| record.is_unheard)
     }

@@ -1,8 +1,8 @@
-//! Pages of peers that are mapped here, and how much of that there may be.
+//! Keeps which pages of peers are mapped here, within a budget.
 //!
-//! Who grants decides how large a region is and how many there are, so an initiator has a budget:
-//! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
-//! longest goes, or else operations stay mediated.
+//! The granting peer decides how large a region is and how many there are, so an initiator has a
+//! budget: for each peer process, and in all. Beyond it the mapping that its queue pair has not
+//! used for longest goes, or else operations stay mediated.
 
 use crate::memory_from_daemon;
 use crate::peer_doorbells::BellName;
@@ -108,7 +108,7 @@ impl Together {
         lent: Option<Arc<WindowLoan>>,
     ) -> Result<Window, Errno> {
         let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
-        // Only who has it mapped keeps a file from becoming another of the same name.
+        // Only a mapping keeps a file from becoming another of the same name.
         let file = extent.file_id().map_err(|error| memory_from_daemon::errno(&error))?;
         let name = (peer, file, extent.offset, extent.length, access);
         if let Some((window, lent)) = self.0.get(&name)

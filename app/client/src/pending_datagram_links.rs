@@ -1,9 +1,9 @@
-//! Datagram destinations whose way the daemon is still finding out.
+//! Keeps datagram destinations whose way the daemon is still finding out.
 //!
-//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile the socket to the daemon,
-//! of which there is one for all threads, does not wait for it: each destination is asked for
-//! again, at first after a millisecond, then less and less often. A peer that does not take what it
-//! is told may take for ever, so what is asked for long makes room for others.
+//! The network takes its time to answer, 0.3 s if there is no peer. Meanwhile the socket to the
+//! daemon, of which there is one for all threads, does not wait for it: each destination is asked
+//! for again, at first after a millisecond, then less and less often. A peer that does not take
+//! what it is told may take for ever, so what is asked for long makes room for others.
 
 use omniverb_device::send_work_request::Destination;
 use omniverb_sys::clock;

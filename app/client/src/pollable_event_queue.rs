@@ -1,10 +1,10 @@
-//! A queue behind a file descriptor: completion channels and asynchronous events.
+//! Implements a queue behind a file descriptor: completion channels and asynchronous events.
 //!
 //! The descriptor is readable exactly while the queue has an entry (one semaphore count each), so
-//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file. Who waits within a call sleeps on a
-//! word beside it: such a sleep takes nothing, so a thread that is cancelled in it loses nothing,
-//! and after a signal it goes on or ends as the signal's handler was installed (`SA_RESTART`), as
-//! in read(2).
+//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file. A thread that waits within a call
+//! sleeps on a word beside it: such a sleep takes nothing, so a thread that is cancelled in it
+//! loses nothing, and after a signal it goes on or ends as the signal's handler was installed
+//! (`SA_RESTART`), as in read(2).
 
 use crate::errno_conversion::from_raw;
 use omniverb_device::CompletionEvents;
@@ -39,8 +39,8 @@ pub struct Notifier<T> {
 
 impl<T> Drop for Notifier<T> {
     /// Threads are often still waiting for an event when the program closes what they wait for.
-    /// Nothing wakes them, as little as who reads from a device file that is closed; but a signal
-    /// has the kernel look at the word once more. It is theirs for ever.
+    /// Nothing wakes them, as little as a reader of a device file that is closed; but a signal has
+    /// the kernel look at the word once more. It is theirs for ever.
     fn drop(&mut self) {
         if self.bell.waiters.load(Ordering::SeqCst) > 0 {
             std::mem::forget(self.bell.clone());
@@ -72,13 +72,13 @@ impl<T> Notifier<T> {
         Arc::as_ptr(&self.bell)
     }
 
-    /// Adds an entry and wakes who waits.
+    /// Adds an entry and wakes a waiting thread.
     pub fn push(&self, entry: T) {
         self.push_unless(entry, |_| false);
     }
 
-    /// The same, if no such entry waits. For entries that somebody else has a say in: there are as
-    /// many as kinds of them.
+    /// As [`Self::push`], if no such entry waits. For entries that another process has a say in:
+    /// there are as many as kinds of them.
     pub fn push_once(&self, entry: T)
     where
         T: PartialEq,
@@ -93,7 +93,7 @@ impl<T> Notifier<T> {
                 return;
             }
             entries.push_back(entry);
-            // Before anybody removes it.
+            // Before any thread removes it.
             self.semaphore.signal();
         }
         // A sleeper counts itself, then reads the news, then looks for an entry: one of the two
@@ -106,8 +106,8 @@ impl<T> Notifier<T> {
 
     /// Has `taken` have the oldest entry; false: there is none, and one may be waited for.
     ///
-    /// Nobody [removes](Self::retain) entries meanwhile: who destroys what they are about finds it
-    /// taken when that returns, and all that `taken` has done.
+    /// No thread [removes](Self::retain) entries meanwhile: a thread that destroys what they are
+    /// about finds it taken when that returns, and all that `taken` has done.
     ///
     /// # Errors
     /// `EAGAIN`: there is none, and the application has made the descriptor non-blocking.
@@ -126,8 +126,7 @@ impl<T> Notifier<T> {
         entry.map(taken).is_some()
     }
 
-    /// Takes one count, if there is one. Whoever does so has the entries locked, so it does not
-    /// wait.
+    /// Takes one count, if there is one. The caller has the entries locked, so it does not wait.
     fn count_down(&self) -> bool {
         let now = Some(std::time::Duration::ZERO);
         let ready = omniverb_sys::eventfd::readable(self.semaphore.as_fd(), now);
@@ -147,7 +146,7 @@ impl<T> Notifier<T> {
 }
 
 /// The queue of a completion channel, as completion queues know it: it ends with the channel, also
-/// where somebody looks at one of them for a moment longer.
+/// if a thread looks at one of them for a moment longer.
 pub struct Channel(Weak<Notifier<usize>>);
 
 impl Channel {
@@ -191,7 +190,8 @@ mod tests {
         assert_eq!(taken, [0, 1, 1, 0]);
     }
 
-    /// Who destroys an object counts the events that were taken once it has removed the others.
+    /// A thread that destroys an object counts the events that were taken once it has removed the
+    /// others.
     #[test]
     fn a_remover_of_the_others_sees_what_is_taken() {
         let (notifier, entered) = (Notifier::new().unwrap(), AtomicU32::new(0));

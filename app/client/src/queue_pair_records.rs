@@ -9,7 +9,7 @@ use omniverb_terms::{Gid, Qpn};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Whom a QP is to be connected with.
+/// The peer that a QP is to be connected with.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// GID of the peer's port.
@@ -33,7 +33,7 @@ pub(crate) struct QpRecord {
     pub(crate) qp: Arc<Qp>,
     pub(crate) statistics_slot: u32,
     pub(crate) ticket: Ticket,
-    /// Whom it is connected with, or waits for.
+    /// The peer that it is connected with, or waits for.
     pub(crate) connection: Option<Connection>,
     /// The groups that it is attached to.
     pub(crate) groups: Groups,
@@ -91,7 +91,7 @@ impl QueuePairs {
         }
     }
 
-    /// Whom it is to be connected with.
+    /// The peer that it is to be connected with.
     pub(crate) fn connection(&self, number: Qpn) -> Option<Connection> {
         lock(&self.list).get(&number).and_then(|record| record.connection)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Extent {
     pages: Pages,
     /// Of the daemon that made the file; see [`crate::peer_doorbells::Bells::era`].
     era: u64,
-    /// Somebody can take it back.
+    /// A thread can take it back.
     stay: Stay,
     /// The piece of a window that it is, if it is on none of those files, as it was said.
     piece: Option<body::Extent>,
@@ -96,7 +96,7 @@ impl Extent {
         let Extent { pages, era, stay, piece, .. } = self;
         let mut pages = match pages {
             Pages::Moved(pages) => pages,
-            // The agent keeps them until the host says that nobody has them mapped.
+            // The agent keeps them until the host says that no process has them mapped.
             Pages::Kept { .. } => return Ok(None),
         };
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.

@@ -29,7 +29,7 @@ pub(crate) fn let_pages_move() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// In a forked child nobody is forking.
+/// In a forked child no thread is forking.
 pub(crate) fn let_pages_move_in_child() {
     FORKING.store(0, Ordering::SeqCst);
 }
@@ -50,7 +50,7 @@ pub(crate) struct Keys {
 pub(crate) struct Others {
     /// Those that are there for nothing.
     pub(crate) free: u64,
-    /// Those on files that nobody can empty.
+    /// Those on files that cannot be emptied.
     pub(crate) sealed: u64,
 }
 
@@ -106,7 +106,7 @@ impl Keys {
         lock(&self.list).values().map(|key| key.region.clone()).collect()
     }
 
-    /// Pages are moved while the guard is there: waits for others who move some.
+    /// Pages are moved while the guard is there: waits for others that move some.
     pub(crate) fn move_pages(&self) -> MutexGuard<'_, ()> {
         lock(&self.moving)
     }
@@ -117,7 +117,7 @@ impl Keys {
         try_lock(&self.moving).filter(|_| FORKING.load(Ordering::SeqCst) == 0)
     }
 
-    /// Does something with a key, and with what is on files of all others. Nobody else sees the
+    /// Does something with a key, and with what is on files of all others. No other thread sees the
     /// keys meanwhile. `None`: there is no such key.
     pub(crate) fn with<T>(&self, rkey: Rkey, act: impl FnOnce(&mut Key, Others) -> T) -> Option<T> {
         let mut list = lock(&self.list);
@@ -228,7 +228,7 @@ impl Key {
         self.adopted.iter().map(|extent| extent.length() as u64).sum()
     }
 
-    /// Whether its files are sealed against writing: nobody can empty them, so that what goes back
+    /// Whether its files are sealed against writing: they cannot be emptied, so that what goes back
     /// exists twice, until peers let go of it.
     pub(crate) fn is_sealed(&self) -> bool {
         !page_rights::is_writable(self.region.access)

@@ -1,4 +1,4 @@
-//! Threads of ours in somebody else's program: they take none of its signals.
+//! Starts threads of ours in a foreign program: they take none of its signals.
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! While somebody captures packets: traces of what happens on direct links.
+//! Writes traces of what happens on direct links, while packets are captured.
 
 use omniverb_link::Tracer;
 use omniverb_sys::lock;
@@ -11,7 +11,7 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// What writes traces, while somebody captures.
+    /// What writes traces, during a capture.
     pub(crate) fn tracer(&self) -> Option<Arc<Tracer>> {
         lock(&self.tracer).clone()
     }

@@ -28,7 +28,7 @@ struct Watch {
 pub(crate) struct Watches {
     daemon_listener: Arc<DaemonListener>,
     state: Mutex<State>,
-    /// A call has returned that somebody waits for.
+    /// A call has returned that a thread waits for.
     over: Condvar,
 }
 
@@ -86,12 +86,12 @@ impl Watches {
         ended.map(drop).ok_or(Errno::ENOENT)
     }
 
-    /// Whether this thread is in a call that somebody asked for.
+    /// Whether this thread is in a call that was asked for.
     pub(crate) fn is_calling_me(&self) -> bool {
         lock(&self.state).calls_me()
     }
 
-    /// Calls those who have something to see to. Only the progress thread does.
+    /// Calls the watches that have something to see to. Only the progress thread does.
     pub(crate) fn call(&self) {
         for number in self.daemon_listener.take_watched() {
             let Some(watch) = self.enter(number) else { continue };
@@ -108,7 +108,7 @@ impl Watches {
         Some(watch)
     }
 
-    /// Its descriptor is let go of before anybody who waits for the end of the call goes on.
+    /// Its descriptor is let go of before a thread that waits for the end of the call goes on.
     fn leave(&self, number: u64, watch: Arc<Watch>) {
         let state = lock(&self.state);
         if state.open.contains_key(&number) {

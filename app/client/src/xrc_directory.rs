@@ -1,10 +1,10 @@
-//! Where this process can be found by others that have the same XRC domain, and they by it.
+//! Finds other processes with the same XRC domain, and is found by them.
 //!
 //! A process's part of a domain stands as a socket with a name in the network namespace. What comes
-//! there comes from anybody: one message of known length, which counts only if it comes from the
-//! socket of the part that it speaks for, and is stated of the domain's file
-//! (`support/sys/src/record_lock.rs`). Nothing is kept of what does not. Only the thread that
-//! hands over takes and sends; it has a turn for so many messages at a time.
+//! there may come from any process: one message of known length, which counts only if it comes from
+//! the socket of the part that it speaks for, and is stated in the domain's file
+//! (`support/sys/src/record_lock.rs`). Nothing is kept of what does not. Only the thread that hands
+//! over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno_conversion::errno_of;
 use crate::shared_qp::Receivers;
@@ -25,8 +25,8 @@ use std::time::Duration;
 /// First and longest pause before one asks again, in nanoseconds: the other one may have had no
 /// room for the question.
 pub(crate) const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
-/// How long one asks, in nanoseconds, and is waited for: then nobody is there. The daemon may be
-/// away for a while.
+/// How long a part is asked for, in nanoseconds: then there is none. The daemon may be away for a
+/// while.
 pub(crate) const ASKED_MAX: u64 = 10_000_000_000;
 /// Messages that are taken in one turn.
 const AT_ONCE: usize = 16;
@@ -56,7 +56,7 @@ pub(crate) enum SendOutcome {
     Yes,
     /// There is no room, now.
     NotNow,
-    /// Nobody has that part.
+    /// There is no such part.
     Nobody,
 }
 
@@ -80,7 +80,7 @@ struct Desk {
 
 #[derive(Default)]
 struct State {
-    /// Doors at which somebody waits, and what was said there, by which parts.
+    /// Listeners at which a call waits, and what was said there, by which parts.
     doors: Vec<(u32, Vec<(QpOpened, u32)>)>,
     /// Queue pairs that look for ways to other parts.
     wishes: Vec<(Qpn, u32)>,
@@ -112,7 +112,7 @@ impl Drop for Attendance {
 impl DomainMember {
     pub(crate) fn new(part: Part, domain: &Arc<Domain>) -> Result<Arc<DomainMember>, Errno> {
         // Before Linux 6.16 it cannot be told; then the thread may have to wait for what is behind
-        // a descriptor that somebody sent.
+        // a descriptor that was sent.
         let _ = unsolicited_fds::refuse(part.socket.as_fd());
         let news = EventFd::new().map_err(|error| errno_of(&error))?;
         let (desk, domain) = (Arc::default(), domain.clone());
@@ -147,7 +147,7 @@ impl DomainMember {
         state.wishes.drain(..count).collect()
     }
 
-    /// Whether queue pairs look for ways that nobody has taken on yet.
+    /// Whether queue pairs look for ways that are not taken on yet.
     pub(crate) fn has_wishes(&self) -> bool {
         !lock(&self.desk.state).wishes.is_empty()
     }
@@ -188,8 +188,8 @@ impl DomainMember {
         of(&mut waited.unwrap_or_else(|e| e.into_inner()).0)
     }
 
-    /// Ends the thread, and waits for that: then nobody else of us has the socket. But not without
-    /// end: one that is held by something keeps the part's name until it is not.
+    /// Ends the thread, and waits for that: then no other thread of ours has the socket. But not
+    /// without end: one that is held by something keeps the part's name until it is not.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.desk.state);
         state.over = true;
@@ -245,7 +245,7 @@ impl DomainMember {
         digits.parse().ok().filter(|part: &u32| part.to_string() == digits)
     }
 
-    /// What others say who hold the names of parts, of which nothing more is known yet.
+    /// What holders of the names of parts say, of which nothing more is known yet.
     pub(crate) fn hear(&self) -> Vec<DomainMessage> {
         let mut heard = Vec::new();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
@@ -340,7 +340,7 @@ mod tests {
         HandOver { from, front, sender, part, to: 1, reserved: 0, gid: Gid::ZERO }
     }
 
-    /// Nobody speaks for a part but who has its name.
+    /// Only the holder of its name speaks for a part.
     #[test]
     fn what_others_say_is_not_heard() {
         let prefix = format!("omniverb/test/{}/", std::process::id());

@@ -27,7 +27,7 @@ impl Tracing {
         }
     }
 
-    /// Nobody wants to know any more.
+    /// Ends tracing: no capture wants to know any more.
     pub(super) fn end(&self, qps: &QueuePairs) {
         if self.set(None) {
             qps.all().iter().for_each(|qp| qp.untrace(None));

@@ -1,5 +1,5 @@
-//! What the daemon knows of a queue pair that reaches nobody: whom it has a link to, and why of
-//! that kind, or whom it waits for.
+//! Asks the daemon why a queue pair reaches no peer: its link and the reason for that kind, or the
+//! peer that it waits for.
 //!
 //! In: a queue pair, and status of the process's vNIC, in lines (`host/control`,
 //! `server/status.rs`). Out: text for people. Nothing else is done by it.

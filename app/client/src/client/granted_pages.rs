@@ -20,7 +20,7 @@ pub(super) enum Manner {
     Kindly,
     /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
     BeforeFork,
-    /// Whoever is at the pages reaches a region that is gone: it does so again, and finds none.
+    /// A peer at the pages reaches a region that is gone: it does so again, and finds none.
     AtOnce,
 }
 
@@ -73,7 +73,7 @@ impl GrantedPages {
         if self.keeps_pages { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Takes a key's pages back from everybody who mapped them, for good. The right ends first,
+    /// Takes a key's pages back from all peers that mapped them, for good. The right ends first,
     /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon,
     /// which has them let go of their mappings.
     ///
@@ -86,15 +86,15 @@ impl GrantedPages {
             self.qps.those(&lenders).iter().for_each(|qp| qp.revoke_grants());
         }
         tell_daemon();
-        // Who is at them at this moment reaches a region that is gone.
+        // A peer that is at them at this moment reaches a region that is gone.
         self.withdraw_those(|keys| keys.take_out_of(rkey), Manner::AtOnce)
     }
 
     /// A QP lost access rights: no mapping may outlive them.
     ///
     /// # Errors
-    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
-    /// mapped them reaches them until that succeeds.
+    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but peers
+    /// that mapped them reach them until that succeeds.
     pub(super) fn revoke_all(&self) -> Result<(), Errno> {
         self.keys.mediate(|_| true);
         self.withdraw(|_, _| true, Manner::Kindly).inspect_err(|_| self.take_all_back())

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 /// Most bytes of one ring that we map at a daemon's word.
 const RING_BYTES_MAX: u32 = 64 << 20;
 
-/// Who is at the other end of a link, and of its bell.
+/// The far end of a link, and of its doorbell.
 fn far_end(ready: &LinkReady) -> FarEnd {
     if ready.engine != 0 { FarEnd::Engine } else { FarEnd::Process }
 }
@@ -32,8 +32,8 @@ impl Client {
             self.bells.add_delivered(ready, &memory, &self.shared)?;
         }
         let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
-        // Of one that is destroyed by now the daemon has told the peer, and somebody else may have
-        // the memory.
+        // If it is destroyed by now the daemon has told the peer, and another link may have the
+        // memory.
         let qp = self.qps.get(ready.qpn).ok_or(Errno::ENOENT)?;
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
             return Err(Errno::EPROTO);

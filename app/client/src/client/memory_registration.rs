@@ -41,7 +41,7 @@ impl Wish {
     }
 }
 
-/// A key that nobody can guess.
+/// A key that cannot be guessed.
 fn random_key() -> u32 {
     omniverb_sys::random::number() as u32
 }
@@ -164,7 +164,7 @@ impl Client {
         }
         let registered = remove();
         if region.rkey != NO_RKEY && self.pages.keys.has(region.rkey) {
-            // Without a daemon nobody has to forget it.
+            // Without a daemon there is none that has to forget it.
             let forget = || _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
             if let (Err(errno), Some(region)) = (self.pages.revoke(region.rkey, forget), registered)
             {

@@ -54,7 +54,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// This process's side of everything.
 pub struct Client {
-    /// What all objects of the device share; whoever makes one names it.
+    /// What all objects of the device share; each new object names it.
     pub shared: Arc<Shared>,
     pub(crate) session: Arc<Session>,
     nic: RwLock<VirtualNic>,
@@ -65,7 +65,7 @@ pub struct Client {
     pub(crate) groups: MulticastGroups,
     pub(crate) bells: Arc<peer_doorbells::Bells>,
     pub(crate) progress: Arc<progress_thread_state::Progress>,
-    /// Calls to the daemon that nobody of the application waits for.
+    /// Calls to the daemon that no thread of the application waits for.
     calls: Arc<deferred_tasks::Calls>,
     /// Descriptors of other libraries that the progress thread looks after.
     watches: watched_fds::Watches,
@@ -79,7 +79,7 @@ pub struct Client {
     openers: shared_qp::Openers,
     /// Listens to processes with which a device is shared.
     service: Arc<verbs_import::Service>,
-    /// What those have who import ours.
+    /// What processes have that import ours.
     exporter: Arc<verbs_import::Exporter>,
     /// What is mapped of those whose we import.
     imported: Arc<verbs_import::Budget>,
@@ -121,13 +121,13 @@ impl Client {
         let client = Client::connect()?;
         if let Some(parents) = slot.replace(client.clone()) {
             // A forked child's copy: its windows are not here (ours may be where they were), and
-            // the numbers of its descriptors may be somebody else's by now.
+            // its descriptor numbers may mean other files by now.
             std::mem::forget(parents);
         }
         Ok(client)
     }
 
-    /// The process's client, if it has one and nobody is making one.
+    /// The process's client, if it has one and no thread is making one.
     fn existing() -> Option<Arc<Client>> {
         try_lock(&CLIENT)?.clone().filter(|client| client.is_ours())
     }

@@ -1,10 +1,9 @@
-//! Multicast groups that queue pairs are attached to.
+//! Manages the multicast groups that queue pairs are attached to.
 //!
 //! The daemon makes a link for each, by which copies come, and joins the group before it says that
-//! the link is ready. Whoever attaches waits for that: what is sent afterwards arrives. Such a link
-//! may end later though nobody asked for it, with the daemon above all; nothing that is sent would
-//! bring another one, so it is asked for again (`Call::Attach`), at intervals, as long as the
-//! queue pair is attached.
+//! the link is ready. An attach waits for that: what is sent afterwards arrives. Such a link may
+//! end later unasked, with the daemon above all; nothing that is sent would bring another one, so
+//! it is asked for again (`Call::Attach`), at intervals, as long as the queue pair is attached.
 
 use super::granted_pages::GrantedPages;
 use crate::daemon_calls::DaemonCalls;
@@ -19,12 +18,12 @@ use omniverb_terms::{Errno, Gid, Qpn};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long one waits for the link of a group. The daemon may have to open the vNIC's port first,
-/// which may be in use a moment longer by somebody who ends.
+/// How long an attach waits for the link of a group. The daemon may have to open the vNIC's port
+/// first, which an ending process may still hold for a moment.
 const LINK_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a queue pair is not destroyed because messages to a group have no link yet. The daemon
-/// asks nobody for it, so it takes a moment, unless there is no daemon.
+/// asks no other host for it, so it takes a moment, unless there is no daemon.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Whether messages can come to a queue pair in this state.
@@ -32,8 +31,8 @@ fn receives(state: State) -> bool {
     !matches!(state, State::Reset | State::Init | State::Err)
 }
 
-/// Waits until what was sent to groups has left: a program that only sends to them, and ends,
-/// has nobody to wait for.
+/// Waits until what was sent to groups has left: a program that only sends to them, and ends, has
+/// no answer to wait for.
 pub(super) fn await_last_words(qp: &Qp) {
     let until = Instant::now() + LAST_WORDS;
     while qp.holds_back_for_group() && Instant::now() < until {
@@ -94,8 +93,8 @@ impl MulticastGroups {
     /// It can receive from now on: attaches it to all groups that it is to be attached to. What
     /// fails is tried again.
     pub(super) fn attach_all(&self, daemon: &impl DaemonCalls, qp: &Qp) {
-        // Whoever attaches it from now on sees that it can receive. Most are attached to nothing,
-        // and need not wait for those that are.
+        // A thread that attaches it from now on sees that it can receive. Most are attached to
+        // nothing, and need not wait for those that are.
         if self.qps.unlinked_groups(qp.number).is_empty() {
             return;
         }
@@ -149,7 +148,7 @@ impl MulticastGroups {
         }
     }
 
-    /// The daemon is told that nobody wants a link that it has made for a group.
+    /// Tells the daemon that a link that it has made for a group is not wanted.
     pub(super) fn leave(&self, daemon: &impl DaemonCalls, qpn: Qpn, peer_qpn: Qpn) -> Made {
         let Some(_turn) = try_lock(&self.attaching) else { return Made::Again };
         // One that is wanted may be called the same by now: then the daemon has ended this one.
@@ -186,7 +185,7 @@ impl MulticastGroups {
         self.qps.group_linked(ready.qpn, ready.dgid, ready.peer_qpn)
     }
 
-    /// It could not be used, or nobody wants it: an attachment that was given up, say, because the
+    /// It could not be used, or is not wanted: an attachment that was given up, say, because the
     /// daemon did not answer in time.
     pub(super) fn link_refused(&self, daemon: &impl DaemonCalls, ready: &LinkReady) {
         let LinkReady { qpn, peer_qpn, dgid, .. } = *ready;

@@ -1,12 +1,11 @@
-//! `ibv_open_qp` of another process's queue pair that receives in an XRC domain: how the two come
-//! together. The maker's side is in `shared_qp_admission.rs`; what they say to each other then is
-//! in `opened/`.
+//! Opens another process's queue pair that receives in an XRC domain (`ibv_open_qp`). The maker's
+//! side is in `shared_qp_admission.rs`; what they say to each other then is in `opened/`.
 //!
-//! Who opens listens at a door, a socket of a number that the kernel draws, and asks all parts of
-//! the domain (`xrc_directory.rs`) whose it is. The maker connects to the door, and says by what
-//! number. As for requests that are handed over, both state of the domain's file what they say, and
-//! are heard only from the socket of their part. The maker looks for the statement once more when
-//! it is connected: who made it is alive, and so it is his door.
+//! The opener listens at a socket whose number the kernel draws, and asks all parts of the domain
+//! (`xrc_directory.rs`) for the maker. The maker connects to that socket, and says by what number.
+//! As for requests that are handed over, both state in the domain's file what they say, and are
+//! heard only from the socket of their part. The maker looks for the statement once more when it is
+//! connected: the process that made it is alive, and so the socket is that process's.
 
 use super::xrc_srq_links::serve_domain;
 use super::{Client, Membership};
@@ -104,11 +103,11 @@ impl Drop for OpenedQp {
 
 impl Membership {
     /// Opens a queue pair that another process of the domain has made, of those that have these
-    /// parts. It lives as long as somebody has it open, and its maker.
+    /// parts. It lives as long as a process has it open, and its maker.
     ///
     /// # Errors
-    /// errno: `EINVAL`: nobody has one of this number; `ENOMEM`: too many have it open;
-    /// `ETIMEDOUT`: somebody does not answer; `EMFILE`, `EIO` in a forked child.
+    /// errno: `EINVAL`: there is none of this number; `ENOMEM`: too many have it open; `ETIMEDOUT`:
+    /// a part does not answer; `EMFILE`, `EIO` in a forked child.
     pub fn open_qp(&self, number: Qpn, parts: Vec<u32>) -> Result<OpenedQp, Errno> {
         if !self.client.is_ours() {
             return Err(Errno::EIO);
@@ -167,7 +166,7 @@ fn search(
     }
 }
 
-/// Who has connected to a door by this number, if he has.
+/// The process that has connected to a listener by this number, if it has.
 fn admitted(door: BorrowedFd<'_>, by: u32) -> Result<Option<OwnedFd>, Errno> {
     while let Some((socket, from)) =
         autobind_socket::accept(door).map_err(|error| errno_of(&error))?

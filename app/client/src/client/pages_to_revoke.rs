@@ -18,7 +18,7 @@ impl GrantedPages {
                 });
             }
             TAKE_ALL => {
-                // For this once: who asks anew is judged by the daemon.
+                // For this once: a new question is judged by the daemon.
                 let qps = self.qps.all();
                 qps.iter().for_each(|qp| qp.forget_grants());
                 self.take_all_back();
@@ -32,7 +32,7 @@ impl GrantedPages {
         self.progress.answer(&to, answer.into());
     }
 
-    /// What was granted must not stay so, and nobody knows what exactly.
+    /// What was granted must not stay so, and it is not known what exactly.
     pub(super) fn take_all_back(&self) {
         self.take_back_those(0, |_, _| true);
     }
@@ -49,13 +49,13 @@ impl GrantedPages {
         self.taking.ask(&self.me, number, &self.keys.extents(which));
     }
 
-    /// The answer to a call that may have ended a link. Without one nobody says what was granted by
-    /// it.
+    /// The answer to a call that may have ended a link. Without one it is not known what was
+    /// granted by it.
     pub(super) fn link_ended(&self, answer: Result<Message, Errno>) {
         match answer {
             Ok(Message::Done(done)) => self.taking.wait(done.take_back),
             Ok(_) => {}
-            // Somebody else's by now, or unknown: nothing was granted by it.
+            // Another's by now, or unknown: nothing was granted by it.
             Err(Errno::ENOENT) => {}
             Err(_) => self.take_all_back(),
         }

@@ -94,7 +94,7 @@ impl GrantedPages {
         let lent = self.keys.with(ask.rkey, |key, others| {
             let room = Room { others, memory: room };
             self.lend((&ask, onto), &qp, key, (start, length), (era, room))?;
-            // Before whoever takes the pages back moves it: the keys are locked.
+            // Before a thread that takes the pages back moves it: the keys are locked.
             Ok(qp.epoch() as u32)
         });
         match lent.ok_or(Errno::EACCES)? {
@@ -128,7 +128,7 @@ impl GrantedPages {
         };
         has_room(key, place, room.others)?;
         has_room_twice(key, length, room)?;
-        // Before anybody is given anything: later there may be no thread to be had.
+        // Before any peer is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
             self.taking.left();
@@ -136,10 +136,10 @@ impl GrantedPages {
         })
     }
 
-    /// Takes extents back from everybody who mapped them.
+    /// Takes extents back from all peers that mapped them.
     ///
     /// # Errors
-    /// errno: some could not be moved back, and whoever mapped them reaches them still.
+    /// errno: some could not be moved back, and peers that mapped them reach them still.
     pub(super) fn withdraw(
         &self,
         which: impl Fn(Rkey, &Extent) -> bool,
@@ -170,7 +170,7 @@ impl GrantedPages {
             // No peer is waited for, so a peer that uses the pages is told to redo its operation.
             Manner::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
-        // Where pages stay, who is late would be at what they are for next.
+        // Where pages stay, a late peer would be at what they are for next.
         let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
         let is_left = !keeps || self.await_engine(&qps);
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
@@ -264,14 +264,14 @@ fn has_room_twice(key: &Key, length: usize, room: Room) -> Result<(), Refused> {
 }
 
 /// Whether the peer of such a queue pair may use pages so. The daemon asks for none that XRC
-/// reaches; should it: one end serves nobody, and what the other serves is its SRQs' (decision
+/// reaches; should it: one end serves no peer, and what the other serves is its SRQs' (decision
 /// 0032).
 fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
     let serves = matches!(service, Service::Rc | Service::Uc);
     serves && uses != 0 && allowed & uses == uses
 }
 
-/// Lets those come back who are at pages that were granted to them, so that what they do there is
+/// Lets peers come back that are at pages that were granted to them, so that what they do there is
 /// not lost.
 fn await_peers(qps: &[Arc<Qp>], patience: Duration) {
     let patience = clock::now() + patience.as_nanos() as u64;

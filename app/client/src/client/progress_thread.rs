@@ -1,11 +1,10 @@
-//! The progress thread.
+//! Runs the progress thread.
 //!
 //! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While no polls
 //! serve it asks for kicks before it waits. After any activity it takes a turn every millisecond;
-//! after two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a
-//! limit.
-//! It waits for nothing else: what needs an answer of the daemon is done in `deferred_tasks.rs`,
-//! and what the daemon has no room for waits in `daemon_event_replies.rs`.
+//! after two quiet ones, by when no peer can have missed that kicks are wanted, it sleeps without a
+//! limit. It waits for nothing else: what needs an answer of the daemon is done in
+//! `deferred_tasks.rs`, and what the daemon has no room for waits in `daemon_event_replies.rs`.
 
 use super::Client;
 use crate::daemon_calls::DaemonCalls;
@@ -38,8 +37,8 @@ fn run(client: &Weak<Client>) {
         let connected = client.listen();
         if quiet >= 2 {
             progress.fall_asleep();
-            // Whoever came before that saw an awake thread and left it to this turn, a timer that
-            // began included.
+            // A thread that came before that saw an awake one and left its work to this turn, a
+            // timer that began included.
             let turn = client.shared.progress();
             deadline = turn.deadline;
             if turn.is_busy {
@@ -86,7 +85,7 @@ fn run(client: &Weak<Client>) {
         }
         let mut turn = client.shared.progress();
         if !turn.is_polled && client.shared.bells.want_kicks() {
-            // Whoever rang just before that left no kick.
+            // A peer that rang just before that left no kick.
             let again = client.shared.progress();
             turn = Turn { is_busy: turn.is_busy | again.is_busy, ..again };
         }

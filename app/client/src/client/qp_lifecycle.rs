@@ -56,8 +56,8 @@ impl Client {
 
     /// Changes a queue pair; connects and disconnects it as its state demands.
     ///
-    /// `current`: where the application believes it to be, if it says so. `connection`: whom it is
-    /// to be connected with, if the application says so now.
+    /// `current`: where the application believes it to be, if it says so. `connection`: the peer
+    /// that it is to be connected with, if the application says so now.
     ///
     /// # Errors
     /// errno: `EINVAL` if the transition is not allowed, `EIO` in a forked child, and what the
@@ -238,7 +238,7 @@ fn not_sent(qpn: Qpn, to: &Destination, errno: Errno) {
 }
 
 /// Whether pages may be with peers that are not to have them any more, when a queue pair loses
-/// these rights. By way of XRC nobody is granted any; other processes may change such a queue pair,
+/// these rights. By way of XRC none are granted; other processes may change such a queue pair,
 /// again and again, and what others were granted is not theirs to take.
 fn takes_back(service: Service, from: State, lost: u32) -> bool {
     service != Service::XrcRecv && from != State::Reset && lost & access::REMOTE != 0

@@ -17,7 +17,7 @@ impl Client {
         }
         let announcements = announcements(&self.pages.keys, &self.qps);
         let nic = self.session.reopen(|daemon, call| {
-            // What it makes is its own, and what others made is nobody's any more.
+            // What it makes is its own, and what others made has no owner any more.
             self.shared.set_daemon(daemon);
             for message in &announcements {
                 match call(message) {

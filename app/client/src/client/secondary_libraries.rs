@@ -114,12 +114,12 @@ impl Client {
     }
 }
 
-/// Whether anybody may ask this: it leaves what the owner holds as it is.
+/// Whether every library may ask this: it leaves what the owner holds as it is.
 fn is_for_all(question: &Message) -> bool {
-    // Whoever adds a message decides.
+    // A new message has to be decided here.
     match question {
         Message::QueryGids(_) => true,
-        // Ids of the connection manager are nobody's but who makes them, by their numbers.
+        // Ids of the connection manager belong to their makers, by their numbers.
         Message::CreateCmId(_)
         | Message::BindCmId(_)
         | Message::ListenCmId(_)

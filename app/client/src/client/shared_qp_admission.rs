@@ -10,10 +10,10 @@ use omniverb_terms::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Answers whose statements stand at a time; who asks then asks again.
+/// Answers whose statements stand at a time; later openers then ask again.
 const ANSWERED_MAX: usize = 64;
 
-/// What a domain's thread has said to those who open queue pairs of this process.
+/// What a domain's thread has said to openers of queue pairs of this process.
 #[derive(Default)]
 pub(super) struct Openings(Vec<Answered>);
 
@@ -30,7 +30,7 @@ impl Openings {
         !self.0.is_empty()
     }
 
-    /// Takes back what everybody has heard of.
+    /// Takes back what all openers have heard of.
     pub(super) fn prune(&mut self, place: &DomainMember) {
         let now = clock::now();
         self.0.retain(|answered| {
@@ -64,7 +64,7 @@ impl Openings {
         if self.0.len() >= ANSWERED_MAX {
             return let_go();
         }
-        // Who is asked again may be connected already: then nobody is at that door any more.
+        // An opener that asks again may be connected already: then its listener is gone.
         let Ok((socket, by)) = autobind_socket::connect(door) else { return let_go() };
         if !place.is_stated(ask.statement()) {
             return let_go();

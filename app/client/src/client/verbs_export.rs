@@ -14,17 +14,17 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Whoever has a command file may import what is behind it, as long as this is there.
+/// A process with a command file may import what is behind it, as long as this is there.
 pub struct Offer {
     client: Weak<Client>,
-    /// Until the first one comes nobody of the process need listen for others.
+    /// Until the first one comes no thread of the process need listen for others.
     watch: u64,
     /// From then on, as what it is listened to.
     door: Arc<Mutex<Option<u64>>>,
 }
 
 impl Client {
-    /// A command file for a context, and the socket at which those are heard who have it.
+    /// A command file for a context, and the socket at which its holders are heard.
     ///
     /// # Errors
     /// errno: `EMFILE`.
@@ -50,7 +50,7 @@ impl Client {
             let Some(client) = me.upgrade() else { return };
             let exporter = client.exporter.clone();
             let door = Door::new(socket.clone(), exporter, objects.clone());
-            // Otherwise it is tried again, as long as somebody waits.
+            // Otherwise it is tried again, as long as an importer waits.
             if let Ok(number) = client.service.add(Arc::new(door)) {
                 *lock(&opened) = Some(number);
                 let _ = client.unwatch(watch);
@@ -60,11 +60,11 @@ impl Client {
         Ok(Offer { client, watch, door: number })
     }
 
-    /// An object of ours is about to be destroyed, or to be another one, and nobody can import it
-    /// any more: returns when nobody who has imported it uses it.
+    /// An object of ours is about to be destroyed, or to be another one, and cannot be imported any
+    /// more: returns when no importer uses it.
     ///
     /// # Errors
-    /// errno: its pages cannot be moved back, and those reach it still.
+    /// errno: its pages cannot be moved back, and importers reach it still.
     pub fn ends(&self, object: u32, handle: u32) -> Result<(), Errno> {
         if self.is_ours() { self.exporter.gone(object, handle) } else { Ok(()) }
     }

@@ -1,9 +1,9 @@
-//! Parts of this process's regions that stay where they are, in a virtual machine's memory, where
-//! the host's engine reaches them (decision 0045).
+//! Keeps parts of this process's regions in place, in a virtual machine's memory, where the host's
+//! engine reaches them (decision 0045).
 //!
 //! In: the daemon's question for pages. Out: a ring that keeps them, which the machine's agent
 //! takes a copy of; it says where they are. They are the process's own memory all the time: so when
-//! they are taken back, the engine has left them before anybody is told so.
+//! they are taken back, the engine has left them before any process is told so.
 
 use super::granted_pages::GrantedPages;
 use super::pending_grants::{Refused, has_room, may_lend};
@@ -45,7 +45,7 @@ impl GrantedPages {
         let qp = self.qps.get(ask.qpn).ok_or(Errno::EACCES)?;
         let kept = self.keys.with(ask.rkey, |key, others| {
             let ring = self.keep(&qp, key, (start, length), (era, others))?;
-            // Before whoever takes the pages back moves it: the keys are locked.
+            // Before a thread that takes the pages back moves it: the keys are locked.
             Ok((ring, qp.epoch() as u32))
         });
         match kept.ok_or(Errno::EACCES)? {

@@ -155,7 +155,7 @@ impl Client {
         if let Some(qp) = self.qps.get(qpn).filter(|qp| qp.is_hidden()) {
             // A message that had begun ends with an error.
             let _ = qp.modify(QpMask::STATE, State::Err, &QpAttributes::default(), None);
-            // Its link is its front's, who is to let go of it before somebody else has the memory.
+            // Its link is its front's, which is to let go of it before another one has the memory.
             if let Some(Some((front, _))) = qp.front() {
                 front.relay_ended(qpn);
             }
@@ -213,7 +213,7 @@ fn run(client: &Weak<Client>, place: &Arc<DomainMember>) {
     }
 }
 
-/// Nobody looks for it any more.
+/// It is not looked for any more.
 fn give_up_wish(client: &Client, front: Qpn, part: u32) {
     if let Some(front) = client.qps.get(front) {
         front.no_way(part);
@@ -228,13 +228,13 @@ impl HandOvers {
         !self.asking.is_empty() || serving() || self.openings.are_some()
     }
 
-    /// Whether nobody more is served now.
+    /// Whether no more are served now.
     fn is_full(&self) -> bool {
         let unlinked = self.serving.iter().filter(|serving| !serving.linked).count();
         unlinked >= UNLINKED_MAX || self.serving.len() >= SERVING_MAX
     }
 
-    /// Forgets those whose link has ended, and refusals that everybody has heard of.
+    /// Forgets those whose link has ended, and refusals that all processes have heard of.
     fn prune(&mut self, client: &Client, place: &DomainMember) {
         let now = clock::now();
         self.serving.retain_mut(|serving| {
@@ -371,7 +371,8 @@ impl HandOvers {
         }
     }
 
-    /// The domain is closed: nobody is served here any more. What was stated goes with the file.
+    /// The domain is closed: no process is served here any more. What was stated goes with the
+    /// file.
     fn give_up(self, client: &Client) {
         for asking in self.asking {
             asking.front.no_way(asking.message.to);

@@ -94,7 +94,7 @@ impl Line {
             // What was said before the end and is heard after it changes nothing any more.
             if !known.lost {
                 known.attributes = notice.attributes;
-                // One that came too late is nobody's.
+                // One that came too late is dropped.
                 if event.is_none() && notice.tag == known.tag {
                     known.came = Some(notice);
                     self.change.notify_all();
@@ -134,7 +134,7 @@ impl Line {
         missed.into_iter().for_each(|event| self.qp.tell(event));
     }
 
-    /// What is known of it, now that nobody can be asked any more.
+    /// What is known of it, now that the maker cannot be asked any more.
     pub(crate) fn remains(&self) -> Option<Attributes> {
         let known = lock(&self.state);
         known.lost.then_some(known.attributes)
@@ -167,7 +167,7 @@ impl Line {
             }
             let left = until.saturating_sub(clock::now());
             if known.lost || left == 0 {
-                // What comes later is nobody's.
+                // What comes later is dropped.
                 known.tag += 1;
                 return Err(if known.lost { Errno::EIO } else { Errno::ETIMEDOUT });
             }
@@ -178,7 +178,7 @@ impl Line {
 
     /// It is open no longer.
     pub(crate) fn end(self: Arc<Self>) {
-        // What is the program's own doing is reported to nobody.
+        // What is the program's own doing is not reported.
         lock(&self.state).lost = true;
         hang_up(self);
     }

@@ -1,8 +1,8 @@
-//! Queue pairs that receive in an XRC domain, and that several processes have open.
+//! Shares queue pairs that receive in an XRC domain among the processes that have them open.
 //!
-//! The process that has made one keeps it, and all of its state, until nobody has it open any more:
-//! it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker for
-//! each time that it has it open; whose two ends they are is settled before
+//! The process that has made one keeps it, and all of its state, until no process has it open any
+//! more: it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker
+//! for each time that it has it open; which two ends these are is settled before
 //! (`client/open_shared_qp.rs`). `opener_connections.rs`: what the maker has of an opener;
 //! `maker_connection.rs`: what an opener has of the maker. The end of a socket, or of the process
 //! behind it, is the end of either.
@@ -29,7 +29,7 @@ pub(crate) struct Watched<T> {
     of: Arc<T>,
 }
 
-/// Who has to know of its end.
+/// Has to know of its end.
 pub(crate) trait Mortal: Send + Sync {
     /// The other process has ended.
     fn has_ended(&self);
@@ -54,27 +54,29 @@ impl<T: Mortal> Party for Watched<T> {
     }
 }
 
-/// Takes one message of so many bytes at most. `Some(0)`: there is none now. `None`: there is
-/// nobody any more, or somebody who says what nobody says.
+/// Takes one message of so many bytes at most. `Some(0)`: there is none now. `None`: the other end
+/// is gone, or says what no correct one says.
 fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match unsolicited_fds::receive(socket, buffer) {
         Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
-        // Left there for whoever closes the socket (`hang_up`): this thread hears all the others.
+        // Left there for the thread that closes the socket (`hang_up`): this thread hears all the
+        // others.
         Ok(Plain::Descriptors) => None,
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
         Err(_) => None,
     }
 }
 
-/// Ends a connection, for whoever else has its sockets, too, and lets go of it where nobody waits
-/// for what may be behind a descriptor that somebody has sent. Nobody takes it up any more.
+/// Ends a connection, also for other holders of its sockets, and lets go of it where no thread
+/// waits for what may be behind a descriptor that the other end has sent. It is not taken up any
+/// more.
 fn hang_up(of: Arc<impl Party + 'static>) {
     if unsolicited_fds::is_spent(of.socket()) {
         return;
     }
     let kept = of.clone();
     let last = move || {
-        // Whoever was hearing it, or has just noticed its end, is not to be the last owner.
+        // A thread that was hearing it, or has just noticed its end, is not to be the last owner.
         while Arc::strong_count(&of) > 1 {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -24,7 +24,7 @@ pub trait Receivers: Send + Sync {
     /// Another process has the queue pair of this number open from now on. False: there is none.
     fn hold(&self, number: Qpn) -> bool;
 
-    /// It has no longer, once. Gives the queue pair if nobody has it open any more: it is to be
+    /// It has no longer, once. Gives the queue pair if no process has it open any more: it is to be
     /// destroyed.
     fn let_go(&self, number: Qpn) -> Option<Arc<Qp>>;
 
@@ -38,7 +38,7 @@ pub trait Receivers: Send + Sync {
     fn modify(&self, number: Qpn, mask: u32, to: &Attributes) -> Result<(), Errno>;
 }
 
-/// Has openers served where nobody waits for that: what they ask may take a call to the daemon.
+/// Has openers served where no thread waits for that: what they ask may take a call to the daemon.
 pub(crate) trait Attendant: Send + Sync {
     /// The opener of this key has asked something, or is gone.
     fn attend_to(&self, key: u64);
@@ -196,8 +196,8 @@ impl Opener {
         found
     }
 
-    /// Says whether it has asked something, or is over. The opener itself is not kept by it: the
-    /// last one who has that may have to wait (`hang_up`).
+    /// Says whether it has asked something, or is over. The opener itself is not kept by it: its
+    /// last owner may have to wait (`hang_up`).
     pub(crate) fn settled(&self) -> Arc<AtomicBool> {
         self.settled.clone()
     }
@@ -257,7 +257,7 @@ impl Openers {
         lock(&self.0).here.get(&key).cloned()
     }
 
-    /// Those who have this queue pair open.
+    /// Processes that have this queue pair open.
     pub(crate) fn of(&self, number: Qpn) -> Vec<Arc<Opener>> {
         let all = lock(&self.0);
         all.here.values().filter(|opener| opener.number == number).cloned().collect()
@@ -283,7 +283,8 @@ mod tests {
         Weak::<Idle>::new()
     }
 
-    /// Too many hold queue pairs; who has one and goes makes room, when its socket is closed.
+    /// Too many hold queue pairs; a process that has one and goes makes room, when its socket is
+    /// closed.
     #[test]
     fn there_are_only_so_many() {
         let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
@@ -308,7 +309,7 @@ mod tests {
         (alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
     }
 
-    /// The attendant hears of each question: one that asks on and on keeps nobody from his turn.
+    /// The attendant hears of each question: one that asks on and on keeps no other from its turn.
     #[test]
     fn one_question_is_answered_at_a_time() {
         let (opener, theirs) = one();
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(taken, WAITING_MAX);
     }
 
-    /// A descriptor ends the connection, and nobody who hears others lets go of it.
+    /// A descriptor ends the connection, and the thread that hears others does not let go of it.
     #[test]
     fn a_descriptor_stays_where_it_is() {
         let (opener, theirs) = one();
@@ -343,7 +344,7 @@ mod tests {
         assert!(!opener.hear() && !opener.serve() && settled.load(Ordering::Acquire));
         assert!(opener.asked().is_none());
         assert!(!omniverb_sys::unsolicited_fds::is_spent(&opener.socket));
-        // Who hears it at this moment is not the last owner.
+        // A thread that hears it at this moment is not the last owner.
         let opener = Arc::new(opener);
         let (heard, left) = (opener.clone(), Arc::downgrade(&opener));
         hang_up(opener);

@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 /// Steps of one run.
 const STEPS_MAX: usize = 32;
 
-/// An owner whose pages may be moved at once: nobody else moves any.
+/// An owner whose pages may be moved at once: no other thread moves any.
 pub(crate) struct Ready;
 
 impl Ready {

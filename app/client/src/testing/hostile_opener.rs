@@ -11,7 +11,7 @@ use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// One that nobody can change.
+/// One that cannot be changed.
 struct One;
 
 impl Receivers for One {
@@ -62,12 +62,12 @@ impl Receivers for Nobody {
     }
 }
 
-/// An opener that is in no list, and that nobody attends to.
+/// An opener that is in no list, and is not attended to.
 pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
     Opener::new(Default::default(), socket, number, receivers, Weak::<Idle>::new())
 }
 
-/// A device without anybody behind it.
+/// A device without a peer behind it.
 pub(crate) fn stand_in() -> Option<Arc<Qp>> {
     let host = crate::device_platform::ProcessHost::new(Progress::new().ok()?);
     let shared = Shared::new(Box::new(host));

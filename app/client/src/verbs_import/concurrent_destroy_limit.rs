@@ -1,5 +1,5 @@
-//! Who destroys something for all at the moment. That takes a thread, and a connection stays for as
-//! long, so there are only so many; the others ask again.
+//! Limits how many objects are destroyed for all importers at a time. That takes a thread, and a
+//! connection stays for as long; the others ask again.
 
 use omniverb_sys::lock;
 use std::sync::{Arc, Mutex};

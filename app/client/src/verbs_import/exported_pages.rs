@@ -1,12 +1,12 @@
-//! Pages of this process that others have mapped because they imported what lies in them.
+//! Keeps the pages of this process that importers have mapped, by what lies in them.
 //!
 //! A region need not begin or end on a page, and regions may share pages. So what is moved onto
 //! memory files is parts of the address space, none of which overlap, each with a file of its own;
-//! an object that is imported needs those that it lies in, and what none needs any more moves
-//! back. Who imports maps whole pages: what else is in the first and the last one is shared, too.
-//! A page that an object does not fill is a part by itself, so that neighbours have that one page
-//! in common and nothing else. A part ends with the object that it was made for, unless it lies
-//! wholly in another one that is imported.
+//! an object that is imported needs those that it lies in, and what none needs any more moves back.
+//! An importer maps whole pages: what else is in the first and the last one is shared, too. A page
+//! that an object does not fill is a part by itself, so that neighbours have that one page in
+//! common and nothing else. A part ends with the object that it was made for, unless it lies wholly
+//! in another one that is imported.
 
 use omniverb_adopt::{Access, AdoptedPages, adopt};
 use omniverb_sys::extent::FileId;
@@ -25,7 +25,7 @@ const PART_BYTES: usize = 256 << 20;
 
 /// An object: kind, handle.
 pub(crate) type Object = (u32, u32);
-/// Who has imported which object: importer, kind, handle.
+/// An import: importer, kind, handle.
 pub(crate) type ImportKey = (u64, u32, u32);
 
 /// Pages that are on a file.
@@ -36,7 +36,7 @@ pub(crate) struct Part {
     of: Object,
     /// The context that the object was made in, by its number in this process.
     context: u64,
-    /// Nobody is given them any more: they are to move back.
+    /// They are not given out any more: they are to move back.
     ends: bool,
 }
 
@@ -78,7 +78,7 @@ impl Part {
         start..start + self.pages.page_length()
     }
 
-    /// A descriptor of the file, for somebody else. `EBADF`: the program has closed ours, and the
+    /// A descriptor of the file, for another process. `EBADF`: the program has closed ours, and the
     /// number may mean another file.
     fn descriptor(&self) -> Result<OwnedFd, Errno> {
         let file = Extent::new(self.pages.memfd(), 0, 0);
@@ -97,14 +97,14 @@ pub(crate) fn around(address: usize, length: usize) -> Option<Range<usize>> {
 }
 
 impl Pages {
-    /// An object of these bytes, not none, has been imported by somebody, once more.
+    /// An object of these bytes, not none, has been imported once more.
     pub(crate) fn import(&mut self, by: ImportKey, bytes: Range<usize>, context: u64) {
         let import = self.imported.entry(by).or_insert(Imported { bytes: 0..0, context, times: 0 });
         (import.bytes, import.context) = (bytes, context);
         import.times = import.times.saturating_add(1);
     }
 
-    /// Somebody has imported an object once less; whether it has none of it left.
+    /// An importer has given up an object once; whether it has none of it left.
     pub(crate) fn leave(&mut self, by: ImportKey) -> bool {
         let Some(import) = self.imported.get_mut(&by) else { return false };
         import.times = import.times.saturating_sub(1);
@@ -127,7 +127,7 @@ impl Pages {
         self.imported.keys().any(|key| key.0 == importer)
     }
 
-    /// The bytes of an object that somebody has imported.
+    /// The bytes of an imported object.
     pub(crate) fn of(&self, key: &ImportKey) -> Option<Range<usize>> {
         self.imported.get(key).map(|import| import.bytes.clone())
     }
@@ -203,8 +203,8 @@ impl Pages {
         Ok(())
     }
 
-    /// An object ends. Whose it is not any more: those who have imported it, and those who have
-    /// something in pages that go with it.
+    /// An object ends. Returns the imports that end with it: of the object itself, and of what lies
+    /// in pages that go with it.
     pub(crate) fn end(&mut self, object: Object) -> Vec<ImportKey> {
         let imported = &self.imported;
         let is_it = |key: &ImportKey| (key.1, key.2) == object;
@@ -233,7 +233,7 @@ impl Pages {
     /// These are imported no longer: what none needs any more moves back, and what ends.
     ///
     /// # Errors
-    /// errno: some cannot be moved now. They are given to nobody, and tried again the next time.
+    /// errno: some cannot be moved now. They are not given out, and tried again the next time.
     pub(crate) fn let_go(&mut self, which: impl Fn(&ImportKey) -> bool) -> Result<(), Errno> {
         self.imported.retain(|key, _| !which(key));
         let is_needed =
@@ -325,7 +325,7 @@ mod tests {
         assert!(pages.at(start + PAGE, &inner, 1).unwrap().is_some());
         let of_another = pages.at(start + PAGE, &inner, 2).err();
         assert_eq!(of_another, Some(Errno::EOPNOTSUPP), "more than that context has");
-        // The one who imported the whole gives it up, and then it ends.
+        // The importer of the whole gives it up, and then it ends.
         assert!(pages.leave(one));
         pages.let_go(|key| *key == one).unwrap();
         assert_eq!(pages.parts.len(), 1);

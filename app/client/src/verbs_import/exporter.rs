@@ -1,8 +1,8 @@
-//! The process that opened a device: answers those who have a duplicate of its command file.
+//! Serves the process that opened a device: answers holders of a duplicate of its command file.
 //!
-//! Whoever asks has been given the device, by this process or by somebody whom it gave it to. So
-//! nothing is kept from him that the context has; but what he says is checked like anything from
-//! another process, there are only so many of him, and his end is noticed.
+//! An importer has been given the device, by this process or by another importer. So it may have
+//! all that the context has; but what it says is checked like anything from another process, the
+//! number of importers is limited, and their end is noticed.
 
 use super::concurrent_destroy_limit::Endings;
 use super::exported_pages::{ImportKey, Pages, around};
@@ -28,8 +28,8 @@ const IMPORTERS_MAX: usize = 64;
 const IMPORTED_MAX: usize = 1 << 16;
 /// Messages that are taken of one socket in a row.
 const IN_A_ROW: usize = 64;
-/// How long importers have to say that they do not use what is gone. Honest ones are quick, and who
-/// is not has pages that are nobody's any more. Tests are never in a hurry.
+/// How long importers have to say that they do not use what is gone. Honest ones are quick, and a
+/// hostile one has pages that are not used any more. Tests are never in a hurry.
 const WAIT_MAX: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 500 });
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
@@ -60,7 +60,7 @@ pub trait Exported: Send + Sync {
 
 /// Has pages that may be moved.
 pub(crate) trait Owner: Send + Sync {
-    /// Moves some, while nobody else moves any; none of them are granted to peers at that time.
+    /// Moves some, while no other thread moves any; none of them are granted to peers at that time.
     ///
     /// # Errors
     /// As `act`; `EAGAIN`: they were granted anew; `EPERM`: no pages are to be moved.
@@ -70,7 +70,7 @@ pub(crate) trait Owner: Send + Sync {
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno>;
 
-    /// Moves some back, while nobody else moves any.
+    /// Moves some back, while no other thread moves any.
     fn moving(&self, act: &mut dyn FnMut());
 }
 
@@ -136,18 +136,18 @@ impl Party for Door {
         self.socket.as_fd()
     }
 
-    /// One at a time: whoever has gone meanwhile makes room.
+    /// One at a time: an importer that has gone meanwhile makes room.
     fn hear(&self) -> bool {
         let mut bytes = [0; verbs_import::BYTES_MAX];
         match seqpacket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
-            // Nobody has the command file any more.
+            // No process has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
                 let asks =
                     ask.is_some_and(|ask| ask.what == verbs_import::OPEN) && files.len() == 1;
-                // Before anything is done with it: it may be a file of a system that never
-                // answers. What is none of ours is closed here, where nobody waits.
+                // Before anything is done with it: it may be a file of a system that never answers.
+                // What is none of ours is closed here, where no thread waits.
                 let socket = files.pop().filter(|file| asks && seqpacket::is_one(file.as_fd()));
                 if let Some(socket) = socket {
                     self.exporter.admit(socket, self);
@@ -203,7 +203,7 @@ impl Importer {
         context: u64,
     ) -> Importer {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
-        // Who made the socket. Whoever is in a namespace that we do not see is 0.
+        // The maker of the socket. A process in a namespace that we do not see is 0.
         let process = pidfd::peer(socket.as_fd()).map_or(0, |peer| peer.pid);
         let purse = exporter.pace.of(process);
         Importer { number, socket, exporter, objects, context, outbox, left, process, purse }
@@ -239,8 +239,8 @@ impl Importer {
         )
     }
 
-    /// Destroys an object for all. The other importers are waited for, whom this thread listens
-    /// to: so that is done, and answered, in another one, of which there are only so many.
+    /// Destroys an object for all. The other importers are waited for, to which this thread
+    /// listens: so that is done, and answered, in another one, of which there are only so many.
     fn destroy(&self, ask: Ask) -> bool {
         let me = lock(&self.exporter.importers).here.get(&self.number).cloned();
         // It had to make room for another one.
@@ -252,7 +252,7 @@ impl Importer {
             let answer = me.exporter.pace.spend(&me.purse, || me.destroy_now(&ask));
             drop(ending);
             if !me.answer(&ask, answer) {
-                // Who listens to it finds its end.
+                // The thread that listens to it finds its end.
                 seqpacket::shut(me.socket.as_fd());
             }
         };
@@ -278,7 +278,7 @@ impl Importer {
             let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == key));
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
-            // Nobody's answer.
+            // An answer without a question.
             self.send(&Notice { what: verbs_import::ANSWER, ..Notice::NONE }, None);
         }
     }
@@ -321,8 +321,8 @@ impl Exporter {
         Arc::new(Exporter { service, owner, importers, pages, pace, endings, seen, contexts })
     }
 
-    /// Somebody imports. Who is refused finds the end of the socket. Where there are too many, the
-    /// oldest that has imported nothing goes: nobody may be at its other end.
+    /// Admits an importer. One that is refused finds the end of the socket. If there are too many,
+    /// the oldest that has imported nothing goes: its other end may be gone.
     fn admit(self: &Arc<Self>, socket: OwnedFd, at: &Door) {
         let mut importers = lock(&self.importers);
         if importers.here.len() >= IMPORTERS_MAX {
@@ -428,12 +428,13 @@ impl Exporter {
         found.ok_or(Errno::EAGAIN)
     }
 
-    /// An object is about to end, or to be another one, and nobody can import it any more. When
-    /// this returns no importer uses it, unless one is hostile, or has been stopped for half a
-    /// second: then what it has is pages that nobody else uses.
+    /// An object is about to end, or to be another one, and cannot be imported any more. When this
+    /// returns no importer uses it, unless one is hostile, or has been stopped for half a second:
+    /// then what it has is pages that are not used any more.
     ///
     /// # Errors
-    /// errno: some pages cannot be moved back, and whoever has mapped them reaches them still.
+    /// errno: some pages cannot be moved back, and importers that have mapped them reach them
+    /// still.
     pub(crate) fn gone(&self, object: u32, handle: u32) -> Result<(), Errno> {
         let keys = lock(&self.pages).end((object, handle));
         if keys.is_empty() && !lock(&self.pages).keeps((object, handle)) {
@@ -453,7 +454,7 @@ impl Exporter {
         }
         let until = clock::now() + WAIT_MAX.as_nanos() as u64;
         // The thread that listens for the answers does not wait for them: it ends what contexts
-        // have that nobody else has imported.
+        // have that no other process has imported.
         while !self.service.is_me() && awaited.iter().any(|one| importers.unseen.contains(one)) {
             let left = until.saturating_sub(clock::now());
             if left == 0 {

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
-/// How long an answer may take; moving 256 MiB takes a tenth of a second, if nobody else moves any.
+/// How long an answer may take; moving 256 MiB takes a tenth of a second, if no other thread moves
+/// any.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// What moves in a second at least, of which half may be others'.
 const BYTES_A_SECOND: usize = 128 << 20;
@@ -33,7 +34,7 @@ pub(crate) trait Device: Send + Sync {
 
 /// What is over when the other process says so.
 pub(crate) trait Ends: Send + Sync {
-    /// Nobody is at it any more when this returns.
+    /// No thread uses it any more when this returns.
     fn end(&self);
 }
 
@@ -111,13 +112,13 @@ impl Line {
         let Some(notice) = notice else { return false };
         match notice.what {
             verbs_import::ANSWER => {
-                // What is no memory file is closed here: that may never end, and nobody else is
+                // What is no memory file is closed here: that may never end, and no other thread is
                 // to wait for it.
                 let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
                 let is_memory = |file: &OwnedFd| is_asked_for && memfd::size(file.as_fd()).is_ok();
                 let file = files.into_iter().next().filter(is_memory);
                 let mut answer = lock(&self.answer);
-                // One that came too late is nobody's.
+                // One that came too late is dropped.
                 if notice.tag == answer.tag {
                     answer.came = Some((notice, file));
                     drop(answer);
@@ -241,7 +242,7 @@ impl Line {
             }
             let left = until.saturating_sub(clock::now());
             if self.is_lost() || left == 0 {
-                // What comes later is nobody's.
+                // What comes later is dropped.
                 answer.tag += 1;
                 return Err(if self.is_lost() { Errno::EIO } else { Errno::ETIMEDOUT });
             }

@@ -23,7 +23,7 @@ pub struct ImportedRegion {
     pub handle: u32,
     line: Arc<Line>,
     ended: AtomicBool,
-    /// Lives as long as somebody may be at the region.
+    /// Lives as long as a thread may use the region.
     _memory: Window,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn pages_of(answer: &Notice) -> Option<usize> {
     begin.checked_add(length)?.checked_next_multiple_of(page)
 }
 
-/// Where a window begins, in this process, for whoever is to reach it by its address.
+/// Where a window begins, in this process, for access by its address.
 fn address(window: &Window, begin: usize) -> usize {
     window.cell(0).map_or(0, |cell| cell.address()) + begin
 }

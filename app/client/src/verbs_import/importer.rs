@@ -187,7 +187,7 @@ impl Import {
             .map_err(|error| crate::memory_from_daemon::errno(&error))
     }
 
-    /// Has an object destroyed, for everybody. Without the other process there is nobody else.
+    /// Has an object destroyed, for all processes. Without the exporter there is no other.
     ///
     /// # Errors
     /// errno: as the verb that does so; `ETIMEDOUT` without an answer.

@@ -1,13 +1,13 @@
-//! Devices that one process has opened and another imports.
+//! Lets one process import devices that another has opened.
 //!
 //! The two talk over sockets of their own, and the daemon has no part in it: the command file of a
-//! context is one end of a pair of sockets, and who has a duplicate of it can ask at the other.
+//! context is one end of a pair of sockets, and a holder of a duplicate of it can ask at the other.
 //! `exporter.rs`: the process that opened the device answers; `exported_pages.rs`: the pages of its
 //! regions that importers have mapped, `page_move_budget.rs`: how much time that may take;
-//! `concurrent_destroy_limit.rs`: who destroys something. `importer.rs`: the process that imports
-//! asks, by way of `exporter_connection.rs`; `imported_memory.rs`: what it has then. `outbox.rs`:
-//! what either says when there is room. `peer_socket_thread.rs`: the thread of each that listens,
-//! which there is from the first import on.
+//! `concurrent_destroy_limit.rs`: how many destroy something. `importer.rs`: the process that
+//! imports asks, by way of `exporter_connection.rs`; `imported_memory.rs`: what it has then.
+//! `outbox.rs`: what either says when there is room. `peer_socket_thread.rs`: the thread of each
+//! that listens, which there is from the first import on.
 
 mod concurrent_destroy_limit;
 mod exported_pages;

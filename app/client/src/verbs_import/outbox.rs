@@ -1,5 +1,5 @@
-//! What one process has to say to another whose socket is full: it waits here, and is sent before
-//! what comes later. Whoever hears of the other sends what waits.
+//! Keeps messages to another process whose socket is full: they are sent before what comes later,
+//! by the thread that hears of the other process.
 
 use omniverb_sys::{lock, seqpacket};
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
-/// Messages that wait: one for each object that somebody may have imported.
+/// Messages that wait: one for each object that may have been imported.
 const WAITING_MAX: usize = 1 << 16;
 
 /// Messages, the oldest first.

@@ -1,5 +1,5 @@
-//! How much of the time importers may have pages moved: while they are, whoever stores into them
-//! waits, and so do a fork and the end of any region. Each process that imports has a purse, that
+//! Limits how much of the time importers may have pages moved: while they are, stores into them
+//! wait, and so do a fork and the end of any region. Each process that imports has a purse, which
 //! none empties for another; and there is one of all, since one program may be many processes.
 
 use omniverb_sys::lock;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 /// So much may be used at once: dozens of gigabytes, or hundreds of small regions on a busy
-/// machine. Who imports what there is and gives it up again uses less.
+/// machine. A process that imports what there is and gives it up again uses less.
 const AT_ONCE: u64 = 10_000_000_000;
 /// Of all time, so many parts of four: a process, and all of them. So one alone never empties what
 /// all have together, and some time is left to the owner.
@@ -78,7 +78,7 @@ pub(super) struct Purse(Mutex<Used>);
 #[derive(Default)]
 pub(super) struct Pace {
     all: Mutex<Used>,
-    /// By process. Who has left something to pay, and comes back, still has to.
+    /// By process. One that has left something to pay, and comes back, still has to.
     each: Mutex<HashMap<i32, Arc<Purse>>>,
 }
 

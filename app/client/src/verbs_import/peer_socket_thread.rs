@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// How long to wait for the end of hearing somebody. It may take for ever: a file of FUSE is closed
-/// in it.
+/// How long to wait for the end of a peer's turn. It may take for ever: a file of FUSE is closed in
+/// it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Somebody who is listened to.
+/// A peer that is listened to.
 pub(crate) trait Party: Send + Sync {
     /// What the thread waits at: one of its own for each party, open as long as the party is.
     fn socket(&self) -> BorrowedFd<'_>;
@@ -25,12 +25,12 @@ pub(crate) trait Party: Send + Sync {
     fn hear(&self) -> bool;
 }
 
-/// All who are listened to.
+/// All peers that are listened to.
 #[derive(Default)]
 pub(crate) struct Service {
     running: OnceLock<ThreadId>,
     state: Mutex<State>,
-    /// Somebody was heard whose end somebody waits for.
+    /// A peer was heard for whose end a thread waits.
     over: Condvar,
 }
 
@@ -39,12 +39,12 @@ struct State {
     poller: Option<Arc<Poller>>,
     latest: u64,
     parties: HashMap<u64, Arc<dyn Party>>,
-    /// Who is being heard.
+    /// The peer that is being heard.
     hearing: Option<u64>,
 }
 
 impl Service {
-    /// Listens to somebody; the number to end that by.
+    /// Listens to a peer; the number to end that by.
     ///
     /// # Errors
     /// errno: no descriptors or threads are left.

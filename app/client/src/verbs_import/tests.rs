@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Has device memory that nobody has asked the pages of.
+/// Has device memory whose pages were not asked for.
 #[derive(Default)]
 struct Process {
     exporter: Mutex<Weak<Exporter>>,

@@ -185,7 +185,7 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
     let _turn = lock(&TURN);
     let process = Process::new().unwrap();
     process.client.listen();
-    // Nobody asks for links anew beside this.
+    // No thread asks for links anew beside this.
     let _attaching = lock(&process.client.groups.attaching);
     let qp = &process.qps[1];
     assert_eq!(qp.service, Service::Ud);
@@ -195,7 +195,7 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
     let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
     let qps = &process.client.qps;
     let unlinked = || qps.unlinked_groups(qp.number);
-    // Nobody is attached, or not any more.
+    // No queue pair is attached, or not any more.
     says(&process, LinkReady { bell: 700, ..ready }, files(good));
     assert_eq!(links(&process), 0);
     assert!(qps.attach(qp.number, group) && !qps.attach(qp.number, group));
@@ -209,7 +209,7 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
     // Another one takes its place.
     says(&process, LinkReady { bell: 703, ..ready }, files(good));
     assert_eq!((links(&process), unlinked()), (1, vec![]));
-    // It ends, though nobody has asked for that: one is needed.
+    // It ends, though that was not asked for: one is needed.
     let closed =
         LinkClosed { qpn: qp.number, peer_qpn, reason: CLOSED_BY_PEER, ..LinkClosed::new_zeroed() };
     says(&process, closed, Vec::new());

@@ -108,7 +108,7 @@ fn a_question_for_pages_has_one_file_if_they_are_to_be_moved() {
         lock(&ADOPTED).take().map(|adopted| (adopted.token, adopted.errno))
     };
     for count in COUNTS {
-        // Nobody has that key.
+        // There is no such key.
         let errno = |right| Some((5, if count == right { Errno::EACCES } else { Errno::EPROTO }));
         assert_eq!(answer(1, some(count, PAGE)), errno(1), "{count} files");
         assert_eq!(answer(0, some(count, PAGE)), errno(0), "{count} files, and there already");
