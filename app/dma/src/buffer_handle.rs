@@ -41,7 +41,7 @@ impl Buffer {
     }
 }
 
-/// What a transfer is about: whom, and what. Both buffers are of the program with that domain, and
+/// The target and the buffers of a transfer. Both buffers are of the program with that domain, and
 /// what its nodes share.
 ///
 /// # Safety

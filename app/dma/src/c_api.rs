@@ -39,7 +39,7 @@ unsafe fn place(text: *const c_char, port: u16) -> Result<Option<sockaddr_storag
 
 fn begin(bound: Option<sockaddr_storage>, port: u16, flags: u32) -> Result<*mut Program, Errno> {
     let waits = match flags & (SPIN | SLEEP) {
-        // Who looks on the only processor keeps everybody from what is looked for.
+        // A thread that spins on the only processor keeps all others from it.
         0 if std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) => {
             Waits::Sleeps
         }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ov_omv_dma_init(
 /// Ends everything.
 ///
 /// # Safety
-/// `dma` is live, and used by nobody else.
+/// `dma` is live, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
     // SAFETY: the caller's promise.
@@ -116,8 +116,8 @@ pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
     program.stops.store(true, Ordering::Release);
     program.shared.wake();
     let thread = lock(&program.thread).take();
-    // What is destroyed waits for whoever was told of it and has not acknowledged that: nobody,
-    // when that thread has ended.
+    // What is destroyed waits for callbacks that were not acknowledged: there are none when that
+    // thread has ended.
     if let Some(thread) = thread {
         thread.join().ok();
     }

@@ -1,4 +1,4 @@
-//! What all nodes of a program have in common: who waits, and what is to be called back.
+//! Keeps what all nodes of a program share: waiting threads, and callbacks that are due.
 
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use std::collections::VecDeque;
@@ -107,7 +107,7 @@ impl Shared {
         count > 0
     }
 
-    /// Whether somebody is to be called.
+    /// Whether a callback is due.
     pub(crate) fn is_due(&self) -> bool {
         !lock(&self.due).is_empty()
     }

@@ -33,10 +33,10 @@ impl Id {
         Ok(Self(id))
     }
 
-    /// That of somebody who wants to connect.
+    /// That of a peer that wants to connect.
     ///
     /// # Safety
-    /// `id` came with a request, and nobody else has it.
+    /// `id` came with a request, and has no other owner.
     pub(crate) unsafe fn of_request(id: *mut rdma_cm_id) -> Self {
         Self(id)
     }
@@ -103,7 +103,8 @@ impl Id {
     }
 
     pub(crate) fn reject(&self) {
-        // SAFETY: live. Who hears nothing of it waits until it is told by the identifier's end.
+        // SAFETY: live. A peer that hears nothing of it waits until it is told by the identifier's
+        // end.
         unsafe { rdma_imports::rdma_reject(self.0, core::ptr::null(), 0) };
     }
 
@@ -122,7 +123,7 @@ impl Drop for Id {
     }
 }
 
-/// As many READs as the devices have, and patience with those who are not ready.
+/// As many READs as the devices have, and retries for peers that are not ready.
 fn parameters() -> rdma_conn_param {
     rdma_conn_param {
         private_data: HELLO.as_ptr().cast(),

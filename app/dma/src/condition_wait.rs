@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use omniverb_sys::lock;
 
-/// Who waits looks, and looks again whenever something has changed.
+/// A waiting thread looks, and looks again whenever something has changed.
 #[derive(Default)]
 pub(crate) struct Gate {
     changes: Mutex<u64>,

@@ -1,7 +1,8 @@
-//! What happens to connections.
+//! Handles what happens to connections.
 //!
 //! In: events of rdma_cm, in the library's thread. Out: nodes that are connected, or ended. An
-//! event is acknowledged before anything is done for it: who destroys an identifier waits for that.
+//! event is acknowledged before anything is done for it: a thread that destroys an identifier waits
+//! for that.
 
 use core::ptr::null_mut;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ struct Event {
     status: i32,
     /// Whose; 0: the listener's.
     node: u32,
-    /// Who wants to connect.
+    /// The peer that wants to connect.
     request: Option<Id>,
     /// Its private data are those of a node.
     greets: bool,
@@ -96,7 +97,7 @@ fn happened(program: &Program, event: Event) {
     }
 }
 
-/// Somebody wants to connect.
+/// A peer wants to connect.
 fn requested(program: &Program, id: Id, greets: bool) {
     let welcome = greets && id.device() == program.device.context;
     let node = if welcome { program.add_node(Origin::Incoming) } else { Err(Errno::EPROTO) };
@@ -107,6 +108,6 @@ fn requested(program: &Program, id: Id, greets: bool) {
 }
 
 fn established(program: &Program, node: &Arc<Node>, greets: bool) {
-    // Who connected to us has said who it is.
+    // A peer that connected to us has said which node it is.
     if node.is_incoming() || greets { program.open(node) } else { node.end(ECONNREFUSED) }
 }

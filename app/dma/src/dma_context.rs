@@ -1,4 +1,4 @@
-//! What a program has from `omv_dma_init`: nodes, buffers, and who listens.
+//! Holds what a program has from `omv_dma_init`: nodes, buffers, and listeners.
 //!
 //! Locks are taken in this order: the tables, a node. Nothing is waited for with either held but
 //! for the device's own calls.
@@ -138,8 +138,8 @@ impl Program {
         lock(&self.tables).nodes.remove(&node.number);
     }
 
-    /// Who connects waits no longer. The node is ended by the library's thread: rdma_cm may be at
-    /// the queue pair of who is not connected yet, in a call of that thread's.
+    /// Gives up connecting. The node is ended by the library's thread: rdma_cm may use the queue
+    /// pair of an unconnected node, in a call of that thread's.
     pub(crate) fn give_up(&self, node: &Node) {
         if node.is_gone() {
             return self.forget_node(node);
@@ -167,7 +167,7 @@ impl Program {
         next
     }
 
-    /// Nobody can connect any more.
+    /// No peer can connect any more.
     pub(crate) fn listens_no_more(&self) {
         self.removed.store(true, Ordering::Relaxed);
         self.shared.gate.notify();

@@ -61,8 +61,8 @@ fn run(program: &Program) {
         }
         looking = looking.and_then(|since| look(program, since));
         if looking.is_none() && program.shared.looks.swap(false, Ordering::Relaxed) {
-            // Who started a transfer meanwhile asked for no news of it. Whoever does from now on
-            // sees, by the node's lock, that it has to.
+            // A thread that started a transfer meanwhile asked for no news of it. One that does so
+            // from now on sees, by the node's lock, that it has to.
             let calling = program.nodes().into_iter().filter(|node| node.is_calling());
             busy.extend(calling.filter(|node| node.serve()).map(|node| node.number));
         }
@@ -108,8 +108,9 @@ fn look(program: &Program, mut since: Instant) -> Option<Instant> {
         } else if since.elapsed() >= LOOK && (program.shared.waits == Waits::Mixed || !calling()) {
             return None;
         }
-        // Who gives its processor away on a busy machine gets it back milliseconds later, and who
-        // sleeps at once. So it is kept: for so short a time, or because the program says so.
+        // A thread that yields its processor on a busy machine gets it back milliseconds later, and
+        // one that sleeps at once. So it is kept: for so short a time, or because the program says
+        // so.
         std::hint::spin_loop();
     }
     Some(since)

@@ -3,7 +3,7 @@
 //! Programs come in by the functions of `include/omniverb/dma.h`: nodes, buffers, transfers. What
 //! goes out are public functions of `libibverbs.so.1` and `librdmacm.so.1` (docs/decisions/0038).
 //!
-//! # Who does what
+//! # Modules
 //!
 //! * [`c_api`] are the functions of the header; `symbols.toml` lists them, and `cargo xtask dist`
 //!   makes the entry points, as for `app/ibverbs`.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 /// Connections of a program, those included that are being made.
 pub(crate) const NODES_MAX: usize = 64;
-/// Of these, those that have connected to us and that the program has not accepted: whoever comes,
-/// there is room for those that the program connects with.
+/// Of these, those that have connected to us and that the program has not accepted: there is always
+/// room for those that the program connects with.
 pub(crate) const STRANGERS_MAX: usize = 32;
-/// How long who connects to us may take until it has said which buffers it has.
+/// How long a connecting peer may take until it has said which buffers it has.
 pub(crate) const GREETING: Duration = Duration::from_secs(10);
 /// Transfers under way with a node.
 pub(crate) const TRANSFERS_MAX: usize = 256;
@@ -25,7 +25,7 @@ pub(crate) const RECEIVES: usize = 64;
 /// Messages that wait for a node; with more it does not listen, and is given up. Room for all
 /// buffers twice, and for answers.
 pub(crate) const WAITING_MAX: usize = 16384;
-/// Messages, or completions, taken before it is somebody else's turn.
+/// Messages, or completions, taken before it is another node's turn.
 pub(crate) const TURN: usize = 32;
 /// How long to look before sleeping.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);

@@ -1,4 +1,4 @@
-//! A node: somebody we are connected with, or are about to be.
+//! Implements a node: a peer that we are connected with, or are about to be.
 //!
 //! In: completions, messages that came, transfers to start. Out: transfers that are done, messages.
 //! Everything of a node is under one lock. It *ends* once, for whatever reason; then its queues are
@@ -21,7 +21,7 @@ use crate::node_queue_pair::{LETTER, reason};
 use crate::node_state::{Inner, Phase, Wanted};
 use crate::transfer::UnderWay;
 
-/// Who asked for a connection.
+/// The side that asked for a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The program did, and has the node as soon as it is ready.
@@ -57,7 +57,7 @@ impl Node {
         self.handed.load(Ordering::Relaxed)
     }
 
-    /// Whether it is a node of who has that.
+    /// Whether it is a node of this context.
     pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
@@ -118,7 +118,7 @@ impl Node {
     }
 
     /// Of one that the program does not have: how much longer it may greet, if it does. It ends if
-    /// that is too long, or if nobody waits for it.
+    /// that is too long, or if no thread waits for it.
     pub(crate) fn await_greeting(&self) -> Option<Duration> {
         let mut inner = self.inner();
         if inner.phase.is_over() || (self.is_incoming() && inner.is_greeted()) {
@@ -186,7 +186,7 @@ impl Node {
         inner.phase = Phase::Ended(why);
         inner.known = PeerBuffers::default();
         inner.outbox.clear();
-        // What is done is done, whether somebody has looked or not.
+        // What is done is done, also if no thread has looked.
         self.take_done(inner);
         if let Some(id) = &inner.id {
             id.disconnect();
@@ -199,7 +199,7 @@ impl Node {
             self.finish(inner, name, Errno::ECONNRESET);
         }
         self.shared.gate.notify();
-        // Whoever looks after it forgets it.
+        // The library's thread forgets it.
         self.shared.wake();
     }
 
@@ -288,7 +288,7 @@ impl Node {
         count == TURN
     }
 
-    /// As [`Node::go_on`], by whoever asks for a transfer.
+    /// As [`Node::go_on`], by a thread that asks for a transfer.
     pub(crate) fn look(&self) {
         self.go_on(&mut self.inner());
     }
@@ -307,7 +307,7 @@ impl Node {
             }
         }
         let mut more = self.go_on(&mut inner);
-        // Told of what is done only where somebody waits for that: the program's function, or the
+        // Told of what is done only where that is waited for: by the program's function, or the
         // node, for its buffer.
         let calls = inner.slots.any_calls() && !self.shared.looks.load(Ordering::Relaxed);
         if (calls || inner.known.keeps_withdrawn())
@@ -342,7 +342,7 @@ impl Node {
     pub(crate) fn start(&self, list: &[Wanted]) -> Result<usize, Errno> {
         let mut started = 0;
         while started < list.len() {
-            // The lock is given up in between: whoever looks for completions takes its turn.
+            // The lock is given up in between: a thread that looks for completions takes its turn.
             let mut inner = self.inner();
             match self.start_some(&mut inner, &list[started..]) {
                 (0, Err(errno)) if started == 0 => return Err(errno),

@@ -1,4 +1,4 @@
-//! What `libibverbs.so.1` and `librdmacm.so.1` give: their public functions, which anybody's have.
+//! Declares the public functions of `libibverbs.so.1` and `librdmacm.so.1` that are used.
 
 use core::ffi::{c_int, c_uint, c_void};
 

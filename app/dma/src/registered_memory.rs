@@ -19,7 +19,7 @@ pub(crate) struct Memory {
     mr: *mut ibv_mr,
 }
 
-// SAFETY: verbs are for any thread, and who uses the bytes says so itself.
+// SAFETY: verbs are for any thread, and users of the bytes are responsible for them.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -46,7 +46,7 @@ impl Memory {
         match mr {
             Ok(mr) => Ok(Self { start, bytes, mr }),
             Err(errno) => {
-                // SAFETY: mapped above, and used by nobody.
+                // SAFETY: mapped above, and not used any more.
                 unsafe { munmap(start, bytes) }.ok();
                 Err(errno)
             }

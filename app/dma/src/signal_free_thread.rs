@@ -1,4 +1,4 @@
-//! A thread in somebody else's program: it takes none of its signals.
+//! Starts a thread in a foreign program: it takes none of its signals.
 
 use std::thread::{Builder, JoinHandle};
 

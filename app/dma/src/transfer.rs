@@ -60,7 +60,7 @@ impl Place {
     }
 
     fn status(&self) -> &AtomicI32 {
-        // SAFETY: the promise of `new`; nobody writes it but by this.
+        // SAFETY: the promise of `new`; it is written only by this.
         unsafe { AtomicI32::from_ptr(&raw mut (*self.0).status) }
     }
 

@@ -207,7 +207,7 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
     if descriptor < 0 {
         return Errno::EBADF.raw();
     }
-    // SAFETY: not a lasting use of the number; if it is nobody's the kernel says so.
+    // SAFETY: not a lasting use of the number; if it is not open the kernel says so.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let file = match rustix::io::fcntl_dupfd_cloexec(borrowed, 0) {
         Ok(file) => file,

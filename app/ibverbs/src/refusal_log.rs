@@ -1,4 +1,4 @@
-//! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`
+//! Says why something was refused, in one line on stderr, if `OMNIVERB_LOG=warn` asks for it
 //! ([`omniverb_sys::refusal_log`]): what the daemon's errors mean, why work requests are refused,
 //! and why queue pairs fail.
 //!
@@ -71,8 +71,8 @@ pub(crate) fn not_posted(fault: PostFault) -> Errno {
     }
 }
 
-/// A request failed, and its queue pair with it: says what that status stands for, once.
-/// Of one that reaches nobody, what the daemon knows is to follow.
+/// A request failed, and its queue pair with it: says what that status stands for, once. If it
+/// reaches no peer, what the daemon knows is to follow.
 pub(crate) fn request_failed(qpn: Qpn, code: u32) -> Besides {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let bit = 1 << (code % 32);

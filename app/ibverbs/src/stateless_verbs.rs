@@ -29,6 +29,6 @@ pub extern "C" fn ov_ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: u32, _fla
     0
 }
 
-/// Registers a provider driver of the oldest kind: taken note of by nobody.
+/// Registers a provider driver of the oldest kind, without effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_ibv_register_driver(_name: *const c_char, _init: *const c_void) {}

@@ -40,7 +40,7 @@ pub extern "C" fn ov_unsupported_zero() -> u64 {
     0
 }
 
-/// For calls that return nothing: nobody can be told, and `errno` is left alone.
+/// For calls that return nothing: no error can be told, and `errno` is left alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_nothing() {}
 

@@ -16,10 +16,10 @@ pub(crate) enum Failure {
     Name(c_int),
 }
 
-/// A list that was found, and belongs to nobody else.
+/// A list that was found, with one owner.
 pub(crate) struct Found(*mut rdma_addrinfo);
 
-// SAFETY: nobody else has it.
+// SAFETY: it has no other owner.
 unsafe impl Send for Found {}
 
 impl Found {
@@ -31,7 +31,7 @@ impl Found {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: ours, and nobody else's.
+        // SAFETY: ours alone.
         unsafe { ov_rdma_freeaddrinfo(self.0) };
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn create(
         let _ = daemon_calls::tell(&DestroyCmId { id: handle, taken: 0 }.into());
     };
     let shell = allocate(channel, kind).inspect_err(destroy)?;
-    // SAFETY: just made; nobody else has it.
+    // SAFETY: just made; it has no other owner.
     unsafe {
         let queue = ChannelShell::of((*shell).id.channel).queue.clone();
         (*shell).token = id_registry::add(&raw mut (*shell).id, handle, queue);
@@ -43,7 +43,7 @@ fn service_of(space: u32) -> u32 {
     if matches!(space, RDMA_PS_UDP | RDMA_PS_IPOIB) { IBV_QPT_UD } else { IBV_QPT_RC }
 }
 
-/// Gives up a request that nobody can be told of.
+/// Gives up a request that cannot be told to the program.
 pub(crate) fn forget(token: u64) {
     if let Some(id) = id_registry::remove(token).and_then(|removed| removed.handle) {
         let _ = daemon_calls::tell(&DestroyCmId { id, taken: 0 }.into());

@@ -20,7 +20,7 @@ use crate::{daemon_calls, device, event, ibverbs_imports, id_registry};
 
 /// "As many as the device can", of depths.
 const MOST: u8 = RDMA_MAX_RESP_RES as u8;
-/// Retries of who says nothing.
+/// Retries of a program that names no number.
 const RETRIES: u8 = 7;
 /// `CM_REJ_VENDOR_OPTION_NOT_SUPPORTED`.
 const VENDOR_OPTION: u16 = 35;
@@ -157,7 +157,7 @@ pub(crate) unsafe fn connect(
     }
 }
 
-/// Asks for a connection with the resolved address, or for who receives datagrams there.
+/// Asks for a connection with the resolved address, or for the receiver of datagrams there.
 ///
 /// # Safety
 /// `id` is live, `param` null or valid.
@@ -319,7 +319,7 @@ pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
         to_error(id)?;
         match shell.handle() {
             Ok(handle) => daemon_calls::tell(&DisconnectCmId { id: handle, reserved: 0 }.into())?,
-            // Nobody is there any more who could tell the peer, or tell us of the end.
+            // There is no daemon any more that could tell the peer, or tell us of the end.
             Err(_) => {
                 let what = What::Own { event: RDMA_CM_EVENT_DISCONNECTED, status: 0 };
                 id_registry::push(shell.token, what);

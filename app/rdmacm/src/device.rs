@@ -23,9 +23,9 @@ const GIDS_MAX: usize = omniverb_session::limits::GIDS_MAX;
 #[derive(Clone, Copy)]
 struct Device {
     verbs: *mut ibv_context,
-    /// The protection domain of those who bring none, while somebody holds it.
+    /// The protection domain of identifiers without one of their program's, while it is held.
     pd: *mut ibv_pd,
-    /// The XRC domain of those who bring none, likewise.
+    /// The XRC domain of identifiers without one, likewise.
     domain: *mut ibv_xrcd,
     holders: usize,
     limits: Limits,
@@ -84,7 +84,7 @@ fn open(process: i32) -> Result<Device, Errno> {
     unsafe { ibverbs_imports::ibv_free_device_list(list) };
     let verbs = opened?;
     let limits = limits(verbs).inspect_err(|_| {
-        // SAFETY: open, and nobody else's.
+        // SAFETY: open, and ours alone.
         unsafe { ibverbs_imports::ibv_close_device(verbs) };
     })?;
     Ok(Device { verbs, pd: null_mut(), domain: null_mut(), holders: 0, limits, process })
@@ -108,7 +108,7 @@ pub(crate) fn at_most() -> Result<Limits, Errno> {
     with(|device| Ok(device.limits))
 }
 
-/// The device, and its default protection domain, for one more who holds them.
+/// The device, and its default protection domain, for one more holder.
 pub(crate) fn hold() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
     with(|device| {
         if device.pd.is_null() {
@@ -120,7 +120,7 @@ pub(crate) fn hold() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
     })
 }
 
-/// The XRC domain of identifiers whose programs bring none; for who holds the device.
+/// The XRC domain of identifiers without one; for a holder of the device.
 pub(crate) fn domain() -> Result<*mut ibv_xrcd, Errno> {
     with(|device| {
         if device.domain.is_null() {

@@ -79,7 +79,7 @@ unsafe fn fill(event: &mut EventShell, happened: &CmHappened) {
     };
 }
 
-/// The way to who answered, for datagrams.
+/// The route to the peer that answered, for datagrams.
 ///
 /// # Safety
 /// `shell` is live.
@@ -87,7 +87,7 @@ unsafe fn address_of(shell: *mut IdShell, happened: &CmHappened) -> ibv_ah_attr 
     if happened.event != RDMA_CM_EVENT_ESTABLISHED {
         return ibv_ah_attr::default();
     }
-    // SAFETY: the caller's promise; whoever is connected has a device.
+    // SAFETY: the caller's promise; a connected identifier has a device.
     let index = unsafe { device::gid_index((*shell).id.verbs, happened.sgid, happened.ifindex) };
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -243,7 +243,7 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
                 };
                 return Ok(event);
             }
-            // SAFETY: as above. Nobody else acknowledges what nobody sees.
+            // SAFETY: as above. An event that the program does not see is acknowledged only here.
             None => unsafe { (*shell).event_completed() },
         }
     }

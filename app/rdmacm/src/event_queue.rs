@@ -1,9 +1,9 @@
-//! What waits in an event channel, behind its descriptor.
+//! Keeps what waits in an event channel, behind its descriptor.
 //!
 //! The descriptor is an eventfd whose count is the number of events, so that programs can poll it
-//! and set `O_NONBLOCK` as on the kernel's device file. Whoever wants an event reads one off the
-//! count, and comes for the event then. All else changes with the [`registry`](crate::id_registry)
-//! locked, and waits for nothing.
+//! and set `O_NONBLOCK` as on the kernel's device file. A thread that wants an event reads one off
+//! the count, and comes for the event then. All else changes with the
+//! [`registry`](crate::id_registry) locked, and waits for nothing.
 //!
 //! A child of fork() has the descriptor, too, and a copy of the events: the count is its parent's,
 //! and it leaves it alone.
@@ -47,7 +47,7 @@ pub(crate) enum What {
 
 /// The events of a channel.
 pub(crate) struct Queue {
-    /// How many there are, but for those that somebody is about to come for.
+    /// How many there are, but for those that a thread is about to come for.
     semaphore: EventFd,
     events: Mutex<Events>,
     /// Whose the count is.
@@ -57,7 +57,7 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct Events {
     waiting: VecDeque<Pending>,
-    /// Events taken out whose count somebody had read already, who is yet to come and finds none.
+    /// Events taken out whose count a thread had read already, which is yet to come and finds none.
     missed: usize,
 }
 
@@ -89,7 +89,7 @@ impl Queue {
         }
     }
 
-    /// The oldest, for who has [waited](Self::wait) for it.
+    /// The oldest, for a thread that has [waited](Self::wait) for it.
     pub(crate) fn pop(&self) -> Option<Pending> {
         let mut events = lock(&self.events);
         if events.missed > 0 {
@@ -126,7 +126,7 @@ impl Queue {
             match preadv2(&self.semaphore, &mut place, u64::MAX, ReadWriteFlags::NOWAIT) {
                 Ok(_) => return true,
                 Err(io::Errno::INTR) => {}
-                // Linux before 5.8. There, two who take at a time may have one of them wait.
+                // Linux before 5.8. There, of two takers at a time one may wait.
                 Err(io::Errno::OPNOTSUPP) => {
                     let file = self.semaphore.as_fd();
                     return eventfd::readable(file, Some(Duration::ZERO)).unwrap_or(false)
@@ -137,8 +137,8 @@ impl Queue {
         }
     }
 
-    /// Waits until there is something, if the program did not say that it will not wait. Who is
-    /// told so has one event coming, and [takes](Self::pop) it.
+    /// Waits until there is something, if the program did not say that it will not wait. The caller
+    /// then has one event coming, and [takes](Self::pop) it.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`: as a read says, which goes on after a signal whose handler was installed
@@ -214,8 +214,8 @@ mod tests {
         let queue = Arc::new(Queue::new().unwrap());
         // Other tests ask for all handlers: what is left has the flag.
         for (flags, goes_on) in [(0, false), (libc::SA_RESTART, true)] {
-            // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses the
-            // signal here.
+            // SAFETY: numbers and a handler: zero is valid for the rest. The signal is used only
+            // here.
             unsafe {
                 let mut action: libc::sigaction = core::mem::zeroed();
                 action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;

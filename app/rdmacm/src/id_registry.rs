@@ -1,13 +1,13 @@
-//! All identifiers of the process, by the daemon's numbers and by our own, and what is in their
-//! channels.
+//! Keeps all identifiers of the process, by the daemon's numbers and by our own, and what is in
+//! their channels.
 //!
 //! In: what the daemon told, in the progress thread; events that the library makes itself. Out:
 //! events in the order of their coming, each counted as reported to the program when it is taken,
-//! under one lock. So whoever destroys an identifier knows how many events of it the program
-//! holds, and nobody takes one later.
+//! under one lock. So a thread that destroys an identifier knows how many events of it the program
+//! holds, and none is taken later.
 //!
-//! A *token* is our number of an identifier; it is never used again. The daemon's number is, by
-//! the next daemon.
+//! A *token* is our number of an identifier; it is never used again. The daemon's number is, by the
+//! next daemon.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -139,8 +139,8 @@ pub(crate) fn happened(happened: &CmHappened) {
     registry.push(token, What::Happened(Box::new(*happened)));
 }
 
-/// The daemon is gone, and with it what it knew of our identifiers. Whoever waits is told: for the
-/// end of what was asked, or as a listener, to whom no request will come any more.
+/// The daemon is gone, and with it what it knew of our identifiers. Waiting programs are told: for
+/// the end of what was asked, or as a listener, to which no request will come any more.
 pub(crate) fn daemon_is_gone() {
     let mut registry = lock(&REGISTRY);
     registry.by_handle.clear();
@@ -243,7 +243,7 @@ pub(crate) struct Removed {
     pub(crate) handle: Option<u32>,
 }
 
-/// Forgets an identifier, and events and requests that nobody took.
+/// Forgets an identifier, and events and requests that were not taken.
 pub(crate) fn remove(token: u64) -> Option<Removed> {
     let mut registry = lock(&REGISTRY);
     let entry = registry.forget(token)?;

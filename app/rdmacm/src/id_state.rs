@@ -154,7 +154,7 @@ impl IdShell {
     pub(crate) fn event_completed(&self) {
         let mut state = self.state();
         state.completed += 1;
-        // While it is locked: whoever waits frees all this once it has seen the last of them.
+        // While it is locked: the waiting thread frees all this once it has seen the last of them.
         self.acknowledged.notify_all();
         drop(state);
     }

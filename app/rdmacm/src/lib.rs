@@ -2,11 +2,11 @@
 //!
 //! Programs come in here with identifiers (`rdma_cm_id`), and go out with queue pairs that are
 //! connected. The connection manager itself is the daemon's: ports, listeners, and what the two
-//! sides say to each other. This library has what a program can see without asking: event
-//! channels, which events were taken and acknowledged, and the states of queue pairs, which it
-//! changes as the daemon says.
+//! sides say to each other. This library has what a program can see without asking: event channels,
+//! which events were taken and acknowledged, and the states of queue pairs, which it changes as the
+//! daemon says.
 //!
-//! # Who does what
+//! # Modules
 //!
 //! * [`id_registry`](mod@registry) has all identifiers of the process and what is in their
 //!   channels. The progress thread of `libibverbs.so.1` puts events of the daemon there, programs
@@ -14,8 +14,8 @@
 //! * [`daemon_calls`](mod@owner) asks the daemon, on the process's one connection, by the private
 //!   node of `libibverbs.so.1` (`app/ibverbs/include/omniverb_private.h`).
 //! * [`event`](mod@event) turns what was told into what `rdma_get_cm_event` returns, and does on
-//!   the way what the program expects to be done then: a queue pair goes to RTS when the answer
-//!   to its connection request is taken, in the program's thread.
+//!   the way what the program expects to be done then: a queue pair goes to RTS when the answer to
+//!   its connection request is taken, in the program's thread.
 //! * The other files are the calls of rdma_cma.h, by what they are about.
 //!
 //! Functions are called `ov_<C name>`; `symbols.toml` lists every public symbol, and `cargo xtask

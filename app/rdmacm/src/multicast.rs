@@ -1,5 +1,5 @@
-//! Groups: multicast on datagram queue pairs. The group of an IP address is the GID that it is
-//! written as; nobody needs to be asked.
+//! Joins multicast groups with datagram queue pairs. The group of an IP address is the GID that it
+//! is written as; no subnet administrator is asked.
 
 use core::ffi::{c_int, c_void};
 
@@ -25,7 +25,7 @@ unsafe fn join(
     // SAFETY: the caller's promise.
     unsafe {
         let address = c_sockaddr::from_c(address)?;
-        // Who joins has a device, by its address.
+        // An identifier that joins has a device, by its address.
         if (*id).verbs.is_null() || (*id).qp_type != IBV_QPT_UD {
             return Err(Errno::EINVAL);
         }

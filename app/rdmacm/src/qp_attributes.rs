@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ov_rdma_init_qp_attr(
 ) -> c_int {
     // SAFETY: the caller's promise.
     outcome(unsafe {
-        // The daemon takes an address of loopback for a device's; here it may be nobody's.
+        // The daemon takes an address of loopback for a device's; here it may have none.
         let device = if (*id).verbs.is_null() { Err(Errno::EINVAL) } else { Ok(()) };
         let known = device.and_then(|()| query(id));
         known.and_then(|known| of_state(id, &known, (*attr).qp_state)).map(|(found, bits)| {

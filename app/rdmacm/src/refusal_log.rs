@@ -1,5 +1,5 @@
-//! Why a call of rdma_cma.h or rsocket.h fails, and why a connection does not come about, for who
-//! asks for it by `OMNIVERB_LOG=warn` ([`omniverb_sys::refusal_log`]).
+//! Says why a call of rdma_cma.h or rsocket.h fails, and why a connection does not come about, if
+//! `OMNIVERB_LOG=warn` asks for it ([`omniverb_sys::refusal_log`]).
 //!
 //! In: what a call answers, or an event. Out: the same, and a line on stderr, once for each call
 //! and errno. What the daemon's connection manager means by an errno depends on the call.
@@ -116,7 +116,7 @@ fn reason(attempt: Attempt, errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Why an event tells of a failure; `None`: it does not, or nobody knows.
+/// Why an event tells of a failure; `None`: it does not, or the reason is unknown.
 fn of_event(event: u32, status: i32) -> Option<&'static str> {
     // `enum ib_cm_rej_reason`.
     const NO_RESOURCES: i32 = 3;
@@ -183,7 +183,7 @@ mod tests {
         }
         assert_eq!(of_event(RDMA_CM_EVENT_REJECTED, 0), None);
         assert_eq!(of_event(RDMA_CM_EVENT_ESTABLISHED, 0), None);
-        // Said by its event, with whom.
+        // Said by its event, with the peer.
         assert_eq!(reason(Attempt::Connect, ECONNREFUSED), None);
         assert!(of_event(RDMA_CM_EVENT_REJECTED, 8).is_some());
     }

@@ -239,7 +239,7 @@ pub(crate) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
     }
 }
 
-/// Resolves the route to a resolved address. On RoCE nobody needs to be asked.
+/// Resolves the route to a resolved address. On RoCE no subnet administrator is asked.
 ///
 /// # Safety
 /// `id` is live.

@@ -1,7 +1,7 @@
 //! `rdma_resolve_addrinfo`, `rdma_query_addrinfo`: `rdma_getaddrinfo` whose end is an event.
 //!
 //! As with rdma-core, names are looked up within the call; what is asked of a subnet administrator
-//! there, who would answer later, nobody here could.
+//! there, which would answer later, has no counterpart here.
 
 use core::ffi::{c_char, c_int};
 

@@ -77,7 +77,8 @@ pub(crate) unsafe fn set_path(id: *mut rdma_cm_id, path: &Path) -> Result<(), Er
         packet_life_time: PACKET_LIFETIME,
         ..ibv_sa_path_rec::default()
     };
-    // SAFETY: room for one; the caller's promise, and who had the one before may have it no more.
+    // SAFETY: room for one; the caller's promise, and the owner of the one before may have it no
+    // more.
     unsafe {
         record.write(value);
         libc::free((*id).route.path_rec.cast());

@@ -43,7 +43,7 @@ pub(super) fn deliver(kind: AsyncEvent, cookie: usize) {
     };
     // SAFETY: a live object's context is open.
     let events = unsafe { &ContextShell::of(context).events };
-    // SAFETY: as above; what it is was written before it was anybody's cookie.
+    // SAFETY: as above; what it is was written before it became a cookie.
     let is_told = matches!(subject(kind), Subject::Qp)
         && unsafe { QpShell::of(cookie as *mut ibv_qp).opened.is_some() };
     // Another process says so, as often as it likes.

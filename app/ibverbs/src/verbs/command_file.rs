@@ -1,10 +1,10 @@
-//! What contexts of one command file have in common.
+//! Keeps what contexts of one command file have in common.
 //!
-//! With a kernel's device the objects of a context belong to the file that `cmd_fd` names, and who
-//! imports a duplicate of it has them too, by their handles. Here the file is a socket of its own
-//! for each context that is opened; its inode says which family a descriptor is of. Within the
-//! process the objects are the same; another process asks for them at the socket's other end
-//! (`docs/decisions/0037-imports-are-asked-of-the-owner.md`).
+//! With a kernel's device the objects of a context belong to the file that `cmd_fd` names, and a
+//! process that imports a duplicate of it has them too, by their handles. Here the file is a socket
+//! of its own for each context that is opened; its inode says which family a descriptor is of.
+//! Within the process the objects are the same; another process asks for them at the socket's other
+//! end (`docs/decisions/0037-imports-are-asked-of-the-owner.md`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -50,7 +50,7 @@ impl<T> Table<T> {
         lock(&self.0).get(&handle).is_some_and(|found| Arc::ptr_eq(found, object))
     }
 
-    /// Takes it out if `may` says so. `EBUSY`: it does not; `ENOENT`: somebody has destroyed it.
+    /// Takes it out if `may` says so. `EBUSY`: it does not; `ENOENT`: it was destroyed.
     pub(super) fn take(&self, handle: u32, may: impl FnOnce(&T) -> bool) -> Result<(), Errno> {
         let mut objects = lock(&self.0);
         match objects.get(&handle) {
@@ -82,7 +82,7 @@ enum Origin {
     Elsewhere(Elsewhere),
 }
 
-/// Where those come in who import from another process.
+/// Where importers from another process come in.
 enum Door {
     /// There is nothing to import yet.
     Shut(Arc<OwnedFd>),
@@ -186,7 +186,7 @@ impl Family {
         Ok(())
     }
 
-    /// An object of ours is about to be destroyed, or to be another one, and nobody finds it any
+    /// An object of ours is about to be destroyed, or to be another one, and cannot be found any
     /// more: other processes do not have it when this returns.
     ///
     /// # Errors
@@ -198,8 +198,8 @@ impl Family {
         }
     }
 
-    /// Destroys device memory for everybody. `EBUSY` while regions are in it, `ENOENT`: somebody
-    /// has done so, others: its pages cannot be moved back.
+    /// Destroys device memory for all processes. `EBUSY` while regions are in it, `ENOENT`: it was
+    /// destroyed, others: its pages cannot be moved back.
     pub(super) fn free_device_memory(&self, handle: u32) -> Result<(), Errno> {
         let of = self.device_memory.get(handle);
         self.device_memory.take(handle, |of| !of.users.are_some())?;
@@ -212,7 +212,7 @@ impl Family {
 }
 
 impl Family {
-    /// The context is closed: what the program has not destroyed nobody has any more.
+    /// The context is closed: what the program has not destroyed ends for all processes.
     fn end_what_is_left(&self) {
         for (handle, _) in self.regions.take_all() {
             let _ = self.ends(verbs_import::REGION, handle);

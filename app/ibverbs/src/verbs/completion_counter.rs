@@ -90,7 +90,7 @@ pub unsafe extern "C" fn ov_ibv_create_comp_cntr(
 /// `counter` is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
-    // SAFETY: the caller's promise; nobody uses it afterwards.
+    // SAFETY: the caller's promise; it is not used afterwards.
     unsafe {
         let place = ContextShell::of((*counter).context);
         // A forked child's copy: locks may be as a thread of the parent's had them.

@@ -26,7 +26,7 @@ pub(crate) struct ContextShell {
     pub(super) gids: Mutex<Vec<GidEntry>>,
     pub(super) counts: Arc<Counts>,
     /// What `cmd_fd` names, until it is closed: after the family, which would take the end for that
-    /// of somebody who imports.
+    /// of an importer.
     command_file: Option<OwnedFd>,
 }
 

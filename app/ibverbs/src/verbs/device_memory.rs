@@ -55,8 +55,8 @@ fn into_c(context: *mut ibv_context, of: Arc<DeviceMemory>) -> *mut ibv_dm {
     Box::into_raw(Box::new(DmShell { dm, of })).cast()
 }
 
-/// `ibv_free_dm`; `EBUSY` while regions are in it. Who has imported it has nothing any more but to
-/// unimport.
+/// `ibv_free_dm`; `EBUSY` while regions are in it. An importer can do nothing with it any more but
+/// unimport it.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the inline's argument is live, and not used any more.
     unsafe {

@@ -19,7 +19,7 @@ impl Exported for Family {
 
     fn region(&self, handle: u32) -> Result<(Arc<Region>, Rkey), Errno> {
         let of = self.regions.get(handle).ok_or(Errno::ENOENT)?;
-        // Whoever destroys it waits for those who move pages, and this one moves some.
+        // A thread that destroys it waits for those that move pages, and this one moves some.
         let state = try_lock(&of.state).ok_or(Errno::EAGAIN)?;
         if matches!(of.of, MemoryOf::Nobody) || state.region.extras.looks.is_some() {
             return Err(Errno::EOPNOTSUPP);

@@ -15,10 +15,10 @@ use omniverb_terms::{Errno, Rkey};
 use super::object_counts::{Counts, Users};
 use super::object_limits::DM_BYTES_MAX;
 
-/// Who imports device memory has whole pages of it.
+/// An importer of device memory has whole pages of it.
 const PAGE: usize = 4096;
 
-/// A protection domain, whoever has imported it.
+/// A protection domain, shared with its importers.
 pub(super) struct Protection {
     /// What the device knows it by; unique in the process.
     pub(super) number: u32,
@@ -51,7 +51,7 @@ impl Protection {
     }
 }
 
-/// A memory region, whoever has imported it.
+/// A memory region, shared with its importers.
 pub(super) struct Registered {
     pub(super) state: Mutex<State>,
     pub(super) of: MemoryOf,
@@ -75,7 +75,7 @@ unsafe impl Send for State {}
 /// Whose memory a region is.
 pub(super) enum MemoryOf {
     Program,
-    /// Nobody's: a null MR.
+    /// No region: a null MR.
     Nobody,
     /// This piece of device memory.
     Device(Arc<DeviceMemory>),
@@ -83,7 +83,7 @@ pub(super) enum MemoryOf {
     Elsewhere(Arc<ImportedRegion>),
 }
 
-/// Device memory, whoever has imported it: here, memory of the program that only its handle leads
+/// Device memory, shared with its importers: here, memory of the program that only its handle leads
 /// to.
 pub(super) struct DeviceMemory {
     pub(super) handle: u32,
@@ -106,7 +106,7 @@ enum Store {
     },
 }
 
-// SAFETY: bytes that nobody interprets; programs copy to and from them as with any memory.
+// SAFETY: bytes that are not interpreted; programs copy to and from them as with any memory.
 unsafe impl Send for DeviceMemory {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceMemory {}
@@ -152,7 +152,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Store::Here { layout, counts } = &self.of {
-            // SAFETY: allocated with this layout; nobody has it any more.
+            // SAFETY: allocated with this layout; it has no owner any more.
             unsafe { dealloc(self.memory.cast(), *layout) };
             counts.give_device_memory(self.length as u64);
         }

@@ -161,7 +161,7 @@ pub(super) unsafe fn registered(
 /// by them is not mapped any more.
 ///
 /// # Safety
-/// `mr` is live and nobody else is at it; `pd` and the memory are as for `ibv_reg_mr`, as far as
+/// `mr` is live and no other thread uses it; `pd` and the memory are as for `ibv_reg_mr`, as far as
 /// `flags` say that they change.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_rereg_mr(
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             return fail(INPUT, Errno::EINVAL);
         }
         let old = state.region.clone();
-        // Who has imported it as well may have deregistered it.
+        // An importer may have deregistered it.
         if !ContextShell::of(shell.mr.context).family.regions.has(old.lkey.0, &of) {
             return fail(INPUT, Errno::ENOENT);
         }
@@ -289,8 +289,8 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
     unsafe { register(pd, address, length, iova, flags) }
 }
 
-/// Deregisters a region for everybody. `EBUSY` while windows are bound to it, `ENOENT`: somebody
-/// has done so.
+/// Deregisters a region for all processes. `EBUSY` while windows are bound to it, `ENOENT`: it was
+/// deregistered.
 ///
 /// # Safety
 /// The PD that it is counted by is live, if it is in the table.
@@ -316,7 +316,7 @@ pub(super) unsafe fn deregister(
     if state.region.is_bound() {
         return Err(Errno::EBUSY);
     }
-    // Nobody imports it meanwhile: that needs the lock.
+    // It is not imported meanwhile: that needs the lock.
     family.ends(verbs_import::REGION, handle)?;
     client.deregister(&state.region)?;
     let _ = family.regions.take(handle, |_| true);
@@ -328,8 +328,8 @@ pub(super) unsafe fn deregister(
     Ok(())
 }
 
-/// Deregisters memory. When this returns, no peer reaches it any more. Who has imported it has
-/// nothing any more but to unimport.
+/// Deregisters memory. When this returns, no peer reaches it any more. An importer can do nothing
+/// with it any more but unimport it.
 ///
 /// # Safety
 /// `mr` is live.
@@ -351,9 +351,9 @@ pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     0
 }
 
-/// A region of the family of this PD, by its handle; its address is nobody's business. `ENOENT`:
-/// there is none. Of another process's the handle is that one's, and the L_Key one of ours; besides
-/// as in [`omniverb_client::Import::region`].
+/// A region of the family of this PD, by its handle; its address is not told. `ENOENT`: there is
+/// none. Of another process's the handle is that one's, and the L_Key one of ours; besides as in
+/// [`omniverb_client::Import::region`].
 ///
 /// # Safety
 /// `pd` is live.

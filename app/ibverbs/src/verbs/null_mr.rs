@@ -40,7 +40,7 @@ fn area() -> Option<(usize, usize)> {
 fn make() -> rustix::io::Result<usize> {
     let file = omniverb_sys::memfd::unsealed("omniverb-null", STEP as u64)?;
     let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a range of addresses that nobody had, and then mappings inside of it.
+    // SAFETY: a free range of addresses, and then mappings inside of it.
     unsafe {
         let begin = mmap_anonymous(null_mut(), LENGTH, ProtFlags::empty(), reserve)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;

@@ -72,7 +72,7 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    /// For whom a lender is looked for that may not be there.
+    /// The lender that is looked for, which may not be there.
     pub(super) fn lending(loans: &Option<Arc<Loans>>) -> Lending {
         loans.clone().map(|loans| loans as Arc<dyn Lender>)
     }

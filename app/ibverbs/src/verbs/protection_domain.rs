@@ -54,7 +54,7 @@ impl PdShell {
         self.of.number
     }
 
-    /// Who lends memory to an object that is to be made in it, if anybody does.
+    /// The lender of memory to an object that is to be made in it, if there is one.
     ///
     /// # Safety
     /// `pd` is a live PD of ours, and stays so as long as the object.
@@ -137,8 +137,8 @@ pub(super) unsafe fn parent_domain(
     }
 }
 
-/// Frees it; `EBUSY` while objects are left in it. Who has imported it has nothing any more but to
-/// unimport.
+/// Frees it; `EBUSY` while objects are left in it. An importer can do nothing with it any more but
+/// unimport it.
 ///
 /// # Safety
 /// `pd` is a live PD.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-/// For everybody who has it: here, or where it is.
+/// For all processes that have it: here, or where it is.
 fn destroy(family: &Family, of: &Protection) -> Result<(), Errno> {
     match (family.elsewhere(), of.elsewhere) {
         (Some(_), Some(_)) if of.users.are_some() => Err(Errno::EBUSY),

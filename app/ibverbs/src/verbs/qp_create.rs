@@ -300,7 +300,7 @@ unsafe fn open_elsewhere(
             return null(refused!(errno, "ibv_open_qp: {why}"));
         }
     };
-    // SAFETY: the caller's promise; nobody else knows the object yet.
+    // SAFETY: the caller's promise; no other thread knows the object yet.
     unsafe {
         let made = receiver(context, xrcd, opened.qp.clone(), qp_context);
         (*made).state = known.state;
@@ -334,8 +334,8 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         } else if context.client.is_ours()
             && place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize))
         {
-            // Others have it open. An event that was for this object may be on its way still, by
-            // somebody who has the queue pair's lock.
+            // Others have it open. An event that was for this object may still be on its way, by a
+            // thread that has the queue pair's lock.
             shell.qp.finish_access();
         } else {
             // Does nothing in a forked child: all of it is the parent's, and locks that a thread

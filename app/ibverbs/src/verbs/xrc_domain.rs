@@ -1,11 +1,11 @@
-//! XRC domains as C sees them.
+//! Implements XRC domains as C sees them.
 //!
-//! A domain belongs to a file: whoever opens it with a descriptor of the same file has the same
-//! one (`ibv_open_xrcd(3)`). Within a process that is so. Processes have parts of it: what a queue
-//! pair receives for the SRQ of another process goes on to that (`Client::join_domain`). So that a
-//! number means one SRQ only, and says whose, each process has a range of them, which it holds by a
-//! socket of that name: names of sockets belong to the network namespace, as the device does, and
-//! go with the process.
+//! A domain belongs to a file: a program that opens it with a descriptor of the same file has the
+//! same one (`ibv_open_xrcd(3)`). Within a process that is so. Processes have parts of it: what a
+//! queue pair receives for the SRQ of another process goes on to that (`Client::join_domain`). So
+//! that a number means one SRQ only, and names its process, each process has a range of them, which
+//! it holds by a socket of that name: names of sockets belong to the network namespace, as the
+//! device does, and go with the process.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -32,11 +32,11 @@ use crate::refusal_log::refused;
 /// Device and inode of a file.
 type File = (u64, u64);
 
-/// The domains of files that somebody in this process has open, each with the process that opened
-/// it: a forked child's copies are its parent's.
+/// The domains of files that are open in this process, each with the process that opened it: a
+/// forked child's copies are its parent's.
 static OPEN: Mutex<Vec<(File, u64, Weak<Area>)>> = Mutex::new(Vec::new());
 
-/// A domain, and who has its queue pairs open.
+/// A domain, and the processes that have its queue pairs open.
 pub(super) struct Area {
     pub(super) domain: Arc<Domain>,
     me: Weak<Area>,
@@ -86,8 +86,8 @@ impl Area {
         Arc::new_cyclic(|me| Area { domain, me: me.clone(), handles, membership, claim })
     }
 
-    /// Other processes may find this one, and it them. If not, whoever opens the file next has
-    /// that tried again.
+    /// Other processes may find this one, and it them. If not, the next open of the file tries that
+    /// again.
     fn join(&self, client: &Arc<Client>, file: BorrowedFd<'_>) {
         let join = || {
             // Of a path nothing can be stated.
@@ -128,7 +128,7 @@ impl Area {
         number: Qpn,
         make: impl FnOnce(Arc<Qp>, SharedRoute) -> *mut ibv_qp,
     ) -> Option<*mut ibv_qp> {
-        // Under the lock to the end: whoever destroys the last one destroys the queue pair.
+        // Under the lock to the end: the thread that destroys the last one destroys the queue pair.
         let mut handles = lock(&self.handles);
         let known = handles.get_mut(&number)?;
         let qp = self.domain.qp(number)?;
@@ -167,7 +167,7 @@ impl Area {
         true
     }
 
-    /// It has no longer. Gives the queue pair if nobody has.
+    /// It has no longer. Gives the queue pair if no object has.
     pub(super) fn end_hold(&self, number: Qpn) -> Option<Arc<Qp>> {
         let mut handles = lock(&self.handles);
         let known = handles.get_mut(&number)?;
@@ -175,13 +175,13 @@ impl Area {
         if known.elsewhere > 0 || !known.objects.is_empty() {
             return None;
         }
-        // Whoever calls has the area.
+        // The caller has the area.
         handles.remove(&number);
         self.domain.qp(number)
     }
 
     /// C has one object less; its events go to another one of the queue pair's, if there is one.
-    /// Says whether somebody still has the queue pair open, here or elsewhere.
+    /// Says whether the queue pair is still open, here or elsewhere.
     pub(super) fn remove(&self, qp: &Qp, object: usize) -> bool {
         let mut handles = lock(&self.handles);
         let Some(known) = handles.get_mut(&qp.number) else { return false };
@@ -255,8 +255,8 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     0
 }
 
-/// The domain of a file, or one that is nobody else's for -1. Flags count as in the manual page
-/// and as a kernel has it: without `O_CREAT` there must be one, with `O_EXCL` none.
+/// The domain of a file, or a private one for -1. Flags count as in the manual page and as a kernel
+/// has it: without `O_CREAT` there must be one, with `O_EXCL` none.
 fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
     if fd == -1 {
         return Ok(Area::new(Domain::new(), None));
@@ -284,7 +284,7 @@ fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
                 return Err(Errno::EINVAL);
             }
             let claim = claim(file)?;
-            // Somebody came at the same moment: whoever has the first part was there first.
+            // Another process came at the same moment: the one with the first part was there first.
             if flags & libc::O_EXCL != 0 && claim.part != 0 {
                 return Err(Errno::EINVAL);
             }

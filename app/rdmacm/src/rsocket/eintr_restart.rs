@@ -64,7 +64,7 @@ mod tests {
     extern "C" fn nothing(_: c_int) {}
 
     fn handle(signal: c_int, handler: usize, flags: c_int) {
-        // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses it here.
+        // SAFETY: numbers and a handler: zero is valid for the rest. It is used only here.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             (action.sa_sigaction, action.sa_flags) = (handler, flags);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     fn mask(how: c_int, signal: c_int) {
-        // SAFETY: a set of one signal, which nobody sends.
+        // SAFETY: a set of one signal, which is not sent.
         unsafe {
             let mut set = core::mem::zeroed();
             libc::sigaddset(&mut set, signal);

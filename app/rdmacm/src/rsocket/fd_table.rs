@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 use super::datagram::calls::Datagrams;
 use super::stream_socket::Socket;
 
-/// What a number stands for: whoever calls has a share of it.
+/// What a number stands for: each caller has a share of it.
 #[derive(Clone)]
 pub(crate) enum Entry {
     Stream(Arc<Socket>),

@@ -232,7 +232,7 @@ pub(crate) struct Grant {
 pub(crate) enum Reading {
     /// They are gone from where they were.
     Take,
-    /// They stay, for the next one who reads: `MSG_PEEK`.
+    /// They stay, for the next reader: `MSG_PEEK`.
     Peek,
 }
 

@@ -20,7 +20,7 @@ pub(crate) const LOOKS: u32 = 64;
 /// Descriptors that a socket sleeps on.
 pub(crate) const FILES: usize = 3;
 
-/// What is locked of a socket, and changes while somebody sleeps.
+/// What is locked of a socket, and changes while a thread sleeps.
 pub(crate) trait Sleepy {
     /// Takes notice of what has happened.
     fn progress(&mut self);
@@ -29,15 +29,15 @@ pub(crate) trait Sleepy {
     /// The queues, when there are some.
     fn queues(&self) -> Option<&Queues>;
     fn gate(&mut self) -> &mut Gate;
-    /// The descriptor that tells who sleeps without queues that there are some now; -1: none.
+    /// The descriptor that tells a sleeper without queues that there are some now; -1: none.
     fn news(&self) -> RawFd {
         -1
     }
-    /// There may be more than was taken notice of: nobody is to sleep.
+    /// There may be more than was taken notice of: no thread is to sleep.
     fn has_more(&self) -> bool {
         false
     }
-    /// What is told is for all who sleep; it is not that of those who come first.
+    /// What is told is for all sleepers, not for the first ones.
     fn is_for_all(&self) -> bool {
         true
     }

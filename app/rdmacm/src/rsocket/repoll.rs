@@ -1,15 +1,15 @@
 //! `repoll_create`, `repoll_ctl`, `repoll_wait`: descriptors of which a program has said once that
 //! it waits for them, sockets of ours among them.
 //!
-//! There is no thread: who waits polls them all, as `rpoll` does. Beside them it polls a descriptor
-//! by which it is told that they have changed meanwhile. Each who waits then is told by a count of
-//! one, and takes that away when it looks anew.
+//! There is no thread: a waiting call polls them all, as `rpoll` does. Beside them it polls a
+//! descriptor by which it is told that they have changed meanwhile. Each waiting call then is told
+//! by a count of one, and takes that away when it looks anew.
 //!
 //! Level-triggered, and of the events those that `rpoll` knows: `EPOLLIN`, `EPOLLOUT`, and, asked
 //! for or not, `EPOLLERR` and `EPOLLHUP`. The other bits are ignored, as with rdma-core. The number
-//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it. Who
-//! closes it by `close` has closed the set, which shows when its number is used: what has the
-//! number by then is somebody else's, which nobody waits for here, and which is not closed with it.
+//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it. A `close`
+//! of it has closed the set, which shows when its number is used: what has the number by then is
+//! another file, which is not waited for here, and which is not closed with it.
 
 mod set_fd;
 
@@ -47,11 +47,11 @@ struct Members {
     list: Vec<Member>,
     /// Which is told of first next time, so that none has to wait for busy ones.
     first: usize,
-    /// How often members were added, changed or removed: who waits looks at the list again.
+    /// How often members were added, changed or removed: waiting calls look at the list again.
     changes: u64,
-    /// Nothing is added any more, and nobody waits.
+    /// Nothing is added any more, and no call waits.
     closed: bool,
-    /// Who waits now, and who of them has been told of a change.
+    /// Calls that wait now, and those among them that have been told of a change.
     waiters: u64,
     told: u64,
 }
@@ -60,7 +60,7 @@ struct Members {
 struct Set {
     number: Number,
     members: Mutex<Members>,
-    /// One for each who is told.
+    /// One for each call that is told.
     change: EventFd,
 }
 
@@ -164,7 +164,7 @@ impl Set {
         Ok(())
     }
 
-    /// Has whoever waits look anew.
+    /// Has waiting calls look anew.
     fn tell(&self, members: &mut Members) {
         for _ in members.told..members.waiters {
             self.change.signal();
@@ -172,7 +172,7 @@ impl Set {
         members.told = members.waiters;
     }
 
-    /// Who waits hears that there is nothing any more. `EBUSY`: there is something in it.
+    /// Waiting calls hear that there is nothing any more. `EBUSY`: there is something in it.
     fn close(&self) -> Result<(), Errno> {
         let mut members = lock(&self.members);
         if !members.list.is_empty() {
@@ -228,7 +228,8 @@ pub extern "C" fn ov_repoll_create(flags: c_int) -> c_int {
 }
 
 /// Adds a descriptor to a set, has another event waited for, or takes it out: 0, or what is wrong
-/// as a positive number (also in `errno`). Who waits meanwhile goes on with the set as it is then.
+/// as a positive number (also in `errno`). A call that waits meanwhile goes on with the set as it
+/// is then.
 ///
 /// # Safety
 /// `event` is valid, or null where a descriptor is taken out.

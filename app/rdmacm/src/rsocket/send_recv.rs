@@ -203,7 +203,7 @@ pub(crate) fn shut(socket: &Socket, which: Directions) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Closes a connection. Whoever still waits for something of it, in another thread, is told.
+/// Closes a connection. A thread that still waits for something of it is told.
 pub(crate) fn close(socket: &Socket) {
     let _ = shut(socket, Directions::Both);
     let mut inner = socket.lock();

@@ -166,7 +166,7 @@ pub unsafe extern "C" fn ov_rrecv(
     unsafe { receive(number, &part, 1, flags) }
 }
 
-/// Receives, and says from whom.
+/// Receives, and names the sender.
 ///
 /// # Safety
 /// `data` has room for `bytes` bytes; `from` is null, or has room for as many as `length` says.

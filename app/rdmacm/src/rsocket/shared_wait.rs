@@ -1,7 +1,8 @@
-//! Who sleeps until something happens to a socket, and who takes notice for all of them.
+//! Decides which of the threads that sleep for a socket takes notice for all of them.
 //!
-//! Descriptors stay readable until what they tell is taken. So it is taken only when nobody sleeps
-//! on them: each sleeper wakes, and the last one takes it. In between nobody goes to sleep.
+//! Descriptors stay readable until what they tell is taken. So it is taken only when no thread
+//! sleeps on them: each sleeper wakes, and the last one takes it. In between no thread goes to
+//! sleep.
 
 /// Of one socket; changed with the socket locked.
 #[derive(Debug, Default)]
@@ -9,11 +10,11 @@ pub(crate) struct Gate {
     sleepers: usize,
     /// The completion queue tells of its next completion, or has told.
     armed: bool,
-    /// Somebody has seen that something is told.
+    /// A thread has seen that something is told.
     fired: bool,
 }
 
-/// What whoever wants to sleep is to do.
+/// What a thread that wants to sleep is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Enter {
     /// Come again: the others are waking up.
@@ -24,7 +25,7 @@ pub(crate) enum Enter {
     Sleep,
 }
 
-/// What somebody wants to sleep on.
+/// What a thread wants to sleep on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepOn {
     /// A completion queue, among others.
@@ -36,14 +37,14 @@ pub(crate) enum SleepOn {
 /// What a sleeper was woken by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saw {
-    /// Something is told that the last one who wakes takes.
+    /// Something is told that the last thread to wake takes.
     News,
     /// Nothing that is for all, or its time was over.
     Nothing,
 }
 
 impl Gate {
-    /// Somebody wants to sleep.
+    /// A thread wants to sleep.
     pub(crate) fn enter(&mut self, on: SleepOn) -> Enter {
         if self.fired {
             return Enter::Again;
@@ -56,7 +57,7 @@ impl Gate {
         Enter::Sleep
     }
 
-    /// Somebody does not sleep any more. Whether what the completion queue told is to be taken now.
+    /// A thread does not sleep any more. Whether what the completion queue told is to be taken now.
     pub(crate) fn leave(&mut self, saw: Saw) -> bool {
         self.sleepers -= 1;
         self.fired |= saw == Saw::News;
@@ -72,7 +73,7 @@ impl Gate {
         self.armed = false;
     }
 
-    /// Nobody sleeps on the descriptors, so what they tell may be taken.
+    /// No thread sleeps on the descriptors, so what they tell may be taken.
     pub(crate) fn is_open(&self) -> bool {
         self.sleepers == 0
     }

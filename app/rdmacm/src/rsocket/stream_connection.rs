@@ -88,12 +88,12 @@ impl Ends {
     }
 }
 
-/// Who may write to a buffer of the program's.
+/// Which side may write to a buffer of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentTo {
     /// The peer, by its offset, which it learns of.
     Peer,
-    /// Nobody: it is registered, and has an offset.
+    /// Neither: it is registered, and has an offset.
     Nobody,
 }
 
@@ -273,7 +273,7 @@ impl Stream {
     }
 
     fn received(&mut self, completion: &ibv_wc) {
-        // The queue pair has failed, which nobody else may tell. Orderly ends are known by now.
+        // The queue pair has failed, which nothing else may tell. Orderly ends are known by now.
         if completion.status != IBV_WC_SUCCESS {
             return self.broke(());
         }

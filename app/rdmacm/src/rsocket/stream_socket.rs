@@ -1,7 +1,8 @@
-//! A stream socket: an identifier of rdma_cm, how far it is, and the connection when there is one.
+//! Implements a stream socket: an identifier of rdma_cm, its phase, and the connection when there
+//! is one.
 //!
 //! All of it is locked while it changes, verbs and questions to the daemon included: none of them
-//! calls back, and the progress thread takes no socket's lock. Whoever sleeps has it unlocked.
+//! calls back, and the progress thread takes no socket's lock. A sleeper has it unlocked.
 
 use core::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
@@ -186,7 +187,7 @@ impl Inner {
 
     /// Takes notice of what has happened.
     pub(crate) fn progress(&mut self) {
-        // Who sleeps on the channel is to see its events first.
+        // A sleeper on the channel is to see its events first.
         let may_take = self.gate.is_open() && self.id.has_event();
         match &mut self.phase {
             Phase::Made(stream) => {
@@ -250,7 +251,7 @@ impl Inner {
     pub(crate) fn disconnect(&mut self) {
         if !self.is_disconnected {
             self.is_disconnected = true;
-            // SAFETY: live. What becomes of it nobody waits for.
+            // SAFETY: live. What becomes of it is not waited for.
             let _ = unsafe { connect::disconnect(self.id.0) };
         }
     }
@@ -340,7 +341,7 @@ impl Sleepy for Inner {
     }
 
     fn is_for_all(&self) -> bool {
-        // A listener's requests go to whoever comes first: there is nothing to hold back.
+        // A listener's requests go to the first caller: there is nothing to hold back.
         !matches!(self.phase, Phase::Listening | Phase::Failed)
     }
 }
@@ -370,7 +371,7 @@ impl Socket {
     /// `ENODEV`: there is no device; a quota's `ENOMEM`.
     pub(crate) fn new(family: c_int, flags: c_int) -> Result<Socket, Errno> {
         let id = Id::new(RDMA_PS_TCP, IBV_QPT_RC)?;
-        // SAFETY: live, and nobody else's.
+        // SAFETY: live, and ours alone.
         unsafe { (*id.0).route.addr.src_storage.ss_family = family as u16 };
         Ok(Socket::with(Inner { flags, ..Inner::with(id, Phase::New) }))
     }
@@ -384,7 +385,7 @@ impl Socket {
         lock(&self.inner)
     }
 
-    /// The next connection that somebody asked for at this listener.
+    /// The next connection that a peer asked for at this listener.
     ///
     /// # Errors
     /// `EAGAIN`: none now. `ENODEV`: its daemon is gone, and no request will come any more.
@@ -393,7 +394,7 @@ impl Socket {
         loop {
             let mut inner = {
                 let mut listener = self.lock();
-                // Its event stays where it is, for everybody who sleeps on the descriptor.
+                // Its event stays where it is, for all sleepers on the descriptor.
                 // SAFETY: live.
                 if unsafe { IdShell::of(listener.id.0) }.handle().is_err() {
                     listener.fails(Errno::ENODEV);
@@ -412,7 +413,7 @@ impl Socket {
             };
             match inner.accept() {
                 Ok(()) => return Ok(Socket::with(inner)),
-                // Who speaks otherwise, or is too much for us, is refused; the next may not be.
+                // A peer that speaks otherwise, or is too much for us, is refused; the next may not be.
                 // SAFETY: live.
                 Err(errno) => unsafe {
                     let _ = ACCEPT.explain(Err::<(), _>(errno));

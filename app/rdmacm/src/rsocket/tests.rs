@@ -33,7 +33,7 @@ fn socket() -> Socket {
     Socket::new(AF_INET, 0).unwrap()
 }
 
-/// Has something happen to a socket, that nobody cares for.
+/// Has something irrelevant happen to a socket.
 fn wake(socket: &Socket) {
     // SAFETY: live while it is locked.
     let token = unsafe { IdShell::of(socket.lock().id.0) }.token;
@@ -79,7 +79,7 @@ fn interrupted(flags: c_int, patience: Patience) -> Result<(), Errno> {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
     }
     let handle = |handler: usize, flags| {
-        // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses it here.
+        // SAFETY: numbers and a handler: zero is valid for the rest. It is used only here.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             (action.sa_sigaction, action.sa_flags) = (handler, flags);

@@ -180,7 +180,7 @@ fn a_group_is_joined_and_left() {
         assert_eq!(ud.ah_attr.grh.dgid.raw[10..], [0xff, 0xff, 239, 1, 2, 3]);
         said(ov_rdma_ack_cm_event(event)).unwrap();
         said(ov_rdma_leave_multicast(id, group_at)).unwrap();
-        // What was left before anybody heard of it is not heard of.
+        // What was left before it was heard of is not heard of.
         said(ov_rdma_join_multicast(id, group_at, null_mut())).unwrap();
         said(ov_rdma_leave_multicast(id, group_at)).unwrap();
         said(ov_rdma_join_multicast(id, group_at, context)).unwrap();
@@ -274,7 +274,7 @@ fn names_are_looked_up_for_an_identifier() {
             ov_rdma_freeaddrinfo(found);
             assert_eq!(refused(ov_rdma_query_addrinfo(id, &mut found)), libc::ENOENT);
         }
-        // What nobody has taken goes with the identifier; without a channel the call waits.
+        // What was not taken goes with the identifier; without a channel the call waits.
         said(ask(node, service, &hints)).unwrap();
         said(ov_rdma_destroy_id(id)).unwrap();
         let alone = new_id(null_mut(), RDMA_PS_TCP);

@@ -31,7 +31,7 @@ struct Daemon {
     ids: BTreeMap<u32, Id>,
     /// Requests that a listener's end refused.
     refused: u32,
-    /// Nobody answers requests.
+    /// Requests are not answered.
     silent: bool,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn counts() -> (usize, u32) {
     with(|daemon| (daemon.ids.len(), core::mem::take(&mut daemon.refused)))
 }
 
-/// Nobody answers requests, or everybody does.
+/// Requests are answered from now on, or not.
 pub(crate) fn be_silent(silent: bool) {
     with(|daemon| daemon.silent = silent);
 }

@@ -215,7 +215,7 @@ unsafe extern "C" fn post_send(
 /// The receive that was posted last: its number, where, and how many bytes.
 static RECEIVE: Mutex<(u64, u64, u32)> = Mutex::new((0, 0, 0));
 
-/// Has these bytes come from a queue pair to whoever posted a receive last, who is still there.
+/// Has these bytes come from a queue pair to the poster of the last receive, which is still there.
 pub(crate) fn arrive(bytes: &[u8], src_qp: u32) {
     let (wr_id, to, room) = *lock(&RECEIVE);
     assert!(bytes.len() <= room as usize);

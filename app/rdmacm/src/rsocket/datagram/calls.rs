@@ -24,7 +24,7 @@ use crate::rsocket::socket_options::{SOL_RDMA, give, number};
 pub(crate) enum SocketEnd {
     /// `rgetsockname`.
     Own,
-    /// `rgetpeername`: who was connected to last.
+    /// `rgetpeername`: the peer that it was connected to last.
     Peers,
 }
 
@@ -126,7 +126,7 @@ impl Datagrams {
     }
 
     /// Receives a datagram: how many bytes of it there was room for (with `MSG_TRUNC`: how many it
-    /// has), whether that was not all, and from whom.
+    /// has), whether that was not all, and its sender.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`.
@@ -252,7 +252,7 @@ impl Datagrams {
 
 /// `SO_RCVTIMEO_NEW` of `asm-generic/socket.h`: its time has 64 bits everywhere.
 const RECEIVE_TIME_NEW: c_int = 66;
-/// What has the kernel put errors or times of its socket where nobody takes them from, so that
+/// What has the kernel put errors or times of its socket where they are not taken from, so that
 /// each `poll` returns at once (`SO_TIMESTAMPING` of old and new, `SO_WIFI_STATUS`, `SO_TXTIME`).
 const TOLD_ASIDE: [c_int; 4] = [37, 65, 41, 61];
 
@@ -282,7 +282,7 @@ fn receive_limit(number: c_int) -> Option<u64> {
     (said == 0 && limit > 0).then_some(limit)
 }
 
-/// Tells a program from whom a datagram is, as far as it has room.
+/// Tells a program the sender of a datagram, as far as it has room.
 ///
 /// # Safety
 /// The pointers are null, or `to` has room for as many bytes as `length` says.

@@ -1,9 +1,9 @@
-//! A datagram socket: the kernel's, a queue pair, and whom it knows.
+//! Implements a datagram socket: the kernel's, a queue pair, and known peers.
 //!
-//! Whoever is sent something for the first time gets it through the kernel, with our queue pair's
-//! number in front; the answer has the number of its own, and what follows goes from queue pair to
-//! queue pair. All of that happens within calls: what comes through the kernel meanwhile waits
-//! there.
+//! A peer that is sent something for the first time gets it through the kernel, with our queue
+//! pair's number in front; the answer has the number of its own, and what follows goes from queue
+//! pair to queue pair. All of that happens within calls: what comes through the kernel meanwhile
+//! waits there.
 
 use core::ffi::c_int;
 use core::net::SocketAddr;
@@ -92,7 +92,7 @@ pub(crate) struct Inner {
     pub(super) health: Health,
     /// It may have completed more than was taken.
     pub(super) has_more: bool,
-    /// Tells who sleeps without a queue pair that there is one.
+    /// Tells a sleeper without a queue pair that there is one.
     news: EventFd,
     turns: u32,
     pub(crate) settings: Settings,
@@ -181,7 +181,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Has it send to that peer, and receive from nobody else.
+    /// Has it send to that peer, and receive from no other.
     pub(crate) fn connect(&mut self, to: Option<SocketAddr>) -> Result<(), Errno> {
         self.connected = self.kernel.connect(to)?;
         self.peers.forget();
@@ -211,8 +211,8 @@ impl Inner {
         self.port.as_mut().ok_or(Errno::ENODEV)
     }
 
-    /// The queue pair has failed: there is another, of which those are told who may know it. Nobody
-    /// sleeps.
+    /// The queue pair has failed: there is another, of which peers are told that may know it. No
+    /// thread sleeps.
     fn close(&mut self) {
         let has_worked = self.health != Health::NeverWorked;
         (self.health, self.has_more) = (Health::New, false);
@@ -243,7 +243,7 @@ impl Inner {
         self.connected.is_none_or(is_same)
     }
 
-    /// Sends to somebody; to the peer that it is connected with, if that is nobody.
+    /// Sends to a peer; `None`: to the one that it is connected with.
     ///
     /// # Errors
     /// `EDESTADDRREQ`: it is not. `EMSGSIZE`: more than fits. `EAGAIN`: no [room](Self::can_send).
@@ -304,7 +304,7 @@ impl Inner {
         Ok(total)
     }
 
-    /// Gives the program the oldest datagram, if there is one: how long it is, and from whom.
+    /// Gives the program the oldest datagram, if there is one: its length and its sender.
     ///
     /// # Safety
     /// As [`Vector::copy_from`].
@@ -345,7 +345,7 @@ impl Inner {
 impl Sleepy for Inner {
     fn progress(&mut self) {
         self.take_completed();
-        // Who sleeps on descriptors is to see first that something is there, and has them then.
+        // A sleeper on descriptors is to see first that something is there, and has them then.
         if !self.gate.is_open() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What comes to a datagram socket: from whom it is, whether it is heard, and what it says of
+//! Sorts what comes to a datagram socket: its sender, whether it is heard, and what it says of
 //! others' queue pairs. In: what completed, and the kernel's datagrams. Out: those that wait to be
 //! read.
 
@@ -38,7 +38,7 @@ impl Inner {
         let (route, front) = port.front(room);
         let front = &front[..front.len().min(bytes)];
         let named = wire_format::named(front).filter(|(from, _)| {
-            // Somebody else of its host's, perhaps.
+            // Another socket of its host's, perhaps.
             let is_another =
                 self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
             wire_format::may_be(from.ip(), wire_format::sender(&route))
@@ -75,7 +75,7 @@ impl Inner {
                     }
                 }
                 Err(Errno::EAGAIN) => return,
-                // Nobody is where something was sent to: datagrams get lost.
+                // There is no receiver where something was sent to: datagrams get lost.
                 Err(_) => {}
             }
         }

@@ -1,5 +1,5 @@
-//! The kernel's socket below a datagram socket: it has the address, and carries what goes to who is
-//! not known yet.
+//! Wraps the kernel's socket below a datagram socket: it has the address, and carries what goes to
+//! peers that are not known yet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -62,7 +62,7 @@ impl Kernel {
         rustix::net::bind(&self.socket, &to).map_err(failed)
     }
 
-    /// Has a peer from now on, or none any more: who that is, as the kernel has understood it.
+    /// Has a peer from now on, or none any more: returns it, as the kernel has understood it.
     pub(crate) fn connect(&self, to: Option<SocketAddr>) -> Result<Option<SocketAddr>, Errno> {
         let Some(to) = to else {
             rustix::net::connect_unspec(&self.socket).map_err(failed)?;
@@ -103,7 +103,7 @@ impl Kernel {
         rustix::net::sendto(&self.socket, bytes, flags, &to).map(drop).map_err(failed)
     }
 
-    /// What has come, how long it is, and from whom. It never waits.
+    /// What has come, its length, and its sender. It never waits.
     ///
     /// # Errors
     /// `EAGAIN`: nothing. Others: what became of what was sent.

@@ -1,4 +1,4 @@
-//! Whom a datagram socket knows: bounded, since anybody can make itself known.
+//! Keeps the known peers of a datagram socket: bounded, since every host can make itself known.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use omniverb_terms::Errno;
 use crate::errno::{made, verb};
 use crate::ibverbs_imports;
 
-/// The most; whoever was not sent anything goes first then, and then whoever was not for longest.
+/// The most; a peer that was not sent anything goes first then, and then the one that was not for
+/// longest.
 pub(crate) const PEERS_MAX: usize = 1024;
 
 /// The way to a peer's queue pair.
@@ -48,7 +49,7 @@ impl Drop for PeerRoute {
     }
 }
 
-/// Somebody that we send to, or who has sent.
+/// A peer that we send to, or that has sent.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// Our address, as it sees us.
@@ -109,8 +110,8 @@ impl Peers {
         }
     }
 
-    /// Our queue pair is no more: each is asked for its own once more. Who may know ours, and our
-    /// address as it sees us.
+    /// Our queue pair is no more: each peer is asked for its own once more. Returns peers that may
+    /// know ours, and our address as each sees it.
     pub(crate) fn forget_queues(&mut self) -> Vec<(SocketAddr, SocketAddr)> {
         let mut known = Vec::new();
         for peer in self.all.values_mut() {

@@ -144,12 +144,12 @@ fn endless_messages_keep_no_call_from_returning() {
     let _alone = alone();
     let ((one, _), (_other, second)) = (socket(), socket());
     send(&mut one.lock(), second, b"hello").unwrap();
-    // Nobody's: its room is free at once, and can be filled again.
+    // Of no known peer: its room is free at once, and can be filled again.
     for _ in 0..5000 {
         fake_ibverbs::complete(ibv_wc { byte_len: 64, ..ibv_wc::default() });
     }
     assert_eq!(until(&one, Patience::None, |inner| inner.has_arrived()).err(), Some(Errno::EAGAIN));
-    // Nor does anybody go to sleep over what has come and was not looked at.
+    // Nor does a thread go to sleep over what has come and was not looked at.
     assert!(enter(&mut *one.lock()).is_err() && one.lock().has_more());
     assert!(fake_ibverbs::uncompleted() > 4000);
     drop(until(&one, Patience::None, |_| false));

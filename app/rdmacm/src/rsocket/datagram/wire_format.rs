@@ -1,8 +1,9 @@
-//! What two datagram sockets say to each other: the header of each datagram between queue pairs,
-//! and that of datagrams through the kernel, by which they learn of each other's queue pairs.
+//! Encodes what two datagram sockets say to each other: the header of each datagram between queue
+//! pairs, and that of datagrams through the kernel, by which they learn of each other's queue
+//! pairs.
 //!
-//! In: bytes from whoever sends them, each checked here. Out: values. The format is that of
-//! rdma-core (`librdmacm/docs/rsocket` there).
+//! In: bytes from any sender, each checked here. Out: values. The format is that of rdma-core
+//! (`librdmacm/docs/rsocket` there).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -18,7 +19,7 @@ const TAG: u32 = 0x5555_5555;
 const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 
-/// What stands in front of a datagram's data: whom it is from.
+/// What stands in front of a datagram's data: its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     bytes: [u8; HEADER_MAX],
@@ -40,7 +41,7 @@ impl Header {
     }
 }
 
-/// Who sends, in front of data between queue pairs.
+/// The sender, in front of data between queue pairs.
 pub(crate) fn name(from: SocketAddr) -> Header {
     let port = from.port().to_be_bytes();
     match from {
@@ -55,7 +56,7 @@ pub(crate) fn name(from: SocketAddr) -> Header {
     }
 }
 
-/// Who sends, and how long the header is. `None`: it is none.
+/// The sender, and how long the header is. `None`: it is none.
 pub(crate) fn named(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     let port = u16::from_be_bytes(part(bytes, 2)?);
     match part(bytes, 0)? {
@@ -140,7 +141,7 @@ pub(crate) fn sender(route: &[u8; ROUTE_BYTES]) -> IpAddr {
     }
 }
 
-/// Whether who sends may call itself so.
+/// Whether the sender may call itself so.
 pub(crate) fn may_be(name: IpAddr, sender: IpAddr) -> bool {
     let name = name.to_canonical();
     name == sender || name.is_loopback() && sender.is_loopback()

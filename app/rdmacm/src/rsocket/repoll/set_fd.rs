@@ -26,7 +26,7 @@ impl Number {
         Ok(Number { number: file.into_raw_fd(), file: (status.st_dev, status.st_ino) })
     }
 
-    /// Whether nobody has closed it, nor given the number to another file.
+    /// Whether it was not closed, nor its number given to another file.
     pub(super) fn is_ours(&self) -> bool {
         // SAFETY: the kernel is asked whether there is such a file, and which.
         let file = unsafe { BorrowedFd::borrow_raw(self.number) };

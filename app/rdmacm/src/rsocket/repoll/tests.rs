@@ -95,7 +95,7 @@ fn a_waiter_for_a_closed_set_is_told() {
 fn takes_number(number: c_int) -> std::fs::File {
     use std::os::fd::FromRawFd;
     let null = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: the number is nobody's but the test's, who is given the file under it.
+    // SAFETY: the number is the test's alone, which is given the file under it.
     unsafe {
         assert_eq!(libc::dup2(null.as_raw_fd(), number), number);
         std::fs::File::from_raw_fd(number)
@@ -109,7 +109,7 @@ fn is_there(file: &std::fs::File) -> bool {
 
 #[test]
 fn a_reused_descriptor_is_no_set() {
-    // Somebody waits, a socket of the program's comes to have the number, and is closed.
+    // A call waits, a socket of the program's comes to have the number, and is closed.
     let number = ov_repoll_create(0);
     let set = find(number).unwrap();
     let member = Member { fd: 0, asked: 0, data: 0, added: 0 };
@@ -132,7 +132,7 @@ fn a_set_with_the_number_of_one_that_was_closed_is_another() {
     let file = takes_number(number);
     // As if the kernel had given it that number, and not its own.
     let other_number = &mut Arc::get_mut(&mut other).unwrap().number.number;
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { libc::close(std::mem::replace(other_number, number)) };
     assert_eq!(add(other), number);
     assert!(one.poll(&Deadline::of(-1), 1).unwrap().is_none());
