@@ -96,7 +96,7 @@ pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// One end of a connection, or who listens for some.
+/// One end of a connection, or a listener.
 #[repr(C)]
 pub struct rdma_cm_id {
     pub verbs: *mut ibv_context,

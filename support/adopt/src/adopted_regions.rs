@@ -84,8 +84,9 @@ impl Region {
         if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
     }
 
-    /// Takes pages out of the file that are not the program's any more: whoever else has them
-    /// mapped sees zeros, and pays for them. A file that peers may not write to cannot be emptied.
+    /// Takes pages out of the file that are not the program's any more: another process that has
+    /// them mapped sees zeros, and pays for them. A file that peers may not write to cannot be
+    /// emptied.
     pub(crate) fn empty(&self, offset: u64, length: usize) {
         let is_ours = self.process == process_identity::current() && self.file_is_ours();
         if self.kind == Kind::File && is_ours {
@@ -145,7 +146,7 @@ impl Region {
         mut visit: impl FnMut(&Region, Part),
     ) {
         let mut at = FIRST.load(Ordering::Relaxed);
-        // SAFETY: the list holds live boxes; with the lock held nobody frees one.
+        // SAFETY: the list holds live boxes; with the lock held none is freed.
         while let Some(region) = unsafe { at.as_ref() } {
             if let Some(part) = region.part_in(mapping) {
                 visit(region, part);

@@ -118,8 +118,8 @@ extern "C" fn in_child() {
     let forking = unsafe { &mut *FORKING.0.get() };
     for_each_snapshot(forking, |at, header| {
         let length = header.length;
-        // SAFETY: the snapshot replaces the pages it was made from, in a process that nobody else
-        // runs in yet.
+        // SAFETY: the snapshot replaces the pages it was made from, in a process without other
+        // threads yet.
         let replaced = unsafe {
             let from = ptr::with_exposed_provenance_mut(at + PAGE_BYTES);
             let to = ptr::with_exposed_provenance_mut(header.address);

@@ -117,8 +117,8 @@ pub struct ReleaseError {
 
 /// Moves the pages that lie wholly inside `address .. address + length` onto a memfd.
 ///
-/// `peers`: what whoever gets the memfd may map it for. If that is [`Access::ReadOnly`] it is
-/// sealed so that no new writable mapping can be made, not even after reopening it.
+/// `peers`: what a holder of the memfd may map it for. If that is [`Access::ReadOnly`] it is sealed
+/// so that no new writable mapping can be made, not even after reopening it.
 ///
 /// # Errors
 /// [`AdoptError`]; the pages are where they were.
@@ -152,10 +152,10 @@ fn system(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// As [`adopt_with`], of as many pages as an extent has that somebody else made: it is empty and
+/// As [`adopt_with`], onto an extent of as many pages that another process made: it is empty and
 /// its file sealed against resizing, and, if peers may not write, not finally. The file is sealed
 /// for good here. In a virtual machine it may be a piece of a device of memory instead, and outside
-/// one a piece of such memory that is shared with it: whoever has that can write to it, so it is
+/// one a piece of such memory that is shared with it: a holder of that can write to it, so it is
 /// never for peers that may not.
 ///
 /// # Errors
@@ -173,8 +173,8 @@ pub fn adopt_onto(
     if (kind, peers) == (Kind::Device, Access::ReadOnly) {
         return Err(AdoptError::NotPermitted);
     }
-    // What holds zeros stays a hole of the file. In one of several things others may have written
-    // to what was nobody's.
+    // What holds zeros stays a hole of the file. In a part of a larger file others may have written
+    // to what was free.
     if kind == Kind::File && extent.offset != 0 {
         extent.empty().map_err(system)?;
     }
@@ -223,7 +223,7 @@ pub fn adopt_onto(
 #[expect(unsafe_code)]
 // UNSAFETY: dereferences a region on the list.
 fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
-    // SAFETY: callers own the region's entry on the list; nobody else unlinks it.
+    // SAFETY: callers own the region's entry on the list; only they unlink it.
     unsafe { region.as_ref() }
 }
 
@@ -422,8 +422,8 @@ impl AdoptedPages {
         io_uring_buffers::within(start, start + self.page_length())
     }
 
-    /// Moves the contents back to private pages. Afterwards mappings of the memfd, whoever holds
-    /// them, reach nothing of this process.
+    /// Moves the contents back to private pages. Afterwards mappings of the memfd, in any process,
+    /// reach nothing of this process.
     ///
     /// # Errors
     /// [`ReleaseError`] hands the pages back, still adopted.

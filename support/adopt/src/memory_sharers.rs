@@ -1,19 +1,19 @@
 //! Finds other *processes* in this process's memory (`clone(CLONE_VM)` without `CLONE_THREAD`).
 //!
-//! Sandboxes and launchers do, `vfork()` and `posix_spawn()` for a moment, and they store as
-//! threads do, but are in no list of threads.
+//! Sandboxes and launchers make such processes, `vfork()` and `posix_spawn()` for a moment, and
+//! they store as threads do, but are in no list of threads.
 //!
 //! In: nothing. Out: their threads, and the number of the newest process that was looked at.
 //!
 //! For a process of one thread only `unshare(CLONE_VM)` tells that there is none. Others are
 //! compared, as `same_memory.rs` says.
 //!
-//! Who has none of our memory never gets it: it is shared when a process is made, by somebody who
-//! has it. So all are looked at once, while the program runs on; and when everybody found was
-//! stopped, only those made since, which have later numbers. They are compared in the same way.
+//! A process that has none of our memory never gets it: it is shared when a process is made, by one
+//! that has it. So all are looked at once, while the program runs on; and when all that were found
+//! are stopped, only those made since, which have later numbers. They are compared in the same way.
 //!
-//! **What is not found**: who does not show in our `/proc`. That is somebody outside of our PID
-//! namespace (who then made us, and went on in our memory), and with `hidepid` another user's
+//! **What is not found**: a process that does not show in our `/proc`. That is one outside of our
+//! PID namespace (which then made us, and went on in our memory), and with `hidepid` another user's
 //! process, which only a program that had privileges can have made.
 #![expect(unsafe_code)]
 // UNSAFETY: asks by `unshare`.
@@ -31,10 +31,10 @@ use rustix::io::{Errno, read};
 use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::thread::gettid;
 
-/// Processes besides this one. More are made by nobody known, and adoption does not happen.
+/// Processes besides this one. No known program makes more, and adoption does not happen then.
 const SHARERS_MAX: usize = 8;
 /// A process has its number a moment before it is to be seen. So many numbers that were given out
-/// before everybody was looked at are looked at again: more are not given out in that moment.
+/// before all were looked at are looked at again: more are not given out in that moment.
 const UNSEEN_MAX: i32 = 256;
 /// Most numbers to look at one by one; with more it is simpler to look at all processes.
 const NEW_MAX: i32 = 1024;
@@ -65,7 +65,7 @@ pub(crate) fn none() -> bool {
     refused != Some(libc::EINVAL) && Sharers::find().is_ok_and(|found| found.iter().count() == 0)
 }
 
-/// Whether the number is somebody's: a fifth of a microsecond, where a look into `/proc` takes ten.
+/// Whether the number is given out: a fifth of a microsecond, where a look into `/proc` takes ten.
 fn is_given(number: i32) -> bool {
     Pid::from_raw(number).is_some_and(|task| test_kill_process(task) != Err(Errno::SRCH))
 }
@@ -135,11 +135,11 @@ impl Sharers {
         })?;
         drop(reservation);
         outcome?;
-        // Where not even we are to be seen in our own memory nobody else is.
+        // Where not even we are to be seen in our own memory no other process is.
         if seen { Ok(Sharers { list, newest }) } else { Err(AdoptError::Busy) }
     }
 
-    /// Nobody is known, nor up to which number: [`Sharers::are_all`] looks at all there are.
+    /// No process is known, nor up to which number: [`Sharers::are_all`] looks at all there are.
     pub(crate) fn not_looked_for() -> Sharers {
         Sharers { list: [const { None }; SHARERS_MAX], newest: AtomicI32::new(0) }
     }
@@ -148,8 +148,8 @@ impl Sharers {
         self.list.iter().flatten()
     }
 
-    /// True if nobody else has got our memory by now. All that are known, and all threads of
-    /// `process`, stand still, but for the one that waits for `helper`, who asks.
+    /// True if no other process has got our memory by now. All that are known, and all threads of
+    /// `process`, stand still, but for the one that waits for `helper`, which asks.
     pub(crate) fn are_all(&self, process: i32, helper: i32) -> bool {
         let known = |task: i32| {
             task == helper
@@ -159,7 +159,7 @@ impl Sharers {
         let has_our_size = |task: i32| {
             let before = size_of(process);
             let theirs = size_of(task);
-            // If ours changes there is somebody who changes it.
+            // If ours changes another process changes it.
             theirs != 0 && (theirs == before || size_of(process) != before)
         };
         // One of the same program may be as large: not with a reservation of random length.
@@ -190,8 +190,8 @@ fn open_threads(process: i32) -> Result<Option<OwnedFd>, AdoptError> {
 }
 
 /// Looks at all processes, until it finds the same ones twice: a list is a moment old when its last
-/// one is looked at, and who is gone by then may have made somebody with a lower number than the
-/// next one listed. False if somebody is a stranger, or if they change all the time.
+/// one is looked at, and one that is gone by then may have made another with a lower number than
+/// the next one listed. False if one is a stranger, or if they change all the time.
 fn look_at_everybody(stranger: impl Fn(i32) -> bool) -> bool {
     const LOOKS_MAX: usize = 8;
     let mut before = None;
@@ -251,9 +251,10 @@ impl NewNumbers {
     }
 
     /// Looks at each, in order, and at those that are given out meanwhile. The newest number, if
-    /// nobody is a stranger.
+    /// none is a stranger.
     fn look(mut self, stranger: impl Fn(i32) -> bool) -> Option<i32> {
-        // Who is seen no more may have made somebody before it ended, with a later number.
+        // A process that is not seen any more may have made another before it ended, with a later
+        // number.
         let stranger = |task: i32| is_given(task) && stranger(task);
         while self.count() > 0 {
             if self.iter().any(stranger) {

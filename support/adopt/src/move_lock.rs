@@ -25,14 +25,14 @@ impl Lock {
         }
     }
 
-    /// Only by whoever acquired it.
+    /// Only by the thread that acquired it.
     pub(crate) fn release(&self) {
         if self.0.swap(FREE, Ordering::Release) == CONTENDED {
             let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
         }
     }
 
-    /// In a forked child: nobody else exists.
+    /// In a forked child, which has no other thread.
     pub(crate) fn reset(&self) {
         self.0.store(FREE, Ordering::Release);
     }

@@ -35,8 +35,8 @@ pub(crate) fn present() -> bool {
     pinned_pages() || tasks_hold().unwrap_or(true)
 }
 
-/// Pages that stay where they are for somebody: io_uring's registered buffers, regions of RDMA
-/// devices, vDPA, iommufd. The kernel counts them whoever pays for them.
+/// Pages that stay where they are: io_uring's registered buffers, regions of RDMA devices, vDPA,
+/// iommufd. The kernel counts them, whichever process pays for them.
 pub(crate) fn pinned_pages() -> bool {
     let mut text = [0u8; 4096];
     let Ok(file) = proc_maps::open_read(c"/proc/self/status") else { return true };
@@ -107,8 +107,8 @@ pub(crate) fn shares_files(one: i32, other: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) == 0 }
 }
 
-/// One of the descriptors in `directory` belongs to somebody who may. `ours`: the directory of
-/// this thread's own.
+/// One of the descriptors in `directory` may keep pages. `ours`: the directory of this thread's
+/// own.
 fn descriptors_hold(directory: &OwnedFd, ours: &OwnedFd) -> Result<bool, Errno> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(directory, &mut buffer);

@@ -48,7 +48,7 @@ fn is_harmless(device: (u32, u32)) -> bool {
     }
 }
 
-/// Memory as a device: its pages are its own, and it touches nobody's.
+/// Memory as a device: its pages are its own, and it touches no others.
 fn kernel_says_memory((major, minor): (u32, u32)) -> bool {
     let mut room = [MaybeUninit::uninit(); 512];
     let bus = link(format_args!("/sys/dev/char/{major}:{minor}/subsystem\0"), &mut room);
@@ -110,7 +110,7 @@ mod tests {
         for harmless in [(1, 3), (1, 9), (5, 0), (136, 7), (10, 200), (10, 229)] {
             assert!(is_harmless(harmless), "{harmless:?}");
         }
-        // mem, KVM, vhost-net, VFIO, GPUs, RDMA, and what nobody knows.
+        // mem, KVM, vhost-net, VFIO, GPUs, RDMA, and an unknown one.
         for device in [(1, 1), (10, 232), (10, 238), (10, 196), (226, 128), (231, 192), (999, 0)] {
             assert!(!is_harmless(device), "{device:?}");
         }

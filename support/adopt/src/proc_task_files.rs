@@ -132,7 +132,7 @@ mod tests {
     fn own_threads_are_known() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(belongs(own, own) && !belongs(own, 1) && state(own).is_some());
-        // Whoever asks is reading the answer.
+        // The asking thread is reading the answer.
         let asked = system_call(rustix::thread::gettid().as_raw_nonzero().get());
         assert_eq!(asked, Some(Some(libc::SYS_read)));
     }

@@ -41,7 +41,7 @@ unsafe impl Sync for Guarded {}
 static RESERVE: Guarded = Guarded(UnsafeCell::new(Reserve { address: 0, length: 0, spare: 0 }));
 
 fn reserve<'a>() -> &'a mut Reserve {
-    // SAFETY: MOVES is held by whoever calls, and no reference outlives a function of this module.
+    // SAFETY: MOVES is held by the caller, and no reference outlives a function of this module.
     unsafe { &mut *RESERVE.0.get() }
 }
 
@@ -86,7 +86,7 @@ fn spare_mappings() -> Result<usize, Errno> {
 /// The process has as many mappings as it may: gives up the spare ones. False: there were none.
 pub(crate) fn give_up_spare() -> bool {
     let spare = core::mem::take(&mut reserve().spare);
-    // SAFETY: mapped by `spare_mappings`, known to nobody else.
+    // SAFETY: mapped by `spare_mappings`, known only here.
     spare != 0 && unsafe { munmap(at(spare), SPARE_MAPPINGS * PAGE_BYTES) }.is_ok()
 }
 
@@ -128,7 +128,7 @@ impl Reserve {
     }
 
     fn grow(&mut self, to: usize) -> Result<(), Errno> {
-        // SAFETY: a mapping of this module's; nobody else knows where it is.
+        // SAFETY: a mapping of this module's, known only here.
         let grown = unsafe { mremap(at(self.address), self.length, to, MremapFlags::MAYMOVE) }?;
         (self.address, self.length) = (grown.expose_provenance(), to);
         Ok(())

@@ -55,7 +55,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let at = core::ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: mapped in `new`; nobody else knows it.
+        // SAFETY: mapped in `new`, known only here.
         let _ = unsafe { munmap(at, self.length) };
     }
 }

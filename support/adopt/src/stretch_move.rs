@@ -1,7 +1,7 @@
 //! Moves one stretch of pages: copies it, then replaces it by one system call.
 //!
-//! A [`Work`] says *what* is moved; the strategies say *how nobody stores into the old pages
-//! between the two steps*. Nothing here allocates or takes a lock: the steps run while other
+//! A [`Work`] says *what* is moved; the strategies make sure that *no thread stores into the old
+//! pages between the two steps*. Nothing here allocates or takes a lock: the steps run while other
 //! threads of the program stand still with any lock in their hands.
 #![expect(unsafe_code)]
 // UNSAFETY: replaces mappings of the running program; the reasons why that is right are the
@@ -67,8 +67,8 @@ pub(crate) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Copies the contents to where they will live. Until [`Work::replace`] nobody may store into
-    /// the pages.
+    /// Copies the contents to where they will live. Until [`Work::replace`] no thread may store
+    /// into the pages.
     pub(crate) fn copy(&self) -> Result<(), Errno> {
         match self.direction {
             Direction::Out { pagemap } => match self.stretch.region.kind {
@@ -136,7 +136,7 @@ impl Work<'_> {
         Ok(found.filter(|_| covered_to >= address + length))
     }
 
-    /// As [`Work::protection`], while nobody can change anything: looks at the flags, too.
+    /// As [`Work::protection`], while no thread can change anything: looks at the flags, too.
     pub(crate) fn protection_still(&self) -> Result<Option<MprotectFlags>, Errno> {
         let Stretch { address, length, .. } = self.stretch;
         let is_plain = match self.direction {
@@ -193,8 +193,8 @@ fn map_file(stretch: Stretch<'_>) -> Result<(), Errno> {
         // Cannot fail for a mapping just made; if it did, forked children would merely see a
         // mapping that the hooks replace.
         let _ = madvise(at, length, Advice::LinuxDontFork);
-        // The file ends with the region. Where the last page is a mapping of its own nobody makes
-        // the whole larger than that: growing more than one mapping is EFAULT. Advice about
+        // The file ends with the region. Where the last page is a mapping of its own the whole
+        // cannot be grown beyond that: growing more than one mapping is EFAULT. Advice about
         // reading ahead, of which there is nothing for a memory file, keeps it apart.
         let last = length - PAGE_BYTES;
         if offset + length as u64 == region.offset + region.length as u64 {
@@ -234,8 +234,8 @@ impl Entry {
         self.0 & (1 << 63) != 0
     }
 
-    /// It is a guard page (`MADV_GUARD_INSTALL`), as kernels from 6.15 on tell: whoever touches it
-    /// gets SIGSEGV.
+    /// It is a guard page (`MADV_GUARD_INSTALL`), as kernels from 6.15 on tell: a thread that
+    /// touches it gets SIGSEGV.
     fn is_guard(self) -> bool {
         self.0 & (1 << 58) != 0
     }
@@ -280,7 +280,7 @@ fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(),
         let holds_data = match entry {
             Some(entry) if !entry.is_touched() => false,
             Some(entry) if entry.is_present() => {
-                // SAFETY: inside the stretch, which is readable memory that nobody writes now.
+                // SAFETY: inside the stretch, which is readable memory that is not written now.
                 !page_is_zero(unsafe {
                     slice::from_raw_parts(core::ptr::with_exposed_provenance(at), PAGE_BYTES)
                 })
@@ -345,12 +345,12 @@ fn guard_alike(stretch: Stretch<'_>, pagemap: BorrowedFd<'_>, staging: usize) ->
     })
 }
 
-/// The same to a device, which can only be mapped. What is there before is nobody's, and perhaps
-/// no zeros.
+/// Copies to a device, which can only be mapped. What is there before belongs to no process, and is
+/// perhaps no zeros.
 fn copy_onto_device(stretch: Stretch<'_>) -> Result<(), Errno> {
     let there = Staging::over(stretch)?;
     for at in (0..stretch.length).step_by(PAGE_BYTES) {
-        // SAFETY: one page of the stretch, which is readable memory that nobody writes now, and
+        // SAFETY: one page of the stretch, which is readable memory that is not written now, and
         // one of the mapping just made, which is for the pages of the stretch alone.
         unsafe {
             let from = core::ptr::with_exposed_provenance::<u8>(stretch.address + at);
@@ -368,7 +368,7 @@ fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Err
     let mut done = begin * PAGE_BYTES;
     while done < end * PAGE_BYTES {
         let at = core::ptr::with_exposed_provenance(stretch.address + done);
-        // SAFETY: inside the stretch, which is readable memory that nobody writes now.
+        // SAFETY: inside the stretch, which is readable memory that is not written now.
         let bytes = unsafe { slice::from_raw_parts(at, end * PAGE_BYTES - done) };
         match pwrite(stretch.region.file(), bytes, stretch.offset + done as u64) {
             Ok(0) => return Err(Errno::IO),
@@ -496,7 +496,7 @@ impl Drop for Staging {
 
 /// Unmaps pages that this crate mapped for itself.
 pub(crate) fn unmap(address: usize, length: usize) {
-    // SAFETY: callers pass only what they mapped and nobody else knows.
+    // SAFETY: callers pass only what they mapped and alone know.
     let _ = unsafe { munmap(core::ptr::with_exposed_provenance_mut(address), length) };
 }
 

@@ -1,6 +1,6 @@
 //! Queues work of many holders and takes it in turn, along the tree of [`Holders`](crate::Holders).
 //!
-//! Who has much waiting waits longer; nobody else does.
+//! A holder with much waiting waits longer; no other one does.
 
 use crate::largest_holder::{Holder, Part};
 use std::collections::{HashMap, VecDeque};
@@ -38,7 +38,7 @@ impl<T> FairQueue<T> {
         self.root.len()
     }
 
-    /// Nobody has anything waiting.
+    /// No holder has anything waiting.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.root.order.is_empty()

@@ -1,6 +1,6 @@
 //! Keeps a table that all tenants share: when it is full, the largest holder loses a row.
 //!
-//! Those that count are counted for who holds them, so that whoever has the most yields when the
+//! Rows that count are counted for their holder, so that the one with the most yields when the
 //! table is full; a row that goes is counted no more.
 
 use crate::largest_holder::{Holder, Holders};
@@ -64,7 +64,7 @@ impl<K: Copy + Debug + Hash + Ord, R> FairTable<K, R> {
         self.rows.range(from..).next().map(|(key, _)| *key)
     }
 
-    /// One more row; nobody's, until it is counted.
+    /// One more row; without a holder until it is counted.
     pub fn insert(&mut self, key: K, row: R) {
         self.rows.insert(key, row);
     }
@@ -76,7 +76,7 @@ impl<K: Copy + Debug + Hash + Ord, R> FairTable<K, R> {
         }
     }
 
-    /// A row goes, and counts for nobody any more.
+    /// A row goes, and is not counted any more.
     pub fn remove(&mut self, key: &K) {
         self.rows.remove(key);
         self.holders.remove(key);

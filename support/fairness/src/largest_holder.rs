@@ -1,10 +1,10 @@
 //! Finds the largest holder of what all tenants share.
 //!
-//! Counted by namespace alone, quotas are quotas of `unshare`: whoever makes many namespaces has
-//! many. So holdings are counted in a tree, along the path cgroup, user, vNIC (or process), and
+//! Counted by namespace alone, quotas are quotas of `unshare`: a user that makes many namespaces
+//! has many. So holdings are counted in a tree, along the path cgroup, user, vNIC (or process), and
 //! the *largest holder* is found from its root, by going into the heaviest branch at each level.
-//! What somebody holds counts in every branch above, so nobody gains by spreading it over
-//! cgroups, users, namespaces or processes below his own.
+//! What a holder has counts in every branch above, so spreading it over cgroups, users, namespaces
+//! or processes below its own gains nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,8 +12,8 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Levels of cgroups that are told apart: deeper ones count as the one above them. Whoever may make
-/// cgroups may nest them, and each level is work.
+/// Levels of cgroups that are told apart: deeper ones count as the one above them. A user that may
+/// make cgroups may nest them, and each level is work.
 const GROUPS_MAX: usize = 16;
 
 /// One step of the way to a holder.
@@ -25,7 +25,7 @@ pub(crate) enum Part {
     Process(i32),
 }
 
-/// Somebody who holds something.
+/// A holder of something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(Arc<[Part]>);
 
@@ -129,7 +129,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
         self.rows.len()
     }
 
-    /// Nobody holds anything.
+    /// Nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -211,8 +211,8 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
     }
 
     /// The oldest holding of the largest holder, if `newcomer` with one more would still hold less:
-    /// for what hurts when it is taken. Nobody else than the larger one loses anything by that,
-    /// and two who want the same do not take it from each other for ever.
+    /// for what hurts when it is taken. Only the larger one loses anything by that, and two that
+    /// want the same do not take it from each other for ever.
     #[must_use]
     pub fn yields_to(&self, newcomer: &Holder) -> Option<&K> {
         let mut at = ROOT;
@@ -234,7 +234,8 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
                     None => node.holdings.first_key_value().map(|(_, key)| key),
                 };
             }
-            // Nobody here is larger by enough: what is to go is its own, or its neighbours' there.
+            // No holder here is larger by enough: what is to go is its own, or its neighbours'
+            // there.
             at = own_branch?;
         }
     }

@@ -180,7 +180,7 @@ fn the_oldest_of_the_largest_goes_and_equals_take_turns() {
     holders.remove(&0);
     assert_eq!(holders.yields_to(&user(2)), None);
     assert_eq!(holders.yields_to(&user(3)), Some(&1));
-    // Of equals, the one that came first, so that nobody stays for ever.
+    // Of equals, the one that came first, so that none stays for ever.
     let mut equals = Holders::default();
     for number in 0..100 {
         equals.add(&user(number), number);

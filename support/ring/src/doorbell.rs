@@ -82,7 +82,7 @@ impl<M: WordMemory> DoorbellPage<M> {
         kick.load(Ordering::Relaxed) != 0 && kick.swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Ringer: counts one wake. Whoever sleeps on [`rung`](Self::rung) is to be woken then.
+    /// Ringer: counts one wake. A sleeper on [`rung`](Self::rung) is to be woken then.
     pub fn count_ring(&self) {
         self.memory.word(RUNG).fetch_add(1, Ordering::SeqCst);
     }
@@ -92,7 +92,7 @@ impl<M: WordMemory> DoorbellPage<M> {
         self.memory.word(RUNG)
     }
 
-    /// Ringer: whether the owner's process has ended. Says no if nobody would have told.
+    /// Ringer: whether the owner's process has ended. Says no if the kernel does not tell.
     #[inline(always)]
     pub fn owner_has_died(&self) -> bool {
         self.memory.load(LIFE, Ordering::Relaxed) & DIED != 0

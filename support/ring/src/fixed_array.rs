@@ -20,7 +20,7 @@ pub const LENT_ALIGNMENT: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;
 
-/// Somebody who lends memory for arrays.
+/// A lender of memory for arrays.
 ///
 /// # Safety
 /// What [`Self::lend`] returned is mapped, readable and writable, for as many bytes as were asked
@@ -95,7 +95,7 @@ fn layout_of<T>(length: usize) -> Layout {
 }
 
 impl<T: Copy + FromBytes> Default for Array<T> {
-    /// An empty one, which is nobody's.
+    /// An empty one, without an owner.
     fn default() -> Self {
         Array { first: NonNull::dangling(), length: 0, lender: None }
     }

@@ -1,5 +1,5 @@
 //! Copies past the cache, for a reader on another processor.
-// UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
+// UNSAFETY: reads and writes through raw pointers that the caller vouches for.
 #![expect(unsafe_code)]
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -7,8 +7,8 @@ use crate::racy_copy::LINE;
 use crate::{copy_many, is_emulated};
 
 /// As [`copy_many`], but what is written goes to memory, and not into this processor's cache, where
-/// it can: whoever reads it on another one need not fetch each line from here, nor has this one to
-/// fetch each line before from there. All of it is there before whatever is stored next.
+/// it can: a reader on another one need not fetch each line from here, nor has this one to fetch
+/// each line before from there. All of it is there before whatever is stored next.
 ///
 /// Where lines go from one processor to the other slowly that is up to six times as fast, and
 /// slower otherwise (docs/decisions/0061).

@@ -1,5 +1,5 @@
 //! Copies bytes that other processes may change meanwhile.
-// UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
+// UNSAFETY: reads and writes through raw pointers that the caller vouches for.
 #![expect(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -63,8 +63,8 @@ unsafe fn copy_in_lines(source: *const u8, target: *mut u8, length: usize) {
     };
 
     let lines = length / LINE * LINE;
-    // SAFETY: lines of both, and what is left behind them; they do not overlap. To fetch what is
-    // nobody's does nothing.
+    // SAFETY: lines of both, and what is left behind them; they do not overlap. A prefetch of
+    // unmapped memory does nothing.
     unsafe {
         for at in (0..lines).step_by(LINE) {
             _mm_prefetch::<_MM_HINT_T0>(source.wrapping_add(at + AHEAD).cast());
@@ -98,7 +98,7 @@ pub fn is_emulated() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;
-    // Nothing hangs on it but speed, and who asks at the same time finds the same.
+    // Nothing hangs on it but speed, and concurrent callers find the same.
     static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
     match FOUND.load(Ordering::Relaxed) {
         UNKNOWN => {

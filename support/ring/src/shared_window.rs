@@ -72,7 +72,7 @@ impl Window {
         Self { base, length, _owner: words }
     }
 
-    /// The same, as long as somebody else keeps the mapping alive.
+    /// The same window, as long as another owner keeps the mapping alive.
     pub fn downgrade(&self) -> WeakWindow {
         let owner = Arc::downgrade(&self._owner);
         WeakWindow { base: self.base, length: self.length, owner }

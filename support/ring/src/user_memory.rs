@@ -79,7 +79,7 @@ impl UserMemory {
         Self { address: self.address + length, length: self.length - length }
     }
 
-    /// The first byte. Who made the range exposed it, or it came from outside as a number.
+    /// The first byte. The maker of the range exposed it, or it came from outside as a number.
     #[inline(always)]
     pub(crate) fn pointer(&self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.address)
@@ -119,7 +119,7 @@ impl UserMemory {
         Some(self.cell()?.fetch_add(add, core::sync::atomic::Ordering::SeqCst))
     }
 
-    /// Stores so that nobody sees a part of it, as [`Self::compare_swap`]. The bytes are as they
+    /// Stores so that no reader sees a part of it, as [`Self::compare_swap`]. The bytes are as they
     /// are to be in memory.
     pub fn store(&self, value: [u8; 8]) -> Option<()> {
         let value = u64::from_ne_bytes(value);

@@ -24,7 +24,7 @@ unsafe impl Send for Bank {}
 // SAFETY: as above.
 unsafe impl Sync for Bank {}
 
-// SAFETY: memory of the allocator, which nobody else has until it is taken back.
+// SAFETY: memory of the allocator, with no other owner until it is taken back.
 unsafe impl Lender for Bank {
     fn lend(&self, bytes: usize, alignment: usize) -> Result<Option<NonNull<u8>>, NoMemory> {
         match self.answer {

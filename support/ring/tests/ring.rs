@@ -193,8 +193,8 @@ fn attacks() -> impl Strategy<Value = Vec<Attack>> {
 proptest! {
     #![proptest_config(config(600))]
 
-    /// A producer that writes anything anywhere: the consumer takes nonsense or says `Broken`, and
-    /// never leaves the ring (a window of exactly the ring's size panics if it does).
+    /// A producer that writes anything anywhere: the consumer takes arbitrary records or says
+    /// `Broken`, and never leaves the ring (a window of exactly the ring's size panics if it does).
     #[test]
     fn a_consumer_survives_a_hostile_producer(size in 8..12u32, attacks in attacks()) {
         let Ring { ring, words, mut consumer, .. } = ring(1 << size);

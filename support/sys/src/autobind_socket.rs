@@ -19,7 +19,7 @@ const BACKLOG: i32 = 16;
 fn named() -> io::Result<(OwnedFd, u32)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // Before it has a name: nobody is quicker. Before Linux 6.16 it cannot be told.
+    // Before it has a name: no message is quicker. Before Linux 6.16 it cannot be told.
     let _ = unsolicited_fds::refuse(socket.as_fd());
     bind(&socket, &SocketAddrUnix::new_unnamed())?;
     let number = number_of(getsockname(&socket)?).ok_or(Errno::ADDRNOTAVAIL)?;
@@ -48,17 +48,17 @@ pub fn listen() -> io::Result<(OwnedFd, u32)> {
     Ok((socket, number))
 }
 
-/// Connects to who listens under a number; the number of this end. Never waits.
+/// Connects to the listener under a number; the number of this end. Never waits.
 ///
 /// # Errors
-/// `ECONNREFUSED` if nobody does, `EAGAIN` if too many wait there, and as [`listen`].
+/// `ECONNREFUSED` if there is none, `EAGAIN` if too many wait there, and as [`listen`].
 pub fn connect(to: u32) -> io::Result<(OwnedFd, u32)> {
     let (socket, number) = named()?;
     connect_to(&socket, &SocketAddrUnix::new_abstract_name(name_of(to).as_bytes())?)?;
     Ok((socket, number))
 }
 
-/// Somebody who has connected, and his number if his socket has one. `None`: nobody, now.
+/// A peer that has connected, and its number if its socket has one. `None`: there is none now.
 ///
 /// # Errors
 /// `EMFILE` and the like.

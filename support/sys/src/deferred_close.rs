@@ -1,12 +1,12 @@
 //! Closes files on a thread of its own, since closing a file of another process may block.
 //!
-//! Letting go of the last reference to a file can take as long as somebody else likes: a socket
-//! with foreign descriptors in its queue, a memory file of many gigabytes. So that is done by a
-//! process that may hang, the disposer. In: files. Out: nothing but how often it hung.
+//! Letting go of the last reference to a file can take as long as its owner likes: a socket with
+//! foreign descriptors in its queue, a memory file of many gigabytes. So that is done by a process
+//! that may hang, the disposer. In: files. Out: nothing but how often it hung.
 //!
 //! A file is sent to it, our own copy is closed, and only then is the disposer told to close its
-//! own: closing ours never lets go of the last reference. One that does not report a file as
-//! closed in time is abandoned to its fate and replaced. While too many hang, files are kept.
+//! own: closing ours never lets go of the last reference. One that does not report a file as closed
+//! in time is abandoned to its fate and replaced. While too many hang, files are kept.
 
 use crate::helper_process::{Helper, Helpers};
 use crate::{EventFd, Poller, clock, lock, memfd, seqpacket, unsolicited_fds};
@@ -44,7 +44,7 @@ struct Heap {
 }
 
 impl Bin {
-    /// An empty one, of which nobody knows.
+    /// An empty one, which no other process knows of.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -167,13 +167,13 @@ impl Disposal {
         self.poller.as_fd()
     }
 
-    /// For those who have something closed.
+    /// For callers that have something closed.
     #[must_use]
     pub fn bin(&self) -> Bin {
         self.bin.clone()
     }
 
-    /// Has a socket closed whose other end somebody else has.
+    /// Has a socket closed whose other end another process has.
     pub fn close_socket(&self, socket: OwnedFd) {
         if !unsolicited_fds::is_spent(&socket) {
             self.bin.put(socket);

@@ -26,8 +26,8 @@ const SINGLES: usize = 64;
 const LOOKS: Duration = Duration::from_millis(1);
 /// How often a single one looks whether it is over: there is nothing that wakes it for that.
 const SINGLE_LOOKS: Duration = Duration::from_millis(200);
-/// How often a doorbell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
-/// processors can, does not get there.
+/// How often a doorbell is heard in a [`WINDOW`]. A peer that sleeps and is woken in turns, as fast
+/// as two processors can, does not get there.
 const MOST: u32 = 200;
 /// What [`MOST`] is counted in, in nanoseconds.
 const WINDOW: u64 = 1_000_000;

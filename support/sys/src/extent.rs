@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What lengths are multiples of: a page where pages are smallest. Who shares memory counts in
-/// these everywhere; an extent begins on a page of this kernel's.
+/// What lengths are multiples of: a page where pages are smallest. All that share memory count in
+/// these; an extent begins on a page of this kernel's.
 const UNIT: u64 = 4096;
 
 /// Some whole pages of a file.
@@ -31,8 +31,7 @@ pub struct Extent<F = Arc<OwnedFd>> {
     pub length: u64,
 }
 
-/// Which file it is, whoever has a descriptor of it, for as long as somebody has one or has it
-/// mapped.
+/// Which file it is, for all its descriptors, for as long as it is open or mapped anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     device: u64,
@@ -42,7 +41,7 @@ pub struct FileId {
 /// What kind of memory a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A memory file: it has pages where somebody has written, or looked.
+    /// A memory file: it has pages where it was written, or looked at.
     File,
     /// Memory that was plugged into this machine: it has all its pages, and can only be mapped.
     Device,
@@ -206,8 +205,8 @@ impl<F: AsFd> Extent<F> {
         Ok(mapped_window::over(mapping, keep))
     }
 
-    /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too.
-    /// The kernel takes long for a large one.
+    /// Takes its pages out of the file: it reads as zeros, also by mappings of it. The kernel takes
+    /// long for a large one.
     ///
     /// # Errors
     /// One without an errno if it is not sound; `EPERM` for a write-sealed file.

@@ -1,15 +1,15 @@
 //! Copies to and from the program's memory without raising a signal, even where pages are gone.
 //!
-//! The kernel makes them: it reaches the program's side as `read(2)` does a buffer, and says where
-//! it cannot. So a page that another thread is moving is waited for, as in any system call. Nothing
-//! is forced: what may not be written by the program is not written for a peer either.
+//! The kernel makes the copies: it reaches the program's side as `read(2)` does a buffer, and says
+//! where it cannot. So a page that another thread is moving is waited for, as in any system call.
+//! Nothing is forced: what may not be written by the program is not written for a peer either.
 //!
 //! What is written comes from a file of ours ([`preadv_copy`]). What is read, and what is written
 //! where there is no such file, is copied by `process_vm_writev` and `process_vm_readv` of this
 //! very process, which need no right.
 //!
 //! Where a filter of system calls forbids them, pages are looked at just before they are touched.
-//! Then who protects a page in the instant between is still hit by a signal.
+//! Then a program that protects a page in the instant between is still hit by a signal.
 // UNSAFETY: system calls that rustix lacks, on addresses that the kernel checks.
 #![expect(unsafe_code)]
 
@@ -293,7 +293,7 @@ fn transfer(way: CopyDirection, program: &[libc::iovec], ours: UserMemory) -> Re
     made
 }
 
-/// The page that a child of `fork` finds wiped, whoever made it and how: by a stale number it would
+/// The page that a child of `fork` finds wiped, however it was made: by a stale number it would
 /// reach its parent.
 #[repr(C, align(4096))]
 struct Wiped {

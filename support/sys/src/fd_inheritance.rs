@@ -1,7 +1,7 @@
 //! Controls which descriptors a child process inherits.
 #![expect(unsafe_code)]
 // UNSAFETY: one system call that rustix does not offer and libc offers only from glibc 2.34 on; and
-// descriptors that were nobody's in this process become somebody's.
+// descriptors without an owner in this process get one.
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use std::io;
@@ -40,7 +40,7 @@ pub fn taken(number: RawFd) -> io::Result<OwnedFd> {
     }
     fcntl_setfd(file, FdFlags::CLOEXEC)?;
     // SAFETY: everything that this process opens is close-on-exec from the beginning, so what was
-    // not is nobody's in it; nor is it taken twice.
+    // not has no owner in it; nor is it taken twice.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

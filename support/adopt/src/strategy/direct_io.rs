@@ -41,7 +41,7 @@ const LOAD_MAX: u32 = 10;
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(20);
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
 /// Far more than a request of 1 MiB takes the processor until it sleeps, also where a hypervisor
-/// gives the processor to somebody else meanwhile, which counts.
+/// takes the processor away meanwhile, which counts.
 const SUBMIT_TIME_NS: u64 = 1_000_000;
 
 /// What descriptors tell.

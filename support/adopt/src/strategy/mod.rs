@@ -110,9 +110,9 @@ impl<'a> Mover<'a> {
             // One that could not this time may the next, whatever is not permitted at all.
             outcome = Err(AdoptError::Busy);
         }
-        // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
-        // in a peer's hands. A request that is under way does, until it is done. Nor must it where
-        // stopping is permitted, but does not come to an end.
+        // Where no thread may be stopped a descriptor for direct I/O alone must not leave the
+        // memory in a peer's hands. A request that is under way does, until it is done. Nor must it
+        // where stopping is permitted, but does not come to an end.
         let hopeless = self.patience == Patience::Over || outcome == Err(AdoptError::NotPermitted);
         if self.need == Need::Mandatory && descriptors_only && hopeless {
             return self.protected(work, Despite::Descriptors);
@@ -150,12 +150,12 @@ impl<'a> Mover<'a> {
         outcome
     }
 
-    /// Looked for once: who is made later is looked for when everybody stands still.
+    /// Looked for once: a process that is made later is looked for when all threads stand still.
     fn sharers(&mut self) -> Result<&Sharers, AdoptError> {
         if self.sharers.is_none() {
             self.sharers = Some(match Sharers::find() {
-                // No address space to find them by. If there is one it is seen when everybody else
-                // stands still.
+                // No address space to find them by. If there is one it is seen when all threads
+                // stand still.
                 Err(AdoptError::NotPermitted) if self.need == Need::Mandatory => {
                     Sharers::not_looked_for()
                 }

@@ -13,7 +13,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Despite {
     Nothing,
-    /// A descriptor that is open for direct I/O, once nobody is in a request.
+    /// A descriptor that is open for direct I/O, once no thread is in a request.
     Descriptors,
 }
 

@@ -1,5 +1,5 @@
-//! A process with one thread, in memory of its own: nobody else can store. Signals of the calling
-//! thread are blocked, so not even a handler of its own can.
+//! Moves pages of a process with one thread, in memory of its own: no other thread can store.
+//! Signals of the calling thread are blocked, so not even a handler of its own can.
 
 use crate::error::AdoptError;
 use crate::memory_sharers;

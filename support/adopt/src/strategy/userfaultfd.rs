@@ -123,7 +123,7 @@ impl Others<'_> {
     /// That no request is under way that began before the pages were protected.
     fn check(&self) -> Result<(), AdoptError> {
         self.check_descriptors()?;
-        // Twice, where there may be some: who was about to sleep in one does so by then.
+        // Twice, where there may be some: a thread that was about to sleep in one does so by then.
         let looks = if self.despite == Despite::Descriptors { 2 } else { 1 };
         for _ in 0..looks {
             if !direct_io::has_drained(self.sharers, self.need) {
@@ -255,7 +255,7 @@ fn is_over(outcome: Result<(), Errno>) -> bool {
 /// What became of a move under protection.
 struct WorkDone {
     outcome: Result<(), AdoptError>,
-    /// Nothing is registered any more, and nobody waits.
+    /// Nothing is registered any more, and no thread waits.
     is_clean: bool,
 }
 
@@ -301,15 +301,15 @@ impl Userfault {
         }
         self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
         others.check()?;
-        // Whoever registers pages as a buffer from now on waits.
+        // A thread that registers pages as a buffer from now on waits.
         if work.is_pinned(others.processes()) {
             return Err(AdoptError::Changed);
         }
         // Whatever is mapped there from now on is not registered, so that no store waits.
         work.protection()?.ok_or(AdoptError::Changed)?;
         work.copy()?;
-        // Whoever unmapped the pages meanwhile took the registration away with them, and then this
-        // fails instead of burying what lives there now.
+        // A thread that unmapped the pages meanwhile took the registration away with them, and then
+        // this fails instead of burying what lives there now.
         self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
         let protection = work.protection()?.ok_or(AdoptError::Changed)?;
         Ok(work.replace(protection)?)

@@ -1,5 +1,5 @@
-//! Programs that do something awkward at the same time: direct I/O, child processes, signals; and
-//! an operator who kills the helper.
+//! Tests programs that do something awkward at the same time: direct I/O, child processes, signals;
+//! and an operator that kills the helper.
 
 use crate::memory::{self, Memory, PAGE};
 use crate::page_contents::scramble;

@@ -87,7 +87,7 @@ fn nothing_is_lost(memory: Memory, act: impl FnOnce()) {
     assert!((1..memory.words()).all(|word| memory.get(word) == u64::from_ne_bytes([0x5A; 8])));
 }
 
-/// No pages are protected while nobody knows how long that would be.
+/// No pages are protected while it is not known how long that would be.
 pub fn too_many_to_look_at() -> Outcome {
     require(Strategy::Userfault)?;
     forbid_comparing();
@@ -98,7 +98,7 @@ pub fn too_many_to_look_at() -> Outcome {
         let refused =
             adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Userfault]);
         assert_eq!(refused.err(), Some(AdoptError::Busy));
-        // Whoever is stopped is in no request, and need not be looked at.
+        // A stopped thread is in no request, and need not be looked at.
         match adopt(memory.address, memory.length, Access::ReadWrite) {
             Ok(pages) => crate::give_back(pages, &Strategy::ALL),
             Err(error) => assert_eq!(error, AdoptError::Busy),
@@ -108,7 +108,7 @@ pub fn too_many_to_look_at() -> Outcome {
     Ok(())
 }
 
-/// What is adopted when so many come is released, although nobody may be stopped.
+/// What is adopted when so many come is released, although no thread may be stopped.
 pub fn released_all_the_same() -> Outcome {
     require(Strategy::Userfault)?;
     forbid_comparing();

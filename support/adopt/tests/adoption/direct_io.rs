@@ -43,7 +43,8 @@ fn direct(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// The same with a number that nobody else is given once it is closed, as the lowest ones are.
+/// As before, with a descriptor number that is not given out again once it is closed, as the lowest
+/// ones are.
 fn direct_far_up(path: &Path) -> i32 {
     const FAR_UP: i32 = 500;
     let file = direct(path).unwrap();
@@ -211,7 +212,7 @@ pub fn reads_by_a_changing_descriptor() -> Outcome {
     Ok(())
 }
 
-/// Nobody may be stopped, and the memory is to be taken back all the same.
+/// No thread may be stopped, and the memory is to be taken back all the same.
 pub fn reads_that_cannot_be_stopped() -> Outcome {
     require(Strategy::Userfault)?;
     let stored = stored()?;

@@ -99,7 +99,7 @@ pub fn fork_separates() -> Outcome {
     Ok(())
 }
 
-/// Whoever has the file may have written where nothing was.
+/// Another holder of the file may have written where nothing was.
 pub fn zeros_are_zeros() -> Outcome {
     let bench = bench();
     let (page, at) = PLACES[0];

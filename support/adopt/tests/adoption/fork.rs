@@ -60,8 +60,8 @@ pub fn raw_clone() -> Outcome {
     Ok(())
 }
 
-/// Forks at random moments of many moves: the child always finds the words that nobody changes,
-/// and never changes the parent's.
+/// Forks at random moments of many moves: the child always finds the words that do not change, and
+/// never changes the parent's.
 pub fn while_moving(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let memory = Memory::heap(9 * PAGE);

@@ -88,7 +88,7 @@ pub fn asynchronous_io() -> Outcome {
     Ok(())
 }
 
-/// An ordinary user has no full userfaultfd, and the half one that everybody has is not used.
+/// An ordinary user has no full userfaultfd, and the half one that all users have is not used.
 pub fn no_userfault() -> Outcome {
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").ok();
     if allowed.is_some_and(|text| text.trim() == "1") {

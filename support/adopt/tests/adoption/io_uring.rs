@@ -157,7 +157,7 @@ pub fn in_another_table() -> Outcome {
     let (told, news) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        // SAFETY: the thread gets a table of its own, and uses nobody's descriptors.
+        // SAFETY: the thread gets a table of its own, and uses no descriptors of others.
         let alone = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
         told.send(if alone { ring(0).map(drop) } else { Err("no unshare".into()) }).unwrap();
         let _ = wait.recv();
@@ -260,7 +260,7 @@ pub fn buffers_registered_since() -> Outcome {
     assert_eq!(ring.result(), PAGE as i32);
     assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE]);
     register(ring.number.as_raw_fd(), UNREGISTER_BUFFERS, None);
-    // One that lies elsewhere is in nobody's way.
+    // One that lies elsewhere is not in the way.
     register(ring.number.as_raw_fd(), REGISTER_BUFFERS, Some(&Memory::anonymous(PAGE)));
     crate::give_back(failed.pages, &Strategy::ALL);
     assert_eq!(memory.part(5 * PAGE, PAGE).bytes(), [9; PAGE]);

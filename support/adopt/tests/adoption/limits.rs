@@ -58,7 +58,7 @@ fn release_with(what: Resource, bytes: impl FnOnce() -> usize, pages: AdoptedPag
     });
 }
 
-/// Whoever keeps a mapping has nothing of the owner's: neither its contents nor its memory.
+/// A peer that keeps a mapping has nothing of the owner's: neither its contents nor its memory.
 pub fn released_file_is_empty() -> Outcome {
     let memory = filled();
     let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();

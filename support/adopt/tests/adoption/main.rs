@@ -166,7 +166,7 @@ pub fn cycles(default: usize) -> usize {
     std::env::var(CYCLES).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// True if somebody wants exactly so many cycles, however long they take.
+/// True if exactly so many cycles are wanted, however long they take.
 pub fn cycles_are_given() -> bool {
     std::env::var_os(CYCLES).is_some()
 }

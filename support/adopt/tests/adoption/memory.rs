@@ -146,7 +146,7 @@ impl Memory {
         }
     }
 
-    /// A userfaultfd that fills these pages, of the form that everybody may use.
+    /// A userfaultfd that fills these pages, of the form that all users may use.
     pub fn watch_missing(self) -> Option<File> {
         const USER_MODE_ONLY: i32 = 1;
         // SAFETY: a new descriptor, and the structures of the two calls.

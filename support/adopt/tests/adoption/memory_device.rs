@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DEVICE: &str = "OMNIVERB_ADOPT_DEVICE";
-/// The part of it that is used: nobody else's, where a window has its usual size.
+/// The part of it that is used: free, where a window has its usual size.
 const FIRST: u64 = 32 << 20;
 const BYTES: u64 = 28 << 20;
 
@@ -87,7 +87,7 @@ pub fn come_and_go() -> Outcome {
     Ok(())
 }
 
-/// Whoever has it can write to it: it is no place for what peers may only read.
+/// A holder of it can write to it: it is no place for what peers may only read.
 pub fn is_for_writers() -> Outcome {
     let device = device().ok_or("no device")?;
     let memory = Memory::anonymous(PAGE);

@@ -2,7 +2,7 @@
 //! store there while pages move.
 #![expect(unsafe_code)]
 // UNSAFETY: makes such processes, as sandboxes and launchers do. They share the thread-local
-// storage of who made them and so do nothing but loads, stores and raw system calls.
+// storage of their maker and so do nothing but loads, stores and raw system calls.
 
 use crate::descriptors::forbid_comparing;
 use crate::memory::{Memory, PAGE, in_child, reap_status, start_child};
@@ -43,7 +43,7 @@ impl Common {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Since the last look of the writer somebody wrote.
+    /// There was a store since the last look of the writer.
     fn wait_for_rounds(&self) {
         let (begin, before) = (Instant::now(), self.rounds.load(Ordering::Relaxed));
         while self.rounds.load(Ordering::Relaxed) < before + 2 {
@@ -88,7 +88,7 @@ extern "C" fn write(common: *mut libc::c_void) -> i32 {
     0
 }
 
-/// Makes the writer and ends, so that it becomes somebody else's child.
+/// Makes the writer and ends, so that it becomes another process's child.
 extern "C" fn write_as_orphan(common: *mut libc::c_void) -> i32 {
     // SAFETY: as in `write`.
     let of = unsafe { &*common.cast::<Common>() };
@@ -138,7 +138,7 @@ pub fn stores(strategy: Strategy) -> Outcome {
     Ok(())
 }
 
-/// The same by a process that is nobody's child of ours, and by one whose first thread has ended.
+/// As before, by a process that is no child of ours, and by one whose first thread has ended.
 pub fn stores_from_afar() -> Outcome {
     require(Strategy::Stop)?;
     for (body, orphan) in [(write_as_orphan as Body, true), (write_in_second_thread, false)] {
@@ -163,7 +163,7 @@ pub fn stores_from_afar() -> Outcome {
 }
 
 /// The numbers of processes reach their end, and begin anew, within the next ones that are made.
-/// Does nothing for who may not (`CAP_CHECKPOINT_RESTORE`).
+/// Does nothing without the right to (`CAP_CHECKPOINT_RESTORE`).
 fn numbers_begin_anew_soon() {
     let end = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
     let last = end.trim().parse::<i32>().unwrap_or(i32::MAX) - 30;
@@ -209,7 +209,7 @@ fn relays(anew: bool) -> Outcome {
         let turn = of.process.fetch_add(1, Ordering::Relaxed).unsigned_abs() as usize % STACKS;
         let top = BEHIND.load(Ordering::Relaxed) as usize + ((turn + 1) << 14);
         let stack = std::ptr::with_exposed_provenance_mut::<libc::c_void>(top);
-        // SAFETY: a stack that was last used by who lived that many generations ago.
+        // SAFETY: a stack that was last used by a process that lived that many generations ago.
         let next = unsafe { libc::clone(relay, stack, libc::CLONE_VM | libc::SIGCHLD, common) };
         if next < 0 {
             of.gone.store(true, Ordering::Release);
@@ -222,7 +222,7 @@ fn relays(anew: bool) -> Outcome {
     require(Strategy::Stop)?;
     let common = Common::new();
     BEHIND.store(Memory::anonymous(STACKS << 14).address as u64, Ordering::Relaxed);
-    // SAFETY: whoever is reaped by nobody is reaped by the kernel.
+    // SAFETY: a child without a reaper is reaped by the kernel.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
     // SAFETY: as above.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -255,7 +255,7 @@ fn relays(anew: bool) -> Outcome {
     Ok(())
 }
 
-/// A process of one thread is not alone if somebody else is in its memory.
+/// A process of one thread is not alone if another one is in its memory.
 pub fn one_thread_is_not_alone() -> Outcome {
     require(Strategy::SingleThread)?;
     let attempt = |memory: Memory| {
@@ -272,7 +272,7 @@ pub fn one_thread_is_not_alone() -> Outcome {
     Ok(())
 }
 
-/// Children with memory of their own, as after `fork()`, keep nobody from moving pages.
+/// Children with memory of their own, as after `fork()`, do not keep pages from moving.
 pub fn forked_children_are_not_in_the_way() -> Outcome {
     require(Strategy::Stop)?;
     let child = crate::memory::start_child(|| std::thread::sleep(Duration::from_secs(600)));

@@ -101,12 +101,12 @@ pub fn writable_grant() -> Outcome {
     peer.set(9, 99);
     assert_eq!(memory.get(9), 99);
     assert!(file.set_len(0).is_err() && file.set_len(1 << 20).is_err());
-    // Nobody can add seals that would get in the program's way.
+    // Seals that would get in the program's way cannot be added.
     assert!(rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::FUTURE_WRITE).is_err());
     Ok(())
 }
 
-/// `realloc()` of a big block moves its mapping; the old place may belong to somebody else then.
+/// `realloc()` of a big block moves its mapping; the old place may be used otherwise then.
 pub fn program_moves_pages() -> Outcome {
     for strategy in Strategy::ALL {
         if require(strategy).is_err() {

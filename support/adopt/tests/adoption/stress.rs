@@ -1,5 +1,5 @@
-//! Nobody ever loses a store: threads count in memory only they write, while the pages under them
-//! move out and back. A word that does not hold what its owner stored last is a lost store.
+//! Tests that no store is ever lost: threads count in memory only they write, while the pages under
+//! them move out and back. A word that does not hold what its owner stored last is a lost store.
 
 use crate::memory::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::page_contents::access;

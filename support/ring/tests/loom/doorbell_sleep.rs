@@ -82,7 +82,7 @@ fn check_looks(look: fn(&Shared) -> bool) {
     });
 }
 
-/// Without the second look there is a run in which the record is there, nobody kicks, and the
+/// Without the second look there is a run in which the record is there, no kick comes, and the
 /// owner sleeps. (If the ringer ever gets a fence this test fails: then drop the second look.)
 #[test]
 #[should_panic(expected = "lost wake-up")]

@@ -1,7 +1,7 @@
-//! Using granted pages while their owner takes them back (`Endpoint::peer_epoch_afterwards` and
-//! `advance_epoch` of rnic/link, whose steps these are): who uses them writes and then looks at the
-//! revocation count; the owner advances the count and then copies. If the count has not moved, what
-//! was written is in the copy.
+//! Model-checks the use of granted pages while their owner takes them back
+//! (`Endpoint::peer_epoch_afterwards` and `advance_epoch` of rnic/link, whose steps these are): a
+//! user writes and then looks at the revocation count; the owner advances the count and then
+//! copies. If the count has not moved, what was written is in the copy.
 
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;

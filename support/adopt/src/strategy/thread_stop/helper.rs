@@ -1,7 +1,7 @@
 //! Runs the helper process: stops every other thread of the program, has the pages moved, resumes
 //! them.
 //!
-//! When is everybody stopped? Threads are made by running threads only. Once every thread of a list
+//! When are all stopped? Threads are made by running threads only. Once every thread of a list
 //! stands still, a thread that is not on the list can only have been there while the list was read,
 //! so the list is read again until it brings nothing new, and its length is compared with the
 //! kernel's own count. Then the same for every other process in this memory; processes, too, are
@@ -54,18 +54,18 @@ pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
     outcome
 }
 
-/// Does the work while everybody is halted.
+/// Does the work while all threads are halted.
 fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
     let errno = |errno: Errno| errno.raw_os_error();
     let stretch = order.work.stretch;
-    // On the way back a stack is as good as anything else: whoever runs on it stands still.
+    // On the way back a stack is as good as anything else: a thread that runs on it stands still.
     let leaves = matches!(order.work.direction, Direction::Out { .. });
     if leaves && halted.any_stack_within(stretch.address, stretch.length) {
         return Err(refusal_code::STACK);
     }
     let sharers = order.sharers.iter().map(|sharer| (sharer.process, sharer.process));
     let caller = core::iter::once((order.process, order.caller));
-    // Whoever looks again without stopping anybody finds out which buffer it is.
+    // A later look without stopping threads finds out which buffer it is.
     if order.work.is_pinned(caller.chain(sharers)) {
         return Err(refusal_code::CHANGED);
     }
@@ -241,8 +241,8 @@ impl Halted {
 
     /// After giving up: a thread that was woken to stop, but has not come to it, must not find its
     /// system call interrupted when the helper is gone. So its stop is waited for all the same,
-    /// while everybody else runs again. Threads deep in the kernel are in no such call; those the
-    /// kernel lets go when the helper ends.
+    /// while all others run again. Threads deep in the kernel are in no such call; those the kernel
+    /// lets go when the helper ends.
     fn settle(&mut self) {
         let give_up_at = now() + SETTLE_TIME_MAX;
         for index in 0..self.count {

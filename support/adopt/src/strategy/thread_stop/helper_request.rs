@@ -18,7 +18,7 @@ pub(super) const REPLACING: u32 = 1;
 pub(super) const REPLACED: u32 = 2;
 pub(super) const REFUSED: u32 = 3;
 
-/// What is to be done, by whom, and how far it is.
+/// What is to be done, for which process, and how far it is.
 pub(super) struct Order<'a> {
     pub(super) work: &'a Work<'a>,
     pub(super) process: i32,

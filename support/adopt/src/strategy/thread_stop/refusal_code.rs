@@ -2,9 +2,9 @@
 //!
 //! Numbers, since the two processes share memory and no allocator.
 
-/// Somebody may not be stopped.
+/// A thread may not be stopped.
 pub(super) const NOT_PERMITTED: i32 = -1;
-/// Not everybody stood still in time.
+/// Not all threads stood still in time.
 pub(super) const BUSY: i32 = -2;
 /// The mappings are not those that were looked at.
 pub(super) const CHANGED: i32 = -3;

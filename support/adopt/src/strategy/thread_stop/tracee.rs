@@ -63,7 +63,7 @@ impl Tracee {
             return Ok(false);
         }
         self.state = if found < 0 {
-            // ECHILD: gone, and reaped by somebody who executed another program.
+            // ECHILD: gone, and reaped by a thread that executed another program.
             State::Gone
         } else if libc::WIFSTOPPED(status) {
             // Besides the stop that was asked for, the thread may be about to take a signal. That
