@@ -6,7 +6,7 @@
 //! Nothing here has behaviour. The layouts are those of rdma-core 64, which extend those of every
 //! older release without moving a field; `tests/layout.rs` compares them with the installed header.
 //!
-//! Names are the C names, so that a reader who knows verbs.h knows where he is. C enums are plain
+//! Names are the C names, which readers know from verbs.h. C enums are plain
 //! `u32` fields with `IBV_*` constants beside them: an application can put any number there, and a
 //! Rust enum with an unknown discriminant would be undefined behaviour.
 #![expect(missing_docs, reason = "fields and constants mean what verbs.h says; types have docs")]

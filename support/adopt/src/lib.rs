@@ -3,7 +3,7 @@
 //!
 //! In: the address range of a memory region. Out: a memfd that holds the region's whole pages and
 //! nothing else, sealed as the peers' rights demand. The program goes on using its pages at the
-//! same addresses throughout and loses no store, whoever makes it; see [`Strategy`] for how.
+//! same addresses throughout and loses no store of any thread; see [`Strategy`] for how.
 //!
 //! This code runs inside other people's processes: it makes raw system calls, logs nothing, starts
 //! no thread, keeps `errno` and the signal mask, and allocates nothing while pages are in motion.
@@ -11,7 +11,7 @@
 //! # What the program can notice
 //!
 //! * `fork()`: the child gets private copies (`fork` module). They are in place when our hook has
-//!   run in the child, which is before the hooks of everybody who registered later; a library
+//!   run in the child, which is before all hooks that were registered later; a library
 //!   calls [`install_fork_hooks`] when it is loaded, to be early. A process made by a raw `clone`
 //!   system call behind libc's back finds adopted pages unmapped rather than shared.
 //! * `vfork()`, `posix_spawn()`, `exec()`: nothing; the memory goes with the old program.

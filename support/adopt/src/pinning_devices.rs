@@ -3,8 +3,8 @@
 //!
 //! In: a descriptor's entry in `/proc`. Out: yes or no; what is not known to be harmless may. The
 //! kernel says what kind of file it is and which device; names say nothing, since a device may have
-//! any, and a harmless name be any device's. Nothing is asked of a file system that somebody else
-//! may serve.
+//! any, and a harmless name be any device's. Nothing is asked of a file system that another
+//! process may serve.
 //!
 //! Devices with memory of their own accord are RDMA, VFIO, GPUs and other accelerators, KVM, vhost
 //! and udmabuf. Harmless are terminals, sources of zeros and random numbers, FUSE, tun, clocks, and

@@ -1,6 +1,6 @@
 //! Wraps eventfd, for use *inside* one process.
 //!
-//! Between processes that do not trust each other use [`crate::doorbell_listener`]: whoever holds a
+//! Between processes that do not trust each other use [`crate::doorbell_listener`]: a holder of a
 //! descriptor of the same eventfd can clear its non-blocking flag and fill its counter, and the
 //! next writer hangs.
 

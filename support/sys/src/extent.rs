@@ -1,11 +1,11 @@
 //! Describes shared memory as some bytes of a file, and maps it after a check.
 //!
-//! In: a descriptor, an offset and a length, perhaps from somebody hostile. Out: those bytes
-//! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by
-//! another way. How a file shows that it cannot be cut short under a reader depends on its kind:
-//! for a memfd its seals do ([`memfd::size`]); memory that the machine was given as a device is as
-//! large as that ([`dax_device::size`]). An extent is no border: whoever has the descriptor can map
-//! all of the file.
+//! In: a descriptor, an offset and a length, perhaps from a hostile process. Out: those bytes
+//! mapped, and no others; nothing is mapped that was not verified, and files are mapped in no other
+//! way. How a file shows that it cannot be cut short under a reader depends on its kind: for a
+//! memfd its seals do ([`memfd::size`]); memory that the machine was given as a device is as large
+//! as that ([`dax_device::size`]). An extent is no border: a holder of the descriptor can map all
+//! of the file.
 
 use crate::extent_error::VerifyError;
 use crate::mapping::{Access, Mapping};

@@ -1,8 +1,8 @@
 //! Sleeps on words of shared memory, and wakes sleepers.
 //!
-//! The kernel compares 32 bits: the low half of the word. Whoever shares the memory can wake a
-//! sleeper early, or never; a sleep proves nothing when it ends. What one can do to the *waker* is
-//! little: waking stops at the first sleepers it finds, however many there are.
+//! The kernel compares 32 bits: the low half of the word. A process that shares the memory can wake
+//! a sleeper early, or never; a sleep proves nothing when it ends. What one can do to the *waker*
+//! is little: waking stops at the first sleepers it finds, however many there are.
 // UNSAFETY: the kernel is given the address of one half of an atomic.
 #![expect(unsafe_code)]
 
@@ -21,14 +21,14 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*address.add(offset) }
 }
 
-/// Sleeps while the low half of `word` is `value`, until somebody wakes us or `limit` has passed.
+/// Sleeps while the low half of `word` is `value`, until woken or `limit` has passed.
 pub fn wait(word: &AtomicU64, value: u32, limit: Duration) {
     let Ok(limit) = futex::Timespec::try_from(limit) else { return };
     // Woken, too late, interrupted, changed already: the caller looks for itself.
     let _ = futex::wait(low_half(word), futex::Flags::empty(), value, Some(&limit));
 }
 
-/// Wakes up to `most` who sleep on `word`. All would be as many as a hostile process likes.
+/// Wakes up to `most` sleepers on `word`. All would be as many as a hostile process likes.
 pub fn wake(word: &AtomicU64, most: u32) {
     let _ = futex::wake(low_half(word), futex::Flags::empty(), most);
 }
@@ -39,7 +39,7 @@ pub fn low(word: &AtomicU64) -> u32 {
     low_half(word).load(Ordering::SeqCst)
 }
 
-/// Has the half of `word` that the kernel looks at name a thread, and the other nobody.
+/// Has the half of `word` that the kernel looks at name a thread, and the other none.
 pub(crate) fn own(word: &AtomicU64, thread: u32) {
     word.store(0, Ordering::Relaxed);
     low_half(word).store(thread, Ordering::Release);
@@ -61,7 +61,7 @@ pub fn has_wait_any() -> bool {
     })
 }
 
-/// Sleeps while the low half of every word is what is said, until somebody wakes us, or the clock
+/// Sleeps while the low half of every word is what is said, until woken, or the clock
 /// (`crate::clock`) says `until`. The index of a word by which we were woken, if that is known.
 pub fn wait_any(words: &[(&AtomicU64, u32)], until: Option<u64>) -> Option<usize> {
     let waits = words.iter().map(|(word, value)| {

@@ -72,7 +72,7 @@ enum Life {
     Thread(JoinHandle<()>),
 }
 
-/// A helper that was started. Dropped, it ends; nobody waits for that.
+/// A helper that was started. Dropped, it ends; that is not waited for.
 #[derive(Debug)]
 pub struct Helper {
     socket: OwnedFd,
@@ -124,18 +124,18 @@ impl Drop for Helper {
     }
 }
 
-/// Makes this process a helper: it is called `name`, ends with the thread that started it, and
-/// this is the socket that it serves.
+/// Makes this process a helper: it is called `name`, ends with the thread that started it, and this
+/// is the socket that it serves.
 ///
 /// # Errors
-/// `ENOTSOCK` if standard input is none, so if somebody gave a program the argument by hand.
+/// `ENOTSOCK` if standard input is none, so if a user gave a program the argument by hand.
 pub fn socket_of_helper(name: &str) -> io::Result<OwnedFd> {
     use rustix::net::sockopt;
     let input = std::io::stdin();
     if sockopt::socket_type(&input)? != rustix::net::SocketType::SEQPACKET {
         return Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
     }
-    // Whoever ended before this is seen by the end of the socket.
+    // A starter that ended before this is seen by the end of the socket.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if let Ok(name) = CString::new(format!("omni:{name}")) {
         let _ = rustix::thread::set_name(&name);

@@ -2,10 +2,10 @@
 //! (`RLIMIT_MEMLOCK`).
 //!
 //! In: some pages of this process. Out: a [`Pin`], a ring that has them registered and can do
-//! nothing, nor let go of them before it is closed by all who have it open. Whoever may look into
-//! the process can have it open as well, and then the pages stay also when the process is gone. The
-//! other half of the file is for that: what can be checked of a ring that somebody else says is
-//! one.
+//! nothing, nor let go of them before it is closed by all that have it open. A process that may
+//! look into this one can have it open as well, and then the pages stay also when this one is gone.
+//! The other half of the file is for that: what can be checked of a ring that another process
+//! names.
 // UNSAFETY: the three system calls of io_uring, which rustix offers with more than is needed, and
 // pidfd_getfd and kcmp for numbers of another process's.
 #![expect(unsafe_code)]
@@ -28,7 +28,7 @@ const FLAGS_WORD: usize = 2;
 const RESTRICTION_SQE_OP: u16 = 1;
 const OP_NOP: u8 = 0;
 
-/// Pages that stay where they are until this is dropped, and whoever else has it open lets go.
+/// Pages that stay where they are until this is dropped, and all others that have it open let go.
 #[derive(Debug)]
 pub struct Pin(OwnedFd);
 
@@ -100,8 +100,8 @@ impl Pin {
 /// A copy of another process's descriptor.
 ///
 /// # Errors
-/// `EPERM` for who may not look into that process, `EBADF` if it has no such descriptor, `ESRCH` if
-/// it has ended.
+/// `EPERM` without the right to look into that process, `EBADF` if it has no such descriptor,
+/// `ESRCH` if it has ended.
 pub fn descriptor_of(process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
     // SAFETY: three numbers; the descriptor that comes back is new, ours and close-on-exec.
     unsafe {
@@ -115,8 +115,8 @@ pub fn descriptor_of(process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd
 /// (`KCMP_FILE` of kcmp(2)): as long as either is open the file is.
 ///
 /// # Errors
-/// `EPERM` for who may not look into that process, `EBADF` if it has no such descriptor, `ESRCH` if
-/// it has ended, `ENOSYS` from a kernel without this call.
+/// `EPERM` without the right to look into that process, `EBADF` if it has no such descriptor,
+/// `ESRCH` if it has ended, `ENOSYS` from a kernel without this call.
 pub fn is_same_file(ours: BorrowedFd<'_>, pid: i32, theirs: u32) -> io::Result<bool> {
     const KCMP_FILE: libc::c_int = 0;
     let (own, ours) = (std::process::id(), ours.as_raw_fd());
@@ -133,7 +133,7 @@ pub fn keeps(ring: BorrowedFd<'_>, address: u64, length: u64) -> bool {
     let own = format!("/proc/self/fd/{}", ring.as_raw_fd());
     let named =
         readlink(own, Vec::new()).is_ok_and(|name| name.as_bytes() == b"anon_inode:[io_uring]");
-    // The kernel leaves lines out if somebody uses the ring at this moment; nobody can do anything
+    // The kernel leaves lines out if a thread uses the ring at this moment; nothing can be done
     // with ours.
     let path = format!("/proc/self/fdinfo/{}", ring.as_raw_fd());
     named

@@ -26,7 +26,7 @@ const IFF_LOOPBACK: u32 = 0x8;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
 const HEADER_BYTES: usize = 16;
-/// Links or addresses looked at: somebody may have made very many, and a dump stops early.
+/// Links or addresses looked at: a namespace may have very many, and a dump stops early.
 const ENTRIES_MAX: usize = 4096;
 
 /// How far an address reaches.

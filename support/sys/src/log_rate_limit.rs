@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Budget: lines of a log that are written at once, whoever causes them; then one a second, which
-/// is some 10 MB a day.
+/// Budget: lines of a log that are written at once, from all sources; then one a second, which is
+/// some 10 MB a day.
 pub const LINES: u32 = 100;
 const EVERY: u64 = SECOND;
 /// Budget: lines of a log that one source causes at once, a machine or a vNIC; then one a minute.
@@ -58,8 +58,8 @@ impl Lines {
         Lines { all: Bucket::full(LINES, EVERY, now), of: BTreeMap::new(), left_out: 0 }
     }
 
-    /// Takes one line; `source`: who causes it, if that is one of many. `None`: it is left out.
-    /// Else how many were before it, of whatever source.
+    /// Takes one line; `source`: its cause, if that is one of many. `None`: it is left out. Else
+    /// how many were before it, of whatever source.
     pub fn take(&mut self, source: Option<&str>, now: u64) -> Option<u64> {
         self.all.fill(now);
         let is_there_room = self.all.left > 0;

@@ -43,7 +43,7 @@ pub(crate) fn replace(
     };
     for offset in (0..length).step_by(8) {
         let word = window.load(offset, Ordering::Relaxed);
-        // Pages that nobody wrote stay holes.
+        // Unwritten pages stay holes.
         if word != 0 {
             new.store(offset, word, Ordering::Relaxed);
         }
@@ -143,7 +143,7 @@ mod tests {
             let mut found = [7; 2];
             residency_for_sure(&window, 0, &mut found).unwrap();
             assert_eq!(found.map(|byte| byte & 1), [0, 1]);
-            // As whoever is not the file's owner sees it, once that has changed the mode.
+            // As another user than the file's owner sees it, once that has changed the mode.
             let file: std::fs::File = file.into();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
             file.set_permissions(mode).unwrap();
@@ -152,7 +152,7 @@ mod tests {
                 let other = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
                 (other == 0).then(|| residency_for_sure(&window, 0, &mut [0; 2]).is_err())
             });
-            // `None`: whoever runs the tests cannot become another user.
+            // `None`: the user of the tests cannot become another one.
             assert_ne!(told.join().unwrap(), Some(false));
         }
     }

@@ -83,7 +83,7 @@ impl Mapping {
         let whole = length.checked_add(page).ok_or(io::ErrorKind::InvalidInput)?;
         let mut mapping = Mapping::shared(file, offset, whole, access)?;
         if offset.checked_add(length as u64) != Some(other) {
-            // SAFETY: the last page of the mapping just made, which nobody knows.
+            // SAFETY: the last page of the mapping just made, which is known only here.
             unsafe {
                 let last = mapping.start.as_ptr().add(length).cast();
                 let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -108,7 +108,7 @@ impl Mapping {
     }
 
     /// Maps `bytes` of a file from `offset` on, whole pages, `at` so many bytes of what was
-    /// [reserved](Self::reserve), where nobody knows of anything yet.
+    /// [reserved](Self::reserve), which nothing uses yet.
     ///
     /// # Errors
     /// One without an errno if there is no such room; otherwise as [`shared`](Self::shared).
@@ -122,8 +122,8 @@ impl Mapping {
         if !fits {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: a part of the range that was reserved, of which nobody else knows: this is the
-        // only one who has the mapping.
+        // SAFETY: a part of the range that was reserved, which is known only here: this is the only
+        // owner of the mapping.
         unsafe {
             let place = self.start.as_ptr().add(at).cast();
             let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -132,8 +132,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Maps `length` bytes of zeros that are this process's own. They are not private ones: who is
-    /// out of memory loses those before the kernel has done with the process.
+    /// Maps `length` bytes of zeros that are this process's own. They are not private ones: a
+    /// process that is out of memory loses those before the kernel has done with it.
     ///
     /// # Errors
     /// `EINVAL` for a zero length, otherwise what the kernel says.
@@ -158,7 +158,7 @@ impl Mapping {
     ) -> io::Result<Mapping> {
         let whole = length.checked_mul(2).ok_or(io::ErrorKind::InvalidInput)?;
         let mapping = Mapping::own(whole)?;
-        // SAFETY: the second half of the mapping just made, which nobody knows.
+        // SAFETY: the second half of the mapping just made, which is known only here.
         unsafe {
             let place = mapping.start.as_ptr().add(length).cast();
             let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -201,8 +201,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that was mapped; whoever still uses a pointer into it broke the
-        // rule that the range is valid only while the `Mapping` lives.
+        // SAFETY: exactly the range that was mapped; a user of a pointer into it broke the rule
+        // that the range is valid only while the `Mapping` lives.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.all()) };
     }
 }
@@ -218,7 +218,8 @@ mod tests {
         let writer = Mapping::shared(file.as_fd(), 0, 8192, Access::ReadWrite).unwrap();
         let reader = Mapping::shared(file.as_fd(), 4096, 4096, Access::ReadOnly).unwrap();
         assert_eq!(writer.len(), 8192);
-        // SAFETY: both pointers lie inside live mappings of this process; nobody else has the file.
+        // SAFETY: both pointers lie inside live mappings of this process; no other process has the
+        // file.
         unsafe {
             writer.as_ptr().add(5000).write_volatile(42);
             assert_eq!(reader.as_ptr().add(5000 - 4096).read_volatile(), 42);

@@ -1,8 +1,8 @@
 //! Makes anonymous shared files that are sealed against resizing.
 //!
 //! A file that shrinks after it was mapped turns the next access into a SIGBUS, so every file that
-//! crosses between processes is sealed against resizing by whoever makes it, and [`size`] checks
-//! that (never trusting the sender) before anyone maps any of it.
+//! crosses between processes is sealed against resizing by its maker, and [`size`] checks that
+//! (never trusting the sender) before any of it is mapped.
 
 use crate::Access;
 use crate::extent_error::VerifyError;
@@ -40,7 +40,7 @@ pub fn create_sealable(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// A memory file that nobody can execute. It has no seals yet; of fixed size it is not.
+/// A memory file that cannot be executed. It has no seals yet; of fixed size it is not.
 ///
 /// # Errors
 /// What the kernel says: `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -63,8 +63,8 @@ pub fn seal_future_write(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
-/// Makes the seals of a memory file final, if they are not yet, so that whoever gets it can map it
-/// for this `access`, and for no more.
+/// Makes the seals of a memory file final, if they are not yet, so that its receiver can map it for
+/// this `access`, and for no more.
 ///
 /// # Errors
 /// `EPERM` if they are final already and allow more.
@@ -85,7 +85,7 @@ pub fn seals(file: BorrowedFd<'_>) -> io::Result<SealFlags> {
     Ok(fcntl_get_seals(file)?)
 }
 
-/// True if nobody can make a writable mapping of the file any more.
+/// True if no writable mapping of the file can be made any more.
 ///
 /// # Errors
 /// As [`seals`].
@@ -106,7 +106,7 @@ pub(crate) fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
 pub struct Seals {
     /// Neither its size nor its seals can change any more.
     pub is_final: bool,
-    /// Nobody can make a writable mapping of it any more.
+    /// No writable mapping of it can be made any more.
     pub is_write_sealed: bool,
 }
 
@@ -116,7 +116,7 @@ impl Seals {
         Ok(Seals { is_final: is_final(file)?, is_write_sealed: is_write_sealed(file)? })
     }
 
-    /// Nobody can cut it short, and everybody who has it may write, for good.
+    /// It cannot be cut short, and all its holders may write, for good.
     #[must_use]
     pub fn is_for_writers(self) -> bool {
         self.is_final && !self.is_write_sealed

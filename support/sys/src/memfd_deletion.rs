@@ -35,7 +35,7 @@ impl LastHolder {
         let _ = inotify::remove_watch(&self.0, name);
     }
 
-    /// Those that nobody has any more, each once.
+    /// Those that no process has any more, each once.
     #[must_use]
     pub fn gone(&self) -> Vec<i32> {
         let mut buffer = [MaybeUninit::uninit(); 4096];

@@ -110,7 +110,7 @@ fn is_readable(byte: usize) -> bool {
 /// Whether it may be written: adds zero to it, in one step with whatever else is written there.
 #[must_use]
 pub fn is_writable(byte: usize) -> bool {
-    /// `FUTEX_OP_ADD` of zero; compared with a number, and nobody is woken but by chance.
+    /// `FUTEX_OP_ADD` of zero; compared with a number, and no thread is woken but by chance.
     const ADD_ZERO: u32 = 1 << 28 | 0x7ff;
     static NOBODY: AtomicU32 = AtomicU32::new(0);
     let nobody = NOBODY.as_ptr() as usize;

@@ -10,9 +10,9 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io;
 
-/// Has this process mounts of its own: by its privileges, or else in a user namespace in which
-/// nobody but its user is known. What is mounted outside still comes in; nothing gets out. It must
-/// have one thread only.
+/// Has this process mounts of its own: by its privileges, or else in a user namespace in which only
+/// its user is known. What is mounted outside still comes in; nothing gets out. It must have one
+/// thread only.
 ///
 /// # Errors
 /// EPERM where neither is allowed, and what else the kernel says.
@@ -22,7 +22,7 @@ pub fn unshare() -> io::Result<()> {
         Err(Errno::PERM) => {
             let (user, group) = (geteuid(), getegid());
             apart(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
-            // Groups cannot be given up by which somebody is kept from something.
+            // Groups cannot be given up that deny a process something.
             say(c"/proc/self/setgroups", "deny")?;
             say(c"/proc/self/uid_map", &format!("{0} {0} 1", user.as_raw()))?;
             say(c"/proc/self/gid_map", &format!("{0} {0} 1", group.as_raw()))?;

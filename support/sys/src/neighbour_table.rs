@@ -37,7 +37,7 @@ const KIND: u16 = 0x3fff;
 /// How often the table is looked at, and how often the kernel is made to ask once more.
 const PAUSE: Duration = Duration::from_millis(10);
 const LOOKS_PER_QUESTION: u32 = 50;
-/// Where the datagram goes that has the kernel ask: nobody is to answer ("discard").
+/// Where the datagram goes that has the kernel ask: no program is to answer ("discard").
 const DISCARD: u16 = 9;
 
 /// An Ethernet address.
@@ -61,7 +61,7 @@ struct Link {
 }
 
 /// The Ethernet address of `destination` for packets that leave by an interface; for one of our own
-/// addresses that of the interface. `None`: nobody has answered for so long, or there is no way.
+/// addresses that of the interface. `None`: there was no answer for so long, or there is no way.
 ///
 /// # Errors
 /// What the kernel says.
@@ -164,7 +164,7 @@ fn parse_route(body: &[u8], destination: IpAddr) -> Option<NextHop> {
     }
 }
 
-/// Asked for by its index, since nobody knows how many others there are.
+/// Asked for by its index, since there may be very many others.
 fn link(interface: u32) -> io::Result<Option<Link>> {
     // `struct ifinfomsg`.
     let mut body = [0; 16];
@@ -248,8 +248,8 @@ fn parse_neighbour(body: &[u8], next: IpAddr, by: u32) -> Option<Mac> {
     mac.filter(|_| is_it && answers && interface == by)
 }
 
-/// Has the kernel ask who that is, by that interface whatever the routes say of others. Whether it
-/// could shows in its table.
+/// Has the kernel ask for that neighbour, by that interface whatever the routes say of others.
+/// Whether it could shows in its table.
 fn ask(next: IpAddr, by: u32) {
     let (family, to): (AddressFamily, SocketAddr) = match next {
         IpAddr::V4(four) => (AddressFamily::INET, (four, DISCARD).into()),
@@ -356,7 +356,7 @@ mod tests {
         rustix::net::netdevice::name_to_index(socket.unwrap(), name).unwrap()
     }
 
-    /// There is an entry, whether or not somebody has answered.
+    /// There is an entry, with or without an answer.
     fn is_asked_for(next: IpAddr, by: u32) -> bool {
         let mut body = vec![family(next), 0, 0, 0];
         body.extend(by.to_ne_bytes());

@@ -6,8 +6,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Identity of a network namespace: equal for two processes exactly when they share it. Valid
-/// while somebody keeps the namespace open ([`Namespace`] does).
+/// Identity of a network namespace: equal for two processes exactly when they share it. Valid while
+/// the namespace is open somewhere ([`Namespace`] keeps it open).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Device number of the namespace file system.
@@ -56,7 +56,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// What somebody whom we trust has opened for us.
+    /// What a trusted process has opened for us.
     ///
     /// # Errors
     /// What `fstat` says.

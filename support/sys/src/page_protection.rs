@@ -1,7 +1,7 @@
 //! Tells whether pages of this process may be read or written, by its mappings only.
 //!
 //! The kernel is asked for one mapping after the other (`PROCMAP_QUERY`, Linux 6.11), or, where it
-//! cannot be, for the list of all. Where `/proc` says nothing nobody knows.
+//! cannot be, for the list of all. Without `/proc` it is not known.
 
 // UNSAFETY: an ioctl that rustix does not have.
 #![expect(unsafe_code)]
@@ -21,8 +21,8 @@ pub enum Needs {
     Writing,
 }
 
-/// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`:
-/// nobody says.
+/// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`: not
+/// known.
 pub fn allows(start: usize, end: usize, needs: Needs) -> Option<bool> {
     let file = proc_maps::open_read(c"/proc/self/maps").ok()?;
     match asked(file.as_fd(), start, end, needs) {
@@ -67,7 +67,8 @@ fn asked(file: BorrowedFd<'_>, start: usize, end: usize, needs: Needs) -> Result
     while at < end {
         let size = size_of::<Query>() as u64;
         let mut query = Query { size, flags, address: at as u64, ..Query::default() };
-        // SAFETY: the ioctl takes and fills such a struct, whose name and build id nobody asks for.
+        // SAFETY: the ioctl takes and fills such a struct, whose name and build id are not asked
+        // for.
         let update = unsafe { Updater::<QUERY, Query>::new(&mut query) };
         // SAFETY: it looks at mappings, and changes nothing.
         match unsafe { ioctl(file, update) } {

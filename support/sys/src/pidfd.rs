@@ -68,7 +68,7 @@ pub(crate) fn set_option(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Who connected `socket`.
+/// The process that connected `socket`.
 ///
 /// # Errors
 /// `ENOTCONN`, or what the kernel says.
@@ -77,10 +77,10 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { pid: found.pid, uid: found.uid, gid: found.gid })
 }
 
-/// Supplementary groups that are looked at: the kernel allows 65536, nobody has as many.
+/// Supplementary groups that are looked at: the kernel allows 65536, no process has as many.
 const GROUPS_MAX: usize = 1024;
 
-/// The supplementary groups of who connected `socket`, as we see them.
+/// The supplementary groups of the process that connected `socket`, as we see them.
 ///
 /// # Errors
 /// `ERANGE` for a process with very many, otherwise what the kernel says.
@@ -110,11 +110,11 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 /// `ESRCH` if it is gone or invisible to us.
 pub fn of_peer(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it. It is
+        // SAFETY: the kernel has just made this descriptor for us, and it is known only here. It is
         // close-on-exec.
         Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
         // Before 6.5 there is a small window in which the pid could have been given to another
-        // process; whoever uses the result checks credentials again through the socket.
+        // process; users of the result check credentials again through the socket.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => of(peer(socket)?.pid),
         Ok(_) => Err(io::ErrorKind::NotFound.into()),
         Err(error) => Err(error),

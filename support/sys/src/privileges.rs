@@ -70,14 +70,14 @@ pub fn keep_only(privileges: &[Privilege]) -> io::Result<()> {
     Ok(())
 }
 
-/// Behind it are the users that nobody is: no distribution and no container gives numbers from
-/// 0x7000_0000 on to anybody (systemd's `docs/UIDS-GIDS.md`), but domains do, up to this one
-/// (sssd's `ldap_idmap_range_max`, FreeIPA's ranges).
+/// Behind it are unused users: no distribution and no container gives out numbers from 0x7000_0000
+/// on (systemd's `docs/UIDS-GIDS.md`), but domains do, up to this one (sssd's
+/// `ldap_idmap_range_max`, FreeIPA's ranges).
 const NOBODYS_FIRST: u32 = 2_000_200_000;
 
 /// Becomes a user and a group of its own, if it is root: one that no file and no other process
-/// belongs to. Whoever is somebody else stays that. Nobody else can look into the process
-/// afterwards. Call it before there is a second thread.
+/// belongs to. Another user stays what it is. No other process can look into this one afterwards.
+/// Call it before there is a second thread.
 ///
 /// # Errors
 /// What the kernel says: `EINVAL` in a user namespace that does not have such users.

@@ -13,7 +13,7 @@ use rustix::io::{Errno, read};
 pub struct Flags<'a> {
     /// As the kernel writes them: two letters each, see proc_pid_smaps(5).
     letters: &'a [u8],
-    /// Its memory protection key (pkeys(7)); 0 is everybody's.
+    /// Its memory protection key (pkeys(7)); 0 is that of all pages.
     pub protection_key: u32,
 }
 

@@ -4,14 +4,14 @@
 //! ("robust futexes", set_robust_list(2)), and goes through it when the thread ends, on whatever
 //! way: by a signal that cannot be caught, `_exit`, another thread's exec. In each word that names
 //! the thread it stores `FUTEX_OWNER_DIED`. It does so before it lets go of the thread's memory and
-//! descriptors, so before anybody can see that the process has ended.
+//! descriptors, so before it can be seen that the process has ended.
 //!
 //! One thread that lives as long as the process does has a [`Life`] for that, in the place of the
 //! list that the C library gave it. That one is for robust mutexes, of which such a thread must not
 //! hold any.
 //!
-//! A word lies where the other process may write: it can make that say anything, and nobody else
-//! reads it. The *list* does not: the entry for each word is in memory of our own. The kernel wants
+//! A word lies where the other process may write: it can make that say anything, and no
+//! other process reads it. The *list* does not: the entry for each word is in memory of our own. The kernel wants
 //! the same distance from each entry to its word, so the shared memory is mapped once more for it,
 //! behind as many bytes of ours.
 //!
@@ -85,7 +85,7 @@ pub struct Living<'a> {
 }
 
 impl Life {
-    /// Nobody's yet, who is to tell in pieces of memory of so many bytes.
+    /// Without a thread yet; tells in pieces of memory of so many bytes.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -96,8 +96,8 @@ impl Life {
         Ok(Life { head, bytes, thread: AtomicU32::new(0), told: Mutex::default() })
     }
 
-    /// It is this thread's from now on. `None`: it is another's, or nobody would go through the
-    /// list; then nothing is told.
+    /// It is this thread's from now on. `None`: it is another's, or the kernel would not go through
+    /// the list; then nothing is told.
     pub fn begin(&self) -> Option<Living<'_>> {
         let (mut before, mut length) = (0usize, 0usize);
         // SAFETY: writes two words that live long enough.
@@ -166,7 +166,7 @@ impl Drop for Living<'_> {
     fn drop(&mut self) {
         // SAFETY: what the thread had before, which its library keeps for as long as it lives.
         unsafe { libc::syscall(libc::SYS_set_robust_list, self.before, HEAD_BYTES) };
-        // The kernel goes through this list no more: what nobody has forgotten is over with it.
+        // The kernel goes through this list no more: what was not forgotten is over with it.
         let mut told = lock(&self.life.told);
         self.life.head.store(FIRST, self.life.head.address() as u64, Ordering::Relaxed);
         told.entries.clear();
@@ -269,7 +269,7 @@ mod tests {
                 });
                 let numbers = ends.join().unwrap();
                 assert_eq!(lock(&life.told).entries.len(), 0, "{round}");
-                // Nor does who comes late do any harm.
+                // Nor does a late caller do any harm.
                 numbers.into_iter().for_each(|number| life.forget(number));
             });
         }

@@ -1,10 +1,10 @@
 //! Uses a UDP port that another process has and forwards: the agent of a virtual machine.
 //!
-//! In: messages of whoever carries, who may be hostile, and so may say that anything came from
+//! In: messages of the proxy, which may be hostile, and so may say that anything came from
 //! anywhere, as a network does. Out: the same, the other way round; what is not taken at once is
 //! lost, as in a network. A *word* in between says that something was rung: the two ends share
 //! memory in which one looks then. One is lost where the queue is full, and then there is a message
-//! still to be read, and whoever reads any looks as well; or where the kernel has no memory.
+//! still to be read, and its reader looks as well; or where the kernel has no memory.
 
 use crate::seqpacket;
 use crate::unsolicited_fds::{self, Plain};
@@ -80,14 +80,14 @@ impl Head {
     }
 }
 
-/// Has a socket closed by somebody who may be held up by what lies in it.
+/// Has a socket closed by a process that may be held up by what lies in it.
 pub type Closer = Box<dyn Fn(OwnedFd) + Send + Sync>;
 
-/// Our end of the socket by which datagrams go to whoever carries them, and come.
+/// Our end of the socket by which datagrams go to the proxy, and come.
 pub struct Carried {
     /// There until this is dropped.
     socket: Option<OwnedFd>,
-    /// The other end, too, for whoever carries next.
+    /// The other end, too, for the next proxy.
     carriers_end: OwnedFd,
     close: Closer,
 }
@@ -103,18 +103,18 @@ impl fmt::Debug for Carried {
 pub enum Came<'a> {
     /// A datagram: where it goes or comes from, and its bytes.
     Datagram(Head, &'a [u8]),
-    /// Something was rung; or nonsense, which says no less.
+    /// Something was rung; or an invalid message, which says no less.
     Word,
     /// Nothing for now.
     Nothing,
-    /// Nothing ever again: the other end is closed, or sent what it must not. Nobody shall wait for
-    /// this any more.
+    /// Nothing ever again: the other end is closed, or sent what it must not. This is not to be
+    /// waited for any more.
     Over,
 }
 
 impl Carried {
-    /// Both ends. `close`: is given our own when this is dropped, if descriptors of whoever carried
-    /// may be in it.
+    /// Both ends. `close`: is given our own when this is dropped, if descriptors of the proxy may
+    /// be in it.
     ///
     /// # Errors
     /// `EMFILE` and the like.
@@ -125,7 +125,7 @@ impl Carried {
         Ok(Carried { socket: Some(socket), carriers_end, close })
     }
 
-    /// The end for whoever carries.
+    /// The end for the proxy.
     ///
     /// # Errors
     /// `EMFILE` and the like.
@@ -137,7 +137,7 @@ impl Carried {
         self.socket.as_ref().unwrap_or(&self.carriers_end).as_fd()
     }
 
-    /// Forgets what has come while nobody looked. No network keeps anything for so long.
+    /// Forgets what has come between looks. No network keeps anything for so long.
     pub fn forget(&self) {
         for _ in 0..FORGOTTEN_MAX {
             match unsolicited_fds::receive(self.socket(), &mut []) {
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(carried.receive(&mut buffer), Came::Word);
     }
 
-    /// Closing what may hold up whoever closes it is left to somebody else.
+    /// Closing what may hold up the closing process is left to another one.
     #[test]
     fn a_queue_with_descriptors_in_it_is_not_closed_here() {
         use std::sync::mpsc;
@@ -315,7 +315,7 @@ mod tests {
             let closer: Closer = Box::new(move |socket| tell.send(socket).unwrap());
             let carried = Carried::new(closer).unwrap();
             let theirs = carried.carriers_end().unwrap();
-            // Before Linux 6.16 nobody refuses them.
+            // Before Linux 6.16 they cannot be refused.
             let _ = unsolicited_fds::accept(carried.socket());
             let files = [theirs.as_fd()];
             say(theirs.as_fd());

@@ -3,11 +3,11 @@
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// 64 bits that nobody can guess.
+/// 64 bits that cannot be guessed.
 ///
 /// # Panics
-/// If the kernel has no random numbers to give, which ends with the first moments after boot:
-/// going on with guessable ones would be worse.
+/// If the kernel has no random numbers to give, which ends with the first moments after boot: going
+/// on with guessable ones would be worse.
 #[must_use]
 pub fn number() -> u64 {
     let mut bytes = [0u8; 8];

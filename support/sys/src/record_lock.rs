@@ -1,13 +1,13 @@
 //! Makes statements about a file by record locks, which only processes that have it open can make.
 //!
-//! A record lock on a byte far behind anything that is in the file: the kernel takes one from who
-//! has the file open for reading or writing, names its place to who has the file open, too, and
-//! drops it with the process. So two processes can prove to each other that they have the same file
-//! without handing its descriptor to somebody who may not be who he says. The lock is a process's
-//! (`fcntl(2)`, `F_SETLK`), so that forked ones that share an open file are told apart; it also
-//! goes when the process closes another descriptor of the file, so a statement is for a moment, and
-//! may have to be made again. Nothing
-//! waits but for the file system, of which some ask a server.
+//! A record lock on a byte far behind anything that is in the file: the kernel takes one from a
+//! process that has the file open for reading or writing, names its place to any other that has the
+//! file open, and drops it with the process. So two processes can prove to each other that they
+//! have the same file without handing its descriptor to a process that may be another one. The lock
+//! is a process's (`fcntl(2)`, `F_SETLK`), so that forked ones that share an open file are told
+//! apart; it also goes when the process closes another descriptor of the file, so a statement is
+//! for a moment, and may have to be made again. Nothing waits but for the file system, of which
+//! some ask a server.
 // UNSAFETY: record locks, which rustix offers for whole files only.
 #![expect(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub const STATEMENTS: u64 = (1 << 62) - 1;
 /// is good for neither reading nor writing, `EINVAL` for a number that is none, and what the file
 /// system says that has no such locks.
 pub fn make(file: BorrowedFd<'_>, statement: u64) -> io::Result<()> {
-    // Who may only write cannot lock for reading.
+    // A file open only for writing cannot be locked for reading.
     set(file, statement, libc::F_RDLCK).or_else(|_| set(file, statement, libc::F_WRLCK))
 }
 

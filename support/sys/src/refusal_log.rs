@@ -22,7 +22,7 @@ macro_rules! refused {
     }};
 }
 
-/// Whether somebody wants to know.
+/// Whether the user wants to know.
 pub fn is_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|value| value == VALUE))

@@ -23,8 +23,8 @@ pub use crate::socket_unread::unread;
 pub const DESCRIPTORS_MAX: usize = 8;
 
 /// Budget: clients that wait to be accepted; others wait in `connect`. All that are in front are
-/// accepted first, whosever they are: who fills the queue delays others by so many turns. The
-/// kernel caps it at `net.core.somaxconn`.
+/// accepted first: a client that fills the queue delays others by so many turns. The kernel caps it
+/// at `net.core.somaxconn`.
 const BACKLOG: i32 = 512;
 
 fn seqpacket() -> io::Result<OwnedFd> {
@@ -217,7 +217,7 @@ pub fn is_one(file: BorrowedFd<'_>) -> bool {
     kind == Ok((AddressFamily::UNIX, SocketType::SEQPACKET))
 }
 
-/// Makes an end of a connection, for all who have the socket: both sides find it closed.
+/// Makes an end of a connection, for all holders of the socket: both sides find it closed.
 pub fn shut(socket: BorrowedFd<'_>) {
     let _ = shutdown(socket, Shutdown::Both);
 }
@@ -307,17 +307,17 @@ fn receive_with(
 /// What is behind the path of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
-    /// Nobody: there is no socket, or nothing listens any more.
+    /// There is no socket, or nothing listens any more.
     None,
     /// A process that lives.
     Alive,
     /// A process that will never answer any more.
     Dead,
-    /// Somebody who has more connections waiting than may wait, so that nothing can be known.
+    /// A listener with more connections waiting than may wait, so that nothing can be known.
     Full,
 }
 
-/// Who listens at `path`. Never waits.
+/// The listener at `path`. Never waits.
 #[must_use]
 pub fn listener(path: &Path) -> Listener {
     let connected = seqpacket().map_err(Some).and_then(|socket| {

@@ -1,7 +1,7 @@
 //! Sends and receives like [`crate::seqpacket`], with a deadline.
 //!
 //! In: a time of [`crate::clock`]. Out: `ETIMEDOUT` when it has passed. A process that is stopped
-//! has sockets that work, and hangs whoever waits for it; so does one whose backlog is full.
+//! has sockets that work, and hangs a peer that waits for it; so does one whose backlog is full.
 
 use crate::eventfd::timespec;
 use crate::{clock, seqpacket};
@@ -14,8 +14,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Who is asked has mostly answered within this time. For as long it is cheaper to look, and to let
-/// others have the processor in between, than to sleep and be woken.
+/// An asked process has mostly answered within this time. For as long it is cheaper to look, and to
+/// yield the processor in between, than to sleep and be woken.
 const LOOK_TIME_NS: u64 = 30_000;
 
 /// How often room for descriptors is looked for, in nanoseconds.

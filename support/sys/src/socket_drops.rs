@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_sent_fills_the_send_buffer() {
-        // What nobody reads counts as the sender's, between sockets of Unix.
+        // What is not read counts as the sender's, between sockets of Unix.
         let (one, other) = std::os::unix::net::UnixDatagram::pair().unwrap();
         one.set_nonblocking(true).unwrap();
         assert!(super::is_half_free(one.as_fd()));

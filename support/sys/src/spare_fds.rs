@@ -2,8 +2,8 @@
 //!
 //! A message whose descriptors find no room loses them, and a program that is at its limit
 //! (`RLIMIT_NOFILE`) would lose its connections so. What the daemon sends is mapped and closed at
-//! once: a place is needed for a moment only. So whoever keeps some here gives them up for that
-//! moment, and has them back after it.
+//! once: a place is needed for a moment only. So spare descriptors are given up for that moment,
+//! and taken back after it.
 
 use crate::{lock, memfd};
 use rustix::fs::fstat;

@@ -1,8 +1,8 @@
 //! Reads the state of TCP connections: own sockets, and any by the kernel's tables.
 //!
-//! A socket that somebody sent proves that he had it then. That he still has the connection, and
-//! not somebody else by the same names, is known by asking the kernel (sock_diag(7)) for the socket
-//! of those names: its cookie is never given again.
+//! A socket that a process sent proves that the process had it then. Whether it still has the
+//! connection, and not another socket by the same names, is known by asking the kernel
+//! (sock_diag(7)) for the socket of those names: its cookie is never given again.
 #![expect(unsafe_code)]
 // UNSAFETY: socket options that rustix does not offer.
 
@@ -179,8 +179,8 @@ impl Connection {
         Ok(found.filter(is_it).and_then(|bytes| traffic(&answer[..bytes])))
     }
 
-    /// Whether an answer (`struct nlmsghdr`, `struct inet_diag_msg`) is about this connection: who
-    /// asks by the same socket about another one may guess the sequence.
+    /// Whether an answer (`struct nlmsghdr`, `struct inet_diag_msg`) is about this connection: a
+    /// process that asks by the same socket about another one may guess the sequence.
     fn is_told_of(&self, answer: &[u8; ANSWER]) -> bool {
         let port = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
         let ip = |at: usize| -> IpAddr {
@@ -257,7 +257,7 @@ fn traffic(answer: &[u8]) -> Option<Traffic> {
     None
 }
 
-/// A socket by which the kernel is asked, whoever made it.
+/// A socket by which the kernel is asked, of whatever maker.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagnosis<'a>(BorrowedFd<'a>);
 

@@ -2,7 +2,7 @@
 //!
 //! That is not found out from addresses: which of several listens more exactly, which takes both
 //! families, whose turn it is among those that share a port, is the kernel's affair. So it is asked
-//! (sock_diag(7)), as if somebody had connected.
+//! (sock_diag(7)), as if there were a connect.
 
 use crate::tcp_connection::{
     ANSWER, Diagnosis, Names, SO_BINDTOIFINDEX, address, is_tcp, namespace, option, question,
@@ -58,9 +58,9 @@ impl Listening {
 }
 
 impl Diagnosis<'_> {
-    /// The cookie of the socket to which the kernel would bring who connects now from within the
-    /// network namespace to an address of its, if somebody listens there. Where several share the
-    /// port it is another one each time.
+    /// The cookie of the socket that the kernel would choose for a connection from within the
+    /// network namespace to an address of its, if there is a listener. Where several share the port
+    /// it is another one each time.
     ///
     /// # Errors
     /// What the kernel says where it cannot be asked.
@@ -88,7 +88,7 @@ impl Diagnosis<'_> {
         let question = question(sequence, names, 0, 0, ANY);
         let found = self.ask(&question, sequence, &mut answer)?.is_some();
         let ports = [names.local, names.remote].map(|end| end.port().to_be_bytes());
-        // Without one it is who listens there.
+        // Without one it is the listener there.
         Ok(found && answer[17] != LISTEN && answer[20..24] == *ports.as_flattened())
     }
 }
@@ -178,7 +178,7 @@ mod tests {
             assert!(!said.is_bound && port != 0);
             assert_eq!(reaches(to, port), Some(said.cookie), "{at} {to}");
             assert_eq!(reaches(elsewhere, port), None, "{at} {elsewhere}");
-            // Who has connected is not who listens.
+            // A connected socket is no listener.
             let near = TcpStream::connect((to, port)).unwrap();
             assert_eq!(Listening::of(near.as_fd()).unwrap(), None);
             assert_eq!(reaches(to, port), Some(said.cookie));
@@ -200,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Whoever listens more exactly, with the library or without, is who is reached.
+    /// The listener with the most exact address, with the library or without, is the one that is
+    /// reached.
     #[test]
     fn the_more_exact_one_is_reached_and_those_that_share_a_port_in_turn() {
         let share = |socket: &OwnedFd| sockopt::set_socket_reuseport(socket, true).unwrap();

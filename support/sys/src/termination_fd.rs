@@ -33,7 +33,7 @@ pub fn take(file: BorrowedFd<'_>) {
 fn of(signals: &[i32]) -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `set` is initialised by sigemptyset before the other calls read it; the mask and the
-    // descriptor are this process's own, and nobody else knows the new descriptor.
+    // descriptor are this process's own, and the new descriptor is known only here.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in signals {

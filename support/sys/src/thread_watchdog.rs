@@ -2,7 +2,7 @@
 //!
 //! In: threads say when a turn of their loop begins, and when they sleep: an atomic of their own,
 //! stored to twice a turn, without looking at a clock. Out: which threads have been within one and
-//! the same turn for too long, as seen by whoever looks from time to time.
+//! the same turn for too long, as seen by an observer from time to time.
 
 use crate::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 /// What hangs on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Everybody depends on it.
+    /// All others depend on it.
     Vital,
     /// Others can do without it for a while.
     Minor,
@@ -33,7 +33,7 @@ pub struct Pulse(Arc<Beat>);
 impl Pulse {
     /// A turn begins.
     pub fn work(&self) {
-        // Nobody else stores.
+        // No other thread stores.
         let turn = self.0.turn.load(Ordering::Relaxed);
         self.0.turn.store((turn | 1).wrapping_add(2), Ordering::Relaxed);
     }
@@ -56,7 +56,7 @@ impl Drop for Pulse {
 pub struct Pulses(Arc<Mutex<Vec<Arc<Beat>>>>);
 
 impl Pulses {
-    /// For a thread that everybody depends on.
+    /// For a thread that all others depend on.
     #[must_use]
     pub fn vital(&self, name: &str) -> Pulse {
         self.add(name, Rank::Vital)
@@ -79,7 +79,7 @@ impl Pulses {
         Pulse(beat)
     }
 
-    /// Where the threads that everybody depends on are now.
+    /// Where the vital threads are now.
     #[must_use]
     pub fn mark(&self) -> Mark {
         let vital = self.list().into_iter().filter(|beat| beat.rank == Rank::Vital);
@@ -145,7 +145,7 @@ impl PulseState {
     }
 }
 
-/// Whoever looks at pulses.
+/// An observer of pulses.
 #[derive(Debug)]
 pub struct Watch {
     pulses: Pulses,
@@ -158,7 +158,7 @@ pub struct Watch {
 impl Watch {
     /// A turn may last `patience` nanoseconds. A look is meant to follow another after half of
     /// `step` or so: if it comes later than `step`, we stood still too (a stopped process, a
-    /// machine that was paused), and that time is nobody's.
+    /// machine that was paused), and that time does not count.
     #[must_use]
     pub fn new(pulses: Pulses, patience: u64, step: u64) -> Watch {
         Watch { pulses, patience, step, seen: Vec::new(), looked: None }

@@ -1,5 +1,5 @@
-//! UDP sockets in the calling thread's network namespace, one for each IP version; or a port that
-//! somebody else has (`proxied_udp.rs`), which looks the same to whoever has it watched.
+//! Opens UDP sockets in the calling thread's network namespace, one for each IP version; or a port
+//! that another process has (`proxied_udp.rs`), which is watched in the same way.
 
 use crate::proxied_udp::{Carried, Closer, Head};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub struct Port {
 enum PortBackend {
     /// `six`: `None` where the kernel has no IPv6.
     Sockets { four: OwnedFd, six: Option<OwnedFd> },
-    /// By whoever has the network: a virtual machine's agent.
+    /// By the process that has the network: a virtual machine's agent.
     Carried(Carried),
 }
 
@@ -81,7 +81,7 @@ fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
 fn sender(family: AddressFamily) -> io::Result<Sender> {
     let socket = socket(family)?;
     let six = family == AddressFamily::INET6;
-    // Nobody reads it: what is sent to it shall take no memory.
+    // It is not read: what is sent to it shall take no memory.
     sockopt::set_socket_recv_buffer_size(&socket, 1)?;
     sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
     match six {
@@ -111,7 +111,7 @@ impl Port {
     /// Opens port `number` for IPv4 and, where there is any, IPv6.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody else in the namespace has it.
+    /// `EADDRINUSE` if another process in the namespace has it.
     pub fn open(number: u16) -> io::Result<Port> {
         let four = receiver(AddressFamily::INET)?;
         bind(&four, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number))?;
@@ -134,8 +134,8 @@ impl Port {
         Ok(Port { number, way: PortBackend::Sockets { four, six }, senders })
     }
 
-    /// One that somebody else has, who is given [the other end](Carried::far). `close`: is given
-    /// ours when the port is dropped, if descriptors of his may be in it.
+    /// One that another process has, which is given [the other end](Carried::far). `close`: is
+    /// given ours when the port is dropped, if descriptors of that process may be in it.
     ///
     /// # Errors
     /// `EMFILE` and the like.
@@ -149,7 +149,7 @@ impl Port {
         self.number
     }
 
-    /// How it is carried, if somebody else has it.
+    /// How it is carried, if another process has it.
     pub fn carried(&self) -> Option<&Carried> {
         match &self.way {
             PortBackend::Carried(carried) => Some(carried),
@@ -205,14 +205,14 @@ impl Port {
     }
 
     /// Datagrams that were lost in front of the sockets so far, modulo 2^32: mostly since the
-    /// receive queue was full. None where the kernel, or whoever carries the port, does not say.
+    /// receive queue was full. None where the kernel, or the proxy, does not say.
     pub fn dropped(&self) -> u32 {
         let each = |socket| crate::socket_drops::count(socket).unwrap_or_default();
         self.sockets().map(each).fold(0, u32::wrapping_add)
     }
 
     /// Bytes of the kernel's memory that datagrams take which wait to be received. None where the
-    /// kernel, or whoever carries the port, does not say.
+    /// kernel, or the proxy, does not say.
     pub fn waiting(&self) -> u32 {
         let each = |socket| crate::socket_drops::waiting(socket).unwrap_or_default();
         self.sockets().map(each).max().unwrap_or_default()
@@ -259,7 +259,7 @@ impl Port {
     /// # Errors
     /// `ENOBUFS` if that are too many (`net.ipv4.igmp_max_memberships`: 20), `EADDRINUSE` if it
     /// does already, `ENODEV` without such an interface, `EAFNOSUPPORT` without IPv6, `EOPNOTSUPP`
-    /// where the port is somebody else's.
+    /// where another process has the port.
     pub fn join_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
             (IpAddr::V4(four_group), IpAddr::V4(local)) => {

@@ -1,10 +1,10 @@
 //! Disposes of descriptors that arrive unasked on unix sockets.
 //!
-//! Whoever may send on a unix socket may attach descriptors of any kind, and whoever lets go of
-//! the last reference to a file does what that file's kind wants done: a TCP socket lingers, a
-//! FUSE file asks its server. Taking a message discards what there is no room for, and closing a
-//! socket discards its queue, in the thread that does it. So nothing here takes a descriptor:
-//! messages are looked at first, which lets go of no last reference.
+//! A process that may send on a unix socket may attach descriptors of any kind, and the one that
+//! lets go of the last reference to a file does what that file's kind wants done: a TCP socket
+//! lingers, a FUSE file asks its server. Taking a message discards what there is no room for, and
+//! closing a socket discards its queue, in the thread that does it. So nothing here takes a
+//! descriptor: messages are looked at first, which lets go of no last reference.
 
 use crate::pidfd::set_option;
 use rustix::io::Errno;
@@ -78,7 +78,7 @@ pub fn receive_from(
     if seen.flags.contains(ReturnFlags::CTRUNC) {
         return Ok((Plain::Descriptors, seen.address));
     }
-    // Nobody else reads here, so it is the same message.
+    // There is no other reader, so it is the same message.
     while let Err(errno) = recv(socket, &mut [0u8; 0], RecvFlags::DONTWAIT) {
         if errno != Errno::INTR {
             return Err(errno.into());
@@ -91,7 +91,7 @@ pub fn receive_from(
 }
 
 /// Ends a connection and says whether closing its socket lets go of nothing of the other side's:
-/// true if nothing waits in it and nothing can come any more. If false, let somebody close it who
+/// true if nothing waits in it and nothing can come any more. If false, let a process close it that
 /// may hang.
 #[must_use]
 pub fn is_spent(socket: impl AsFd) -> bool {

@@ -1,8 +1,8 @@
 //! Finds the socket of the user's own daemon, and checks its owner.
 //!
-//! In: the environment. Out: a path, or a connection to somebody who is this user or root. Folders
-//! with a known name in `/tmp` can be made by anybody, so neither the name nor what is there is
-//! believed; and who started a setuid program says nothing in its environment.
+//! In: the environment. Out: a path, or a connection to a process of this user or root. Folders
+//! with a known name in `/tmp` can be made by any user, so neither the name nor what is there is
+//! believed; and the environment of a setuid program is not its own user's.
 // UNSAFETY: reads a word that the kernel gave the process at its start.
 #![expect(unsafe_code)]
 

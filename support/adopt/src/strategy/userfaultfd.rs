@@ -1,9 +1,9 @@
-//! Write protection by userfaultfd. Whoever writes to the stretch waits in the page fault, in user
-//! mode or inside a system call, until the pages were replaced; then the fault is tried again and
-//! finds the new pages. Nobody else notices anything.
+//! Protects pages against writes by userfaultfd. A thread that writes to the stretch waits in the
+//! page fault, in user mode or inside a system call, until the pages were replaced; then the fault
+//! is tried again and finds the new pages. No other thread notices anything.
 //!
 //! Needs the full form that also catches faults of the kernel (root, `CAP_SYS_PTRACE`, the sysctl
-//! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that everybody may
+//! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that all users may
 //! use turns a `read()` into the pages into EFAULT. Write protection of file pages, needed for the
 //! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
 //! not for devices that were given pages before: see `direct_io.rs`.

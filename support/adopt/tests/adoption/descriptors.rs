@@ -1,5 +1,5 @@
-//! A program with many threads and descriptors, in a place where nobody tells which threads have
-//! the same descriptors. To look at them all takes long, and who stores into pages that are
+//! Tests a program with many threads and descriptors, where it is not known which threads have the
+//! same descriptors. To look at them all takes long, and a thread that stores into pages that are
 //! protected meanwhile waits for that.
 #![expect(unsafe_code)]
 // UNSAFETY: descriptors by number, as a C program has them; a filter of system calls.

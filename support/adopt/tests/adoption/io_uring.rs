@@ -1,5 +1,5 @@
-//! io_uring without mappings, by raw system calls: who has a ring has no pages moved, however the
-//! ring is hidden, and what the ring stores is not lost.
+//! Tests io_uring without mappings, by raw system calls: a process with a ring has no pages moved,
+//! however the ring is hidden, and what the ring stores is not lost.
 #![expect(unsafe_code)]
 // UNSAFETY: raw system calls.
 
