@@ -8,10 +8,10 @@
 //! 2. *in the child*: each snapshot takes the place of the pages it was made from.
 //! 3. *in the parent*: the snapshots are thrown away.
 //!
-//! No process waits for another: a child that dies at once cannot hang its parent. The child sees what
-//! the forking thread could see when it called `fork()`. What other threads and peers stored
-//! during the call may be missing, as it may for any program that forks while others store.
-//! Where there is no memory for a snapshot the child finds the pages missing (and dies of it if it
+//! No process waits for another: a child that dies at once cannot hang its parent. The child sees
+//! what the forking thread could see when it called `fork()`. What other threads and peers stored
+//! during the call may be missing, as it may for any program that forks while others store. Where
+//! there is no memory for a snapshot the child finds the pages missing (and dies of it if it
 //! touches them) rather than shared.
 #![expect(unsafe_code)]
 // UNSAFETY: handlers called by libc inside fork(), and a list of snapshots in raw pages.

@@ -21,13 +21,14 @@
 //! ringer's load has long left its core.
 //!
 //! **Ordering of rung.** The ringer that took the kick adds to `rung` and then wakes the sleeper on
-//! it; the kernel compares `rung` with what the owner saw last as it puts the owner to sleep. Between
-//! the two there is no gap in which a wake could be lost.
+//! it; the kernel compares `rung` with what the owner saw last as it puts the owner to sleep.
+//! Between the two there is no gap in which a wake could be lost.
 //!
 //! **Ordering of life.** The kernel stores DIED while the owner's process ends, and before the end
 //! can be seen: by a wait for the process, by a poll of a pidfd of it, or by the closed other end
-//! of a socket. So a process that has seen the end, or was told by one that has, loads what the kernel stored, or something later; a relaxed load is enough. `life` is in the
-//! line of `kick`, which ringers look at anyway (decision 0040).
+//! of a socket. So a process that has seen the end, or was told by one that has, loads what the
+//! kernel stored, or something later; a relaxed load is enough. `life` is in the line of `kick`,
+//! which ringers look at anyway (decision 0040).
 
 use crate::shared_atomics::{AtomicU64, Ordering};
 use crate::word_memory::WordMemory;

@@ -10,10 +10,10 @@
 //! list that the C library gave it. That one is for robust mutexes, of which such a thread must not
 //! hold any.
 //!
-//! A word lies where the other process may write: it can make that say anything, and no
-//! other process reads it. The *list* does not: the entry for each word is in memory of our own. The kernel wants
-//! the same distance from each entry to its word, so the shared memory is mapped once more for it,
-//! behind as many bytes of ours.
+//! A word lies where the other process may write: it can make that say anything, and no other
+//! process reads it. The *list* does not: the entry for each word is in memory of our own. The
+//! kernel wants the same distance from each entry to its word, so the shared memory is mapped once
+//! more for it, behind as many bytes of ours.
 //!
 //! **Ordering.** Entries are added and removed by the thread itself, so the list does not change
 //! while the kernel goes through it. The thread stores its number in the word, then the rest of the

@@ -12,10 +12,10 @@
 //! runs, and has ever read from storage, is watched until it slept or has used the processor for
 //! longer than it takes to hand over a request of usual size.
 //!
-//! A thread that stores there waits meanwhile, and how much there is to look at is the program's affair:
-//! all descriptors, once for each thread where `kcmp` is forbidden. So it is looked at once before
-//! the pages are protected, and if that takes too long they never are; and no longer than that
-//! under protection.
+//! A thread that stores there waits meanwhile, and how much there is to look at is the program's
+//! affair: all descriptors, once for each thread where `kcmp` is forbidden. So it is looked at once
+//! before the pages are protected, and if that takes too long they never are; and no longer than
+//! that under protection.
 #![expect(unsafe_code)]
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
