@@ -413,8 +413,9 @@ impl Socket {
             };
             match inner.accept() {
                 Ok(()) => return Ok(Socket::with(inner)),
-                // A peer that speaks otherwise, or is too much for us, is refused; the next may not
-                // be. SAFETY: live.
+                // A peer that speaks otherwise, or is too much for us, is refused; the next may
+                // be accepted.
+                // SAFETY: live.
                 Err(errno) => unsafe {
                     let _ = ACCEPT.explain(Err::<(), _>(errno));
                     connect::ov_rdma_reject(inner.id.0, core::ptr::null(), 0);
