@@ -79,6 +79,8 @@ ELSEWHERE = {
         "makes what is tested, or needs another source tree",
     r"(docker|podman) run .*":
         "no registry and no images; harness/containers.py has the same mounts",
+    r"(docker|podman) network create .*":
+        "needs the service of the machine; container_rules.py has bridges of such names",
     r"man (-l dist/share/man/.*|7 omniverb_dma)": "only shows a file",
     r"(mpirun|mpiexec) .*": "needs MPI; docs/compatibility.md says what was tried",
     r"sudo -u": "names an option of sudo",

@@ -37,6 +37,11 @@ impl std::fmt::Display for NoDevice {
                  'omniverb run' (see also {SOCKET_VARIABLE})",
                 text(errno)
             ),
+            NoDevice::Refused(path, Errno::ENODEV) => write!(
+                f,
+                "omniverb: the daemon at {path} has no device for this network namespace, which it \
+                 isolates: its operator has to describe it in omniverbd.toml"
+            ),
             NoDevice::Refused(path, errno) => {
                 write!(f, "omniverb: the daemon at {path} refuses this process ({})", text(errno))
             }

@@ -27,7 +27,7 @@ impl Allow {
 }
 
 /// True if a cgroup is another one or below it. A path with `..` is outside of all that we see.
-fn is_below(path: &str, cgroup: &str) -> bool {
+pub(crate) fn is_below(path: &str, cgroup: &str) -> bool {
     let rest = path.strip_prefix(cgroup.trim_end_matches('/'));
     let inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     inside && path.starts_with('/') && !path.split('/').any(|part| part == "..")

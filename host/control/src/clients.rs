@@ -84,6 +84,12 @@ impl Clients {
         self.all.get(&id)
     }
 
+    /// Those of certain vNICs.
+    pub(crate) fn of(&self, is_meant: impl Fn(VnicId) -> bool) -> Vec<SessionId> {
+        let of_it = |client: &Client| client.vnic().is_ok_and(&is_meant);
+        self.all.iter().filter(|(_, client)| of_it(client)).map(|(id, _)| *id).collect()
+    }
+
     /// Whether one more may wait to be told that it is refused.
     pub(crate) fn may_refuse(&self) -> bool {
         self.refused.len() < REFUSED

@@ -22,6 +22,8 @@ fn slots(kind: Kind, steps: usize) -> usize {
     let all: usize = match kind {
         Kind::Process => 4,
         Kind::Addresses | Kind::Port | Kind::PspPort => 16,
+        Kind::Interfaces => 8,
+        Kind::Watch => 1,
     };
     (all >> steps.min(all.ilog2() as usize)).max(1)
 }
@@ -35,6 +37,8 @@ pub(crate) enum Subject {
     Named(SessionId),
     /// A vNIC: its addresses, or its sockets.
     Vnic(VnicId),
+    /// Containers as a whole, which are watched.
+    Containers,
     /// A process whose sockets are to be brought together with others: its network namespace.
     Sockets(u64),
 }

@@ -6,9 +6,10 @@
 
 use crate::helper_queue::{Enclosed, HelperQueue, PendingRequest, Question, Subject};
 use omniverb_fairness::{FairQueue, Holder};
-use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
+use omniverb_netns::{Answer, ContainerFacts, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::eventfd::readable;
 use omniverb_sys::helper_process::{Helper, Helpers};
+use omniverb_sys::netns::Identity;
 use omniverb_sys::thread_watchdog::Pulse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
@@ -27,6 +28,10 @@ pub(crate) enum FromHelper {
     Answer(Kind, Subject, io::Result<Found>),
     /// The helper had died, and there is another one.
     Restarted,
+    /// A namespace has got an interface, or has changed; and its number that never comes back.
+    Appeared(Identity, Option<u64>, ContainerFacts),
+    /// A namespace that had appeared is gone.
+    Vanished(Identity),
 }
 
 /// The helper, and everything that is asked of it.
@@ -104,7 +109,9 @@ impl HelperRequests {
 
     /// Sends what there is room for.
     fn go_on(&mut self, now: u64) {
-        for kind in [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort] {
+        for kind in [
+            Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort, Kind::Interfaces, Kind::Watch,
+        ] {
             while self.under_way.has_room(kind) {
                 let Some(waiting) = self.waiting.get_mut(&kind) else { break };
                 let under_way = &self.under_way;
@@ -153,6 +160,12 @@ impl HelperRequests {
                 Some(Answer::Started { .. }) => {
                     self.restarted();
                     self.go_on(now);
+                }
+                Some(Answer::Appeared { identity, cookie, facts }) => {
+                    return Ok(Some(FromHelper::Appeared(identity, cookie, facts)));
+                }
+                Some(Answer::Vanished { identity }) => {
+                    return Ok(Some(FromHelper::Vanished(identity)));
                 }
                 Some(Answer::Found { id, kind, found }) => {
                     let fits = self.under_way.kind(id) == Some(kind);

@@ -18,6 +18,7 @@ mod captures;
 mod client;
 mod client_outbox;
 mod clients;
+mod container_looks;
 mod decision_tables;
 mod departed_processes;
 mod engine;
@@ -70,9 +71,9 @@ pub use errors::StartError;
 pub use journal::{Form, Journal, Level};
 pub use memory_limits::Totals;
 pub use objects::{
-    AdoptionValue, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode,
-    ModeValue, ObjectError, ObjectKind, ObjectSet, PolicyObject, RateValue, SizeValue, Tenant,
-    VnicObject,
+    AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,
+    FaultsValue, Mode, ModeValue, ObjectError, ObjectKind, ObjectSet, PolicyObject, Prefix,
+    RateValue, SizeValue, Tenant, Undescribed, VnicObject,
 };
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};

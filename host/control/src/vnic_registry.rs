@@ -169,6 +169,20 @@ impl Registry {
         self.rest(id);
     }
 
+    /// What is attached there is gone: it is not remembered, unless somebody has it open.
+    pub(crate) fn end_unused(&mut self, evidence: &Evidence) {
+        let found = self.by_slot.get(&evidence.slot()).copied();
+        let is_held = |id: &VnicId| self.entries.get(id).is_some_and(|entry| entry.is_held);
+        if let Some(id) = found.filter(|id| !is_held(id)) {
+            self.remove(id);
+        }
+    }
+
+    /// Whether somebody has its attachment open, or something is set for it.
+    pub(crate) fn is_in_use(&self, id: VnicId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.is_held || entry.kept)
+    }
+
     /// Something is set for it: it is remembered.
     pub(crate) fn keep(&mut self, id: VnicId) -> Result<(), Errno> {
         let full = self.kept.len() >= KEPT_MAX;

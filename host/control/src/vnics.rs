@@ -106,6 +106,12 @@ impl Vnics {
         self.registry.recognize(evidence)
     }
 
+    /// A namespace is gone: nothing is remembered of its vNIC, unless somebody has it open.
+    pub(crate) fn end_unused(&mut self, evidence: &Evidence) {
+        self.let_go_of_left();
+        self.registry.end_unused(evidence);
+    }
+
     /// Something is set for one: it is remembered.
     pub(crate) fn keep(&mut self, vnic: VnicId) -> Result<(), Errno> {
         self.registry.keep(vnic)

@@ -29,6 +29,10 @@ pub struct Arguments {
     /// root's daemon at its usual place; otherwise the folder of the operators' socket].
     #[arg(long, value_name = "FOLDER")]
     pub state_folder: Option<PathBuf>,
+    /// Give no device to a network namespace that neither a vNIC nor a [[container]] table of the
+    /// configuration describes, the host's included.
+    #[arg(long)]
+    pub isolate: bool,
     /// Stay in the foreground (the default).
     #[arg(long, conflicts_with = "detach")]
     pub foreground: bool,

@@ -7,7 +7,8 @@ use crate::allow_table::AllowTable;
 use crate::vnic_tables::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::{
-    Allow, Configured, Level, ObjectKind, ObjectSet, PolicyObject, Tenant, Totals,
+    Allow, Configured, ContainerRule, Level, ObjectKind, ObjectSet, PolicyObject, Tenant, Totals,
+    Undescribed,
 };
 use omniverb_formats::address_range::{MOST, Range};
 use omniverb_session::limits::STATISTICS_SLOTS;
@@ -51,6 +52,8 @@ pub(crate) struct Configuration {
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnic_tables::optional_adoption")]
     adoption: Option<Adoption>,
+    isolate: Option<bool>,
+    container: Vec<ContainerRule>,
     tenant: BTreeMap<String, Tenant>,
     policy: BTreeMap<String, PolicyObject>,
     vnic: VnicTable,
@@ -112,6 +115,12 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
 /// The line on which an object's table begins.
 fn line_of_table(text: &str, kind: ObjectKind, name: &str) -> usize {
     let word = kind.word();
+    if let (ObjectKind::Container, Ok(number)) = (kind, name.parse::<usize>()) {
+        let is_table = |line: &&(usize, &str)| line.1.trim_start().starts_with("[[container]]");
+        let lines: Vec<(usize, &str)> = (1..).zip(text.lines()).collect();
+        let found = lines.iter().filter(is_table).nth(number.saturating_sub(1));
+        return found.map_or(1, |(line, _)| *line);
+    }
     let heads = [format!("[{word}.{name}]"), format!("[{word}.{name:?}]")];
     let is_head = |line: &str| heads.iter().any(|head| line.trim_start().starts_with(head));
     1 + text.lines().position(is_head).unwrap_or(0)
@@ -213,6 +222,11 @@ impl Configuration {
             tenant: self.tenant.clone(),
             policy: self.policy.clone(),
             vnic: self.vnic.named.clone(),
+            container: self.container.clone(),
+            undescribed: match self.isolate {
+                Some(true) => Undescribed::Isolated,
+                _ => Undescribed::Served,
+            },
         };
         Configured { general: self.general(), objects }
     }
@@ -312,6 +326,11 @@ mod tests {
             ("[policy.gold]\nrules = []\n", 2, "rules"),
             ("[tenant.blue]\ncolour = 1\n", 2, "colour"),
             ("[tenant.\"a b\"]\n", 1, "letters"),
+            ("[[container]]\n\n[[container]]\ntenant = \"red\"\n", 3, "no tenant \"red\""),
+            ("[[container]]\naddress = \"10.1.2.3/16\"\n", 2, "behind its prefix"),
+            ("[[container]]\nname = \"{colour}\"\n", 1, "{address}"),
+            ("[[container]]\ncolour = 1\n", 2, "colour"),
+            ("[container]\n", 1, "sequence"),
         ] {
             let error = Configuration::parse(text, "x").unwrap_err().to_string();
             assert!(error.starts_with(&format!("x:{line}: ")) && error.contains(word), "{error}");

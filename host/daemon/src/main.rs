@@ -15,7 +15,8 @@ use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_broker::BROKER;
 use omniverb_control::{
-    Audience, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings, StartError, Unwanted,
+    Audience, Form, Journal, Level, Reload, RuntimeFolder, Server, Settings, StartError,
+    Undescribed, Unwanted,
 };
 use omniverb_formats::broker_message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
@@ -114,7 +115,11 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut limits = configuration.limits();
     limits.sessions = limits.sessions.min(descriptors / DESCRIPTORS_PER_SESSION);
     let memory = configuration.memory();
-    let configured = configuration.configured();
+    let isolate = arguments.isolate;
+    let mut configured = configuration.configured();
+    if isolate {
+        configured.objects.undescribed = Undescribed::Isolated;
+    }
     let path = socket(arguments);
     let state_file = paths::state_file(arguments, &path).context("cannot make the state folder")?;
     let settings = Settings {
@@ -153,7 +158,11 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let file = arguments.config.clone();
     server.set_reload(Reload::new(reload, move || {
         let read = Configuration::load(file.as_deref());
-        read.map(|read| read.configured()).map_err(|error| format!("{error:#}"))
+        let mut read = read.map(|read| read.configured()).map_err(|error| format!("{error:#}"))?;
+        if isolate {
+            read.objects.undescribed = Undescribed::Isolated;
+        }
+        Ok(read)
     }))?;
     if configuration.has_sockets() {
         let opened =

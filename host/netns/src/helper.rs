@@ -1,7 +1,9 @@
 //! Runs the helper's loop: one thread for each request, since entering a namespace may block in the
 //! kernel.
 
+use crate::container_facts;
 use crate::helper_protocol::{self, Enters, Found, Kind, PORT, PSP_PORT, Process, REQUEST_BYTES};
+use crate::namespace_watcher::NamespaceWatcher;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::udp_socket::Port;
@@ -10,16 +12,21 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Budget: requests under way at the same time; each is a thread. The daemon never has more, see
 /// `host/control/src/helper_queue.rs`.
 pub const WORKERS: usize = 64;
 
 /// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers,
-/// and for the port of PSP.
-const NEEDED: [Privilege; 4] =
-    [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers, Privilege::LowPorts];
+/// for the port of PSP, and to hear of new containers.
+const NEEDED: [Privilege; 5] = [
+    Privilege::Enter,
+    Privilege::Look,
+    Privilege::LargeBuffers,
+    Privilege::LowPorts,
+    Privilege::HearAll,
+];
 
 /// Gives up what the helper does not need, and then [serves](serve): for a process of its own.
 pub fn serve_alone(socket: OwnedFd) {
@@ -36,6 +43,7 @@ pub fn serve(socket: OwnedFd) {
     }
     let socket = Arc::new(socket);
     let under_way = Arc::new(AtomicUsize::new(0));
+    let is_watching = Arc::new(AtomicBool::new(false));
     loop {
         let mut bytes = [0; REQUEST_BYTES + 1];
         let request =
@@ -57,7 +65,11 @@ pub fn serve(socket: OwnedFd) {
         // A thread that has entered a namespace never does anything else. If there is no thread to
         // be had, the answer is EIO, as it is when one panics.
         let thread = std::thread::Builder::new().name("namespace".into());
+        let (socket, is_watching) = (socket.clone(), is_watching.clone());
         let _ = thread.spawn(move || {
+            if kind == Kind::Watch {
+                return watch(owed, socket, &is_watching);
+            }
             let found = perform(kind, file);
             owed.pay(found);
         });
@@ -95,6 +107,21 @@ impl Drop for Owed {
     }
 }
 
+/// Watches namespaces, once, until the daemon is gone.
+fn watch(owed: Owed, socket: Arc<OwnedFd>, is_watching: &AtomicBool) {
+    if is_watching.swap(true, Ordering::Relaxed) {
+        return owed.pay(Ok(Found::Watching));
+    }
+    match NamespaceWatcher::new(socket) {
+        Ok(watcher) => {
+            owed.pay(Ok(Found::Watching));
+            let _ = watcher.run();
+        }
+        Err(error) => owed.pay(Err(error)),
+    }
+    is_watching.store(false, Ordering::Relaxed);
+}
+
 fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
     match kind {
         Kind::Process => identify(&file).map(Found::Process),
@@ -110,16 +137,25 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
             enter(file)?;
             Ok(Found::Port(Port::open(PSP_PORT)?))
         }
+        Kind::Interfaces => {
+            let (facts, _) = container_facts::collect(&network_namespace(file)?)?;
+            Ok(Found::Interfaces(facts))
+        }
+        Kind::Watch => Err(Errno::INVAL.into()),
     }
 }
 
 fn enter(file: OwnedFd) -> io::Result<()> {
+    network_namespace(file)?.enter()
+}
+
+fn network_namespace(file: OwnedFd) -> io::Result<Namespace> {
     let namespace = Namespace::received(file)?;
     // The kernel would take a pidfd as well.
     if namespace.identity().device != Namespace::current()?.identity().device {
         return Err(Errno::INVAL.into());
     }
-    namespace.enter()
+    Ok(namespace)
 }
 
 /// The process is named by a descriptor only: its pid is what the kernel says that it is, and it

@@ -3,8 +3,12 @@
 //! One datagram each, of a size that its kind fixes, numbers in native byte order. Both ends are
 //! the same program; all the same, both check everything.
 
+use crate::container_facts::{
+    CONTAINER_ADDRESSES_MAX, ContainerFacts, ContainerInterface, INTERFACE_NAME_BYTES,
+    INTERFACES_MAX, NAME_BYTES,
+};
 use omniverb_sys::local_addresses::{Address, Scope};
-use omniverb_sys::netns::Namespace;
+use omniverb_sys::netns::{Identity, Namespace};
 use omniverb_sys::seqpacket;
 use omniverb_sys::udp_socket::Port;
 use std::io;
@@ -29,6 +33,19 @@ pub(crate) const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTE
 const ADDRESS_BYTES: usize = 28;
 pub(crate) const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
 pub(crate) const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
+const IDENTITY_BYTES: usize = 24;
+/// A length before each text.
+const NAME_SLOT_BYTES: usize = 4 + NAME_BYTES + 1;
+const INTERFACE_SLOT_BYTES: usize = 4 + INTERFACE_NAME_BYTES + 1;
+/// An address, the interface that has it, and whether it is an IPv4 one.
+const CONTAINER_ADDRESS_BYTES: usize = 16 + 4 + 4;
+pub(crate) const FACTS_BYTES: usize = HEADER_BYTES
+    + IDENTITY_BYTES
+    + NAME_SLOT_BYTES
+    + INTERFACES_MAX * 2 * INTERFACE_SLOT_BYTES
+    + 4
+    + CONTAINER_ADDRESSES_MAX * CONTAINER_ADDRESS_BYTES;
+pub(crate) const VANISHED_BYTES: usize = HEADER_BYTES + IDENTITY_BYTES;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +58,20 @@ pub enum Kind {
     Port,
     /// The sockets of UDP port 1000 in this namespace.
     PspPort,
+    /// What tells this namespace from those of other containers?
+    Interfaces,
+    /// Say from now on which namespaces appear, change and vanish.
+    Watch,
 }
+
+const KINDS: [Kind; 6] = [
+    Kind::Process,
+    Kind::Addresses,
+    Kind::Port,
+    Kind::PspPort,
+    Kind::Interfaces,
+    Kind::Watch,
+];
 
 impl Kind {
     fn number(self) -> u32 {
@@ -50,17 +80,21 @@ impl Kind {
             Kind::Addresses => 2,
             Kind::Port => 3,
             Kind::PspPort => 4,
+            Kind::Interfaces => 8,
+            Kind::Watch => 5,
         }
     }
 
     fn of(number: u32) -> Option<Kind> {
-        let all = [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort];
-        all.into_iter().find(|kind| kind.number() == number)
+        KINDS.into_iter().find(|kind| kind.number() == number)
     }
 }
 
 /// The number of the answer that says that the helper has begun.
 const STARTED: u32 = 0;
+/// The numbers of what a watcher says unasked.
+const APPEARED: u32 = 6;
+const VANISHED: u32 = 7;
 
 /// Who a process is.
 #[derive(Debug)]
@@ -87,6 +121,10 @@ pub enum Found {
     Addresses(Vec<Address>),
     /// The sockets, which keep the namespace; to [`Kind::Port`] and [`Kind::PspPort`].
     Port(Port),
+    /// What tells a container from others; to [`Kind::Interfaces`].
+    Interfaces(ContainerFacts),
+    /// From now on there are [`Answer::Appeared`] and [`Answer::Vanished`]; to [`Kind::Watch`].
+    Watching,
 }
 
 /// Which network namespaces the helper can enter.
@@ -114,6 +152,20 @@ pub enum Answer {
         kind: Kind,
         /// What was found out, or why not: what the kernel said.
         found: io::Result<Found>,
+    },
+    /// A namespace has an interface that joins it to the host's, or has changed.
+    Appeared {
+        /// What tells it from others as long as it lives.
+        identity: Identity,
+        /// Its number that never comes back, where the kernel says.
+        cookie: Option<u64>,
+        /// What rules look at.
+        facts: ContainerFacts,
+    },
+    /// A namespace that had appeared is gone.
+    Vanished {
+        /// What told it from others.
+        identity: Identity,
     },
 }
 
@@ -197,6 +249,11 @@ pub(crate) fn send_answer(
             bytes.0.resize(ADDRESSES_BYTES, 0);
             seqpacket::send(socket, &bytes.0, &[])
         }
+        Ok(Found::Interfaces(facts)) => {
+            let nobody = Identity { device: 0, inode: 0 };
+            seqpacket::send(socket, &facts_message(number, id, nobody, None, facts), &[])
+        }
+        Ok(Found::Watching) => seqpacket::send(socket, &header(number, id, 0, 0).0, &[]),
         Ok(Found::Port(port)) => {
             let (files, senders) = port.parts();
             let mut bytes = header(number, id, 0, senders.len());
@@ -207,6 +264,59 @@ pub(crate) fn send_answer(
             seqpacket::send(socket, &bytes.0, &files)
         }
     }
+}
+
+/// The watcher says what a namespace has.
+pub(crate) fn send_appeared(
+    socket: BorrowedFd<'_>,
+    identity: Identity,
+    cookie: Option<u64>,
+    facts: &ContainerFacts,
+) -> io::Result<()> {
+    seqpacket::send(socket, &facts_message(APPEARED, 0, identity, cookie, facts), &[])
+}
+
+/// The watcher says that a namespace is gone.
+pub(crate) fn send_vanished(socket: BorrowedFd<'_>, identity: Identity) -> io::Result<()> {
+    let mut bytes = header(VANISHED, 0, 0, 0);
+    bytes.identity(identity, None);
+    seqpacket::send(socket, &bytes.0, &[])
+}
+
+fn facts_message(
+    number: u32,
+    id: u64,
+    identity: Identity,
+    cookie: Option<u64>,
+    facts: &ContainerFacts,
+) -> Vec<u8> {
+    let interfaces = facts.interfaces.get(..INTERFACES_MAX).unwrap_or(&facts.interfaces);
+    let mut bytes = header(number, id, 0, interfaces.len());
+    bytes.identity(identity, cookie);
+    bytes.text(facts.name.as_deref().unwrap_or_default(), NAME_SLOT_BYTES);
+    for at in 0..INTERFACES_MAX {
+        let interface = interfaces.get(at);
+        let bridge = interface.and_then(|interface| interface.bridge.as_deref());
+        bytes.text(interface.map_or("", |interface| &interface.name), INTERFACE_SLOT_BYTES);
+        bytes.text(bridge.unwrap_or_default(), INTERFACE_SLOT_BYTES);
+    }
+    let of_all = interfaces.iter().zip(0_u32..);
+    let addresses: Vec<(IpAddr, u32)> = of_all
+        .flat_map(|(interface, at)| interface.addresses.iter().map(move |ip| (*ip, at)))
+        .take(CONTAINER_ADDRESSES_MAX)
+        .collect();
+    bytes.number(u32::try_from(addresses.len()).unwrap_or(0));
+    for (ip, at) in addresses {
+        let six = match ip {
+            IpAddr::V4(four) => four.to_ipv6_mapped(),
+            IpAddr::V6(six) => six,
+        };
+        bytes.0.extend(six.octets());
+        bytes.number(at);
+        bytes.number(u32::from(ip.is_ipv4()));
+    }
+    bytes.0.resize(FACTS_BYTES, 0);
+    bytes.0
 }
 
 /// The next answer, or `None` if there is none at the moment.
@@ -240,6 +350,17 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
         let fits = bytes.len() == HEADER_BYTES && files.is_empty() && count < 2;
         let enters = if count == 1 { Enters::Others } else { Enters::Own };
         return fits.then_some(Answer::Started { enters });
+    }
+    if number == VANISHED {
+        let fits = bytes.len() == VANISHED_BYTES && files.is_empty();
+        let (identity, _) = reader.identity()?;
+        return fits.then_some(Answer::Vanished { identity });
+    }
+    if number == APPEARED {
+        let fits = bytes.len() == FACTS_BYTES && files.is_empty();
+        let (identity, cookie) = reader.identity()?;
+        let facts = reader.facts(count)?;
+        return fits.then_some(Answer::Appeared { identity, cookie, facts });
     }
     let kind = Kind::of(number)?;
     if errno != 0 {
@@ -280,6 +401,11 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
             let port = if kind == Kind::Port { PORT } else { PSP_PORT };
             Found::Port(Port::join(port, files, &senders)?)
         }
+        Kind::Interfaces if bytes.len() == FACTS_BYTES && files.is_empty() => {
+            reader.identity()?;
+            Found::Interfaces(reader.facts(count)?)
+        }
+        Kind::Watch if bytes.len() == HEADER_BYTES && files.is_empty() => Found::Watching,
         _ => return None,
     };
     Some(Answer::Found { id, kind, found: Ok(found) })
@@ -300,6 +426,22 @@ impl Writer {
 
     fn long(&mut self, value: u64) {
         self.0.extend(value.to_ne_bytes());
+    }
+
+    fn identity(&mut self, identity: Identity, cookie: Option<u64>) {
+        self.long(identity.device);
+        self.long(identity.inode);
+        self.long(cookie.unwrap_or(0));
+    }
+
+    /// A text that is cut to fit, its length before it.
+    fn text(&mut self, text: &str, slot: usize) {
+        let most = text.len().min(slot - 5);
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let whole = self.0.len() + slot;
+        self.number(u32::try_from(end).unwrap_or(0));
+        self.0.extend(&text.as_bytes()[..end]);
+        self.0.resize(whole, 0);
     }
 
     fn address(&mut self, address: &Address) {
@@ -336,6 +478,49 @@ impl Reader<'_> {
 
     fn long(&mut self) -> Option<u64> {
         self.take().map(u64::from_ne_bytes)
+    }
+
+    fn identity(&mut self) -> Option<(Identity, Option<u64>)> {
+        let (device, inode) = (self.long()?, self.long()?);
+        let cookie = Some(self.long()?).filter(|cookie| *cookie != 0);
+        Some((Identity { device, inode }, cookie))
+    }
+
+    /// A text; `None` within: it is empty.
+    fn text(&mut self, slot: usize) -> Option<Option<String>> {
+        let (first, rest) = self.0.split_at_checked(slot)?;
+        self.0 = rest;
+        let mut inner = Reader(first);
+        let length = inner.number()? as usize;
+        let text = String::from_utf8_lossy(inner.0.get(..length)?).into_owned();
+        Some(Some(text).filter(|text| !text.is_empty()))
+    }
+
+    fn facts(&mut self, count: usize) -> Option<ContainerFacts> {
+        let name = self.text(NAME_SLOT_BYTES)?;
+        let mut interfaces = Vec::new();
+        for at in 0..INTERFACES_MAX {
+            let name = self.text(INTERFACE_SLOT_BYTES)?.unwrap_or_default();
+            let bridge = self.text(INTERFACE_SLOT_BYTES)?;
+            if at < count {
+                interfaces.push(ContainerInterface { name, bridge, addresses: Vec::new() });
+            }
+        }
+        let addresses = self.number()? as usize;
+        if count > INTERFACES_MAX || addresses > CONTAINER_ADDRESSES_MAX {
+            return None;
+        }
+        for _ in 0..addresses {
+            let six = Ipv6Addr::from(self.take::<16>()?);
+            let (at, four) = (self.number()? as usize, self.number()?);
+            let ip = match four {
+                0 => IpAddr::V6(six),
+                1 => IpAddr::V4(six.to_ipv4_mapped()?),
+                _ => return None,
+            };
+            interfaces.get_mut(at)?.addresses.push(ip);
+        }
+        Some(ContainerFacts { name, interfaces })
     }
 
     fn address(&mut self) -> Option<Address> {

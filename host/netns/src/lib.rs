@@ -6,12 +6,16 @@
 //! ports in namespaces of processes it can name.
 #![forbid(unsafe_code)]
 
+mod container_facts;
 mod helper;
 mod helper_protocol;
 mod helper_starter;
+mod namespace_book;
+mod namespace_watcher;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 
+pub use container_facts::{ContainerFacts, ContainerInterface};
 pub use helper::{WORKERS, serve, serve_alone};
 pub use helper_protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, PSP_PORT, Process, receive,

@@ -24,6 +24,8 @@ pub enum Privilege {
     LowPorts,
     /// Any number of descriptors in sockets, unread (CAP_SYS_RESOURCE).
     ManyDescriptors,
+    /// Hearing of interfaces of all network namespaces (CAP_NET_BROADCAST).
+    HearAll,
 }
 
 impl Privilege {
@@ -35,6 +37,7 @@ impl Privilege {
             Privilege::LargeBuffers => CapabilitySet::NET_ADMIN,
             Privilege::LowPorts => CapabilitySet::NET_BIND_SERVICE,
             Privilege::ManyDescriptors => CapabilitySet::SYS_RESOURCE,
+            Privilege::HearAll => CapabilitySet::NET_BROADCAST,
         }
     }
 }

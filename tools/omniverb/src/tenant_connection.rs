@@ -8,6 +8,7 @@ use omniverb_session::body::{
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::{eventfd, seqpacket};
+use omniverb_terms::Errno;
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pieces of status: more than the largest quotas give.
 const PIECES_MAX: usize = 1 << 18;
+
+/// What a daemon says that isolates, if nothing describes our network namespace.
+pub(crate) const ISOLATED: &str = "has no device for this network namespace";
 
 /// A connection to the daemon.
 pub(crate) struct Client {
@@ -147,6 +151,7 @@ pub(crate) fn listen(
 
 fn refused<T>(answer: &Message, path: &Path) -> anyhow::Result<T> {
     match answer {
+        Message::Failed(Errno::ENODEV) => bail!("the daemon at {} {ISOLATED}", path.display()),
         Message::Failed(errno) => {
             let error = io::Error::from_raw_os_error(errno.raw());
             bail!("the daemon at {} refuses us: {error}", path.display())

@@ -45,6 +45,7 @@ impl Change {
             ObjectKind::Tenant => self.apply_to(&configured.tenant, &mut set.tenant),
             ObjectKind::Policy => self.apply_to(&configured.policy, &mut set.policy),
             ObjectKind::Vnic => self.apply_to(&configured.vnic, &mut set.vnic),
+            ObjectKind::Container => Err("containers are in the configuration file only".into()),
         }
     }
 
@@ -65,7 +66,8 @@ impl Change {
             return match set.remove(name) {
                 Some(_) => Ok(()),
                 None => Err(format!(
-                    "{word} {name:?} is in the configuration file: remove it there, and reload"
+                    "{word} {name:?} is in the configuration file, or follows from a [[container]] \
+                     there: remove it there, and reload"
                 )),
             };
         }

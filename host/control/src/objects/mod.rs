@@ -4,17 +4,27 @@
 //! In: sets of objects, and the vNICs that there are. Out: what holds for each vNIC. A vNIC that no
 //! object is attached to belongs to the tenant `default`. One that was given an object keeps it
 //! until the object is changed, whatever becomes of the path that the object names.
+//!
+//! A vNIC of a container that nothing is attached to gets an object by rules
+//! (`container_rules.rs`, `containers.rs`).
 
 mod change;
+mod container_objects;
+mod container_rules;
+mod containers;
 mod object_set;
 mod state_file;
 mod tenant_keys;
 mod value_syntax;
 
 use change::Changes;
+pub(crate) use container_rules::{Container, Interface};
+pub use container_rules::{ContainerRule, Prefix};
+use containers::Containers;
 pub(crate) use object_set::ObjectSet as Set;
 pub use object_set::{
-    DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, VnicObject,
+    DEFAULT_TENANT, ObjectError, ObjectKind, ObjectSet, PolicyObject, Tenant, Undescribed,
+    VnicObject,
 };
 use omniverb_engine::TenantKey;
 use omniverb_tenancy::{Policy, TenantId, VnicId};
@@ -49,8 +59,10 @@ pub(crate) struct Objects {
     configured: Set,
     /// What was set at run time.
     set: Set,
-    /// Both: what was set decides.
+    /// Both, and what follows from rules: what was set decides.
     all: Set,
+    /// vNICs of containers that rules have described, or were asked about.
+    containers: Containers,
     state: StateFile,
     /// Names of objects that vNICs were given.
     given: BTreeMap<VnicId, String>,
@@ -70,13 +82,25 @@ impl Objects {
         let (state, set) = StateFile::open(state, &configured);
         let all = configured.overlaid(&set);
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
-        let unseen = BTreeSet::new();
+        let (unseen, containers) = (BTreeSet::new(), Containers::default());
         // Without a key nothing passes between hosts.
         let (keys, keys_problem) = match TenantKeys::default().read_again(&all) {
             Ok(keys) => (keys, None),
             Err(problem) => (TenantKeys::default(), Some(problem)),
         };
-        Objects { general, configured, set, all, state, given, unseen, keys, keys_problem, numbers }
+        Objects {
+            general,
+            configured,
+            set,
+            all,
+            containers,
+            state,
+            given,
+            unseen,
+            keys,
+            keys_problem,
+            numbers,
+        }
     }
 
     /// What holds for a vNIC that no object is attached to.
@@ -123,8 +147,18 @@ impl Objects {
         self.keys = self.keys.read_again(&all)?;
         self.general = general;
         self.configured = configured;
-        self.replace(all);
+        self.decide_anew();
+        self.replace(self.base().overlaid(&self.set));
         Ok(())
+    }
+
+    /// What is configured, and what follows from rules.
+    fn base(&self) -> Set {
+        let mut base = self.configured.clone();
+        for (name, object) in self.containers.objects() {
+            base.vnic.entry(name.clone()).or_insert_with(|| object.clone());
+        }
+        base
     }
 
     /// Makes the changes that a text describes.
@@ -133,7 +167,7 @@ impl Objects {
     /// Why not. Nothing has changed then.
     pub(crate) fn change(&mut self, text: &str) -> Result<(), String> {
         let changes: Changes = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let set = changes.applied(&self.configured, &self.set)?;
+        let set = changes.applied(&self.base(), &self.set)?;
         self.keep(set)
     }
 
@@ -149,7 +183,7 @@ impl Objects {
         let mut object = self.all.vnic.get(&name).cloned().unwrap_or_default();
         change(&mut object);
         set.vnic.insert(name.clone(), object);
-        let all = self.configured.overlaid(&set);
+        let all = self.base().overlaid(&set);
         all.check().map_err(|error| error.to_string())?;
         self.keep(set)?;
         self.given.insert(vnic, name);
@@ -157,7 +191,7 @@ impl Objects {
     }
 
     fn keep(&mut self, set: Set) -> Result<(), String> {
-        let all = self.configured.overlaid(&set);
+        let all = self.base().overlaid(&set);
         let keys = self.keys.read_again(&all)?;
         self.state.write(&set)?;
         (self.set, self.keys) = (set, keys);
@@ -175,8 +209,10 @@ impl Objects {
 
     /// A vNIC is no more. What was set for it alone cannot hold for another.
     pub(crate) fn forget(&mut self, vnic: VnicId) -> Result<(), String> {
+        let by_rule = self.forget_container(vnic);
         let Some(name) = self.given.remove(&vnic) else { return Ok(()) };
-        if !name.starts_with("vnic-") || !self.set.vnic.contains_key(&name) {
+        let is_its_alone = by_rule || name.starts_with("vnic-");
+        if !is_its_alone || !self.set.vnic.contains_key(&name) {
             return Ok(());
         }
         let mut set = self.set.clone();
@@ -246,9 +282,14 @@ impl Objects {
     /// The row of the object with this number, in the order of kinds and names.
     pub(crate) fn row(&self, number: u64) -> Option<Value> {
         let at = usize::try_from(number).ok()?;
-        let Set { tenant, policy, vnic } = &self.all;
+        let Set { tenant, policy, vnic, .. } = &self.all;
         let row = |kind: ObjectKind, name: &String, fields: Value, is_set: bool| {
-            let source = if is_set { "command" } else { "configuration" };
+            let by_rule = kind == ObjectKind::Vnic && self.containers.has_object(name);
+            let source = match (is_set, by_rule) {
+                (true, _) => "command",
+                (false, true) => "container",
+                (false, false) => "configuration",
+            };
             json!({ "kind": kind.word(), "name": name, "source": source, "fields": fields })
         };
         if let Some((name, object)) = tenant.iter().nth(at) {

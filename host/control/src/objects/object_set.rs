@@ -3,6 +3,7 @@
 //! The configuration file, the state file and commands have the same keys: what this crate reads
 //! from one of them it can read from the others. Unknown keys are refused.
 
+use super::container_rules::{ContainerRule, RULES_MAX};
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, ModeValue, RateValue,
     SizeValue,
@@ -126,6 +127,12 @@ pub struct VnicObject {
 }
 
 impl VnicObject {
+    /// The one that a rule gives.
+    pub(crate) fn of_rule(rule: &ContainerRule) -> VnicObject {
+        let (tenant, policies) = (rule.tenant.clone(), rule.policies.clone());
+        VnicObject { tenant, policies, ..VnicObject::default() }
+    }
+
     /// The path that it is attached to, if it is attached by a path; `name` is the object's own.
     pub(crate) fn path<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         Some(self.attach.as_deref().unwrap_or(name)).filter(|text| text.starts_with('/'))
@@ -142,6 +149,9 @@ pub enum ObjectKind {
     Policy,
     /// A [`VnicObject`].
     Vnic,
+    /// A [`ContainerRule`]: in the configuration only, named by its place among them.
+    #[serde(skip)]
+    Container,
 }
 
 impl ObjectKind {
@@ -152,6 +162,7 @@ impl ObjectKind {
             ObjectKind::Tenant => "tenant",
             ObjectKind::Policy => "policy",
             ObjectKind::Vnic => "vnic",
+            ObjectKind::Container => "container",
         }
     }
 }
@@ -173,6 +184,16 @@ impl fmt::Display for ObjectError {
     }
 }
 
+/// What becomes of a network namespace that nothing describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Undescribed {
+    /// It has a vNIC, in the tenant `default`.
+    #[default]
+    Served,
+    /// It has none.
+    Isolated,
+}
+
 /// Objects by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -183,6 +204,12 @@ pub struct ObjectSet {
     pub policy: BTreeMap<String, PolicyObject>,
     /// Devices, by names that operators give.
     pub vnic: BTreeMap<String, VnicObject>,
+    /// Which containers get which vNIC. The first that matches decides.
+    #[serde(skip)]
+    pub container: Vec<ContainerRule>,
+    /// What becomes of others.
+    #[serde(skip)]
+    pub undescribed: Undescribed,
 }
 
 impl ObjectSet {
@@ -242,13 +269,19 @@ impl ObjectSet {
                 return error(ObjectKind::Vnic, name, text);
             }
         }
+        for (number, rule) in (1..).zip(&self.container) {
+            let problem =
+                rule.problem().or_else(|| self.problem_of_names(&VnicObject::of_rule(rule)));
+            let many = || format!("there are more than {RULES_MAX}");
+            if let Some(problem) = problem.or_else(|| (number > RULES_MAX).then(many)) {
+                return error(ObjectKind::Container, &number.to_string(), problem);
+            }
+        }
         Ok(())
     }
 
-    fn problem_of(&self, vnic: &VnicObject) -> Option<String> {
-        if let Err(problem) = limit(vnic.rate, vnic.burst) {
-            return Some(problem.into());
-        }
+    /// What is wrong with the names of a tenant and of policies.
+    fn problem_of_names(&self, vnic: &VnicObject) -> Option<String> {
         if let Some(tenant) = &vnic.tenant
             && tenant != DEFAULT_TENANT
             && !self.tenant.contains_key(tenant)
@@ -259,8 +292,15 @@ impl ObjectSet {
             return Some(format!("a vNIC has at most {POLICIES_MAX} policies"));
         }
         let missing = vnic.policies.iter().find(|name| !self.policy.contains_key(*name));
-        if let Some(missing) = missing {
-            return Some(format!("there is no policy {missing:?}"));
+        missing.map(|missing| format!("there is no policy {missing:?}"))
+    }
+
+    fn problem_of(&self, vnic: &VnicObject) -> Option<String> {
+        if let Err(problem) = limit(vnic.rate, vnic.burst) {
+            return Some(problem.into());
+        }
+        if let Some(problem) = self.problem_of_names(vnic) {
+            return Some(problem);
         }
         match &vnic.attach {
             // Which the daemon may not look at, and which end with a process.
@@ -333,7 +373,7 @@ fn limit(
     }
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_sign)
 }

@@ -4,6 +4,7 @@
 //! Both namespaces are found by a process in each, whose cookie has to be that of its socket, and
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
+use crate::attachment::Attached;
 use crate::helper_queue::{Enclosed, Subject};
 use crate::server::Server;
 use crate::server::subsystems::SocketPairs;
@@ -13,6 +14,7 @@ use omniverb_broker::daemon_messages::{Denial, FromDaemon, Place, ToDaemon};
 use omniverb_fairness::Holder;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::{Hello, ROLE_VERBS};
+use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, seqpacket};
 use omniverb_tenancy::{Arrived, Channel, Client, RelationRefusal, SessionId};
 use omniverb_terms::Errno;
@@ -54,11 +56,22 @@ impl Server {
     pub(super) fn sockets_found(&mut self, number: u64, found: io::Result<Process>) {
         let Some((namespace, user)) = self.related.sought(number) else { return };
         let process = found.ok().filter(|process| process.cookie == Some(namespace));
-        let known = process.and_then(|process| {
-            let holder = Holder::new(&process.cgroup, user);
-            self.served(process.namespace, process.cookie).ok().map(|known| (known, holder))
-        });
-        let Some((known, holder)) = known else {
+        let Some(process) = process else {
+            return self.socket_pairs().seek_another(namespace);
+        };
+        let holder = Holder::new(&process.cgroup, user);
+        if self.is_undecided(&process) {
+            return self.look(Subject::Sockets(number), process, &holder);
+        }
+        let known = self.served(process.namespace, process.cookie).ok();
+        self.sockets_placed(number, known, holder);
+    }
+
+    /// What describes a namespace is known.
+    pub(super) fn sockets_placed(&mut self, number: u64, known: Option<Attached>, holder: Holder) {
+        let Some((namespace, user)) = self.related.sought(number) else { return };
+        let peer = Peer { pid: 0, uid: user, gid: 0 };
+        let Some(known) = known.and_then(|known| self.described(known, &peer).ok()) else {
             return self.socket_pairs().seek_another(namespace);
         };
         let hold = self.vnics.join(known, &holder);

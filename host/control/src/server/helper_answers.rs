@@ -33,8 +33,13 @@ impl Server {
             FromHelper::Answer(kind, subject, found) => (kind, subject, found),
             FromHelper::Restarted => {
                 let text = "the helper for network namespaces had died and was started again";
-                return self.journal.log(Level::Warning, text);
+                self.journal.log(Level::Warning, text);
+                return self.watch_containers();
             }
+            FromHelper::Appeared(identity, cookie, facts) => {
+                return self.container_appeared(identity, cookie, facts);
+            }
+            FromHelper::Vanished(identity) => return self.container_vanished(identity),
         };
         match (kind, subject, found) {
             (Kind::Process, subject, found) => {
@@ -46,9 +51,17 @@ impl Server {
                     Subject::Arrival(id) => self.identified(id, found),
                     Subject::Named(id) => self.name_found(id, found),
                     Subject::Sockets(number) => self.sockets_found(number, found),
-                    Subject::Vnic(_) => {}
+                    Subject::Vnic(_) | Subject::Containers => {}
                 }
             }
+            (Kind::Interfaces, subject, found) => {
+                let found = found.and_then(|found| match found {
+                    Found::Interfaces(facts) => Ok(facts),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                self.looked(subject, found);
+            }
+            (Kind::Watch, _, found) => self.watching(found.map(drop)),
             (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),
             (Kind::Port, Subject::Vnic(vnic), found) => {
                 let port = found.and_then(|found| match found {

@@ -66,6 +66,9 @@ impl Server {
     fn forget_arrival(&mut self, id: SessionId) {
         if let Some(arrival) = self.arrivals.take(id) {
             self.helper.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
+            if self.looks.remove(&Subject::Arrival(id)).is_some() {
+                self.helper.forget(Kind::Interfaces, Subject::Arrival(id), &arrival.holder);
+            }
             self.disposal.close_socket(arrival.calls);
         }
     }
@@ -84,6 +87,16 @@ impl Server {
         arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
         let group = arrival.peer.gid;
         arrival.circle = process.surroundings.map(|namespaces| PtraceDomain { namespaces, group });
+        if self.is_undecided(&process) {
+            let holder = arrival.holder.clone();
+            if let Some(oldest) = self.arrivals.add(id, arrival) {
+                self.forget_arrival(oldest);
+            }
+            if self.arrivals.has(id) {
+                self.look(Subject::Arrival(id), process, &holder);
+            }
+            return;
+        }
         let known = self.served(process.namespace, process.cookie);
         self.enter(id, arrival, known);
     }
@@ -114,6 +127,7 @@ impl Server {
         if watched.is_err() {
             return self.disposal.close_socket(calls);
         }
+        let known = known.and_then(|known| self.described(known, &peer));
         let source = known.as_ref().map(Attached::source).unwrap_or_default();
         let hold = known.map(|known| self.vnics.join(known, &holder));
         self.engine_ports().tell_registered();

@@ -11,6 +11,7 @@ mod accept;
 mod audit;
 mod broker_questions;
 mod captures;
+mod containers;
 mod control_packets;
 mod disconnection;
 mod encryption;
@@ -32,6 +33,7 @@ mod vnics;
 use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
+use crate::container_looks::Looks;
 use crate::decision_tables::Tables;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
@@ -88,6 +90,8 @@ pub struct Server {
     /// Reads the configuration again, if that can be done.
     reload: Option<Reload>,
     departed: Departed,
+    /// Namespaces that the helper looks at, for rules.
+    looks: Looks,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.

@@ -75,6 +75,8 @@ impl Server {
         let Configured { general, objects } = (reload.read)()?;
         self.objects.configure(general, objects)?;
         self.engine_ports().apply_objects();
+        self.watch_containers();
+        self.end_undescribed();
         Ok(())
     }
 
@@ -84,6 +86,7 @@ impl Server {
         let changed = self.objects.change(text);
         if changed.is_ok() {
             self.engine_ports().apply_objects();
+            self.end_undescribed();
         }
         answer(changed)
     }
@@ -156,7 +159,7 @@ impl EnginePorts<'_> {
         let before = self.tables.policy(key);
         match self.objects.policy(key, &place) {
             Some(policy) => {
-                if self.vnics.keep(key).is_err() {
+                if self.objects.is_kept(key) && self.vnics.keep(key).is_err() {
                     let text = "too many vNICs have objects of their own";
                     self.journal.log(Level::Warning, format_args!("{text}"));
                 }

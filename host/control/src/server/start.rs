@@ -146,6 +146,7 @@ impl Server {
             objects,
             reload: None,
             departed: Departed::default(),
+            looks: Default::default(),
             vnics: Vnics::new(registry),
             helper,
             engine,
@@ -163,6 +164,7 @@ impl Server {
             last_session: 0,
         };
         server.engine_ports().tell_registered();
+        server.watch_containers();
         Ok(server)
     }
 

@@ -50,6 +50,15 @@ fn what_is_said_is_understood() {
         }
         other => panic!("{other:?}"),
     }
+    let facts = facts();
+    match pass(5, Kind::Interfaces, &Ok(Found::Interfaces(facts.clone()))) {
+        Answer::Found { id: 5, found: Ok(Found::Interfaces(seen)), .. } => assert_eq!(seen, facts),
+        other => panic!("{other:?}"),
+    }
+    match pass(6, Kind::Watch, &Ok(Found::Watching)) {
+        Answer::Found { id: 6, found: Ok(Found::Watching), .. } => {}
+        other => panic!("{other:?}"),
+    }
     let busy = Err(rustix::io::Errno::ADDRINUSE.into());
     match pass(4, Kind::Port, &busy) {
         Answer::Found { kind: Kind::Port, found: Err(error), .. } => {
@@ -57,6 +66,43 @@ fn what_is_said_is_understood() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+fn facts() -> ContainerFacts {
+    let interface = |name: &str, bridge: Option<&str>, addresses: &[&str]| ContainerInterface {
+        name: name.into(),
+        bridge: bridge.map(str::to_owned),
+        addresses: addresses.iter().map(|ip| ip.parse().unwrap()).collect(),
+    };
+    let (one, other) = (
+        interface("eth0", Some("br-blue"), &["10.1.2.3", "fe80::1"]),
+        interface("eth1", None, &["::ffff:1.2.3.4"]),
+    );
+    ContainerFacts { name: Some("web".into()), interfaces: vec![one, other] }
+}
+
+#[test]
+fn what_the_watcher_says_is_understood() {
+    let (one, other) = seqpacket::pair().unwrap();
+    let identity = Identity { device: 4, inode: 5 };
+    let long = ContainerFacts { name: Some("ä".repeat(500)), ..facts() };
+    send_appeared(one.as_fd(), identity, Some(7), &facts()).unwrap();
+    send_appeared(one.as_fd(), identity, None, &long).unwrap();
+    send_vanished(one.as_fd(), identity).unwrap();
+    let mut next = || receive(other.as_fd()).unwrap().unwrap();
+    match next() {
+        Answer::Appeared { identity: seen, cookie: Some(7), facts: told } => {
+            assert_eq!((seen, told), (identity, facts()));
+        }
+        other => panic!("{other:?}"),
+    }
+    match next() {
+        Answer::Appeared { facts, cookie: None, .. } => {
+            assert_eq!(facts.name.unwrap(), "ä".repeat(NAME_BYTES / 2));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(next(), Answer::Vanished { identity: seen } if seen == identity));
 }
 
 #[test]
@@ -69,12 +115,24 @@ fn nonsense_is_refused_at_both_ends() {
         (seed >> 33) as u32
     };
     for round in 0..3000u32 {
-        let lengths = [0, 1, 15, 16, 17, HEADER_BYTES, PORT_BYTES, PROCESS_BYTES, ADDRESSES_BYTES];
+        let lengths = [
+            0,
+            1,
+            15,
+            16,
+            17,
+            HEADER_BYTES,
+            PORT_BYTES,
+            PROCESS_BYTES,
+            ADDRESSES_BYTES,
+            FACTS_BYTES,
+            VANISHED_BYTES,
+        ];
         let mut bytes = vec![0u8; lengths[next() as usize % lengths.len()]];
         bytes.iter_mut().for_each(|byte| *byte = if next() % 3 == 0 { next() as u8 } else { 0 });
         if round % 2 == 0 && bytes.len() >= 8 {
             bytes[..4].copy_from_slice(&MARK.to_ne_bytes());
-            bytes[4..8].copy_from_slice(&(next() % 5).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&(next() % 9).to_ne_bytes());
         }
         let files = vec![file.as_fd(); next() as usize % 6];
         let own = || files.iter().map(|file| file.try_clone_to_owned().unwrap()).collect();

@@ -1,8 +1,8 @@
 //! Entry point for fuzzers: bytes in, nothing out, never a panic.
 
 use crate::helper_protocol::{
-    ADDRESSES_BYTES, HEADER_BYTES, MARK, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES, read_answer,
-    read_request,
+    ADDRESSES_BYTES, FACTS_BYTES, HEADER_BYTES, MARK, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES,
+    VANISHED_BYTES, read_answer, read_request,
 };
 use std::os::fd::OwnedFd;
 
@@ -21,10 +21,18 @@ pub fn protocol(bytes: &[u8]) {
             count => (2..count).filter_map(|_| socket()).collect(),
         }
     };
-    let lengths = [REQUEST_BYTES, HEADER_BYTES, PROCESS_BYTES, ADDRESSES_BYTES, PORT_BYTES];
+    let lengths = [
+        REQUEST_BYTES,
+        HEADER_BYTES,
+        PROCESS_BYTES,
+        ADDRESSES_BYTES,
+        PORT_BYTES,
+        FACTS_BYTES,
+        VANISHED_BYTES,
+    ];
     let mut message = MARK.to_ne_bytes().to_vec();
     message.extend(rest);
-    if let Some(length) = lengths.get(usize::from(length % 6)) {
+    if let Some(length) = lengths.get(usize::from(length % 8)) {
         message.resize(*length, 0);
     }
     let _ = read_request(&message, files());

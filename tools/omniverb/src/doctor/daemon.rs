@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use crate::find_daemon;
-use crate::tenant_connection::Client;
+use crate::tenant_connection::{Client, ISOLATED};
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,13 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
                     Ok(_) => {
                         findings.good(format_args!("a daemon answers at {shown}"));
                         Some(path)
+                    }
+                    Err(error) if error.to_string().ends_with(ISOLATED) => {
+                        let mend = "its operator has to describe this network namespace, by \
+                                    [vnic] or [[container]] in omniverbd.toml, or omniverb vnic \
+                                    create";
+                        findings.bad(format_args!("{error:#}"), mend);
+                        None
                     }
                     Err(error) => {
                         let mend = "use library, daemon and command line of one build; a daemon \

@@ -1,0 +1,149 @@
+//! Gives vNICs of containers the objects that follow from rules.
+//!
+//! What a rule has decided holds until the namespace ends or the rule is no more: a container that
+//! takes another address does not leave its tenant. What no rule matched is decided anew when there
+//! is news of it.
+
+use super::Objects;
+use super::container_rules::{Container, Verdict, decide};
+use super::containers::Known;
+use super::object_set::{Undescribed, VnicObject, is_name};
+use omniverb_tenancy::VnicId;
+
+/// How long what no rule matched is believed while it changes unseen.
+const FRESH: u64 = 100_000_000;
+
+impl Objects {
+    /// Whether there are rules at all.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.configured.container.is_empty()
+    }
+
+    /// Whether a vNIC that nothing describes is none.
+    pub(crate) fn isolates(&self) -> bool {
+        self.configured.undescribed == Undescribed::Isolated
+    }
+
+    /// Whether rules decide about a vNIC, and have to be asked.
+    pub(crate) fn is_undecided(&self, vnic: VnicId, now: u64) -> bool {
+        let is_fresh = |known: &Known| {
+            // A watcher does not see which cgroup the first process is in.
+            known.container.cgroup.is_some() && now.saturating_sub(known.at) < FRESH
+        };
+        self.has_rules()
+            && !self.given.contains_key(&vnic)
+            && !self.containers.known.get(&vnic).is_some_and(is_fresh)
+    }
+
+    /// Whether the end of a vNIC's namespace will be heard of, or is nothing that rules decide.
+    pub(crate) fn is_kept(&self, vnic: VnicId) -> bool {
+        self.containers
+            .known
+            .get(&vnic)
+            .is_none_or(|known| known.is_watched || known.decided.is_none())
+    }
+
+    /// Hears of a container. `name`: what its vNIC is called; `is_in_use` says whether another vNIC
+    /// is. Whether it has got an object.
+    pub(crate) fn hear_of_container(
+        &mut self,
+        (vnic, name): (VnicId, &str),
+        mut container: Container,
+        (now, is_watched): (u64, bool),
+        is_in_use: impl Fn(VnicId) -> bool,
+    ) -> bool {
+        let before = self.containers.known.remove(&vnic);
+        let mut is_watched = is_watched;
+        let mut decided = None;
+        if let Some(before) = before {
+            container.cgroup = container.cgroup.or(before.container.cgroup);
+            is_watched |= before.is_watched;
+            decided = before.decided;
+        }
+        let vnic_name = name.to_owned();
+        let known = Known { vnic: vnic_name, container, at: now, is_watched, decided };
+        self.containers.known.insert(vnic, known);
+        match self.given.contains_key(&vnic) {
+            true => false,
+            false => self.decide(vnic, is_in_use),
+        }
+    }
+
+    /// Asks the rules; whether the vNIC has got an object.
+    fn decide(&mut self, vnic: VnicId, is_in_use: impl Fn(VnicId) -> bool) -> bool {
+        let Some(known) = self.containers.known.get(&vnic) else { return false };
+        let rules = &self.configured.container;
+        let Verdict::Matched(rule, interface) = decide(rules, &known.container) else {
+            return false;
+        };
+        let rule = rule.clone();
+        let wanted = rule.name_for(&known.container, interface).filter(|name| is_name(name));
+        let own = known.vnic.clone();
+        let name = wanted.filter(|name| self.is_free(name, &is_in_use)).unwrap_or(own.clone());
+        let mut object = VnicObject::of_rule(&rule);
+        object.attach = (name != own).then_some(own);
+        // What was set by command for it is above that.
+        self.all.vnic.entry(name.clone()).or_insert_with(|| object.clone());
+        self.containers.objects.insert(name.clone(), (vnic, object));
+        self.given.insert(vnic, name.clone());
+        if let Some(known) = self.containers.known.get_mut(&vnic) {
+            known.decided = Some((rule, name));
+        }
+        true
+    }
+
+    /// Whether a name can be given. A namespace that nobody uses, and whose end is not heard of,
+    /// has to let go of its own.
+    fn is_free(&mut self, name: &str, is_in_use: impl Fn(VnicId) -> bool) -> bool {
+        match self.containers.objects.get(name) {
+            Some((vnic, _)) if is_in_use(*vnic) => false,
+            Some((vnic, _)) => {
+                let vnic = *vnic;
+                self.given.remove(&vnic);
+                self.forget_container(vnic);
+                !self.all.vnic.contains_key(name)
+            }
+            None => !self.all.vnic.contains_key(name),
+        }
+    }
+
+    /// The configuration has other rules: what those that are gone have decided is decided anew.
+    pub(super) fn decide_anew(&mut self) {
+        let rules = &self.configured.container;
+        let mut lost = Vec::new();
+        for (vnic, known) in &mut self.containers.known {
+            if let Some((_, name)) = known.decided.take_if(|(rule, _)| !rules.contains(rule)) {
+                lost.push((*vnic, name));
+            }
+        }
+        for (vnic, name) in lost {
+            self.containers.objects.remove(&name);
+            self.given.remove(&vnic);
+            if !self.set.vnic.contains_key(&name) {
+                self.all.vnic.remove(&name);
+            }
+        }
+        let vnics: Vec<VnicId> = self.containers.known.keys().copied().collect();
+        for vnic in vnics {
+            if !self.given.contains_key(&vnic) {
+                self.decide(vnic, |_| true);
+            }
+        }
+    }
+
+    /// A namespace has ended; whether a rule had described it.
+    pub(super) fn forget_container(&mut self, vnic: VnicId) -> bool {
+        let known = self.containers.known.remove(&vnic);
+        let Some((_, name)) = known.and_then(|known| known.decided) else { return false };
+        self.containers.objects.remove(&name);
+        if !self.set.vnic.contains_key(&name) && !self.configured.vnic.contains_key(&name) {
+            self.all.vnic.remove(&name);
+        }
+        true
+    }
+
+    /// Whether something describes a vNIC.
+    pub(crate) fn is_described(&self, vnic: VnicId) -> bool {
+        self.given.contains_key(&vnic)
+    }
+}

@@ -1,0 +1,342 @@
+//! Decides which vNIC a container gets, by ordered rules about its network namespace.
+//!
+//! The first rule that matches decides. All conditions of a rule have to hold; those about an
+//! address, a bridge and an interface have to hold of one interface.
+
+use crate::allowed_processes::is_below;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Budget: rules of a configuration, each of which may be tried for each new namespace.
+pub(crate) const RULES_MAX: usize = 1024;
+/// Bytes of a pattern or a template.
+const TEXT_BYTES_MAX: usize = 255;
+
+/// One `[[container]]` table: which containers it is about, and what vNIC they get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContainerRule {
+    /// An address of the interface is in this prefix.
+    pub address: Option<Prefix>,
+    /// The other end of the interface is a port of this bridge; `*` stands for any letters.
+    pub bridge: Option<String>,
+    /// The name of the interface in the container; `*` stands for any letters.
+    pub interface: Option<String>,
+    /// The first process that opens the device is in this cgroup or below.
+    pub cgroup: Option<String>,
+    /// The name of the network namespace; `*` stands for any letters.
+    pub namespace: Option<String>,
+    /// The tenant of the vNIC.
+    pub tenant: Option<String>,
+    /// Names of policies of the vNIC.
+    pub policies: Vec<String>,
+    /// The name of the vNIC, with `{namespace}`, `{interface}` and `{address}` in it; by default
+    /// the one that the daemon gives.
+    pub name: Option<String>,
+}
+
+/// What rules look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Container {
+    /// The name of its namespace.
+    pub(crate) namespace: Option<String>,
+    /// The cgroup of its first process; `None`: there was none yet.
+    pub(crate) cgroup: Option<String>,
+    pub(crate) interfaces: Vec<Interface>,
+}
+
+/// An interface of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) bridge: Option<String>,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// What rules say of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict<'a> {
+    /// This rule decides; the interface that it matched, if it is about one.
+    Matched(&'a ContainerRule, Option<&'a Interface>),
+    /// It depends on the cgroup, which is known when the first process comes.
+    Undecided,
+    /// No rule is about it.
+    Unmatched,
+}
+
+/// What rules say of a container.
+pub(crate) fn decide<'a>(rules: &'a [ContainerRule], container: &'a Container) -> Verdict<'a> {
+    for rule in rules {
+        let Some(interface) = rule.matching_interface(container) else { continue };
+        let is_named = rule.namespace.as_ref().is_none_or(|pattern| {
+            container.namespace.as_ref().is_some_and(|name| matches(pattern, name))
+        });
+        if !is_named {
+            continue;
+        }
+        match (&rule.cgroup, &container.cgroup) {
+            (Some(_), None) => return Verdict::Undecided,
+            (Some(above), Some(cgroup)) if !is_below(cgroup, above) => {}
+            _ => return Verdict::Matched(rule, interface),
+        }
+    }
+    Verdict::Unmatched
+}
+
+impl ContainerRule {
+    /// What is wrong with it.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let texts = [&self.bridge, &self.interface, &self.cgroup, &self.namespace, &self.name];
+        if texts.into_iter().flatten().any(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
+            return Some(format!("texts have 1 to {TEXT_BYTES_MAX} bytes"));
+        }
+        let cgroup = self.cgroup.as_ref();
+        if let Some(cgroup) =
+            cgroup.filter(|path| !path.starts_with('/') || path.split('/').any(|part| part == ".."))
+        {
+            return Some(format!("{cgroup:?} is no path of a cgroup: it begins with a slash"));
+        }
+        let name = self.name.as_deref().unwrap_or_default();
+        let plain = ["{namespace}", "{interface}", "{address}"]
+            .iter()
+            .fold(name.to_owned(), |text, word| text.replace(word, ""));
+        plain.contains(['{', '}']).then(|| {
+            format!("the name {name:?} may have {{namespace}}, {{interface}} and {{address}} in it")
+        })
+    }
+
+    fn is_about_interface(&self) -> bool {
+        self.address.is_some() || self.bridge.is_some() || self.interface.is_some()
+    }
+
+    /// The interface that it matches; within `None`: it is about none. `None`: it does not match.
+    fn matching_interface<'a>(&self, container: &'a Container) -> Option<Option<&'a Interface>> {
+        if !self.is_about_interface() {
+            return Some(None);
+        }
+        let fits = |pattern: &Option<String>, text: Option<&String>| {
+            pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| matches(pattern, text)))
+        };
+        let mut interfaces = container.interfaces.iter();
+        interfaces
+            .find(|interface| {
+                let has_address = self.address.is_none_or(|prefix| {
+                    interface.addresses.iter().any(|address| prefix.contains(*address))
+                });
+                has_address
+                    && fits(&self.bridge, interface.bridge.as_ref())
+                    && fits(&self.interface, Some(&interface.name))
+            })
+            .map(Some)
+    }
+
+    /// The name that it gives; `None`: it names none, or there is nothing to put into it.
+    pub(crate) fn name_for(
+        &self,
+        container: &Container,
+        interface: Option<&Interface>,
+    ) -> Option<String> {
+        let template = self.name.as_deref()?;
+        let interface = interface.or(container.interfaces.first());
+        let address = interface.and_then(|interface| {
+            let in_prefix =
+                |address: &&IpAddr| self.address.is_none_or(|prefix| prefix.contains(**address));
+            interface.addresses.iter().find(in_prefix).map(IpAddr::to_string)
+        });
+        let values = [
+            ("{namespace}", container.namespace.clone()),
+            ("{interface}", interface.map(|interface| interface.name.clone())),
+            ("{address}", address),
+        ];
+        let mut name = template.to_owned();
+        for (word, value) in values {
+            if name.contains(word) {
+                name = name.replace(word, &value?);
+            }
+        }
+        let is_sign = |sign: char| sign.is_ascii_alphanumeric() || "._-@".contains(sign);
+        Some(name.chars().map(|sign| if is_sign(sign) { sign } else { '-' }).collect())
+    }
+}
+
+/// Whether a text fits a pattern, in which `*` stands for any letters, also none.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, behind)) = rest.split_once(part) else { return false };
+        rest = behind;
+    }
+    rest.ends_with(last)
+}
+
+/// Addresses that have their first bits in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Prefix {
+    /// As `10.1.0.0/16`, `fd00::/8`, or a single address.
+    fn parse(text: &str) -> Result<Prefix, String> {
+        let (address, bits) = text.split_once('/').unwrap_or((text, ""));
+        let no_prefix = || format!("{text:?} is no prefix of addresses: use one as 10.1.0.0/16");
+        let address: IpAddr = address.parse().map_err(|_| no_prefix())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = if text.contains('/') { bits.parse().map_err(|_| no_prefix())? } else { most };
+        let prefix = Prefix { address, bits };
+        if bits > most {
+            return Err(no_prefix());
+        }
+        match masked(address, bits) == masked(address, most) {
+            true => Ok(prefix),
+            false => Err(format!("{text:?} has bits behind its prefix")),
+        }
+    }
+
+    fn contains(self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4()
+            && masked(self.address, self.bits) == masked(address, self.bits)
+    }
+}
+
+/// The first bits of an address, from the top.
+fn masked(address: IpAddr, bits: u32) -> u128 {
+    let number = match address {
+        IpAddr::V4(four) => u128::from(four.to_bits()) << 96,
+        IpAddr::V6(six) => six.to_bits(),
+    };
+    number & u128::MAX.checked_shl(128 - bits).unwrap_or(0)
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Prefix, D::Error> {
+        Prefix::parse(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Vec<ContainerRule> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn interface(name: &str, bridge: Option<&str>, addresses: &[&str]) -> Interface {
+        let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+        Interface { name: name.into(), bridge: bridge.map(str::to_owned), addresses }
+    }
+
+    fn tenant<'a>(rules: &'a [ContainerRule], container: &'a Container) -> &'a str {
+        match decide(rules, container) {
+            Verdict::Matched(rule, _) => rule.tenant.as_deref().unwrap(),
+            Verdict::Undecided => "undecided",
+            Verdict::Unmatched => "unmatched",
+        }
+    }
+
+    #[test]
+    fn the_first_rule_whose_conditions_all_hold_decides() {
+        let rules = rules(
+            r#"[{"bridge": "br-blue", "address": "10.1.0.0/16", "tenant": "blue"},
+            {"interface": "eth*", "address": "fd00::/8", "tenant": "green"},
+            {"namespace": "red-*", "tenant": "red"}]"#,
+        );
+        let with = |interfaces: &[Interface], namespace: Option<&str>| Container {
+            namespace: namespace.map(str::to_owned),
+            cgroup: None,
+            interfaces: interfaces.to_vec(),
+        };
+        let blue = interface("eth0", Some("br-blue"), &["10.1.2.3"]);
+        assert_eq!(tenant(&rules, &with(std::slice::from_ref(&blue), Some("red-1"))), "blue");
+        // All of one interface.
+        let apart =
+            [interface("a", Some("br-blue"), &["10.2.0.1"]), interface("b", None, &["10.1.0.1"])];
+        assert_eq!(tenant(&rules, &with(&apart, None)), "unmatched");
+        assert_eq!(tenant(&rules, &with(&apart, Some("red-7"))), "red");
+        let six = interface("eth1", None, &["10.9.0.1", "fd12::1"]);
+        assert_eq!(tenant(&rules, &with(&[six], None)), "green");
+        assert_eq!(tenant(&rules, &with(&[], None)), "unmatched");
+        assert_eq!(decide(&[], &with(&[blue], None)), Verdict::Unmatched);
+    }
+
+    #[test]
+    fn a_cgroup_is_known_with_the_first_process() {
+        let rules = rules(
+            r#"[{"cgroup": "/kubepods.slice", "interface": "eth0", "tenant": "pods"},
+            {"tenant": "others"}]"#,
+        );
+        let mut container =
+            Container { interfaces: vec![interface("eth0", None, &[])], ..Container::default() };
+        assert_eq!(tenant(&rules, &container), "undecided");
+        container.cgroup = Some("/kubepods.slice/pod7".into());
+        assert_eq!(tenant(&rules, &container), "pods");
+        container.cgroup = Some("/kubepods.slice2".into());
+        assert_eq!(tenant(&rules, &container), "others");
+        // Where something else does not fit already, nothing is undecided.
+        container = Container::default();
+        assert_eq!(tenant(&rules, &container), "others");
+    }
+
+    #[test]
+    fn patterns_stand_for_any_letters() {
+        for (pattern, text, fits) in [
+            ("br-blue", "br-blue", true),
+            ("br-blue", "br-blue2", false),
+            ("br-*", "br-", true),
+            ("*", "", true),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "axxcyyb", false),
+            ("ab*ba", "aba", false),
+            ("*x*", "axb", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn prefixes_have_nothing_behind_them() {
+        let contains =
+            |prefix: &str, ip: &str| Prefix::parse(prefix).unwrap().contains(ip.parse().unwrap());
+        assert!(contains("10.1.0.0/16", "10.1.255.1") && !contains("10.1.0.0/16", "10.2.0.1"));
+        assert!(contains("0.0.0.0/0", "1.2.3.4") && !contains("0.0.0.0/0", "::1"));
+        assert!(contains("fd00::/8", "fd12::1") && contains("10.0.0.1", "10.0.0.1"));
+        assert!(contains("::/0", "fe80::1") && !contains("fd00::/8", "10.0.0.1"));
+        for wrong in ["10.1.0.0/33", "10.1.2.3/16", "x", "10.0.0.0/", "fd00::/129", ""] {
+            assert!(Prefix::parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(Prefix::parse("10.1.0.0/16").unwrap().to_string(), "10.1.0.0/16");
+    }
+
+    #[test]
+    fn names_are_made_of_what_was_found() {
+        let rules = rules(
+            r#"[{"address": "10.1.0.0/16", "name": "blue-{address}-{interface}"},
+            {"name": "x-{namespace}"}, {"name": "{colour}"}, {"cgroup": "a/b"}]"#,
+        );
+        let found = interface("eth0", None, &["fd00::1", "10.1.2.3"]);
+        let container = Container { interfaces: vec![found], ..Container::default() };
+        let Verdict::Matched(rule, interface) = decide(&rules, &container) else { panic!() };
+        assert_eq!(rule.name_for(&container, interface).unwrap(), "blue-10.1.2.3-eth0");
+        assert_eq!(rules[1].name_for(&container, None), None, "it has no name");
+        let named = Container { namespace: Some("a b".into()), ..container };
+        assert_eq!(rules[1].name_for(&named, None).unwrap(), "x-a-b");
+        assert!(rules[2].problem().unwrap().contains("{namespace}"));
+        assert!(rules[3].problem().unwrap().contains("cgroup"));
+        assert_eq!((rules[0].problem(), rules[1].problem()), (None, None));
+    }
+}

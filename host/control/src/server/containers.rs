@@ -1,0 +1,190 @@
+//! Gives vNICs of containers what rules say, at latest before their first process has a device.
+//!
+//! The helper's watcher tells of namespaces that get an interface; the others are looked at when a
+//! process comes. A process waits for that: it never has a device of a tenant that is not its own.
+//! With `isolate`, what nothing describes has none at all.
+
+use crate::attachment::Attached;
+use crate::attachment_identity::{Attachment, Evidence};
+use crate::container_looks::Look;
+use crate::helper_queue::{Enclosed, Subject};
+use crate::journal::Level;
+use crate::objects::{Container, Interface};
+use crate::server::Server;
+use omniverb_fairness::Holder;
+use omniverb_netns::{ContainerFacts, Kind, Process};
+use omniverb_sys::clock;
+use omniverb_sys::netns::{Identity, Namespace};
+use omniverb_sys::pidfd::Peer;
+use omniverb_tenancy::VnicId;
+use omniverb_terms::Errno;
+use std::io;
+use std::sync::Arc;
+
+impl Server {
+    /// Has the helper tell of containers, if there are rules about them.
+    pub(super) fn watch_containers(&mut self) {
+        if !self.objects.has_rules() {
+            return;
+        }
+        if !self.is_privileged() {
+            let text = "[[container]] is about no namespace: without CAP_SYS_ADMIN only this one \
+                        is served";
+            return self.journal.log(Level::Warning, text);
+        }
+        let Ok(ours) = Namespace::current() else { return };
+        let (enclosed, now) = (Enclosed::Namespace(Arc::new(ours)), clock::now());
+        self.helper.ask(Kind::Watch, Subject::Containers, &Holder::default(), enclosed, now);
+    }
+
+    /// The helper watches containers, or cannot.
+    pub(super) fn watching(&mut self, found: Result<(), io::Error>) {
+        if let Err(error) = found {
+            let text = format_args!(
+                "cannot listen to the kernel for new containers ({error}; CAP_NET_BROADCAST is \
+                 needed): their vNICs appear with their first process"
+            );
+            self.journal.log(Level::Warning, text);
+        }
+    }
+
+    /// A container has come or changed.
+    pub(super) fn container_appeared(
+        &mut self,
+        identity: Identity,
+        cookie: Option<u64>,
+        facts: ContainerFacts,
+    ) {
+        // Where the kernel does not count namespaces, the next one may look like this one.
+        if cookie.is_some() && self.objects.has_rules() {
+            self.hear_of_container(&evidence(identity, cookie), container(facts, None), true);
+        }
+    }
+
+    /// A container's namespace is gone.
+    pub(super) fn container_vanished(&mut self, identity: Identity) {
+        self.vnics.end_unused(&evidence(identity, None));
+        self.engine_ports().tell_registered();
+    }
+
+    fn hear_of_container(&mut self, evidence: &Evidence, container: Container, is_watched: bool) {
+        if self.vnics.registry().is_home(evidence) {
+            return;
+        }
+        let vnic = self.engine_ports().recognize(evidence);
+        let registry = self.vnics.registry();
+        let name = registry.name(vnic).to_owned();
+        let is_in_use = |other: VnicId| registry.is_in_use(other);
+        let (objects, when) = (&mut self.objects, (clock::now(), is_watched));
+        let is_new = objects.hear_of_container((vnic, &name), container, when, is_in_use);
+        if is_new {
+            let (tenant, object) = (self.objects.tenant_of(vnic), self.objects.name_of(vnic));
+            let object = object.unwrap_or_default();
+            let text = format_args!("vNIC {object} of tenant {tenant}: a container's ({name})");
+            self.journal.log(Level::Info, text);
+        }
+        if self.objects.is_described(vnic) {
+            self.engine_ports().apply_object(vnic);
+            self.carry_on();
+        }
+    }
+
+    /// Whether rules have to be asked about the namespace of a process.
+    pub(super) fn is_undecided(&mut self, process: &Process) -> bool {
+        if !self.objects.has_rules() || !self.is_privileged() {
+            return false;
+        }
+        let evidence = evidence(process.namespace.identity(), process.cookie);
+        if self.vnics.registry().is_home(&evidence) {
+            return false;
+        }
+        let vnic = self.engine_ports().recognize(&evidence);
+        self.objects.is_undecided(vnic, clock::now())
+    }
+
+    /// Has the helper look at the namespace of a process.
+    pub(super) fn look(&mut self, subject: Subject, process: Process, holder: &Holder) {
+        let Process { namespace, cookie, cgroup, .. } = process;
+        let namespace = Arc::new(namespace);
+        let enclosed = Enclosed::Namespace(namespace.clone());
+        self.looks.insert(subject, Look { namespace, cookie, cgroup, holder: holder.clone() });
+        self.helper.ask(Kind::Interfaces, subject, holder, enclosed, clock::now());
+    }
+
+    /// The helper has looked at a namespace, or could not: then its process gets no device, since
+    /// it may belong to a tenant.
+    pub(super) fn looked(&mut self, subject: Subject, found: io::Result<ContainerFacts>) {
+        let Some(look) = self.looks.remove(&subject) else { return };
+        let known = match found {
+            Ok(facts) => {
+                let evidence = evidence(look.namespace.identity(), look.cookie);
+                self.hear_of_container(&evidence, container(facts, Some(look.cgroup)), false);
+                Ok(Attached::Namespace(look.namespace, look.cookie))
+            }
+            Err(error) => {
+                let text = format_args!(
+                    "cannot look at the interfaces of a network namespace: {error}; its process \
+                     gets no device, since a [[container]] might be about it"
+                );
+                self.journal.log(Level::Warning, text);
+                Err(Errno::EPERM)
+            }
+        };
+        match subject {
+            Subject::Arrival(id) => {
+                if let Some(arrival) = self.arrivals.take(id) {
+                    self.enter(id, arrival, known);
+                }
+            }
+            Subject::Sockets(number) => self.sockets_placed(number, known.ok(), look.holder),
+            _ => {}
+        }
+    }
+
+    /// What a process reaches its vNIC by, unless namespaces are isolated and nothing describes
+    /// this one.
+    pub(super) fn described(&mut self, known: Attached, peer: &Peer) -> Result<Attached, Errno> {
+        let evidence = known.evidence();
+        if !self.objects.isolates() || evidence.attachment != Attachment::Namespace {
+            return Ok(known);
+        }
+        let vnic = self.engine_ports().recognize(&evidence);
+        if self.objects.is_described(vnic) {
+            return Ok(known);
+        }
+        let name = self.vnics.registry().name(vnic);
+        let text = format_args!(
+            "no device for pid {} (uid {}): this daemon isolates, and neither [vnic] nor \
+             [[container]] describes its network namespace, {name}",
+            peer.pid, peer.uid
+        );
+        self.journal.log_of(Some(name), Level::Warning, text);
+        Err(Errno::ENODEV)
+    }
+
+    /// Parts with processes whose vNICs nothing describes any more, if these are isolated.
+    pub(super) fn end_undescribed(&mut self) {
+        if !self.objects.isolates() {
+            return;
+        }
+        let (registry, objects) = (self.vnics.registry(), &self.objects);
+        let is_over = |vnic: VnicId| registry.inode(vnic).is_some() && !objects.is_described(vnic);
+        for id in self.clients.of(is_over) {
+            self.clients.part(id, "nothing describes its vNIC any more");
+        }
+    }
+}
+
+fn evidence(identity: Identity, cookie: Option<u64>) -> Evidence {
+    let place = [identity.device, identity.inode];
+    Evidence { attachment: Attachment::Namespace, place, serial: cookie }
+}
+
+fn container(facts: ContainerFacts, cgroup: Option<String>) -> Container {
+    let interfaces = facts.interfaces.into_iter().map(|found| Interface {
+        name: found.name,
+        bridge: found.bridge,
+        addresses: found.addresses,
+    });
+    Container { namespace: facts.name, cgroup, interfaces: interfaces.collect() }
+}
