@@ -28,13 +28,14 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check docs test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
+.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check docs test conformance compatibility demo demo-wire demo-tenants demo-vm bench bench-machines bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
 	@echo "make package  Debian packages of it: omniverb for hosts, omniverb-guest for virtual machines"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
+	@echo "make demo-tenants  two owners on two hosts: refusals, and a rate under load (needs root; a minute)"
 	@echo "make demo-vm  a virtual machine, a container and a process, between each two (needs root, QEMU;"
 	@echo "             about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; three minutes once built)"
@@ -123,6 +124,9 @@ demo: deps build
 
 demo-wire: deps build
 	@$(PYTHON) demo/wire.py
+
+demo-tenants: deps build
+	@$(PYTHON) demo/tenants.py
 
 demo-vm: deps guest build
 	@$(PYTHON) demo/vm.py

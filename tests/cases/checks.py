@@ -36,6 +36,7 @@ _SCRIPTS = [
     ("fuzz", ["fuzz/run.sh", "check"], 900),
     ("demo", ["/usr/bin/python3", "demo/demo.py", "--quick"], 400),
     ("demo-wire", ["/usr/bin/python3", "demo/wire.py", "--quick"], 400),
+    ("demo-tenants", ["/usr/bin/python3", "demo/tenants.py", "--quick"], 400),
 ]
 # With `--slow`: where processors are emulated it takes minutes of theirs.
 _SLOW = ("demo-vm", ["/usr/bin/python3", "demo/vm.py", "--quick"], 600)

@@ -49,6 +49,7 @@ RAN_BY = {
     r"omniverb vm run vm1 -- .*|omniverb vm args vm1 .*": "machines.",
     r"make demo": "checks.demo",
     r"make demo-wire": "checks.demo-wire",
+    r"make demo-tenants": "checks.demo-tenants",
     r"make demo-vm": "checks.demo-vm",
     r"make check": "checks.unit-tests",
     r"make bench( BENCH(_[A-Z]*)?=.*)?": "bench.bench",

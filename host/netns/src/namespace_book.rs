@@ -70,8 +70,10 @@ impl NamespaceBook {
         }
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.changed.is_empty() && self.sought.is_empty() && self.ended.is_empty() && !self.is_lost
+    /// Whether there is something to do at once.
+    pub(crate) fn is_due(&self) -> bool {
+        let is_new = self.least_sought() == Some(0);
+        is_new || !self.changed.is_empty() || !self.ended.is_empty() || self.is_lost
     }
 
     /// Whether some namespace is sought.
@@ -79,9 +81,9 @@ impl NamespaceBook {
         !self.sought.is_empty()
     }
 
-    /// Whether this is known already.
-    pub(crate) fn knows(&self, identity: Identity) -> bool {
-        self.known.values().any(|found| found.identity == identity)
+    /// Those that are known already.
+    pub(crate) fn identities(&self) -> impl Iterator<Item = Identity> {
+        self.known.values().map(|found| found.identity)
     }
 
     /// The namespace of this number was found.
@@ -138,26 +140,29 @@ mod tests {
         }
         assert!(book.seeks() && book.least_sought() == Some(0));
         book.found(6, found(9));
-        assert!(!book.knows(found(9).identity), "nobody sought that");
+        assert_eq!(book.identities().count(), 0, "that was not sought");
         book.found(5, found(7));
         assert_eq!(book.next_changed(), Some((5, found(7))));
-        assert!(book.next_changed().is_none() && book.is_idle());
+        assert!(book.next_changed().is_none() && !book.is_due());
         book.hear(NetworkEvent::Changed(5));
         assert_eq!(book.next_changed(), Some((5, found(7))));
         book.mistaken(5);
-        assert!(book.seeks() && !book.knows(found(7).identity));
+        assert!(book.seeks() && book.identities().next().is_none());
         book.found(5, found(8));
         book.hear(NetworkEvent::Ended(5));
         assert_eq!((book.next_ended(), book.next_ended()), (Some(found(8).identity), None));
-        assert!(book.is_idle());
+        assert!(!book.is_due() && !book.seeks());
     }
 
     #[test]
     fn what_is_not_found_is_not_sought_for_ever() {
         let mut book = NamespaceBook::default();
         book.hear(NetworkEvent::Changed(5));
-        (0..SEEKS_MAX).for_each(|_| book.sought_once());
-        assert!(book.is_idle());
+        assert!(book.is_due());
+        book.sought_once();
+        assert!(book.seeks() && !book.is_due(), "it waits");
+        (1..SEEKS_MAX).for_each(|_| book.sought_once());
+        assert!(!book.seeks());
         for number in 0..2 * NAMESPACES_MAX as u32 {
             book.hear(NetworkEvent::Changed(number));
         }

@@ -11,6 +11,7 @@ use omniverb_sys::interfaces::{namespace_id, namespace_ids};
 use omniverb_sys::netns::{Identity, Namespace};
 use omniverb_sys::network_events::{NetworkEvent, NetworkEvents};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,6 +36,8 @@ pub(crate) struct NamespaceWatcher {
     socket: Arc<OwnedFd>,
     ours: Identity,
     book: NamespaceBook,
+    /// When namespaces were sought last.
+    sought_at: Instant,
 }
 
 impl NamespaceWatcher {
@@ -45,20 +48,21 @@ impl NamespaceWatcher {
         let mut book = NamespaceBook::default();
         // Whatever was there before.
         book.hear(NetworkEvent::Lost);
-        Ok(NamespaceWatcher { events, socket, ours, book })
+        Ok(NamespaceWatcher { events, socket, ours, book, sought_at: Instant::now() })
     }
 
     /// Returns when the daemon is gone.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut rest = Duration::ZERO;
+        let mut rest = SETTLE;
         loop {
             let begun = Instant::now();
             while begun.elapsed() < rest {
                 self.wait(Some(rest.saturating_sub(begun.elapsed())))?;
                 self.hear()?;
             }
-            if self.book.is_idle() {
-                self.wait(None)?;
+            let limit = self.until_due();
+            if limit != Some(Duration::ZERO) {
+                self.wait(limit)?;
                 self.hear()?;
                 rest = SETTLE;
                 continue;
@@ -66,10 +70,24 @@ impl NamespaceWatcher {
             let begun = Instant::now();
             self.act()?;
             rest = (begun.elapsed() * (WORK_ONE_OF - 1)).max(SETTLE);
-            if let Some(times) = self.book.least_sought() {
-                rest = rest.max(AGAIN * 2_u32.pow(times.min(8)));
-            }
         }
+    }
+
+    /// How long there is nothing to do if nothing is heard; `None`: for ever.
+    fn until_due(&self) -> Option<Duration> {
+        match self.book.is_due() {
+            true => Some(Duration::ZERO),
+            false => self.until_sought(),
+        }
+    }
+
+    /// How long until a namespace is sought again that was not found; `None`: none is sought.
+    fn until_sought(&self) -> Option<Duration> {
+        let pause = match self.book.least_sought()? {
+            0 => return Some(Duration::ZERO),
+            times => AGAIN * 2_u32.pow(times.min(8)),
+        };
+        Some((self.sought_at + pause).saturating_duration_since(Instant::now()))
     }
 
     /// Sleeps until there is something to hear. An error: the daemon is gone.
@@ -109,8 +127,9 @@ impl NamespaceWatcher {
         while let Some(identity) = self.book.next_ended() {
             send_vanished(self.socket.as_fd(), identity)?;
         }
-        if self.book.seeks() {
+        if self.until_sought() == Some(Duration::ZERO) {
             self.seek();
+            self.sought_at = Instant::now();
         }
         while let Some((number, found)) = self.book.next_changed() {
             match self.open(&found) {
@@ -154,12 +173,13 @@ impl NamespaceWatcher {
     }
 
     fn consider(&mut self, places: impl Iterator<Item = (PathBuf, Identity)>) {
-        let mut seen = std::collections::BTreeSet::from([self.ours]);
+        let mut seen: BTreeSet<Identity> = self.book.identities().collect();
+        seen.insert(self.ours);
         for (path, identity) in places {
             if !self.book.seeks() {
                 return;
             }
-            if !seen.insert(identity) || self.book.knows(identity) {
+            if !seen.insert(identity) {
                 continue;
             }
             let found = Found { identity, path };

@@ -41,7 +41,7 @@ impl Helper {
                 assert_eq!((id, answered), (self.last, kind));
                 found
             }
-            Answer::Started { .. } => panic!("started again"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -77,6 +77,20 @@ fn finds_namespace_cgroup_and_addresses() {
     let found = helper.ask(Kind::Addresses, &process.namespace);
     let Ok(Found::Addresses(list)) = found else { panic!() };
     assert!(list.iter().any(|address| address.is_loopback));
+}
+
+#[test]
+fn looks_at_interfaces_and_watches() {
+    let mut helper = Helper::new();
+    let ours = Namespace::current().unwrap();
+    let Ok(Found::Interfaces(facts)) = helper.ask(Kind::Interfaces, &ours) else { panic!() };
+    assert!(facts.interfaces.iter().all(|interface| interface.name != "lo"));
+    let file = memfd::create("x", 4096).unwrap();
+    assert!(helper.ask(Kind::Interfaces, &file).is_err());
+    if rustix::process::geteuid().is_root() {
+        let found = helper.ask(Kind::Watch, &ours);
+        assert!(matches!(found, Ok(Found::Watching)), "{found:?}");
+    }
 }
 
 #[test]
@@ -154,7 +168,7 @@ fn noise_is_passed_by_and_too_much_is_refused() {
                 assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
                 busy += 1;
             }
-            Answer::Started { .. } => panic!(),
+            other => panic!("{other:?}"),
         }
     }
     assert!(done > 0);

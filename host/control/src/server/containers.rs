@@ -149,6 +149,10 @@ impl Server {
             return Ok(known);
         }
         let vnic = self.engine_ports().recognize(&evidence);
+        if !self.objects.is_described(vnic) {
+            // A path may lead there by now.
+            self.engine_ports().apply_object(vnic);
+        }
         if self.objects.is_described(vnic) {
             return Ok(known);
         }
