@@ -110,7 +110,12 @@ impl HelperRequests {
     /// Sends what there is room for.
     fn go_on(&mut self, now: u64) {
         for kind in [
-            Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort, Kind::Interfaces, Kind::Watch,
+            Kind::Process,
+            Kind::Addresses,
+            Kind::Port,
+            Kind::PspPort,
+            Kind::Interfaces,
+            Kind::Watch,
         ] {
             while self.under_way.has_room(kind) {
                 let Some(waiting) = self.waiting.get_mut(&kind) else { break };

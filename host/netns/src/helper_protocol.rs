@@ -64,14 +64,8 @@ pub enum Kind {
     Watch,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::Process,
-    Kind::Addresses,
-    Kind::Port,
-    Kind::PspPort,
-    Kind::Interfaces,
-    Kind::Watch,
-];
+const KINDS: [Kind; 6] =
+    [Kind::Process, Kind::Addresses, Kind::Port, Kind::PspPort, Kind::Interfaces, Kind::Watch];
 
 impl Kind {
     fn number(self) -> u32 {
