@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from cases.carry_across_namespaces import Across
+from cases.carried_sockets_across_namespaces import Across
 from harness import process, staging
 from harness.case import WAITS, Case, Group, Skip, check
 

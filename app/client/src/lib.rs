@@ -32,7 +32,7 @@ mod progress_thread_state;
 mod qp_statistics_area;
 mod queue_pair_records;
 mod region_extent;
-mod remote_access_keys;
+mod rkey_table;
 mod shared_qp;
 mod spawn_thread;
 #[cfg(any(test, feature = "fuzz"))]

@@ -24,7 +24,6 @@ mod message_dispatch;
 mod network;
 mod observers;
 mod operator_calls;
-mod pair_windows;
 mod path;
 mod policy;
 mod queue_pairs;
@@ -37,6 +36,7 @@ mod tenants;
 pub mod testing;
 mod timers;
 mod view;
+mod vm_pair_windows;
 
 pub use action::{
     Action, Arrived, Audited, Channel, EngineEnd, GrantOccasion, LinkEnd, LinkEvent, MemoryFacts,
@@ -49,7 +49,6 @@ pub use memory::extent_layout::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
 pub use omniverb_terms::{Underlay, VnicId};
-pub use pair_windows::window_table::{Neighbour, PairWindows};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
 pub use policy::policies::{Datapath, KeyGeneration, Policies, Policy, RateLimit, TenantId};
@@ -60,3 +59,4 @@ pub use sessions::session::Pace;
 pub use sessions::vnic_identity::{Client, Identity, PtraceDomain};
 pub use tenancy::Tenancy;
 pub use view::status_rows::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
+pub use vm_pair_windows::window_table::{Neighbour, PairWindows};

@@ -2,9 +2,9 @@
 
 use crate::action::{Action, GrantOccasion};
 use crate::memory::extent_layout::{FileId, Layout};
-use crate::pair_windows::window_table::PairWindows;
 use crate::row_keys::SessionId;
 use crate::tenancy::Tenancy;
+use crate::vm_pair_windows::window_table::PairWindows;
 use omniverb_session::body::Granted;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 

@@ -25,7 +25,7 @@ use clap::Parser;
 use objects::{Form, Kind};
 use omniverb_arguments::{Arguments, Command, VmCommand, VnicCommand, WindowOptions};
 use omniverb_session::printable;
-use present::{Task, rdma_command};
+use present::{Task, rdma_stand_in};
 use std::process::ExitCode;
 
 /// Exit code for our own failure in `run`, as `env` and `nice` use it.
@@ -33,8 +33,8 @@ const OWN_FAILURE: u8 = 125;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    let (result, failure) = match rdma_command::is_meant(words.next().as_ref()) {
-        true => (rdma_command::answer(&words.collect::<Vec<_>>()), 1),
+    let (result, failure) = match rdma_stand_in::is_meant(words.next().as_ref()) {
+        true => (rdma_stand_in::answer(&words.collect::<Vec<_>>()), 1),
         false => command(Arguments::parse().command),
     };
     result.unwrap_or_else(|error| {

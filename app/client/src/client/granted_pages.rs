@@ -5,7 +5,7 @@ use crate::page_revocation::Taking;
 use crate::peer_doorbells::Bells;
 use crate::progress_thread_state::Progress;
 use crate::queue_pair_records::QueuePairs;
-use crate::remote_access_keys::Keys;
+use crate::rkey_table::Keys;
 use crate::{adoption_env_variable, daemon_session::Session};
 use omniverb_device::Shared;
 use omniverb_session::body::{self, LetGo};

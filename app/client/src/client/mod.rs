@@ -4,7 +4,7 @@
 
 mod capture_tracing;
 mod daemon_events;
-mod explain_unlinked_qp;
+mod explain_unreachable_peer;
 mod granted_pages;
 mod link_attachment;
 mod memory_registration;
@@ -17,7 +17,7 @@ mod pending_grants;
 mod progress_thread;
 mod qp_lifecycle;
 mod resume_after_restart;
-mod secondary_libraries;
+mod shared_daemon_connection;
 mod shared_qp_admission;
 mod shared_qp_openers;
 mod verbs_export;
@@ -27,7 +27,7 @@ mod xrc_srq_links;
 
 pub use self::memory_registration::{REGIONS_MAX, Wish};
 pub use self::open_shared_qp::OpenedQp;
-pub use self::secondary_libraries::Answer;
+pub use self::shared_daemon_connection::Answer;
 pub use self::verbs_export::{Offer, is_command_file};
 pub use self::xrc_srq_links::Membership;
 
@@ -39,7 +39,7 @@ use crate::message_descriptors::Delivered;
 use crate::vnic_facts::{NoDevice, VirtualNic};
 use crate::{
     deferred_tasks, device_platform, event_subscribers, fork, peer_doorbells, peer_mappings,
-    remote_access_keys, verbs_import, xrc_directory,
+    rkey_table, verbs_import, xrc_directory,
 };
 use crate::{
     progress_thread_state, qp_statistics_area, queue_pair_records, shared_qp, trace_ring,
@@ -94,7 +94,7 @@ static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 
 /// This process is about to fork: takes all pages back from peers, and moves none until it has.
 extern "C" fn before_fork() {
-    remote_access_keys::hold_pages();
+    rkey_table::hold_pages();
     if let Some(client) = Client::existing() {
         client.pages.withdraw_before_fork();
     }
@@ -102,7 +102,7 @@ extern "C" fn before_fork() {
 
 /// This process has forked, or could not.
 extern "C" fn after_fork() {
-    remote_access_keys::let_pages_move();
+    rkey_table::let_pages_move();
 }
 
 impl Client {

@@ -7,7 +7,7 @@
 use super::granted_pages::{GrantedPages, Manner};
 use crate::message_descriptors::Delivered;
 use crate::region_extent::Extent;
-use crate::remote_access_keys::{Key, Keys, Others};
+use crate::rkey_table::{Key, Keys, Others};
 use crate::window_loans;
 use omniverb_device::Qp;
 use omniverb_link::page_grant_pacing;

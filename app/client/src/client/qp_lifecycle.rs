@@ -1,7 +1,7 @@
 //! Queue pairs as the daemon knows them.
 
 use super::Client;
-use super::explain_unlinked_qp::explain_qp;
+use super::explain_unreachable_peer::explain_qp;
 use super::multicast_groups::await_last_words;
 use crate::daemon_calls::DaemonCalls;
 use crate::deferred_tasks::{Call, Caller, Made};

@@ -3,7 +3,7 @@
 use super::Client;
 use super::qp_lifecycle::{Purpose, connect_message};
 use crate::queue_pair_records::{Connection, QueuePairs};
-use crate::remote_access_keys::Keys;
+use crate::rkey_table::Keys;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};

@@ -7,7 +7,7 @@
 
 use super::granted_pages::GrantedPages;
 use super::pending_grants::{Refused, has_room, may_lend};
-use crate::remote_access_keys::{Key, Others};
+use crate::rkey_table::{Key, Others};
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};

@@ -12,7 +12,7 @@ mod namespace_reuse;
 mod namespaces;
 mod operators;
 mod pair_pages;
-mod proof_of_names;
+mod qpn_and_address_proofs;
 mod sessions;
 mod support;
 mod two_machines;

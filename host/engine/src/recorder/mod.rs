@@ -12,8 +12,6 @@ mod command;
 pub(crate) mod packet_queue;
 pub(crate) mod packets_of_traces;
 mod recorder_loop;
-#[cfg(test)]
-mod tests;
 mod traced_process;
 mod traced_processes;
 

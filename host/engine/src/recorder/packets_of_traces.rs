@@ -3,6 +3,9 @@
 //! In: a record, which is hostile; the link's end, which is ours. Out: datagrams with addresses and
 //! queue pair numbers of the latter, or nothing if the record makes no sense.
 
+#[cfg(test)]
+mod tests;
+
 use omniverb_link::operation_trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};

@@ -9,10 +9,10 @@ use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_resolution::Resolved;
-use crate::pair_windows::window_assignment::LinkOrigin;
 use crate::path::PathReason;
 use crate::policy::policies::TenantId;
 use crate::row_keys::{LinkKey, SessionId};
+use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 

@@ -3,9 +3,9 @@
 use super::doorbell_assignment::BellSlot;
 use crate::accounts::Receipt;
 use crate::network::neighbour_cache::Question;
-use crate::pair_windows::window_table::PairReceipts;
 use crate::path::PathReason;
 use crate::row_keys::SessionId;
+use crate::vm_pair_windows::window_table::PairReceipts;
 use omniverb_terms::{Gid, VnicId};
 
 /// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for

@@ -9,11 +9,11 @@ use crate::links::Linker;
 use crate::links::Unlinker;
 use crate::network::Network;
 use crate::network::SharedMemory;
-use crate::pair_windows::window_table::MachineWindows;
-use crate::pair_windows::window_table::PairReceipts;
 use crate::path::PathReason;
 use crate::queue_pairs::queue_pair::QueuePair;
 use crate::row_keys::{LinkKey, SessionId};
+use crate::vm_pair_windows::window_table::MachineWindows;
+use crate::vm_pair_windows::window_table::PairReceipts;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
 use omniverb_terms::{Errno, Gid, Qpn, VnicId};
 

@@ -14,10 +14,10 @@ use crate::links::Links;
 use crate::links::Pairing;
 use crate::links::Unlinker;
 use crate::network::neighbour_cache::Answer;
-use crate::pair_windows::window_assignment::LinkOrigin;
 use crate::path::PathReason;
 use crate::queue_pairs::qp_numbers;
 use crate::row_keys::SessionId;
+use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
 };

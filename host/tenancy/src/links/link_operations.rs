@@ -5,9 +5,9 @@ use crate::context::Context;
 use crate::memory::{Grants, Memory};
 use crate::network::Network;
 use crate::observers::Observers;
-use crate::pair_windows::window_table::MachineWindows;
 use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
+use crate::vm_pair_windows::window_table::MachineWindows;
 
 /// Brings queue pairs together: finds out who a peer is, asks the network, and has links made.
 pub(crate) struct Pairing<'a> {

@@ -13,10 +13,10 @@ use crate::links::Pairing;
 use crate::network::neighbour_cache::Answer;
 use crate::network::neighbour_cache::Waiter;
 use crate::network::neighbour_resolution::Resolved;
-use crate::pair_windows::window_assignment::LinkOrigin;
 use crate::path::PathReason;
 use crate::row_keys::SessionId;
 use crate::sessions::session::Session;
+use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
 

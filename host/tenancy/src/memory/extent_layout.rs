@@ -3,8 +3,8 @@
 //! In: how many bytes an owner is to move. Out: a place for them that nobody else has, until it is
 //! given back. The tables believe what a layout says; it never gives one byte to two.
 
-use crate::pair_windows::window_table::Neighbour;
 use crate::row_keys::SessionId;
+use crate::vm_pair_windows::window_table::Neighbour;
 use omniverb_terms::VnicId;
 
 /// Names a memory file of the daemon's.

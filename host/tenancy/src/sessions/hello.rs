@@ -1,7 +1,7 @@
 //! Welcomes sessions, and answers with their vNIC's table of GIDs.
 
 use super::session::{Session, Waiting};
-use super::vnic::Vnic;
+use super::vnic_members::Vnic;
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
 use crate::context::Context;

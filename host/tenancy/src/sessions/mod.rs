@@ -1,5 +1,5 @@
 //! Processes and the vNICs that they are in: who they are (`vnic_identity.rs`), the rows of the
-//! tables (`session.rs`, `vnic.rs`), how a session begins (`hello.rs`), how fast it may be told
+//! tables (`session.rs`, `vnic_members.rs`), how a session begins (`hello.rs`), how fast it may be told
 //! what it did not ask for (`event_backpressure.rs`). Of a session: its regions
 //! (`memory_region.rs`, `regions.rs`), questions for pages that it has not answered
 //! (`unanswered_page_questions.rs`), what it was told to take back (`revocation_debt.rs`).
@@ -11,5 +11,5 @@ pub(crate) mod regions;
 pub(crate) mod revocation_debt;
 pub(crate) mod session;
 pub(crate) mod unanswered_page_questions;
-pub(crate) mod vnic;
 pub(crate) mod vnic_identity;
+pub(crate) mod vnic_members;

@@ -8,7 +8,7 @@
 mod device_values;
 mod folder_writer;
 mod mounts;
-pub(crate) mod rdma_command;
+pub(crate) mod rdma_stand_in;
 mod shown_folder;
 mod supervisor;
 mod sysfs_tree;

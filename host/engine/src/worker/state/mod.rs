@@ -6,8 +6,8 @@ mod encryption;
 mod fault_injection;
 mod incoming_packets;
 mod management_datagrams;
+mod page_grant_requests;
 pub(super) mod receive_datagrams;
-mod remote_key_grants;
 mod serve_link;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Tests that traces become the packets they stand for, and no others.
 
-use super::packets_of_traces::{TracedEnd, rebuild};
+use super::{TracedEnd, rebuild};
 use omniverb_link::operation_trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
