@@ -134,21 +134,21 @@ demo-vm: deps guest build
 bench: deps guest-kernel build
 	@tools/install-packages $(BENCH_PACKAGES) || echo "what needs these is left out"
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
-	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; \
-	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \
-	$(PYTHON) bench/guest.py || failed=1; \
-	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
-	$(PYTHON) bench/dma.py $(BENCH_DMA) || failed=1; \
-	$(PYTHON) bench/applications.py $(BENCH_APPLICATIONS) || failed=1; \
-	$(PYTHON) bench/connections.py $(BENCH_CONNECTIONS) || failed=1; \
-	$(PYTHON) bench/objects.py $(BENCH_OBJECTS) || failed=1; \
+	$(PYTHON) bench/two_hosts.py $(BENCH_WIRE) || failed=1; \
+	$(PYTHON) bench/two_hosts.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \
+	$(PYTHON) bench/rdma_rxe_in_vm.py || failed=1; \
+	$(PYTHON) bench/rate_limits.py $(BENCH_LIMITS) || failed=1; \
+	$(PYTHON) bench/dma_api.py $(BENCH_DMA) || failed=1; \
+	$(PYTHON) bench/tcp_applications.py $(BENCH_APPLICATIONS) || failed=1; \
+	$(PYTHON) bench/tcp_connections.py $(BENCH_CONNECTIONS) || failed=1; \
+	$(PYTHON) bench/object_costs.py $(BENCH_OBJECTS) || failed=1; \
 	exit $$failed
 
 bench-machines: deps guest build
-	@$(PYTHON) bench/machines.py $(BENCH_MACHINES)
+	@$(PYTHON) bench/virtual_machines.py $(BENCH_MACHINES)
 
 bench-scale: deps guest build
-	@$(PYTHON) bench/scale.py $(BENCH_SCALE)
+	@$(PYTHON) bench/many_pairs.py $(BENCH_SCALE)
 
 SEEDS ?= 10000
 CYCLES ?= 20000

@@ -16,13 +16,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import against
-import exact
-import machine
+import compare_builds
+import exact_adoption
+import machine_facts
 import plan
 import report
-import sockets
-from pairs import Failure, Pair, compiled
+import carried_sockets
+from process_pairs import Failure, Pair, compiled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
 import build as null_verbs
@@ -113,15 +113,16 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
     connect, crowd, idle, attention, registration, streams, copies = (
         compiled(name, folder) for name in (
-            "qp_to_rts", "qp_many", "idle_poll", "attention", "registration", "streams", "copies"))
+            "qp_to_rts", "many_qps_to_rts", "idle_poll", "served_write_latency",
+            "registration_cost", "stream_throughput", "one_or_two_copies"))
     environment = {**os.environ, **variables}
-    strangers = exact.pair(cpus, variables, stack)
+    strangers = exact_adoption.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
             + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
             + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
             + plan.attention_plan(attention, environment)
             + plan.registration_plan(registration, environment)
-            + sockets.plan(streams, dist, environment) + sockets.copies_plan(copies)
+            + carried_sockets.plan(streams, dist, environment) + carried_sockets.copies_plan(copies)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 
@@ -163,13 +164,13 @@ def gather(chosen, folder, stack):
     limits_program = chosen.limits or chosen.dist / "bin/omniverb-limits"
     pin, _ = take_limits(limits_program, chosen.pin, milliseconds=10)
     cpus = None if pin == "none" else [int(cpu) for cpu in pin.split(",")]
-    tsc = machine.tsc_mhz()
+    tsc = machine_facts.tsc_mhz()
     notes = []
     measurements = []
     try:
         measurements += omniverb_plan(chosen.dist, folder, cpus, tsc, stack)
         if chosen.against:
-            measurements = against.both(
+            measurements = compare_builds.both(
                 measurements, omniverb_plan(chosen.against, folder / "other", cpus, tsc, stack))
     except (Failure, OSError, subprocess.CalledProcessError) as failure:
         notes.append(f"Omniverb was not measured: {failure}")
@@ -186,9 +187,9 @@ def gather(chosen, folder, stack):
 
 def main():
     chosen = arguments()
-    known = machine.facts(ROOT)
+    known = machine_facts.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, before = time.monotonic(), machine.cpu_times()
+    started, before = time.monotonic(), machine_facts.cpu_times()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-bench-")))
         try:
@@ -197,12 +198,12 @@ def main():
         except (Failure, OSError) as failure:
             print(f"bench: {failure}", file=sys.stderr)
             return 1
-    known["stolen_by_other_machines"] = machine.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
     rows = report.results(measurements, limits)
     chosen.out.write_text(json.dumps(
         {"machine": known, "pin": pin, "rounds": chosen.rounds, "notes": notes,
          "seconds": time.monotonic() - started, "raw": limits, "results": rows}, indent=1) + "\n")
-    print(*machine.lines(known), sep="\n")
+    print(*machine_facts.lines(known), sep="\n")
     print(f"CPUs of the two processes: {pin}; rounds: {chosen.rounds}; stolen by other virtual "
           f"machines: {known['stolen_by_other_machines']:.1%}\n")
     print(*report.limit_lines(limits), sep="\n")
@@ -212,10 +213,10 @@ def main():
     for line in [*report.perftest_lines(rows), *notes]:
         print(line)
     if chosen.against:
-        print(*against.lines(rows), sep="\n")
+        print(*compare_builds.lines(rows), sep="\n")
     print("Both processes run on this one machine: these are not numbers of RDMA hardware.")
     print(f"Details: {chosen.out}")
-    ours = ("omv_", "exact_", against.OTHER)
+    ours = ("omv_", "exact_", compare_builds.OTHER)
     # One short sample may be beyond anything.
     failed = [key for key, row in rows.items() if key.startswith(ours) and "error" in row
               and not (chosen.quick and "median" in row)]

@@ -4,7 +4,7 @@
  *     dma_speed ADDRESS PORT     measures: allocation, transfers one at a time, 1 GiB in blocks,
  *                                and how soon one is called back, by how the thread waits
  *
- * Every figure is a median of its own run; bench/dma.py repeats the runs. */
+ * Every figure is a median of its own run; bench/dma_api.py repeats the runs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <omniverb/dma.h>

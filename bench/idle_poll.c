@@ -7,7 +7,7 @@
  * Usage: idle_poll [pairs [GID index]]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 enum { TURNS = 21, POLLS = 20000 };
 

@@ -7,7 +7,7 @@
  * Usage: qp_to_rts [rounds [GID index]]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

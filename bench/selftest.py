@@ -4,8 +4,8 @@ import contextlib
 import io
 import unittest
 
-import against
-import pairs
+import compare_builds
+import process_pairs
 import plan
 import report
 
@@ -32,15 +32,15 @@ def row(unit, *samples):
 class Driver(unittest.TestCase):
     def test_two_builds(self):
         slow, fast, wide = row("ns", 19, 20, 21), row("ns", 9, 10, 11), row("ns", 8, 15, 30)
-        self.assertEqual(against.verdict(slow, fast), (0.5, "WORSE"))
-        self.assertEqual(against.verdict(fast, slow), (2, "better"))
-        self.assertEqual(against.verdict(wide, fast)[1], "the same, within noise")
-        self.assertEqual(against.verdict(row("B/s", 9, 10, 11), row("B/s", 19, 20, 21)),
+        self.assertEqual(compare_builds.verdict(slow, fast), (0.5, "WORSE"))
+        self.assertEqual(compare_builds.verdict(fast, slow), (2, "better"))
+        self.assertEqual(compare_builds.verdict(wide, fast)[1], "the same, within noise")
+        self.assertEqual(compare_builds.verdict(row("B/s", 9, 10, 11), row("B/s", 19, 20, 21)),
                          (0.5, "WORSE"))
         ours, theirs = taken("omv_a", "ns", 1), taken("omv_a", "ns", 2)
-        rows = {item.key: report.entry_of(item) for item in against.both([ours], [theirs])}
+        rows = {item.key: report.entry_of(item) for item in compare_builds.both([ours], [theirs])}
         self.assertEqual(list(rows), ["omv_a", "was_omv_a"])
-        self.assertIn("2.00x", list(against.lines(rows))[1])
+        self.assertIn("2.00x", list(compare_builds.lines(rows))[1])
 
     def test_each_is_first_as_often_as_last(self):
         order = []
@@ -52,16 +52,16 @@ class Driver(unittest.TestCase):
         self.assertEqual([len(item.samples) for item in items], [4, 4, 4])
 
     def test_perftest_row(self):
-        self.assertEqual(pairs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
-        with self.assertRaises(pairs.Failure):
-            pairs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
+        self.assertEqual(process_pairs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
+        with self.assertRaises(process_pairs.Failure):
+            process_pairs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
 
     def test_cmtime(self):
         text = "".join(f"{step:<13}: {ms:>10.2f}      9.00      8.00      7.00\n" for step, ms in
-                       zip((*pairs.STEPS, "disconnect"), (10, 20, 30, 40, 100, 999)))
-        self.assertEqual(pairs.cmtime_rate(f"step   total ms\n{text}", 1000), 5000)
-        with self.assertRaises(pairs.Failure):
-            pairs.cmtime_rate("connect: 5.0\n", 1000)
+                       zip((*process_pairs.STEPS, "disconnect"), (10, 20, 30, 40, 100, 999)))
+        self.assertEqual(process_pairs.cmtime_rate(f"step   total ms\n{text}", 1000), 5000)
+        with self.assertRaises(process_pairs.Failure):
+            process_pairs.cmtime_rate("connect: 5.0\n", 1000)
         self.assertEqual(report.show(1234.5, "/s"), "1234/s")
 
     def test_thresholds(self):

@@ -12,24 +12,24 @@ from harness.staging import ROOT
 # Script, its options, words that its tables have, seconds that it may take.
 _SCRIPTS = [
     ("bench", ["--only", "lat"], ["ib_write_lat 8 B", "ib_atomic_lat", "UCX", "TCP"], 240),
-    ("wire", ["--only", "lat"], ["ib_send_lat", "raw UDP"], 240),
-    ("limits", ["--only", "steady"], ["vNICs at 20 Mbit/s each"], 120),
-    ("dma", [], ["memcpy", "after idling"], 240),
-    ("applications", ["--only", "redis"], ["redis", "times better"], 240),
-    ("connections", ["--only", "open"], ["connections made and closed", "carried"], 240),
-    ("objects", [], ["queue pair, destroyed", "memory region beside queue pairs"], 120),
-    ("scale", ["--settings", "direct"], ["containers", "pairs"], 120),
+    ("two_hosts", ["--only", "lat"], ["ib_send_lat", "raw UDP"], 240),
+    ("rate_limits", ["--only", "steady"], ["vNICs at 20 Mbit/s each"], 120),
+    ("dma_api", [], ["memcpy", "after idling"], 240),
+    ("tcp_applications", ["--only", "redis"], ["redis", "times better"], 240),
+    ("tcp_connections", ["--only", "open"], ["connections made and closed", "carried"], 240),
+    ("object_costs", [], ["queue pair, destroyed", "memory region beside queue pairs"], 120),
+    ("many_pairs", ["--settings", "direct"], ["containers", "pairs"], 120),
 ]
 # In machines whose processors may be emulated.
 _OF_MACHINES = [
-    ("guest", [], ["rxe"], 900),
-    ("machines", ["--only", "two machines"], ["two machines"], 900),
-    ("limits", [], ["changed to", "flood of 4791, noise", "a connection"], 600),
-    ("scale", [], ["containers", "forwarded"], 600),
-    ("applications", [], ["nginx", "iperf3"], 900),
-    ("connections", [], ["8 B and back, 10 connections in turn", "at rest"], 900),
+    ("rdma_rxe_in_vm", [], ["rxe"], 900),
+    ("virtual_machines", ["--only", "two machines"], ["two machines"], 900),
+    ("rate_limits", [], ["changed to", "flood of 4791, noise", "a connection"], 600),
+    ("many_pairs", [], ["containers", "forwarded"], 600),
+    ("tcp_applications", [], ["nginx", "iperf3"], 900),
+    ("tcp_connections", [], ["8 B and back, 10 connections in turn", "at rest"], 900),
     ("bench", [], ["ib_write_bw 1 MiB"], 900),
-    ("wire", [], ["ib_write_bw"], 900),
+    ("two_hosts", [], ["ib_write_bw"], 900),
 ]
 
 

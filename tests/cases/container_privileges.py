@@ -62,7 +62,7 @@ def _bench_fetches_it(_):
     """What measures against rdma_rxe has its kernel fetched, and does not go on without."""
     lines = process.run(["make", "-C", staging.ROOT, "-n", "bench"]).splitlines()
     fetches = [at for at, line in enumerate(lines) if "tests/guest/fetch-kernel" in line]
-    measures = [at for at, line in enumerate(lines) if "bench/guest.py" in line]
+    measures = [at for at, line in enumerate(lines) if "bench/rdma_rxe_in_vm.py" in line]
     check(len(fetches) == len(measures) == 1 and fetches < measures, "\n".join(lines))
     check("||" not in lines[fetches[0]], f"goes on without: {lines[fetches[0]]}")
 

@@ -8,7 +8,8 @@ from harness.staging import ROOT
 from harness.unprivileged import PlainPair
 
 _STATUS = 9  # of a tool that has found something
-# How often bench/objects.c makes what it makes beside others, where that is not a thousand times.
+# How often bench/object_costs.c makes what it makes beside others, where that is not a thousand
+# times.
 _TURNS = {"qp-reset-beside": 50}
 
 
@@ -52,7 +53,7 @@ def _flat(pair):
     """What an object takes to be made and to be destroyed does not grow with their number. That is
     counted, in instructions of the process."""
     program, folder = pair.stage.programs / "objects", pair.stage.folder("counted", pair.uid)
-    process.run(["cc", "-O2", "-DCOUNT_INSTRUCTIONS", "-o", program, ROOT / "bench/objects.c",
+    process.run(["cc", "-O2", "-DCOUNT_INSTRUCTIONS", "-o", program, ROOT / "bench/object_costs.c",
                  "-lrdmacm", "-libverbs"], limit=60)
     few, many = 100, 1000
     made = pair.server.run("valgrind", "-q", "--tool=callgrind",

@@ -16,7 +16,7 @@ from harness.staging import ROOT
 
 # What may be run on the machine of whoever tests.
 HARMLESS = (r"([A-Z_]+=\S* )*(taskset -c \d+ )?(\S*/)?"
-            r"(omniverb|omniverbd|bench\.py|wire\.py|run) .*|OV=.*")
+            r"(omniverb|omniverbd|bench\.py|two_hosts\.py|wire\.py|run) .*|OV=.*")
 # What documents leave open.
 PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
@@ -38,7 +38,7 @@ INSTEAD = [
     (r"cc -o program program.c (.*)",
      r"echo '#include <infiniband/verbs.h>\nint main(void) { return !ibv_get_device_list(0); }' "
      r"> program.c && cc -o program program.c \1 && omniverb run -- ./program"),
-    (r"(bench/bench.py|bench/wire.py) --against OTHER/dist",
+    (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
      r"\1 --against dist --quick --only send_lat --out bench.json"),
 ]
 # Which cases run the same, by the beginnings of their names.

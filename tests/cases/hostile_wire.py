@@ -159,7 +159,7 @@ def _qpns(daemon):
 
 def _flood(kind):
     """Packets to port 4791 of both victims, while their connections are full of traffic that is
-    checked byte for byte. What it costs them is measured by bench/limits.py."""
+    checked byte for byte. What it costs them is measured by bench/rate_limits.py."""
     def run(hosts):
         with daemons_stay_well(hosts), floods.flood(hosts, hosts.attacker, kind, 20_000):
             text = hosts.apart().run("/opt/programs/soak", "two_processes", 60_000, 41, limit=90)

@@ -14,7 +14,7 @@ import sys
 import time
 from statistics import median
 
-import machine
+import machine_facts
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -164,15 +164,15 @@ def main():
     if chosen.quick:
         chosen.rounds, chosen.most, scale = 1, 10, 100
     samples, failures = {}, {}
-    began, ticks = time.monotonic(), machine.cpu_times()
+    began, ticks = time.monotonic(), machine_facts.cpu_times()
     stage = Stage()
     try:
         with Ways(stage) as ways:
             # As many ports and connections that wait as there can be.
             ways.run(False, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535",
                      "net.core.somaxconn=65535")
-            plan = [*streams(ways, built("streams", ways.folder), scale),
-                    *many(ways, built("connections", ways.folder), chosen.most, scale)]
+            plan = [*streams(ways, built("stream_throughput", ways.folder), scale),
+                    *many(ways, built("many_tcp_connections", ways.folder), chosen.most, scale)]
             plan = [one for one in plan if chosen.only in one[0]]
             for turn in range(chosen.rounds):
                 for key, _, _, those, take in plan:
@@ -189,13 +189,14 @@ def main():
                       file=sys.stderr)
     finally:
         stage.close()
-    known = {**machine.facts(ROOT), "stolen_by_other_machines": machine.stolen_since(ticks)}
+    known = {**machine_facts.facts(ROOT),
+             "stolen_by_other_machines": machine_facts.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     said = {f"{key}, {way}": found for (key, way), found in samples.items()}
     broken = {f"{key}, {way}": why for (key, way), why in failures.items()}
     chosen.out.write_text(json.dumps({"machine": known, "samples": said, "failures": broken},
                                      indent=1) + "\n")
-    print(*machine.lines(known), sep="\n")
+    print(*machine_facts.lines(known), sep="\n")
     print(*lines(plan, samples, failures), sep="\n")
     return 1 if failures else 0
 

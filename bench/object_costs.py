@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Eighth part of `make bench`: the cost of making and destroying objects.
 
-In: dist/, bench/objects.c; root. Out: a table on stdout and target/bench/objects.json. Where there
-may be fewer, as many as there may be. A time that grows with their number is shown, it does not
-fail the run; what could not be measured does. docs/benchmarks.md."""
+In: dist/, bench/object_costs.c; root. Out: a table on stdout and target/bench/objects.json. Where
+there may be fewer, as many as there may be. A time that grows with their number is shown, it does
+not fail the run; what could not be measured does. docs/benchmarks.md."""
 import argparse
 import json
 import pathlib
 import sys
 from statistics import median
 
-import machine
+import machine_facts
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -74,20 +74,21 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "target/bench/objects.json")
     chosen = parser.parse_args()
     counts, rounds = (QUICK_COUNTS, 1) if chosen.quick else (COUNTS, chosen.rounds)
-    ticks = machine.cpu_times()
+    ticks = machine_facts.cpu_times()
     stage = Stage(with_programs=False)
     try:
-        process.run(["cc", "-O2", "-o", stage.programs / "objects", ROOT / "bench/objects.c",
+        process.run(["cc", "-O2", "-o", stage.programs / "objects", ROOT / "bench/object_costs.c",
                      "-lrdmacm", "-libverbs"], limit=60)
         with PlainPair(stage) as pair:
             found = measure(pair.server, counts, rounds)
     finally:
         stage.close()
-    known = {**machine.facts(ROOT), "stolen_by_other_machines": machine.stolen_since(ticks)}
+    known = {**machine_facts.facts(ROOT),
+             "stolen_by_other_machines": machine_facts.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     rows = {f"{kind}, {what}": row for (kind, what), row in found.items()}
     chosen.out.write_text(json.dumps({"machine": known, "rows": rows}, indent=1) + "\n")
-    print(*machine.lines(known), sep="\n")
+    print(*machine_facts.lines(known), sep="\n")
     print(*lines(found), sep="\n")
     return 0
 

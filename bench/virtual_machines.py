@@ -5,9 +5,10 @@ Two machines with Linux's rdma_rxe against the same two with our device; and wha
 memory comes out of a window and words go through an agent: the same programs in the same machine,
 with a daemon of its own in it as containers have one.
 
-In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has
-rdma_rxe; root. Out: tables on stdout and target/bench/machines.json. Where the processors are
-emulated only ratios mean anything. Nothing is demanded; what could not be measured fails the run.
+In: dist/, bench/instruction_count.c, dma_speed.c, many_qps_to_rts.c, vm_wake_latency.c, perftest,
+QEMU and a kernel that has rdma_rxe; root. Out: tables on stdout and target/bench/machines.json.
+Where the processors are emulated only ratios mean anything. Nothing is demanded; what could not be
+measured fails the run.
 """
 import argparse
 import contextlib
@@ -23,12 +24,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import dma
-import machine
-import pairs
+import dma_api
+import machine_facts
+import process_pairs
 import plan
 import report
-from guest import Patient
+from rdma_rxe_in_vm import Patient
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -167,7 +168,8 @@ class Places:
                       f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
                       "/opt/bench/echo": guest_image.compiled("echo"),
                       **{f"{PROGRAMS}/{name}": stage.programs / name
-                         for name in ("steps", "qp_many", "dma_speed", "wake")}}
+                         for name in ("instruction_count", "many_qps_to_rts", "dma_speed",
+                                      "vm_wake_latency")}}
             archive = guest_image.archive(wanted, (*guest_image.RXE, *guest_image.DAX), "bench")
             self.machines = [self.host.keep(Measured(stage, self.host, archive, name=f"vm-{number}",
                                                      address=f"10.77.0.{number}", processors=2,
@@ -207,9 +209,9 @@ class Places:
 
 def build(stage):
     """What is measured with."""
-    for name in ("steps", "qp_many", "wake"):
-        pairs.compiled(name, stage.programs)
-    dma.build(stage)
+    for name in ("instruction_count", "many_qps_to_rts", "vm_wake_latency"):
+        process_pairs.compiled(name, stage.programs)
+    dma_api.build(stage)
 
 
 def perftest(server, client, index, program, size, iterations, look=None):
@@ -238,14 +240,14 @@ def perftests(commands, key, name, server, client, index, look=None):
 
 
 def qperf(server, client, test, size):
-    """One figure of TCP; see bench/wire.py."""
+    """One figure of TCP; see bench/two_hosts.py."""
     listening = server.start("qperf")
     try:
         process.until(lambda: server.listens(19765), 20, "qperf to listen")
         text = client.run("qperf", server.address, "-t", 1, "-m", size, test, limit=60)
     finally:
         listening.kill()
-    value = pairs.qperf_value(text)
+    value = process_pairs.qperf_value(text)
     if value is None:
         raise Failure(f"cannot read this output of qperf:\n{text}")
     return value
@@ -278,13 +280,13 @@ def in_one_machine(places):
 
 
 def crowd(place, index, processes):
-    """What qp_many says of so many processes."""
-    return place.run(f"{PROGRAMS}/qp_many", processes, 100, index, limit=120)
+    """What many_qps_to_rts says of so many processes."""
+    return place.run(f"{PROGRAMS}/many_qps_to_rts", processes, 100, index, limit=120)
 
 
 def steps(place):
     """Instructions of each call."""
-    return json.loads(place.run(f"{PROGRAMS}/steps", 30, gid_index(place), limit=300))
+    return json.loads(place.run(f"{PROGRAMS}/instruction_count", 30, gid_index(place), limit=300))
 
 
 def one_way(machine, place):
@@ -293,13 +295,13 @@ def one_way(machine, place):
     device = Device(machine)
     window, size = machine.window_file()
     with tempfile.TemporaryFile("w+") as said:
-        sleeper = device.start(f"{PROGRAMS}/wake", "sleep", ECHO_PORT, size, gid_index(device),
-                               stdout=said)
+        sleeper = device.start(f"{PROGRAMS}/vm_wake_latency", "sleep", ECHO_PORT, size,
+                               gid_index(device), stdout=said)
         try:
             process.until(lambda: process.written(said) or sleeper.poll() is not None, 30,
                           "who sleeps")
-            text = place.run("/opt/programs/wake", "ring", machine.address, gid_index(place),
-                             machine.echo_socket, window, WAKES, limit=120)
+            text = place.run("/opt/programs/vm_wake_latency", "ring", machine.address,
+                             gid_index(place), machine.echo_socket, window, WAKES, limit=120)
         finally:
             sleeper.kill()
     event, bare = (float(value) for value in text.split())
@@ -485,8 +487,8 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/machines.json")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    known, stage = machine.facts(ROOT), Stage(with_programs=False)
-    print(*machine.lines(known), sep="\n")
+    known, stage = machine_facts.facts(ROOT), Stage(with_programs=False)
+    print(*machine_facts.lines(known), sep="\n")
     try:
         with contextlib.closing(Places(stage, chosen.adoption)) as places:
             emulated = places.machines[0].is_emulated()

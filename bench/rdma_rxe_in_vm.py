@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import pairs
+import process_pairs
 import plan
 import report
 
@@ -52,7 +52,7 @@ class Machine:
         self.guest = None
         self.folder = tempfile.TemporaryDirectory(prefix="omniverb-bench-")
         try:
-            wanted = programs([pairs.compiled("qp_many", Path(self.folder.name))])
+            wanted = programs([process_pairs.compiled("many_qps_to_rts", Path(self.folder.name))])
             wanted.update({f"{DIRECTORY}/{name}": ROOT / "dist" / name for name in
                            ("bin/omniverbd", "lib/libibverbs.so.1", "lib/librdmacm.so.1")})
             self.guest = Guest(self.switch, guest_image.archive(wanted), "10.77.0.200/24",
@@ -86,8 +86,8 @@ class Machine:
             'exec "$0" "$@"', program]
 
     def crowd(self, setting, processes):
-        """What qp_many says of so many processes."""
-        _, command = self._command(setting, "/opt/programs/qp_many")
+        """What many_qps_to_rts says of so many processes."""
+        _, command = self._command(setting, "/opt/programs/many_qps_to_rts")
         # The first address of rxe is one of IPv6 that comes and goes with the link.
         gid_index = 1 if setting == "rxe" else 0
         return self.guest.run(*command, processes, 100, gid_index, limit=60)
@@ -99,7 +99,7 @@ class Machine:
         command += ["-c", CONNECTIONS]
         _, text = by_address.both(sides, command, [*command, "-s", place.address], 120,
                                   True)
-        return pairs.cmtime_rate(text, CONNECTIONS)
+        return process_pairs.cmtime_rate(text, CONNECTIONS)
 
     def sample(self, setting, program, iterations):
         """The numbers of perftest's row."""

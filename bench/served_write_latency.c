@@ -11,7 +11,7 @@
  * TARGET: look, sleep, never, or microseconds between two looks. REQUESTER: look, or sleep.
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	if (argc < 3 || count < 1 || count > OPERATIONS_MAX) {
-		fprintf(stderr, "usage: attention TARGET REQUESTER [OPERATIONS [GID index]]\n");
+		fprintf(stderr, "usage: served_write_latency TARGET REQUESTER [OPERATIONS [GID index]]\n");
 		return 2;
 	}
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -9,7 +9,7 @@
  * Usage: registration MIB [GID index]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
 	pid_t child;
 
 	if (length == 0) {
-		fprintf(stderr, "usage: registration MIB [GID index]\n");
+		fprintf(stderr, "usage: registration_cost MIB [GID index]\n");
 		return 2;
 	}
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

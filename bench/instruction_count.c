@@ -8,7 +8,7 @@
  * Usage: steps [MESSAGES [GID index]]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
 	double marks = 0;
 
 	if (messages <= WARM || messages > MESSAGES_MAX) {
-		fprintf(stderr, "usage: steps [MESSAGES [GID index]]\n");
+		fprintf(stderr, "usage: instruction_count [MESSAGES [GID index]]\n");
 		return 2;
 	}
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -14,7 +14,7 @@
  * Usage: objects COUNT[,COUNT...] [KIND...]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>

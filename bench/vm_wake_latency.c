@@ -11,7 +11,7 @@
  * median, of the channel and bare.
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -269,6 +269,6 @@ int main(int argc, char **argv)
 		sleeper(argv + 2);
 	if (argc == 7 && !strcmp(argv[1], "ring"))
 		return ringer(argv + 2);
-	fprintf(stderr, "wake: see bench/wake.c\n");
+	fprintf(stderr, "vm_wake_latency: see bench/vm_wake_latency.c\n");
 	return 2;
 }

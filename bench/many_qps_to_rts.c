@@ -6,10 +6,10 @@
  * Their numbers are exchanged in memory that all share. Each connection is tried then, which is not
  * counted. Out: one JSON object, microseconds: what a queue pair took with all of them under way
  * (the whole time by their number), and the median of a single one's calls.
- * Usage: qp_many PROCESSES [QPS [GID index]]
+ * Usage: many_qps_to_rts PROCESSES [QPS [GID index]]
  */
 #define _GNU_SOURCE
-#include "verbs.h"
+#include "verbs_helpers.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -106,7 +106,7 @@ static void wait_for(int children)
 
 	while (children--)
 		if (wait(&status) < 0 || status != 0) {
-			fprintf(stderr, "qp_many: a process failed\n");
+			fprintf(stderr, "many_qps_to_rts: a process failed\n");
 			exit(1);
 		}
 }
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 	count = argc > 2 ? atoi(argv[2]) : 100;
 	gid_index = argc > 3 ? atoi(argv[3]) : 0;
 	if (processes < 1 || processes > PROCESSES_MAX || count < 2 || count > QPS_MAX || count % 2) {
-		fprintf(stderr, "usage: qp_many PROCESSES (1 to %d) [QPS (even, to %d) [GID index]]\n",
+		fprintf(stderr, "usage: many_qps_to_rts PROCESSES (1 to %d) [QPS (even, to %d) [GID index]]\n",
 			PROCESSES_MAX, QPS_MAX);
 		return 2;
 	}

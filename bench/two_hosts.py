@@ -2,10 +2,11 @@
 """`make bench`, second part: Omniverb between two hosts against raw UDP and TCP over the same veth;
 and light connections by gateways (docs/decisions/0063) beside TCP by the same program.
 
-In: dist/, raw_udp.c, far.c, perftest, qperf, iperf3; root, since the hosts are network namespaces
-(see tests/harness/host.py), each with a daemon of its own. Out: a table on stdout and
-target/bench/wire.json. Every round takes one sample of everything. A missed threshold is shown, it
-does not fail the run; an Omniverb measurement that could not be taken does. docs/benchmarks.md.
+In: dist/, raw_udp.c, stream_between_hosts.c, perftest, qperf, iperf3; root, since the hosts are
+network namespaces (see tests/harness/host.py), each with a daemon of its own. Out: a table on
+stdout and target/bench/wire.json. Every round takes one sample of everything. A missed threshold is
+shown, it does not fail the run; an Omniverb measurement that could not be taken does.
+docs/benchmarks.md.
 """
 import argparse
 import json
@@ -15,9 +16,9 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import against
-import machine
-import pairs
+import compare_builds
+import machine_facts
+import process_pairs
 import plan
 import report
 
@@ -57,7 +58,8 @@ class Places:
         self.raw = folder / "raw_udp"
         process.run(["cc", "-O2", "-Wall", "-o", self.raw, ROOT / "bench/raw_udp.c"], limit=60)
         self.far = folder / "far"
-        process.run(["cc", "-O2", "-Wall", "-o", self.far, ROOT / "bench/far.c"], limit=60)
+        process.run(["cc", "-O2", "-Wall", "-o", self.far,
+                     ROOT / "bench/stream_between_hosts.c"], limit=60)
         self.library = stage.dist / "lib/libomniverb_sockets.so"
         self.kept = []
 
@@ -131,7 +133,7 @@ class Places:
         """TCP: latency in ns (half a round trip) or bytes a second."""
         text = self.client.run("qperf", self.server.address, "-lp", QPERF_PORT, "-t", "1", "-m",
                                size, test, plain=True)
-        value = pairs.qperf_value(text)
+        value = process_pairs.qperf_value(text)
         if value is None:
             raise Failure(f"cannot read this output of qperf:\n{text}")
         return value
@@ -286,7 +288,8 @@ def measure(chosen):
         if chosen.against:
             items = [item for item in items if not item.key.startswith("tcp_")]
             other = measurements(opened(chosen.against, chosen.mtu, stack))
-            items = against.both(items, [item for item in other if item.key.startswith("omv_")])
+            ours = [item for item in other if item.key.startswith("omv_")]
+            items = compare_builds.both(items, ours)
         items = [item for item in items
                  if chosen.only in item.key or item.key.startswith("raw_")]
         plan.sample_all(items, chosen.rounds, (Failure, ValueError, ZeroDivisionError))
@@ -312,27 +315,27 @@ def serve_yardsticks(places):
 
 def main():
     chosen = arguments()
-    known = machine.facts(ROOT)
+    known = machine_facts.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, before = time.monotonic(), machine.cpu_times()
+    started, before = time.monotonic(), machine_facts.cpu_times()
     try:
         items = measure(chosen)
     finally:
         process.end_descendants()
-    known["stolen_by_other_machines"] = machine.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
     rows = results(items)
     chosen.out.write_text(json.dumps({"machine": known, "mtu": chosen.mtu, "rounds": chosen.rounds,
                                       "seconds": time.monotonic() - started, "results": rows},
                                      indent=1) + "\n")
-    print(*machine.lines(known), sep="\n")
+    print(*machine_facts.lines(known), sep="\n")
     print(f"MTU {chosen.mtu}; rounds: {chosen.rounds}; stolen by other virtual machines: "
           f"{known['stolen_by_other_machines']:.1%}\n")
     print(*lines(rows), sep="\n")
     if chosen.against:
-        print("", *against.lines(rows), sep="\n")
+        print("", *compare_builds.lines(rows), sep="\n")
     print("\nBoth hosts, programs and daemons, run on this one machine.")
     print(f"Details: {chosen.out}")
-    failed = [key for key, row in rows.items() if key.startswith(("omv_", against.OTHER))
+    failed = [key for key, row in rows.items() if key.startswith(("omv_", compare_builds.OTHER))
               and "error" in row and (chosen.rounds or "median" not in row)]
     if failed:
         print(f"bench: not (well) measured: {', '.join(failed)}", file=sys.stderr)
