@@ -21,8 +21,8 @@ sys.dont_write_bytecode = True
 from harness import process  # noqa: E402
 from harness.case import Failure, check  # noqa: E402
 from harness.containers import Pair  # noqa: E402
-from harness.host import Hosts  # noqa: E402
-from harness.unprivileged import PlainPair  # noqa: E402
+from harness.simulated_host import Hosts  # noqa: E402
+from harness.unprivileged_daemon import PlainPair  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 PLACES = {"processes": PlainPair, "containers": Pair, "hosts": Hosts}

@@ -30,7 +30,7 @@ sys.dont_write_bytecode = True
 from harness import guest_image, process  # noqa: E402
 from harness.virtual_machines import Both, Device, Machine, files  # noqa: E402
 from harness.case import Failure, Skip, check  # noqa: E402
-from harness.host import Host  # noqa: E402
+from harness.simulated_host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 SIZE = 131072

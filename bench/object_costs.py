@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 
 from harness import process  # noqa: E402
 from harness.staging import Stage  # noqa: E402
-from harness.unprivileged import PlainPair  # noqa: E402
+from harness.unprivileged_daemon import PlainPair  # noqa: E402
 
 COUNTS, QUICK_COUNTS = (1000, 10_000, 100_000), (10, 100)
 # How many times as long it may take beside most as beside fewest: caches are missed then.

@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from cases import tenant_attacks  # noqa: E402
-from harness import cm_floods, client_server, floods, process, rate_limits  # noqa: E402
-from harness.by_address import both  # noqa: E402
+from harness import cm_floods, client_server, packet_floods, process, rate_limits  # noqa: E402
+from harness.rdma_cm_client_server import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
-from harness.host import Hosts  # noqa: E402
+from harness.simulated_host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 CONNECTED = 100
@@ -34,7 +34,8 @@ CHANGES = [100_000_000, 10_000_000, 300_000_000, 50_000_000]
 # What is demanded: within this share of the rate, this soon (seconds); of the bandwidth of somebody
 # who is flooded elsewhere, this share.
 EXACT, SOON, KEPT = 0.02, 0.1, 0.5
-FLOODS = {"idle": None, "sink": floods.SINK, "noise": floods.NOISE, "alike": floods.ALIKE}
+FLOODS = {"idle": None, "sink": packet_floods.SINK, "noise": packet_floods.NOISE,
+          "alike": packet_floods.ALIKE}
 LABELS = {"idle": "no flood", "sink": "flood of another port", "noise": "flood of 4791, noise",
           "alike": "flood of 4791, like RoCE"}
 
@@ -73,7 +74,7 @@ def flooded(stage, rate, rounds):
     samples = {name: [] for name in FLOODS}
     with Hosts(stage) as hosts:
         attacker = hosts.a.plug(66)
-        with floods.sinks(hosts):
+        with packet_floods.sinks(hosts):
             for number in range(rounds + 1):
                 for name, kind in FLOODS.items():
                     value = bandwidth(hosts, attacker, kind, rate)
@@ -95,7 +96,7 @@ def bandwidth(hosts, attacker, kind, rate):
         return next(iter(client_server.rows(outcome.client, 5).values()))[3] * 2**20
     if kind is None:
         return measure()
-    with floods.flood(hosts, attacker, kind, rate):
+    with packet_floods.flood(hosts, attacker, kind, rate):
         time.sleep(0.2)
         return measure()
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
-from harness import by_address, client_server, guest_image, process  # noqa: E402
+from harness import rdma_cm_client_server, client_server, guest_image, process  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
 from harness.rxe_guest import Guest, programs  # noqa: E402
 from harness.network import Switch  # noqa: E402
@@ -97,7 +97,7 @@ class Machine:
         place, command = self._command(setting, "cmtime")
         sides = SimpleNamespace(server=place, client=place)
         command += ["-c", CONNECTIONS]
-        _, text = by_address.both(sides, command, [*command, "-s", place.address], 120,
+        _, text = rdma_cm_client_server.both(sides, command, [*command, "-s", place.address], 120,
                                   True)
         return process_pairs.cmtime_rate(text, CONNECTIONS)
 

@@ -25,10 +25,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
-from cases import carry  # noqa: E402
+from cases import carried_sockets  # noqa: E402
 from harness import scenarios  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.scenarios import chain, database, stores, web  # noqa: E402
+from harness.scenarios import (  # noqa: E402
+    key_value_stores, postgresql, web_server_chain, web_servers)
 from harness.staging import Stage  # noqa: E402
 
 # Seconds of a run that is told how long to last.
@@ -132,7 +133,7 @@ def memcaslap(place):
 @contextmanager
 def nginx(place):
     """Files at 7013, and a server before it at 7014."""
-    command = web.nginx_configuration(place, web.pages(place), background=False)
+    command = web_servers.nginx_configuration(place, web_servers.pages(place), background=False)
     with place.serve(7014, *command):
         yield
 
@@ -153,12 +154,12 @@ def wrk(title, url, connections):
 @contextmanager
 def behind(place):
     """haproxy before two applications of Python before redis."""
-    configuration = web.haproxy_configuration(place, [7071, 7072])
-    program = [scenarios.PYTHON, "-Bc", chain.APPLICATION]
-    with stores.served(place), place.serve(7071, *program, 7071), \
+    configuration = web_servers.haproxy_configuration(place, [7071, 7072])
+    program = [scenarios.PYTHON, "-Bc", web_server_chain.APPLICATION]
+    with key_value_stores.served(place), place.serve(7071, *program, 7071), \
             place.serve(7072, *program, 7072), \
             place.serve(7021, "haproxy", "-db", "-f", configuration):
-        stores.cli(place, 7010, "set", "/page", "x" * 100)
+        key_value_stores.cli(place, 7010, "set", "/page", "x" * 100)
         yield
 
 
@@ -167,7 +168,7 @@ def behind(place):
 def pgbench(*words):
     """Queries a second."""
     def run(place):
-        text = database.pgbench(place, "-n", "-S", "-T", SECONDS, *words)
+        text = postgresql.pgbench(place, "-n", "-S", "-T", SECONDS, *words)
         return {f"pgbench -S {' '.join(map(str, words))} (/s)": number(r"^tps = ([\d.]+)", text),
                 f"pgbench -S {' '.join(map(str, words))} mean (ns)":
                     number(r"^latency average = ([\d.]+)", text, 1e6)}
@@ -179,7 +180,7 @@ LOADS = [
     Load("iperf3", nothing, [iperf(), iperf("-P", 4), iperf("-R"), iperf("-l", "8K")],
          {"iperf3": "iperf3"}),
     Load("sockperf", nothing, [sockperf], {"sockperf": "sockperf"}),
-    Load("redis", stores.served, [redis(1, 1, 20_000), redis(20, 1, 50_000),
+    Load("redis", key_value_stores.served, [redis(1, 1, 20_000), redis(20, 1, 50_000),
                                   redis(1, 16, 100_000)],
          {"redis-server": "redis-server", "redis-benchmark": "redis-tools"}),
     Load("memcached", memcached, [memcaslap],
@@ -189,8 +190,8 @@ LOADS = [
                           wrk("file of 30 kB", "http://127.0.0.1:7013/middle", 16),
                           wrk("proxied", "http://127.0.0.1:7014/small", 16)],
          {"nginx": "nginx-light", "wrk": "wrk"}),
-    Load("PostgreSQL", database.served,
-         [pgbench("-c", 1), pgbench("-c", 8), pgbench("-c", 4, "-C")], database.NEEDS),
+    Load("PostgreSQL", postgresql.served,
+         [pgbench("-c", 1), pgbench("-c", 8), pgbench("-c", 4, "-C")], postgresql.NEEDS),
     Load("chain", behind, [wrk("chain", "http://127.0.0.1:7021/page", 8)],
          {"haproxy": "haproxy", "wrk": "wrk", "redis-server": "redis-server"}),
 ]
@@ -198,7 +199,7 @@ LOADS = [
 
 def take(stage, kept, load, carried):
     """One sample of all that a load has; and how many bytes were carried."""
-    with carry.Carried(stage) as ways:
+    with carried_sockets.Carried(stage) as ways:
         place = scenarios.Place(ways, carried, carried, kept)
         found = {}
         with load.serve(place):

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 # pylint: disable=wrong-import-position
-from cases import carry  # noqa: E402
+from cases import carried_sockets  # noqa: E402
 from harness import process  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.staging import Stage  # noqa: E402
@@ -47,7 +47,7 @@ BESIDES = 400
 BYTES, BYTES_OF_LIGHT = 16 << 10, 3 << 10
 
 
-class Ways(carry.Carried):
+class Ways(carried_sockets.Carried):
     """A namespace with a daemon, where programs run in all ways."""
 
     def take(self, way, *words, limit=120, **variables):

@@ -3,9 +3,9 @@
 and light connections by gateways (docs/decisions/0063) beside TCP by the same program.
 
 In: dist/, raw_udp.c, stream_between_hosts.c, perftest, qperf, iperf3; root, since the hosts are
-network namespaces (see tests/harness/host.py), each with a daemon of its own. Out: a table on
-stdout and target/bench/wire.json. Every round takes one sample of everything. A missed threshold is
-shown, it does not fail the run; an Omniverb measurement that could not be taken does.
+network namespaces (see tests/harness/simulated_host.py), each with a daemon of its own. Out: a
+table on stdout and target/bench/wire.json. Every round takes one sample of everything. A missed
+threshold is shown, it does not fail the run; an Omniverb measurement that could not be taken does.
 docs/benchmarks.md.
 """
 import argparse
@@ -28,7 +28,7 @@ sys.dont_write_bytecode = True
 
 from harness import client_server, process  # noqa: E402
 from harness.case import Failure  # noqa: E402
-from harness.host import Hosts  # noqa: E402
+from harness.simulated_host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 SMALL, LARGE = 8, 65536

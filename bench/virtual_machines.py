@@ -40,7 +40,7 @@ from harness.virtual_machines import Device, Stranger, files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
 from harness.client_server import gid_index  # noqa: E402
 from harness.rxe_guest import programs  # noqa: E402
-from harness.host import Host  # noqa: E402
+from harness.simulated_host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 PROGRAMS = "/opt/programs"

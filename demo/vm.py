@@ -19,7 +19,7 @@ from harness.virtual_machines import ADDRESS, Both, Device, Machine, Stranger  #
 from harness.virtual_machines import files as device_files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
 from harness.rxe_guest import programs  # noqa: E402
-from harness.host import Host  # noqa: E402
+from harness.simulated_host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 # Iterations of a latency, and of a bandwidth where a machine is at one end; seconds that one figure

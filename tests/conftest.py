@@ -2,5 +2,5 @@
 
 import sys
 
-if "harness.plugin" not in sys.modules:
-    pytest_plugins = ["harness.plugin"]
+if "harness.pytest_plugin" not in sys.modules:
+    pytest_plugins = ["harness.pytest_plugin"]

@@ -4,7 +4,7 @@ import functools
 
 from harness.case import Case, Group, check
 from harness.containers import Pair
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 _FOLDER = "/opt/programs/bundled"
 _EXTENSION = f"{_FOLDER}/package/extension.so"

@@ -13,10 +13,10 @@ import tempfile
 import time
 import types
 
-from harness import client_server, dissection, packets, process
+from harness import client_server, dissection, pcap_files, process
 from harness.case import Case, Failure, Group, check
 from harness.daemon import environment
-from harness.host import Host
+from harness.simulated_host import Host
 
 from cases.forwarded_datapath import forwarding
 
@@ -79,9 +79,9 @@ def _both(two, *options):
         for one, path in zip(running, paths):
             captured, dropped = _end(one)
             check(dropped == 0, f"{dropped} of {captured} packets dropped")
-            files[path.name] = packets.read(path)
+            files[path.name] = pcap_files.read(path)
             check(len(files[path.name]) == captured, f"{captured} packets?")
-            check(packets.in_order(files[path.name]), "packets out of order")
+            check(pcap_files.in_order(files[path.name]), "packets out of order")
             print(path.name, {f"{code:#04x}": count for code, count
                               in sorted(dissection.opcodes(path, True).items())})
     check(_without_time(files["server"]) == _without_time(files["client"]),
@@ -127,7 +127,7 @@ def _connected(service, *options):
     def run(two):
         with _both(two) as files:
             two.run("interop", service, *options)
-        asked = packets.conversations(files["server"])
+        asked = pcap_files.conversations(files["server"])
         check(len(asked) == 2, f"conversations: {list(asked)}")
         check(len({key[0] for key in asked}) == 2, "each side asks the other")
         for name, conversation in asked.items():
@@ -169,7 +169,7 @@ def _datagrams(*options):
     def run(two):
         with _both(two) as files:
             two.run("interop", "ud", *options)
-        asked = packets.conversations(files["server"])
+        asked = pcap_files.conversations(files["server"])
         check(len(asked) == 4, f"conversations: {list(asked)}")
         sizes = [(step, length) for step, length in enumerate(_SIZES) if length <= 1024]
         for name, conversation in asked.items():
@@ -189,8 +189,8 @@ def _of_many(two, program):
         with _both(two) as files:
             two.run("interop_flow", program)
         try:
-            return packets.conversations(files["server"]).values()
-        except packets.SharedPort as shared:
+            return pcap_files.conversations(files["server"]).values()
+        except pcap_files.SharedPort as shared:
             print(shared)
     raise Failure("two connections had one port three times")
 
@@ -208,7 +208,7 @@ def _errors(two):
 def _invalidate(two):
     with _both(two) as files:
         two.run("interop_flow", "invalidate")
-    conversations = packets.conversations(files["server"]).values()
+    conversations = pcap_files.conversations(files["server"]).values()
     keys = [message.invalidated for conversation in conversations
             for message in conversation.messages if message.invalidated is not None]
     check(keys, "no key was invalidated")
@@ -219,7 +219,7 @@ def _pipeline(*options, mtu=1024):
     def run(two):
         with _both(two) as files:
             two.run("interop_flow", "pipeline", *options)
-        asked = packets.conversations(files["server"], mtu)
+        asked = pcap_files.conversations(files["server"], mtu)
         check(len(asked) == 2, f"conversations: {list(asked)}")
         for name, conversation in asked.items():
             messages = conversation.messages
@@ -260,11 +260,11 @@ def _begun_meanwhile(two):
         check("usec" in outcome.client, outcome.client)
         for path, (captured, dropped) in captures.items():
             print(captured, "packets", dropped, "dropped")
-            check(packets.count(path) == captured, "another number of packets in the file")
-            check(len(packets.requesters(path)) == 2, "both directions")
-            found = packets.read(path, 5_000)
+            check(pcap_files.count(path) == captured, "another number of packets in the file")
+            check(len(pcap_files.requesters(path)) == 2, "both directions")
+            found = pcap_files.read(path, 5_000)
             if not dropped:
-                packets.conversations(found)
+                pcap_files.conversations(found)
 
 
 def _survivors(two):
@@ -290,7 +290,7 @@ def _survivors(two):
             outcome = running.finish(30)
         check("usec" in outcome.client, outcome.client)
         print(captured, "packets", dropped, "dropped")
-        found = packets.read(path, 5_000)
+        found = pcap_files.read(path, 5_000)
         flows = {(packet.source, packet.destination) for packet in found}
         ends = (two.server.address, two.client.address)
         check(flows == {ends, ends[::-1]}, f"from and to {flows}")
@@ -331,7 +331,7 @@ def _deaths(two):
             process.until(lambda: left() == 0, 20, "an end of their memory")
         captured, dropped = _end(capture)
         print(captured, "packets", dropped, "dropped")
-        check(packets.count(path) == captured, "another number of packets in the file")
+        check(pcap_files.count(path) == captured, "another number of packets in the file")
 
 
 def _flood(two):
@@ -373,9 +373,9 @@ def _faulty(program, within):
             capture = two.capture(two.server, path)
             client_server.run(ends, program, "-g", two.gid_index, "-s", 1000, "-n", 50)
             captured, dropped = _end(capture)
-            found = [packet for packet in packets.read(path)
+            found = [packet for packet in pcap_files.read(path)
                      if packet.service in ((0,) if reliable else (1, 3))
-                     and packet.operation != packets.ACKNOWLEDGE]
+                     and packet.operation != pcap_files.ACKNOWLEDGE]
         print(captured, "packets", dropped, "dropped", len(found), "of messages")
         check(len(found) >= 100, f"only {len(found)} packets for 100 messages")
         once = {(packet.opcode, packet.qpn, packet.psn, packet.headers) for packet in found}

@@ -8,7 +8,7 @@ from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import Daemon, as_user, environment
-from harness.unprivileged import UID, PlainPair
+from harness.unprivileged_daemon import UID, PlainPair
 
 
 def _exit_status_passes(pair):

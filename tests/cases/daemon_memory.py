@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 
-from harness import process, roce
+from harness import process, roce_packets
 from harness.case import ALONE, Case, Group, check
 from harness.daemon import environment
-from harness.host import Host
+from harness.simulated_host import Host
 from harness.network import Namespace
 
 _OWN = "10.77.0.250"
@@ -36,12 +36,13 @@ _SEND = r"""
 import json, sys, time
 order = json.loads(sys.argv[1])
 sys.path.insert(0, order["harness"])
-import roce
-sender, packets = roce.Sender(), []
+import roce_packets
+sender, packets = roce_packets.Sender(), []
 for target in order["targets"]:
     for source in range(order["sources"]):
-        packets.append(roce.packet(order["own"], target["address"], roce.UD_SEND, target["qpn"], 0,
-                                   roce.deth(0x11223344, 0x900 + source), bytes(order["bytes"])))
+        packets.append(roce_packets.packet(
+            order["own"], target["address"], roce_packets.UD_SEND, target["qpn"], 0,
+            roce_packets.deth(0x11223344, 0x900 + source), bytes(order["bytes"])))
 # First one of each, so that links are made before much comes.
 end = time.monotonic() + order["seconds"]
 for packet in packets:
@@ -137,7 +138,7 @@ class _Crowd:
                    for namespace, qpn in zip(self.namespaces, qpns)]
         order = {"targets": targets, "own": _OWN, "sources": sources, "bytes": payload,
                  "seconds": seconds, "least": (least << 20) // payload,
-                 "harness": str(pathlib.Path(roce.__file__).parent)}
+                 "harness": str(pathlib.Path(roce_packets.__file__).parent)}
         text = process.run([*self.sender.enter(), sys.executable, "-B", "-c", _SEND,
                             json.dumps(order)], limit=seconds + 90)
         check(int(text) > 1000 * seconds, f"only {text} packets were sent")

@@ -5,7 +5,7 @@ import re
 from harness import client_server, process
 from harness.case import POLLS, Case, Group, check
 from harness.staging import ROOT
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 _STATUS = 9  # of a tool that has found something
 # How often bench/object_costs.c makes what it makes beside others, where that is not a thousand

@@ -9,12 +9,12 @@ import subprocess
 from types import SimpleNamespace
 
 from harness import process, staging
-from harness.by_address import Side
+from harness.rdma_cm_client_server import Side
 from harness.case import CROWDS, POLLS, Case, Group, Skip, check
 from harness.containers import Pair
 from harness.daemon import forgotten
-from harness.host import Hosts
-from harness.unprivileged import PlainPair
+from harness.simulated_host import Hosts
+from harness.unprivileged_daemon import PlainPair
 
 from cases.rdma_cm import daemons, forwarded
 

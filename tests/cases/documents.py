@@ -1,16 +1,16 @@
 """Runs every command that a document shows.
 
-`harness/documents.py` finds them. Those of one code block run together as a script, in namespaces
-of their own, with the build under test. `INSTEAD` says what is run where the words of the document
-need another ending; `RAN_BY` which case runs the same; `ELSEWHERE` why a command is not run here. A
-command that is in none of them is run as it stands if it begins with a program of `HARMLESS`, else
-its block fails: so a new one is run, or somebody has said where it is. Commands in running text are
-fragments: it is checked that the program knows their words."""
+`harness/document_commands.py` finds them. Those of one code block run together as a script, in
+namespaces of their own, with the build under test. `INSTEAD` says what is run where the words of
+the document need another ending; `RAN_BY` which case runs the same; `ELSEWHERE` why a command is
+not run here. A command that is in none of them is run as it stands if it begins with a program of
+`HARMLESS`, else its block fails: so a new one is run, or somebody has said where it is. Commands in
+running text are fragments: it is checked that the program knows their words."""
 
 import functools
 import re
 
-from harness import documents, process
+from harness import document_commands, process
 from harness.case import POLLS, WAITS, Case, Failure, Group, check
 from harness.staging import ROOT
 
@@ -115,8 +115,8 @@ _AGAIN = "for left in $(seq 60 -1 0); do {} && break; [ $left != 0 ]; sleep 0.5;
 @functools.cache
 def _all():
     """Every command, by document."""
-    return {name: documents.commands(name, (ROOT / name).read_text(encoding="utf-8"))
-            for name in documents.documents()}
+    return {name: document_commands.commands(name, (ROOT / name).read_text(encoding="utf-8"))
+            for name in document_commands.documents()}
 
 
 def _matching(table, text):
@@ -188,7 +188,7 @@ def _entries(_stage):
     for key, case in RAN_BY.items():
         check(any(name.startswith(case) for name in names), f"{key!r}: no case is called {case}")
     # One that is new and not known fails.
-    new = documents.commands("new.md", "Do this:\n\n    cp -r dist /opt/new    # so\n")
+    new = document_commands.commands("new.md", "Do this:\n\n    cp -r dist /opt/new    # so\n")
     check([command.text for command in new] == ["cp -r dist /opt/new"], f"{new}")
     try:
         script(new)

@@ -8,7 +8,7 @@ from harness.containers import Pair
 from harness.daemon import forgotten
 
 from cases import perftest
-from cases.programs import tests_of
+from cases.c_programs import tests_of
 
 _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
                 "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages",

@@ -12,10 +12,10 @@ import contextlib
 from harness import guest_image, process
 from harness.case import CROWDS, Case, Failure, Group
 from harness.network import Switch
-from harness.pairings import ROOT_DEVICES, root_words
+from harness.program_placements import ROOT_DEVICES, root_words
 from harness.rxe_guest import Guest
 
-from cases.grants import PEERS
+from cases.region_grants import PEERS
 
 _MIB = 1 << 20
 # MiB of a region, all of which six emulated peers read ten times or more each round.

@@ -1,6 +1,6 @@
 """Tests light connections between two hosts, by RDMA gateways and by the kernel's TCP.
 
-Each host is a set of network namespaces with a daemon of its own (harness/host.py)."""
+Each host is a set of network namespaces with a daemon of its own (harness/simulated_host.py)."""
 
 import contextlib
 import ipaddress
@@ -15,7 +15,7 @@ from cases.light_across_namespaces import Far
 from harness import process, staging
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.daemon import environment
-from harness.host import Hosts
+from harness.simulated_host import Hosts
 
 _ALL = ("0.0.0.0/0", "::/0")
 # Of a hundred connections so many are light: the first, and one in each while, are TCP's.

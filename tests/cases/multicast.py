@@ -6,11 +6,11 @@ import re
 import subprocess
 
 from harness import process
-from harness.by_address import Side
+from harness.rdma_cm_client_server import Side
 from harness.case import CROWDS, POLLS, Case, Group, check
 from harness.containers import Pair
-from harness.host import Hosts
-from harness.unprivileged import PlainPair
+from harness.simulated_host import Hosts
+from harness.unprivileged_daemon import PlainPair
 
 from cases.rdma_cm import daemons, forwarded, quiet
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from harness import client_server, process
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
-from harness.host import Host, Hosts
+from harness.simulated_host import Host, Hosts
 
-from cases.wire import program, quiet
-from cases.wire_failures import paths, reach
+from cases.rdma_between_hosts import program, quiet
+from cases.network_failures import paths, reach
 
 # Everything at once, and loss alone: unreliable datagrams are doubled and reordered by a network
 # that does so.

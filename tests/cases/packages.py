@@ -10,7 +10,7 @@ import tempfile
 
 from harness import debian_guest, guest_image, process, staging
 from harness.case import WAITS, Case, Group, Skip, check
-from harness.host import Host
+from harness.simulated_host import Host
 from harness.virtual_machines import Machine
 
 _BUILD = staging.ROOT / "deploy" / "debian" / "build"

@@ -8,7 +8,7 @@ import time
 from harness import client_server, process
 from harness.case import Case, Group, check
 from harness.containers import Pair
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 
 @contextlib.contextmanager

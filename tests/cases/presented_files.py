@@ -12,7 +12,7 @@ from harness import client_server, process
 from harness.case import Case, Group, Skip, check
 from harness.containers import Pair
 from harness.daemon import as_user, environment
-from harness.unprivileged import UID, PlainPair
+from harness.unprivileged_daemon import UID, PlainPair
 
 from cases.forwarded_datapath import forwarding
 

@@ -9,7 +9,7 @@ import time
 from harness import client_server, process
 from harness.case import Case, Failure, Group, check
 from harness.containers import Pair
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 
 def _state(pair):

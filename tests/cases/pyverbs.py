@@ -10,11 +10,11 @@ import contextlib
 import functools
 from types import SimpleNamespace
 
-from harness import pairings, process
+from harness import program_placements, process
 from harness.case import CARRIED, WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.rdma_core_suites import Suite, debian, judge, unreliable
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 from harness.virtual_machines import Device
 
 from cases.forwarded_datapath import forwarding
@@ -62,7 +62,7 @@ def _case(name, limit=240, omitted=(), slow=False):
 def _in_machine(stage):
     """The same suite, whose programs are those of this host, with another kernel."""
     suite = Suite(stage, "debian-44", debian())
-    with pairings.alone(stage) as machine:
+    with program_placements.alone(stage) as machine:
         yield SimpleNamespace(server=Device(machine), suite=suite)
 
 

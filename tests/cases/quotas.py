@@ -7,7 +7,7 @@ from harness import client_server, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 
-from cases.programs import tests_of
+from cases.c_programs import tests_of
 
 
 @contextlib.contextmanager

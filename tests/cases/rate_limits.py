@@ -8,7 +8,7 @@ import time
 from harness import client_server, process
 from harness.case import Case, Failure, Group, check
 from harness.containers import Pair
-from harness.host import Hosts
+from harness.simulated_host import Hosts
 from harness.rate_limits import Limited
 
 

@@ -1,18 +1,18 @@
 """Tests connections by librdmacm: Debian's rdmacm-utils and perftest's -R, unmodified.
 
 Which of them run where says the table; what is between a kernel's manager and ours is in
-interop.py, what happens when things break in rdma_cm_faults.py."""
+rdma_rxe_interop.py, what happens when things break in rdma_cm_faults.py."""
 
 import contextlib
 import re
 from dataclasses import dataclass
 
-from harness.by_address import both
+from harness.rdma_cm_client_server import both
 from harness.case import CROWDS, POLLS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
-from harness.host import Hosts
-from harness.unprivileged import PlainPair
+from harness.simulated_host import Hosts
+from harness.unprivileged_daemon import PlainPair
 
 from cases.forwarded_datapath import forwarding
 

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from harness import process
-from harness.by_address import Side
+from harness.rdma_cm_client_server import Side
 from harness.case import WAITS, Case, Group, check
 
 from cases.rdma_cm import SETTINGS, daemons, quiet

@@ -11,14 +11,14 @@ import subprocess
 import tempfile
 import time
 
-from harness import cm_floods, packets, process
-from harness.by_address import Side, both
+from harness import cm_floods, pcap_files, process
+from harness.rdma_cm_client_server import Side, both
 from harness.case import CROWDS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import environment
-from harness.host import Hosts
+from harness.simulated_host import Hosts
 
-from cases.hostile_wire import daemons_stay_well
+from cases.hostile_packets import daemons_stay_well
 from cases.rdma_cm import daemons, quiet
 
 _FAULTS = "loss=10%,duplicate=5%,reorder=5%,seed=5"
@@ -88,14 +88,14 @@ def _captured(host, place):
             check(running.communicate(timeout=20)[1].endswith("\n0 packets dropped\n"), "dropped")
         finally:
             process.end(running)
-        found += packets.read(path)
+        found += pcap_files.read(path)
 
 
 def _requests(found, source):
     """How often each request for a connection was sent by an address."""
     return collections.Counter(
         packet.payload[_COMMUNICATION_ID] for packet in found
-        if packet.source == source and packet.qpn == 1 and packet.service == packets.UD
+        if packet.source == source and packet.qpn == 1 and packet.service == pcap_files.UD
         and int.from_bytes(packet.payload[_ATTRIBUTE], "big") == _REQUEST)
 
 

@@ -2,7 +2,7 @@
 
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 _MANNERS = ["/opt/programs/manners", "attributes_that_drivers_take_and_refuse"]
 # What that program is refused, in parts of lines.

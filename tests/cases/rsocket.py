@@ -7,9 +7,9 @@ import tempfile
 
 from cases import rdma_cm
 from harness import client_server, process
-from harness.by_address import Side
+from harness.rdma_cm_client_server import Side
 from harness.case import Case, Group, check
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 # Three hundred transfers: name, bytes, transfers, rounds, and then as much as anybody measures.
 _SHORT = ["-S", "5000", "-C", "30", "-I", "10"]

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 
-from cases import programs
+from cases import c_programs
 from harness import process, staging
 from harness.case import Case, Group, check
 
@@ -80,10 +80,10 @@ def _no_accident(_pair):
 
 def groups():
     """In containers, and as an ordinary user."""
-    tests = [test for test in programs.tests_of("owner") if test not in (_OUTLIVES, _WAITS)]
+    tests = [test for test in c_programs.tests_of("owner") if test not in (_OUTLIVES, _WAITS)]
     found = []
-    for setting, fixture in programs.SETTINGS:
-        cases = [programs.case(setting, f"owner.{test}", [], 60) for test in tests]
+    for setting, fixture in c_programs.SETTINGS:
+        cases = [c_programs.case(setting, f"owner.{test}", [], 60) for test in tests]
         cases += [Case(f"{setting}.owner.{_OUTLIVES}", _outlives, 60),
                   Case(f"{setting}.owner.{_WAITS}", _waits, 60)]
         if setting == "user":

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from harness import client_server, process
 from harness.case import POLLS, Case, Failure, Group, check
-from harness.unprivileged import PlainPair
+from harness.unprivileged_daemon import PlainPair
 
 
 def _calls(summary):

@@ -21,9 +21,9 @@ from types import SimpleNamespace
 
 from harness import process
 from harness.case import ALONE, CROWDS, Case, Failure, Group, check
-from harness.host import Hosts
-from harness.observers import Observers
-from harness.unprivileged import UID, Place
+from harness.simulated_host import Hosts
+from harness.attack_observers import Observers
+from harness.unprivileged_daemon import UID, Place
 
 # How often each of these has to get on, and after how many seconds it is taken for never:
 #   fresh       a new process opens the device, makes and ends a queue pair

@@ -6,7 +6,7 @@ import json
 import re
 
 from harness import client_server, process
-from harness.by_address import both
+from harness.rdma_cm_client_server import both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 

@@ -1,6 +1,7 @@
 """Tests that Wireshark dissects one packet of every kind, written by rnic/wire.
 
-It runs among the workspace's checks (`checks.py`), since cargo has to build what writes them."""
+It runs among the workspace's checks (`workspace_checks.py`), since cargo has to build what writes
+them."""
 
 import os
 import pathlib

@@ -1,8 +1,8 @@
 """Defines a test case.
 
-A file in tests/cases/ defines `groups()`, which returns Group objects; plugin.py makes tests of
-pytest of them. The cases of one group share a fixture (two containers, a daemon, ...), which is set
-up once, in a process of its own, and set up afresh after a case failed."""
+A file in tests/cases/ defines `groups()`, which returns Group objects; pytest_plugin.py makes tests
+of pytest of them. The cases of one group share a fixture (two containers, a daemon, ...), which is
+set up once, in a process of its own, and set up afresh after a case failed."""
 
 import contextlib
 import unittest

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-from . import process, roce
+from . import process, roce_packets
 from .case import check
 
 
@@ -18,7 +18,8 @@ def requests(hosts, attacker, ports, seconds, rate=20_000):
     own = hosts.b.addresses(9)[0].partition("/")[0]
     target = {"address": hosts.server.address, "ports": ports}
     order = {"kind": "requests", "seconds": seconds, "targets": [target], "own": own, "rate": rate}
-    running = process.start([*attacker.enter(), sys.executable, roce.__file__, json.dumps(order)],
+    running = process.start([*attacker.enter(), sys.executable, roce_packets.__file__,
+                             json.dumps(order)],
                             stdout=subprocess.DEVNULL)
 
     def goes_on():

@@ -19,7 +19,7 @@ import traceback
 
 import pytest
 
-from . import disk_space, flaky, process
+from . import disk_space, flaky_cases, process
 from .case import POLLS, WAITS
 from .machine_disturbance import Machine
 
@@ -81,8 +81,8 @@ class Run:
 
     A test that fails is tried once more, so that it is known whether it fails always. One that
     passes then is flaky, which is a failure, too, but if the machine had stood still
-    (machine_disturbance.py) or if that is known of it (flaky.py), or if it passes alone at the end
-    `--confirm` times in a row."""
+    (machine_disturbance.py) or if that is known of it (flaky_cases.py), or if it passes alone at
+    the end `--confirm` times in a row."""
 
     def __init__(self, session):
         self.session, self.option = session, session.config.option
@@ -158,8 +158,8 @@ class Run:
         """Notes how a test ended. Whether it is tried once more."""
         last = [report for report in reports if report.when != "teardown"][-1]
         excuses = self.excuses[test]
-        if last.failed and len(excuses) + 1 < flaky.tries(test.title):
-            excuses.append(flaky.KNOWN.get(test.title) or self.machine.trouble(mark))
+        if last.failed and len(excuses) + 1 < flaky_cases.tries(test.title):
+            excuses.append(flaky_cases.KNOWN.get(test.title) or self.machine.trouble(mark))
             self.before[test] += [("Failed before", last.longreprtext), *last.sections]
             self._say(f"AGAIN {test.title}", last)
             return True

@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 
-from . import process, roce
+from . import process, roce_packets
 from .case import check
 
 _BEGINS = b"\xff\x0f" + bytes(10)
@@ -36,9 +36,9 @@ def noise(rng, _own, _to):
 
 def _checked(own, to, packet):
     if ":" in to:
-        body = roce.packet("0.0.0.0", "0.0.0.0", *packet, sport=_SPORT)[28:-4]
-        return _SPORT, body + roce.check6(own, to, body, _SPORT)
-    return (_SPORT, roce.packet(own, to, *packet, sport=_SPORT)[28:])
+        body = roce_packets.packet("0.0.0.0", "0.0.0.0", *packet, sport=_SPORT)[28:-4]
+        return _SPORT, body + roce_packets.check6(own, to, body, _SPORT)
+    return (_SPORT, roce_packets.packet(own, to, *packet, sport=_SPORT)[28:])
 
 
 def management(rng, own, to):
@@ -46,8 +46,8 @@ def management(rng, own, to):
     found = []
     for attribute in (*_ANSWERS, *_REQUESTS):
         mad = struct.pack(">BBBBIQHHI", 1, 7, 2, 3, 0, rng.getrandbits(64), attribute, 0, 0)
-        found.append(_checked(own, to, (roce.UD_SEND, _QP1, rng.getrandbits(24),
-                                        roce.deth(_QKEY_QP1, 1), mad + rng.randbytes(232))))
+        found.append(_checked(own, to, (roce_packets.UD_SEND, _QP1, rng.getrandbits(24),
+                                        roce_packets.deth(_QKEY_QP1, 1), mad + rng.randbytes(232))))
     return found
 
 
@@ -55,10 +55,12 @@ def strangers(rng, own, to):
     """First datagrams of ever new queue pairs to numbers that may be somebody's, and first packets
     of connections."""
     qpn = rng.choice([rng.getrandbits(12), rng.getrandbits(24)])
-    first = roce.deth(rng.getrandbits(32), rng.getrandbits(24))
-    return [_checked(own, to, (roce.UD_SEND, qpn, rng.getrandbits(24), first, b"\xdd" * 32)),
-            _checked(own, to, (roce.SEND_ONLY, qpn, rng.getrandbits(24), b"", b"\xdd" * 32)),
-            _checked(own, to, (roce.CNP, qpn, 0, b"", bytes(16)))]
+    first = roce_packets.deth(rng.getrandbits(32), rng.getrandbits(24))
+    return [_checked(own, to, (roce_packets.UD_SEND, qpn, rng.getrandbits(24), first,
+                               b"\xdd" * 32)),
+            _checked(own, to, (roce_packets.SEND_ONLY, qpn, rng.getrandbits(24), b"",
+                               b"\xdd" * 32)),
+            _checked(own, to, (roce_packets.CNP, qpn, 0, b"", bytes(16)))]
 
 
 KINDS = {"handshakes": handshakes, "noise": noise, "management": management,
@@ -76,11 +78,11 @@ def _address(rng, to, others):
 def _whole(own, to, sport, payload):
     """An IP packet, of version 4 with no checksums, as a raw socket takes it."""
     if ":" in to:
-        return roce.packet6(own, to, payload, sport or _SPORT)
+        return roce_packets.packet6(own, to, payload, sport or _SPORT)
     length = 28 + len(payload)
     return (struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0x4000, 64, 17, 0)
             + socket.inet_aton(own) + socket.inet_aton(to)
-            + struct.pack(">HHHH", sport or _SPORT, roce.PORT, length - 20, 0) + payload)
+            + struct.pack(">HHHH", sport or _SPORT, roce_packets.PORT, length - 20, 0) + payload)
 
 
 def lines(kinds, own, targets, each=256, others=()):

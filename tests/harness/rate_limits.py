@@ -8,7 +8,7 @@ import time
 
 from . import process
 from .case import Failure, check
-from .host import Host
+from .simulated_host import Host
 
 _SLICE = 0.01
 _FRAMING = 14 + 20 + 8  # Ethernet, IPv4 and UDP around a packet: they count too, as with tc(8)

@@ -11,7 +11,7 @@ from . import guest_image, process
 from .case import check
 from .client_server import Duet
 from .rxe_guest import Guest, installed
-from .host import Host
+from .simulated_host import Host
 from .network import Cable
 
 NAME = "web-1"

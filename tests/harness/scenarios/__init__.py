@@ -1,8 +1,9 @@
 """Describes what third-party programs do with sockets: a server, a client, their dialogue.
 
 A scenario returns what was seen, without what differs between two runs on the kernel's sockets
-(times, rates, numbers of processes). `cases/socket_programs.py` runs each with and without the
-library at either end, and compares. All lie in the modules beside this one, in lists `SCENARIOS`.
+(times, rates, numbers of processes). `cases/third_party_socket_programs.py` runs each with and
+without the library at either end, and compares. All lie in the modules beside this one, in lists
+`SCENARIOS`.
 """
 
 import contextlib
