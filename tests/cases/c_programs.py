@@ -12,13 +12,17 @@ from harness.unprivileged_daemon import PlainPair
 # Where the programs run: one container, or an ordinary user's processes.
 SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
 
-_SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
-                   "many", "adoption", "arrangements", "soak", "sources", "apart",
-                   "lossy", "newest", "itself", "windows", "wider", "manners", "cancelled", "xrc",
-                   "xrc_domains", "xrc_shared", "xrc_opened", "flush", "imported", "imports",
-                   "import_pages", "import_lies", "strict", "multicast", "dead", "counters",
-                   "ece", "ethernet", "allocators", "unreachable", "crowded",
-                   "receive_bounds"]
+_SELF_CONTAINED = ["qp_states", "verbs_errors", "remote_keys", "completion_events",
+                   "message_delivery", "extended_verbs", "nonpolling_receiver", "memory_after_fork",
+                   "many_objects", "page_adoption", "memory_arrangements", "soak",
+                   "payload_in_place", "two_process_transport", "unreliable_messages",
+                   "newest_memory_verbs", "loopback_qp", "memory_windows", "uncommon_verbs",
+                   "driver_conventions", "thread_cancellation", "xrc", "xrc_domains",
+                   "xrc_across_processes", "xrc_shared_qp", "atomic_write_and_flush",
+                   "imports_in_one_process", "imports_between_processes", "imported_pages",
+                   "hostile_imports", "strict_mode", "multicast", "dead_peer",
+                   "completion_counters", "ece", "ethernet_addresses", "parent_domain_allocators",
+                   "unreachable_pages", "fd_exhaustion", "receive_bounds"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
@@ -27,30 +31,30 @@ _ARGUMENTS = {
     ("containers", "soak.one_process"): ([200_000, 2], 100),
     ("user", "soak.two_processes"): ([200_000, 3], 100),
     ("user", "soak.one_process"): ([100_000, 4], 100),
-    ("containers", "adoption.no_store_is_lost"): ([4000, 1], 120),
-    ("user", "adoption.no_store_is_lost"): ([2000, 2], 120),
-    ("containers", "events.ping_pong_asleep"): ([30_000], 200),  # a sleep a side
-    ("containers", "many.pairs_of_processes"): ([], 180),
-    ("user", "many.pairs_of_processes"): ([], 180),
-    ("containers", "many.clients_of_one_server"): ([64, 100], 180),
-    ("user", "many.clients_of_one_server"): ([64, 100], 180),
+    ("containers", "page_adoption.no_store_is_lost"): ([4000, 1], 120),
+    ("user", "page_adoption.no_store_is_lost"): ([2000, 2], 120),
+    ("containers", "completion_events.ping_pong_asleep"): ([30_000], 200),  # a sleep a side
+    ("containers", "many_objects.pairs_of_processes"): ([], 180),
+    ("user", "many_objects.pairs_of_processes"): ([], 180),
+    ("containers", "many_objects.clients_of_one_server"): ([64, 100], 180),
+    ("user", "many_objects.clients_of_one_server"): ([64, 100], 180),
 }
 # In a container that may not even use ptrace: what moves memory about.
-_STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
-           ("forked.separate_memory_on_the_heap", [], 60),
-           ("soak.two_processes", [200_000, 8], 200), ("keys.deregistered", [], 60),
-           ("unreachable.unreachable_pages_are_refused", [], 60),
-           ("nopoll.receiver_asleep", [], 60)]
+_STRICT = [("page_adoption.no_store_is_lost", [2000, 3], 120),
+           ("memory_after_fork.separate_memory_on_the_heap", [], 60),
+           ("soak.two_processes", [200_000, 8], 200), ("remote_keys.deregistered", [], 60),
+           ("unreachable_pages.unreachable_pages_are_refused", [], 60),
+           ("nonpolling_receiver.receiver_asleep", [], 60)]
 # As root outside of containers, where everything is permitted.
-_ROOT = ["arrangements.deregistered_under_writes", "arrangements.own_userfaultfd",
-         "arrangements.guard_pages", "arrangements.ring_across_fork"]
+_ROOT = ["memory_arrangements.deregistered_under_writes", "memory_arrangements.own_userfaultfd",
+         "memory_arrangements.guard_pages", "memory_arrangements.ring_across_fork"]
 # More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
-    ("containers", "adoption.no_store_is_lost", [200_000, 6], 900),
+    ("containers", "page_adoption.no_store_is_lost", [200_000, 6], 900),
     ("containers", "soak.two_processes", [100 * _MILLION, 5], 7200),
-    ("containers", "events.ping_pong_asleep", [_MILLION], 900),
-    ("containers", "messages.large_messages", [2047], 300),
-    ("containers", "import_pages.many_given_up", [4096], 200),
+    ("containers", "completion_events.ping_pong_asleep", [_MILLION], 900),
+    ("containers", "message_delivery.large_messages", [2047], 300),
+    ("containers", "imported_pages.many_given_up", [4096], 200),
 ]
 _MORE = [
     ("containers", "soak.two_processes", [20_000, 6, 1, 1, 8 << 20], 120),

@@ -123,10 +123,10 @@ def _expect(found, kind, payload, immediate, where):
 
 
 def _connected(service, *options):
-    """Every operation of tests/programs/interop.c, byte for byte, asked by either side."""
+    """Every operation of tests/programs/rxe_interop.c, byte for byte, asked by either side."""
     def run(two):
         with _both(two) as files:
-            two.run("interop", service, *options)
+            two.run("rxe_interop", service, *options)
         asked = pcap_files.conversations(files["server"])
         check(len(asked) == 2, f"conversations: {list(asked)}")
         check(len({key[0] for key in asked}) == 2, "each side asks the other")
@@ -168,7 +168,7 @@ def _check_steps(name, messages, reliable):
 def _datagrams(*options):
     def run(two):
         with _both(two) as files:
-            two.run("interop", "ud", *options)
+            two.run("rxe_interop", "ud", *options)
         asked = pcap_files.conversations(files["server"])
         check(len(asked) == 4, f"conversations: {list(asked)}")
         sizes = [(step, length) for step, length in enumerate(_SIZES) if length <= 1024]
@@ -187,7 +187,7 @@ def _of_many(two, program):
     """The conversations of many connections; others of them if two had one port."""
     for _ in range(3):
         with _both(two) as files:
-            two.run("interop_flow", program)
+            two.run("rxe_interop_flow", program)
         try:
             return pcap_files.conversations(files["server"]).values()
         except pcap_files.SharedPort as shared:
@@ -207,7 +207,7 @@ def _errors(two):
 
 def _invalidate(two):
     with _both(two) as files:
-        two.run("interop_flow", "invalidate")
+        two.run("rxe_interop_flow", "invalidate")
     conversations = pcap_files.conversations(files["server"]).values()
     keys = [message.invalidated for conversation in conversations
             for message in conversation.messages if message.invalidated is not None]
@@ -218,7 +218,7 @@ def _pipeline(*options, mtu=1024):
     """Many requests under way: all are there, numbered without a gap, and answered."""
     def run(two):
         with _both(two) as files:
-            two.run("interop_flow", "pipeline", *options)
+            two.run("rxe_interop_flow", "pipeline", *options)
         asked = pcap_files.conversations(files["server"], mtu)
         check(len(asked) == 2, f"conversations: {list(asked)}")
         for name, conversation in asked.items():
@@ -231,7 +231,7 @@ def _pipeline(*options, mtu=1024):
 def _snap(two):
     """Packets are cut, and say how long they were."""
     with _both(two, "-s", "128") as files:
-        two.run("interop", "rc")
+        two.run("rxe_interop", "rc")
     found = files["client"]
     check(any(packet.cut for packet in found), "nothing was cut")
     check(all(packet.length <= 1024 and len(packet.payload) <= 128 for packet in found), "lengths")
@@ -354,7 +354,7 @@ def _forwarded(two):
     """What the engine carries shows to both sides, too; here it decides what is acknowledged."""
     for service in ("rc", "uc", "ud"):
         with _both(two) as files:
-            two.run("interop", service)
+            two.run("rxe_interop", service)
         for found in files.values():
             sources = {packet.source for packet in found}
             check(sources == {two.server.address, two.client.address}, f"only from {sources}")

@@ -5,7 +5,7 @@ from cases.light_connections import Light
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
-_SOURCE = staging.PROGRAMS / "sockets" / "instructions.c"
+_SOURCE = staging.PROGRAMS / "sockets" / "own_system_calls.c"
 
 
 def _arrived(name):
@@ -25,7 +25,7 @@ def _uninvolved(name):
     def run(ways):
         """Calls with no socket of TCP among their descriptors: the kernel's alone."""
         for way in (False, True):
-            text = ways.run(way, ways.program("uninvolved"), name)
+            text = ways.run(way, ways.program("non_socket_calls"), name)
             check(text == "ok\n", text)
     return run
 

@@ -28,7 +28,7 @@ def _gone(ways):
 def _files(how):
     def run(ways):
         """A stream of which most comes from a file is what it is natively, and is carried."""
-        program = ["/usr/bin/python3", "-B", _SOURCES / "files.py"]
+        program = ["/usr/bin/python3", "-B", _SOURCES / "sendfile_parts.py"]
         natively = None
         for way in (False, True, True, True, True, True):
             with preloaded_sockets.server_of(ways, way, 7655, *program, "serve", 7655):

@@ -147,7 +147,7 @@ def pairs(first, count, what="pairs"):
     def run(ways):
         """The heart: what calls give between two processes, and that bytes were carried then."""
         preloaded_sockets.compare(ways, first, count, what)
-        words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, 20, what]
+        words = ["/usr/bin/python3", "-B", _SOURCES / "random_call_sequences.py", first, 20, what]
         text = ways.run(True, "sh", "-c", f"exec {' '.join(map(str, words))} 2>&1 >/dev/null")
         there, of, light = map(int, re.search(r"(\d+) of (\d+) ends, (\d+)", text).groups())
         print(f"{there} of {of} ends had a link or were light, {light} light")
@@ -197,7 +197,7 @@ def sets(connections, kilobytes, *how):
 
 def _sets_once(ways, connections, kilobytes, *how):
     """What both have carried."""
-    program, port = ways.program("sets"), 7250
+    program, port = ways.program("epoll_sets"), 7250
     line = [program, "serve", port, connections, kilobytes, 1, *how]
     with open(ways.folder / "sets.out", "w+", encoding="utf-8") as said:
         running = process.start(ways.line(True, *line), stdout=said, stderr=said)
@@ -417,12 +417,13 @@ def _daemon(ways):
 def _hostile(ways):
     """Whoever has the other side of a link, and writes what he likes there, harms the connection
     and nothing else."""
-    victim = process.start(ways.line(True, "/usr/bin/python3", "-B", _SOURCES / "hostile.py",
+    victim = process.start(ways.line(True, "/usr/bin/python3", "-B",
+                                     _SOURCES / "hostile_link_peer.py",
                                      "victim", 7400))
     try:
         process.until(lambda: process.listens(ways.namespace.pid, 7400), 10, lambda: "a victim")
-        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile.py", "liar", 7400,
-                 ways.broker(), 20, ways.program("flip"), limit=60)
+        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile_link_peer.py", "liar", 7400,
+                 ways.broker(), 20, ways.program("corrupt_link_memory"), limit=60)
         check(victim.wait(20) == 0, "the victim was harmed")
     finally:
         process.end(victim)
@@ -430,11 +431,12 @@ def _hostile(ways):
 
 def _shown(ways):
     """Whom bytes are shown, of which he is told, and that are taken away then, does not sleep."""
-    waiter = process.start(ways.line(True, "/usr/bin/python3", "-B", _SOURCES / "hostile.py",
+    waiter = process.start(ways.line(True, "/usr/bin/python3", "-B",
+                                     _SOURCES / "hostile_link_peer.py",
                                      "waiter", 7401))
     try:
         process.until(lambda: process.listens(ways.namespace.pid, 7401), 10, lambda: "a waiter")
-        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile.py", "shower", 7401,
+        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile_link_peer.py", "shower", 7401,
                  ways.broker(), limit=60)
         check(waiter.wait(20) == 0, "it was not reset")
     finally:
@@ -480,7 +482,7 @@ def _owing(ways):
 
 def _channels(ways):
     """Two processes of one network namespace are given a channel, and one of another is not."""
-    program = ("/usr/bin/python3", "-B", _SOURCES / "channels.py")
+    program = ("/usr/bin/python3", "-B", _SOURCES / "broker_channels.py")
     listener = process.start(ways.line(False, *program, "listens", 7402, ways.broker()))
     other = Namespace()
     try:
@@ -504,7 +506,7 @@ def _had(process_number):
 def _leaks(connections):
     def run(ways):
         """Who has had many connections has nothing of them; so do the daemon and its helpers."""
-        program, port = ways.program("leaks"), 7500
+        program, port = ways.program("many_short_connections"), 7500
         daemons = [ways.daemon.pid, *process.descendants(ways.daemon.pid)]
         _leaks_once(ways, program, port, connections // 10)
         before = {number: _had(number) for number in daemons}

@@ -244,7 +244,7 @@ def _clients(name, most=_WAITING):
         with crowd.stays_small(most + _BESIDE) as look, contextlib.ExitStack() as stack:
             for namespace in crowd.namespaces:
                 place = crowd.host.bare(namespace, namespace.address)
-                running = place.start("/usr/bin/python3", "/opt/programs/attacks.py", name, "8",
+                running = place.start("/usr/bin/python3", "/opt/programs/run_attack.py", name, "8",
                                       stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
                 stack.callback(process.end, running)
             for _ in range(10):

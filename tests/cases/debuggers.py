@@ -36,7 +36,8 @@ def _pongs(program, *options):
 
 def _forgets(pair):
     """Objects that a program does not give back are still its own fault."""
-    text = pair.server.run(*_valgrind(pair), "/opt/programs/keys", limit=100, accept=(_STATUS,))
+    text = pair.server.run(*_valgrind(pair), "/opt/programs/remote_keys", limit=100,
+                           accept=(_STATUS,))
     check("definitely lost" in text, text)
 
 
@@ -84,5 +85,5 @@ def groups():
     cases = [*(Case(f"valgrind.{name}", _pongs(*words), 120) for name, words in pongs.items()),
              Case("valgrind.forgets", _forgets, 120),
              Case("valgrind.flat", _flat, 240),
-             Case("tsan.itself", _races("itself"), 120)]
+             Case("tsan.itself", _races("loopback_qp"), 120)]
     return [Group("debuggers", cases, PlainPair, weight=POLLS)]

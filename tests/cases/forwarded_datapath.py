@@ -10,10 +10,12 @@ from harness.daemon import forgotten
 from cases import perftest
 from cases.c_programs import tests_of
 
-_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
-                "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages",
-                "dead", "counters", "ece", "unreachable", "receive_bounds"]
-_ARGUMENTS = {"messages.large_messages": [64]}
+_ONE_PROCESS = ["message_delivery", "verbs_errors", "extended_verbs", "nonpolling_receiver",
+                "loopback_qp", "memory_windows", "xrc", "xrc_across_processes", "xrc_shared_qp",
+                "atomic_write_and_flush", "multicast", "imports_between_processes",
+                "imported_pages", "dead_peer", "completion_counters", "ece", "unreachable_pages",
+                "receive_bounds"]
+_ARGUMENTS = {"message_delivery.large_messages": [64]}
 
 
 def _program(name, *arguments, limit=60.0, title=""):
@@ -58,10 +60,10 @@ def groups():
              for file in _ONE_PROCESS for test in tests_of(file)]
     cases += [_program("soak.two_processes", 150_000, 11, limit=150),
               _program("soak.one_process", 60_000, 12, limit=90),
-              _program("sources.sources", 200),
-              *[_program(f"apart.{test}") for test in tests_of("apart")],
-              *[_program(f"lossy.{test}") for test in tests_of("lossy")],
-              *[_program(f"keys.{test}") for test in tests_of("keys")],
+              _program("payload_in_place.sources", 200),
+              *[_program(f"{file}.{test}")
+                for file in ("two_process_transport", "unreliable_messages", "remote_keys")
+                for test in tests_of(file)],
               Case("forwarded.counted_once", _counted_once, 90)]
     return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture,
                   weight=CARRIED),

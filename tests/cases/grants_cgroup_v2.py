@@ -64,11 +64,12 @@ class _Machine(Guest):
                       _SOCKET in self.run("cat", "/proc/net/unix"), 60, "the daemon")
 
     def charged(self, limit, *words, patience):
-        """Runs programs/charged.c, whose owner has so many bytes."""
+        """Runs programs/owner_memory_charges.c, whose owner has so many bytes."""
         self.run("sh", "-c", f"echo {limit} >{_LIMITED}/memory.max")
         line = ["nsenter", "--net=/run/netns/place1", "env", f"OMNIVERB_SOCKET={_SOCKET}",
                 f"TEST_PEERS=/run/netns/place2={_SOCKET}", f"OWNER_CGROUP={_LIMITED}/owner",
-                "/opt/omniverb/bin/omniverb", "run", "--", "/opt/programs/charged", *words]
+                "/opt/omniverb/bin/omniverb", "run", "--",
+                "/opt/programs/owner_memory_charges", *words]
         try:
             print(self.run(*line, limit=patience))
         except Failure as failure:

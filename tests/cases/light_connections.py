@@ -137,7 +137,7 @@ def _serving(ways, port, *line, ends):
 def _many(ways):
     """Thousands at a time, in a set of the one end's: each says what it was told. On a machine on
     which the broker needs longer for an answer than is waited they are TCP's for a second."""
-    program, port = ways.program("many"), 7510
+    program, port = ways.program("many_connections"), 7510
     for turn in range(_TURNS):
         with _serving(ways, port + turn, program, "serve", port + turn, ends=20):
             text = ways.run(True, program, "connect", port + turn, _CONNECTIONS, 3, limit=60)
@@ -153,7 +153,7 @@ def _many(ways):
 def _accepting(ways):
     """Threads that sleep in one `accept` hear of light connections, whoever took the kernel's that
     had woken all of them."""
-    python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "accepting.py"]
+    python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "concurrent_accept.py"]
     for port in range(7530, 7530 + _TURNS):
         with (_serving(ways, port, *python, "serves", port, 2 * _ASKED, ends=10),
               contextlib.ExitStack() as stack):
@@ -187,7 +187,8 @@ def _lanes(way, program="lanes"):
 def _alike(way):
     def run(ways):
         """What calls say and do is what they say and do natively."""
-        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "alike.py", way]
+        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "compare_with_kernel.py",
+                way]
         plain = ways.run(False, *line, limit=60)
         for _ in range(_TURNS):
             ways.reports()
@@ -204,7 +205,7 @@ def _alike(way):
 def _refused(way):
     def run(ways):
         """Who waits at a process that leaves comes to whoever else has the socket."""
-        program = staging.PROGRAMS / "sockets" / "refused.py"
+        program = staging.PROGRAMS / "sockets" / "unaccepted_connections.py"
         line = ["/usr/bin/python3", "-B", program, way, _WAITING]
         for light in (False, *[True] * _TURNS):
             ways.reports()

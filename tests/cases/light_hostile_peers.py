@@ -125,7 +125,8 @@ def _hostile(first, count):
                 files, memory = process.settled(it.files, 0.3), it.memory()
                 shares = it.shares()
                 check(shares > 0, "nothing is shared")
-                lies = process.start(ways.line(False, *python, _SOURCES / "liar.py", port,
+                lies = process.start(ways.line(False, *python,
+                                               _SOURCES / "hostile_channel_peer.py", port,
                                                ways.broker(), first, count), stdout=lied,
                                      stderr=lied)
                 process.until(lambda: "rests" in process.written(lied) or lies.poll() is not None,

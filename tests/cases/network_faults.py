@@ -257,11 +257,11 @@ def groups():
                               title=" one_pair"),
                       program("soak.two_processes", 5_000, 23, 1, 1, 8 << 20, limit=150,
                               title=" large"),
-                      program("apart.lengths_around_the_mtu", limit=120),
-                      program("apart.sequence_numbers_wrap", limit=120),
-                      program("apart.reads_and_atomics_under_way"),
-                      program("apart.receiver_not_ready"),
-                      program("keys.deregistered_under_way", 1, limit=150)),
+                      program("two_process_transport.lengths_around_the_mtu", limit=120),
+                      program("two_process_transport.sequence_numbers_wrap", limit=120),
+                      program("two_process_transport.reads_and_atomics_under_way"),
+                      program("two_process_transport.receiver_not_ready"),
+                      program("remote_keys.deregistered_under_way", 1, limit=150)),
             *[replace(case, slow=True) for case in _renamed("faults", program(
                 "keys.deregistered_under_way", 20, limit=900, title=" 20"))],
             Case("faults.pingpong", _pingpong, 120),
@@ -272,8 +272,8 @@ def groups():
             Case("faults.as_often_as_said", _as_often_as_said),
         ], _everything, weight=CROWDS),
         Group("faults.loss", _renamed(
-            "faults", program("lossy.connected", 2000, 50, 99),
-            program("lossy.datagrams", 2000, 85, 99)), _loss),
+            "faults", program("unreliable_messages.connected", 2000, 50, 99),
+            program("unreliable_messages.datagrams", 2000, 85, 99)), _loss),
         Group("faults.set", [
             Case("faults.ends_at_once", _ends_at_once), Case("faults.late", _late, 90),
             Case("faults.bounded", _bounded), Case("faults.mistakes", _mistakes),

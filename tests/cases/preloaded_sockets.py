@@ -69,7 +69,8 @@ def _call(name):
         program = ways.folder / "calls"
         if not program.exists():
             process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
-                         "-Wno-unused-result", "-pthread", "-o", program, _SOURCES / "calls.c"],
+                         "-Wno-unused-result", "-pthread", "-o", program,
+                         _SOURCES / "library_hooks.c"],
                         limit=60)
         check(ways.same(program, name) == "ok\n", "it says something else")
     return run
@@ -77,7 +78,7 @@ def _call(name):
 
 def _transcripts(ways, first, count, *what):
     """What the calls of each seed gave, natively and not."""
-    words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, count, *what]
+    words = ["/usr/bin/python3", "-B", _SOURCES / "random_call_sequences.py", first, count, *what]
     texts = [ways.run(way, *words, limit=60 + count) for way in (False, True)]
     counts = re.compile(r"^\d+ of \d+ ends, \d+ light\n", re.MULTILINE)
     texts = [counts.sub("", text) for text in texts]

@@ -155,13 +155,13 @@ def _failures(pair):
     _rises(pair.server, {"rcvd_rnr_err": 5, "rnr_nak_retry_err": 5, **sent},
            {"retry_rnr_exceeded_err": 6, "rdma_sends": 10, "rdma_recvs": 10,
             "retry_exceeded_err": 0, "ack_deferred": 0, "link_downed": 0, "send_err": 0},
-           lambda: pair.server.run("/opt/programs/errors", "receiver_not_ready"))
+           lambda: pair.server.run("/opt/programs/verbs_errors", "receiver_not_ready"))
 
 
 def _silence(pair):
     """A peer that says nothing any more."""
     _rises(pair.server, {"retry_exceeded_err": 1}, {"retry_rnr_exceeded_err": 0}, lambda: (
-        pair.server.run("/opt/programs/states", "sending_to_a_destroyed_peer_fails")))
+        pair.server.run("/opt/programs/qp_states", "sending_to_a_destroyed_peer_fails")))
 
 
 def _gaps(pair):

@@ -33,12 +33,13 @@ def _settled(pair):
 def _random_deaths(times, seed):
     def run(pair):
         before = _settled(pair)
-        print(pair.server.run("/opt/programs/kill", "peer_dies", times, seed, limit=60 + times))
+        print(pair.server.run("/opt/programs/killed_peers", "peer_dies", times, seed,
+                              limit=60 + times))
         _returns_to(pair, before)
     return run
 
 
-def _hostile_peers(times, seed, program="hostile"):
+def _hostile_peers(times, seed, program="hostile_peer"):
     def run(pair):
         before = _settled(pair)
         print(pair.server.run(f"/opt/programs/{program}", "peer", times, seed,
@@ -138,7 +139,8 @@ def _daemon_dies(program, *options):
 
 def _daemon_dies_below_a_domain(pair):
     """The same while processes hand over to each other what comes over a connection of XRC."""
-    running = pair.server.start("/opt/programs/xrc_shared", "goes_on", 5, stdout=subprocess.PIPE,
+    running = pair.server.start("/opt/programs/xrc_across_processes", "goes_on", 5,
+                                stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
     try:
         # The connection, and on from it to two others.
@@ -170,7 +172,7 @@ def groups():
              Case("deaths.random_2000", _random_deaths(2000, 2), 2500, slow=True),
              Case("deaths.container_deleted", _whole_container, 90),
              Case("hostile.peers_50", _hostile_peers(50, 1), 200),
-             Case("hostile.address_sanitizer", _hostile_peers(10, 3, "hostile-asan"), 200),
+             Case("hostile.address_sanitizer", _hostile_peers(10, 3, "hostile_peer-asan"), 200),
              Case("hostile.peers_500", _hostile_peers(500, 2), 1200, slow=True)]
     # Not ib_write_lat: it waits for its memory to change and looks at nothing else.
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_bw"):

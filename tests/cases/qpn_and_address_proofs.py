@@ -30,7 +30,7 @@ def _liar_after_a_restart(trio):
                   "a link")
     numbers = sorted(_peers(trio.daemon))
     trio.daemon.kill()
-    liar = trio.containers[1].start("/usr/bin/python3", "/opt/programs/attack_names.py",
+    liar = trio.containers[1].start("/usr/bin/python3", "/opt/programs/attack_claimed_names.py",
                                     trio.server.address, *numbers, plain=True,
                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True)

@@ -20,7 +20,7 @@ def _fixture(stage):
 def _exhaust(test):
     def run(pair):
         before = pair.daemon.totals()
-        greedy = pair.greedy.start("/opt/programs/quota", test, stdin=subprocess.PIPE,
+        greedy = pair.greedy.start("/opt/programs/quota_exhaustion", test, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         line = greedy.stdout.readline()
         print(line)
@@ -95,7 +95,7 @@ def _noise_on_the_socket(pair):
 
 def groups():
     """One greedy container, two that want to work."""
-    cases = [Case(f"quotas.{test}", _exhaust(test), 180) for test in tests_of("quota")]
+    cases = [Case(f"quotas.{test}", _exhaust(test), 180) for test in tests_of("quota_exhaustion")]
     cases.append(Case("quotas.half_finished_handshakes", _half_finished_handshakes))
     cases.append(Case("quotas.noise_on_the_socket", _noise_on_the_socket, 90))
     return [Group("quotas", cases, _fixture, weight=WAITS)]

@@ -47,28 +47,29 @@ _PROGRAMS = [
     program("soak.two_processes", 150_000, 1, limit=150),
     program("soak.two_processes", 60_000, 2, 2, 4, limit=90, title=" ipv6", settings=_SIX),
     program("soak.two_processes", 6_000, 3, 1, 1, 8 << 20, limit=120, title=" large"),
-    program("sources.sources", 120),
-    *[program(f"apart.{test}") for test in tests_of("apart")],
-    program("apart.lengths_around_the_mtu", title=" ipv6", settings=_SIX),
-    program("apart.datagrams", title=" ipv6", settings=_SIX),
-    *[program(f"lossy.{test}") for test in tests_of("lossy")],
-    *[program(f"windows.{test}") for test in tests_of("windows")],
+    program("payload_in_place.sources", 120),
+    *[program(f"two_process_transport.{test}") for test in tests_of("two_process_transport")],
+    program("two_process_transport.lengths_around_the_mtu", title=" ipv6", settings=_SIX),
+    program("two_process_transport.datagrams", title=" ipv6", settings=_SIX),
+    *[program(f"unreliable_messages.{test}") for test in tests_of("unreliable_messages")],
+    *[program(f"memory_windows.{test}") for test in tests_of("memory_windows")],
     *[program(f"xrc.{test}") for test in tests_of("xrc")],
-    *[program(f"xrc_shared.{test}") for test in tests_of("xrc_shared")],
-    *[program(f"xrc_opened.{test}", settings=_BRIEF) for test in tests_of("xrc_opened")],
+    *[program(f"xrc_across_processes.{test}") for test in tests_of("xrc_across_processes")],
+    *[program(f"xrc_shared_qp.{test}", settings=_BRIEF) for test in tests_of("xrc_shared_qp")],
     program("multicast.two_processes"),
     program("multicast.last_words"),
-    *[program(f"flush.{test}") for test in tests_of("flush")],
-    program("imports.all_operations"),
-    *[program(f"dead.{test}", 1, settings=_BRIEF) for test in tests_of("dead")],
-    *[program(f"counters.{test}") for test in tests_of("counters")],
-    program("ethernet.neighbour"),
-    *[program(f"unreachable.{test}") for test in tests_of("unreachable")],
+    *[program(f"atomic_write_and_flush.{test}") for test in tests_of("atomic_write_and_flush")],
+    program("imports_between_processes.all_operations"),
+    *[program(f"dead_peer.{test}", 1, settings=_BRIEF) for test in tests_of("dead_peer")],
+    *[program(f"completion_counters.{test}") for test in tests_of("completion_counters")],
+    program("ethernet_addresses.neighbour"),
+    *[program(f"unreachable_pages.{test}") for test in tests_of("unreachable_pages")],
     *[program(f"ece.{test}") for test in tests_of("ece")],
-    program("nopoll.receiver_asleep"),
-    program("events.ping_pong_asleep", 20_000),
-    program("many.clients_of_one_server", 64, 100, limit=120),
-    *[program(f"keys.{test}") for test in tests_of("keys") if test != "key_of_another_process"],
+    program("nonpolling_receiver.receiver_asleep"),
+    program("completion_events.ping_pong_asleep", 20_000),
+    program("many_objects.clients_of_one_server", 64, 100, limit=120),
+    *[program(f"remote_keys.{test}") for test in tests_of("remote_keys")
+      if test != "key_of_another_process"],
 ]
 
 
@@ -79,7 +80,7 @@ def _another_tenant(hosts):
             hosts.b.bare(other.namespace, other.address))
 
 
-_PROGRAMS.append(program("keys.key_of_another_process", title=" another_tenant",
+_PROGRAMS.append(program("remote_keys.key_of_another_process", title=" another_tenant",
                          peers=_another_tenant))
 
 
@@ -127,7 +128,7 @@ def _mapped(hosts):
 
 def _in_place(hosts):
     """Large messages are sent from where they are, not out of the ring."""
-    most = _counted(hosts, "in_place", "/opt/programs/sources", "sources", "2400")
+    most = _counted(hosts, "in_place", "/opt/programs/payload_in_place", "sources", "2400")
     check(max(most) > 100, f"records without payload: {most}")
 
 

@@ -1,7 +1,7 @@
 """Tests that the end of a connection hears of the other's death, in each state.
 
-Both sides are programs/connecting.c. What they do until they stop, what the one that is left does
-then and what it must see is a table. In the end nothing is left in the daemons."""
+Both sides are programs/rdma_cm_steps.c. What they do until they stop, what the one that is left
+does then and what it must see is a table. In the end nothing is left in the daemons."""
 
 import contextlib
 import subprocess
@@ -68,7 +68,7 @@ class _Party(Side):
 
     def __init__(self, place, state, to, steps, afterwards):
         words = [*steps.split(), "stop", *afterwards.split(), "destroy", "stop"]
-        super().__init__(place, ["/opt/programs/connecting", state.space, to, _PORT, *words],
+        super().__init__(place, ["/opt/programs/rdma_cm_steps", state.space, to, _PORT, *words],
                          stdin=subprocess.PIPE)
         self.stops = 0
 

@@ -22,7 +22,7 @@ from harness.rxe_guest import Guest, programs
 from cases.multicast import attachments
 
 _MTU = 9000  # room for the largest MTU of InfiniBand
-_OWN_PROGRAMS = ["interop", "interop_flow"]
+_OWN_PROGRAMS = ["rxe_interop", "rxe_interop_flow"]
 _ADDRESSES = ("10.77.0.200/24", "fd77::200/64")
 
 
@@ -218,7 +218,8 @@ def _all_by_address(role):
 # ---- our own program: contents ----
 
 def _contents(role, test, *options, limit=40.0):
-    program = "interop_flow" if test in ("pipeline", "errors", "invalidate") else "interop"
+    program = ("rxe_interop_flow" if test in ("pipeline", "errors", "invalidate")
+               else "rxe_interop")
 
     def run(lab):
         for left in reversed(range(3 if test in ("uc", "ud") else 1)):

@@ -4,7 +4,7 @@ from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.unprivileged_daemon import PlainPair
 
-_MANNERS = ["/opt/programs/manners", "attributes_that_drivers_take_and_refuse"]
+_MANNERS = ["/opt/programs/driver_conventions", "attributes_that_drivers_take_and_refuse"]
 # What that program is refused, in parts of lines.
 _REASONS = ["ibv_modify_qp: a value", "max_rd_atomic 0", "ibv_create_qp: type 0 is not offered"]
 _WARN = ["/usr/bin/env", "OMNIVERB_LOG=warn"]
@@ -47,8 +47,10 @@ _TOLD = [
              "is not in RTS"),
     _is_told(_own("datagrams_to_nobody"), "nobody there has such a queue pair for datagrams"),
     _is_told(_own("protection_domains"), "ibv_alloc_pd: a device has 32768 of these"),
-    _is_told(["/opt/programs/quota", "queue_pairs"], "ibv_create_qp: over a quota", limit=100),
-    _is_told(["/opt/programs/quota", "address_handles"], "ibv_create_ah: a device has 65536 of"),
+    _is_told(["/opt/programs/quota_exhaustion", "queue_pairs"], "ibv_create_qp: over a quota",
+             limit=100),
+    _is_told(["/opt/programs/quota_exhaustion", "address_handles"],
+             "ibv_create_ah: a device has 65536 of"),
     # Nobody there, an address of somebody else, a socket that nobody listens for.
     _is_told(["rping", "-c", "-a", "127.0.0.1", "-p", "9"],
              "no connection with 127.0.0.1:9: nobody listens at that port"),

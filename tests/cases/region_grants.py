@@ -82,7 +82,8 @@ def _account(test):
             for name, limit in zip(("owner", "peer"), _LIMITS[test]):
                 groups.append(_Cgroup(name, limit))
             owner, peer = (group.folder for group in groups)
-            print(scene.run("accounts", test, limit=120, OWNER_CGROUP=owner, PEER_CGROUP=peer))
+            print(scene.run("page_accounting", test, limit=120, OWNER_CGROUP=owner,
+                            PEER_CGROUP=peer))
         finally:
             for group in groups:
                 group.close()
@@ -103,7 +104,8 @@ def _charged(peers, rounds, slow=False):
     def run(scene):
         owner = _Cgroup("charged", REGION * 6 // 5)
         try:
-            print(scene.run("charged", "lives_within_its_limit", rounds, REGION, PEERS[peers],
+            print(scene.run("owner_memory_charges", "lives_within_its_limit", rounds, REGION,
+                            PEERS[peers],
                             limit=limit, OWNER_CGROUP=owner.folder))
         finally:
             owner.close()
@@ -113,7 +115,7 @@ def _charged(peers, rounds, slow=False):
 def _kept(scene):
     owner = _Cgroup("kept", REGION * 6 // 5)
     try:
-        print(scene.run("charged", "what_peers_keep_has_a_bound", 12, 16, limit=120,
+        print(scene.run("owner_memory_charges", "what_peers_keep_has_a_bound", 12, 16, limit=120,
                         OWNER_CGROUP=owner.folder))
     finally:
         owner.close()
@@ -121,7 +123,7 @@ def _kept(scene):
 
 def _parted(test):
     def run(scene):
-        print(scene.run("kept_mappings", test))
+        print(scene.run("mappings_kept_after_link_end", test))
     return Case(f"grants.parted.{test}", run, 60)
 
 
@@ -131,7 +133,7 @@ def _placed(scene):
 
 def _rights(trusted):
     def run(scene):
-        print(scene.run("rights", "mappings_give_what_the_flags_give", trusted))
+        print(scene.run("mapping_rights", "mappings_give_what_the_flags_give", trusted))
     return run
 
 
@@ -157,8 +159,10 @@ def _trusting(stage):
 
 def groups():
     """With the default policy, which is trusting, and where it is exact."""
-    cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("kept_mappings")), *[_charged(peers, 2) for peers in PEERS],
+    cases = [Case("grants.rights.exact", _rights(0), 60),
+             *map(_account, tests_of("page_accounting")),
+             *map(_parted, tests_of("mappings_kept_after_link_end")),
+             *[_charged(peers, 2) for peers in PEERS],
              *[_charged(peers, 100, slow=True) for peers in PEERS],
              Case("grants.charged.kept", _kept, 130),
              Case("grants.placed.a_peer_chooses_a_node", _placed, 60)]

@@ -61,7 +61,7 @@ _SERVERS = {
 }
 
 
-def _shared(name, program="shared.py"):
+def _shared(name, program="forked_sockets.py"):
     def run(ways):
         for way in (False, True):
             text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / program, name)
@@ -110,7 +110,7 @@ def _brief(ways):
 def groups():
     """All wait."""
     waits = [Case(f"carry.shared.{name}", _shared(name), 90) for name in _TESTS]
-    waits += [Case(f"carry.shared.{name}", _shared(name, "changing_holders.py"),
+    waits += [Case(f"carry.shared.{name}", _shared(name, "sharing_races.py"),
                    90) for name in _UNSURE]
     waits += [Case(f"carry.shared.served.{name}", _served(name), 90) for name in _SERVERS]
     waits += [Case("carry.shared.brief", _brief, 90)]

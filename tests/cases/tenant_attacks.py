@@ -1,4 +1,5 @@
-"""Tests that tenants get on while another attacks: a table of attacks (tests/programs/attacks.py).
+"""Tests that tenants get on while another attacks: a table of attacks
+(tests/programs/run_attack.py).
 
 An attack goes on until each of the others has done what it does a few times since it took hold, or
 until that is taken for never. So whoever is held up for as long as somebody attacks, or for some
@@ -50,7 +51,7 @@ class Row:
 
 
 def _python(name, *words, **options):
-    return Row(name, ("/usr/bin/python3", "/opt/programs/attacks.py", name, "SECONDS", *words),
+    return Row(name, ("/usr/bin/python3", "/opt/programs/run_attack.py", name, "SECONDS", *words),
                **options)
 
 
@@ -68,8 +69,8 @@ TABLE = [
     _python("ten_thousand_sockets", seconds=6),
     _python("status_in_a_loop", seconds=6),
     _python("huge_files", sends=True),
-    Row("peers_die", ("/opt/programs/kill", "peer_dies", "400", "11"), seconds=0),
-    Row("hostile_peers", ("/opt/programs/hostile", "peer", "20", "5"), seconds=0),
+    Row("peers_die", ("/opt/programs/killed_peers", "peer_dies", "400", "11"), seconds=0),
+    Row("hostile_peers", ("/opt/programs/hostile_peer", "peer", "20", "5"), seconds=0),
     _python("strange_handshakes", "10.77.0.1", "10.77.0.2", "10.77.0.3", seconds=3),
     _python("datagram_links_come_and_go", *_TO_VICTIM),
     _python("datagram_links_pile_up", *_TO_VICTIM, seconds=6),

@@ -72,7 +72,7 @@ def stores(lab, sides, limit=150):
     more = _MUCH_MORE if isinstance(sides.client, Device) else _MORE
     # Where others compute the peer hears late that pages have moved: then it does more.
     for times in (1, 8):
-        mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7,
+        mapped, mediated = run(lab, sides, "page_adoption", "no_store_is_lost", _CYCLES, 7,
                                more * times, limit=limit)
         if mapped >= 3:
             return

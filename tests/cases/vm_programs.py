@@ -91,7 +91,7 @@ def _xrc(lab):
 def _dead(lab):
     """Nothing completes with success that is posted to a process of the machine after its end: its
     own kernel tells of that, in the window."""
-    text = lab.machine.verbs("/opt/programs/dead", "sends", "1", limit=90)
+    text = lab.machine.verbs("/opt/programs/dead_peer", "sends", "1", limit=90)
     check("ok sends" in text, text)
 
 
@@ -101,7 +101,7 @@ def _filled(lab):
     machine = lab.machine
     with open(f"{machine.folder.name}/quota", "w+", encoding="utf-8") as said:
         greedy = machine.start("sh", "-c", f"sleep 1000 | {OMNIVERB} run -- "
-                               "/opt/programs/quota connected_queue_pairs", stdout=said)
+                               "/opt/programs/quota_exhaustion connected_queue_pairs", stdout=said)
         try:
             def told():
                 said.seek(0)

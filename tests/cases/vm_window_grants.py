@@ -32,7 +32,7 @@ def _stores(lab):
     """Threads store while pages move to the window and back, and a peer writes and reads there."""
     _all_back(lab)
     before = _operations(lab)
-    print(lab.machine.verbs("/opt/programs/adoption", "no_store_is_lost", _CYCLES, 7, _MORE,
+    print(lab.machine.verbs("/opt/programs/page_adoption", "no_store_is_lost", _CYCLES, 7, _MORE,
                             limit=150))
     _all_back(lab)
     mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
@@ -44,7 +44,7 @@ def _kept(lab):
     """An owner that keeps its pages has them kept."""
     before = _operations(lab)
     print(lab.machine.run("sh", "-c", f"OMNIVERB_ADOPTION=off {OMNIVERB} run -- "
-                          "/opt/programs/adoption no_store_is_lost 5 7", limit=60))
+                          "/opt/programs/page_adoption no_store_is_lost 5 7", limit=60))
     mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
     check(mapped == 0 and mediated >= 10, f"{mapped} were mapped, {mediated} mediated")
 
@@ -53,7 +53,7 @@ def _parted(test):
     def run(lab):
         _all_back(lab)
         before = _operations(lab)
-        print(lab.machine.verbs("/opt/programs/kept_mappings", test, limit=120))
+        print(lab.machine.verbs("/opt/programs/mappings_kept_after_link_end", test, limit=120))
         _all_back(lab)
         mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
         check(mapped >= 100, f"{mapped} operations were mapped, {mediated} mediated")

@@ -15,7 +15,7 @@ from .case import check
 
 _BEGINS = b"\xff\x0f" + bytes(10)
 _SPORT = 0xC123
-_WHOLE_PACKET = 65536  # no port of a sender (flood.c)
+_WHOLE_PACKET = 65536  # no port of a sender (udp_flood.c)
 _QP1, _QKEY_QP1 = 1, 0x80010000
 # Messages of the connection manager: MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REP.
 _ANSWERS = (0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x18)
@@ -106,7 +106,7 @@ def lines(kinds, own, targets, each=256, others=()):
 def flood(stage, namespace, kinds, own, targets, rate, others=()):
     """Floods from the address `own`, or from forged ones, as `lines` has them, with so many packets
     a second in all, if the machine has the time for that."""
-    running = process.start([*namespace.enter(), stage.programs / "flood", "payloads", rate],
+    running = process.start([*namespace.enter(), stage.programs / "udp_flood", "payloads", rate],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
     try:

@@ -40,7 +40,7 @@ def flood(hosts, attacker, kind, rate, seconds=60):
     try:
         for place in (hosts.server, hosts.client):
             running.append(process.start(
-                [*attacker.enter(), hosts.stage.programs / "flood", "datagrams", place.address,
+                [*attacker.enter(), hosts.stage.programs / "udp_flood", "datagrams", place.address,
                  seconds, rate, alike, port], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True))
         yield

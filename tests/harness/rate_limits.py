@@ -15,13 +15,13 @@ _FRAMING = 14 + 20 + 8  # Ethernet, IPv4 and UDP around a packet: they count too
 
 
 class End:
-    """A process of programs/rate.c in a namespace."""
+    """A process of programs/rate_limited_writer.c in a namespace."""
 
     def __init__(self, host, number, namespace, message, depth):
         self.host, self.namespace, self.message = host, namespace, message
         self.inode = os.stat(namespace.path).st_ino
         place = host.bare(namespace, "")
-        self.process = place.start("/opt/programs/rate", "one_end", message, depth,
+        self.process = place.start("/opt/programs/rate_limited_writer", "one_end", message, depth,
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.number = number

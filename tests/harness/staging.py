@@ -16,13 +16,13 @@ _SESSION = ROOT / "rnic" / "session" / "src"
 
 # Programs that are also built with AddressSanitizer. The library's copies into and out of the
 # program's memory go through memcpy, which the sanitizer checks.
-_UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
-_UNDER_THREAD_SANITIZER = ["itself"]
+_UNDER_ADDRESS_SANITIZER = ["hostile_peer", "remote_keys"]
+_UNDER_THREAD_SANITIZER = ["loopback_qp"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
-_WITH_SECOND = "owner"
+_WITH_SECOND = "second_library"
 # Calls of rdma_cm, too.
-_WITH_CONNECTIONS = ["connecting", "ece", "hostile_gateway", "last_message"]
+_WITH_CONNECTIONS = ["rdma_cm_steps", "ece", "hostile_gateway", "last_message"]
 SECOND = PROGRAMS / "second"
 _BUNDLED = PROGRAMS / "bundled"
 
@@ -30,7 +30,7 @@ _BUNDLED = PROGRAMS / "bundled"
 _DMA = PROGRAMS / "dma"
 _DMA_EXAMPLES = ROOT / "app" / "dma" / "examples"
 
-_COMMON = ["common.c", "common_processes.c", "common_far.c"]
+_COMMON = ["common.c", "common_processes.c", "far_process.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -133,7 +133,7 @@ class Stage:
             shutil.copytree(build_programs(), self.programs)
             for script in PROGRAMS.glob("*.py"):
                 shutil.copy(script, self.programs)
-            shutil.copytree(_SESSION, self.programs / "session")  # for session.py
+            shutil.copytree(_SESSION, self.programs / "session")  # for daemon_protocol.py
         else:
             self.programs.mkdir()
         process.run(["chmod", "-R", "a+rX", self.path])

@@ -20,8 +20,9 @@ ADDRESS_6 = "fd77::200"
 _PROGRAMS = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
              "ibv_xsrq_pingpong", "ib_send_bw", "ip", "rping", "ucmatose", "udaddy"]
 # Of our own; and those that see what is presented, as a busybox without libraries does not.
-_OURS = ["pair_window_mappings", "adoption", "dead", "engine_memory_target", "kept_mappings",
-         "quota"]
+_OURS = ["pair_window_mappings", "page_adoption", "dead_peer", "engine_memory_target",
+         "mappings_kept_after_link_end",
+         "quota_exhaustion"]
 _SEEING = ["cat", "ls"]
 _INSIDE = "/opt/omniverb"
 OMNIVERB = f"{_INSIDE}/bin/omniverb"

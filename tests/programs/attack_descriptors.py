@@ -9,9 +9,9 @@ import socket
 import struct
 import time
 
-import session
-from attacking import attach, attack, datagrams, going_on, leave, link, send_and_forget
-from session import Client, message
+import daemon_protocol
+from attack_helpers import attach, attack, datagrams, going_on, leave, link, send_and_forget
+from daemon_protocol import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -49,8 +49,8 @@ def others():
     yield from _of_the_kernel()
     for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
         yield from (end.detach() for end in socket.socketpair(socket.AF_UNIX, kind))
-    yield session.memory(1 << 32)
-    yield session.memory(0)
+    yield daemon_protocol.memory(1 << 32)
+    yield daemon_protocol.memory(0)
 
 
 def _of_the_kernel():
@@ -68,7 +68,7 @@ def _over(open_one, data):
         kept += [theirs for _, theirs in pairs]
         try:
             to = open_one()
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             continue
         sent += send_and_forget(to, data, [ours.fileno() for ours, _ in pairs],
                                  [ours for ours, _ in pairs] + [to])
@@ -79,14 +79,14 @@ def _over(open_one, data):
 @attack
 def lingering_before_hello():
     """With a first message that is none."""
-    return _over(session.connect, b"no message")
+    return _over(daemon_protocol.connect, b"no message")
 
 
 @attack
 def lingering_with_hello():
     """With the first message, where a descriptor was expected once, and more than one."""
-    data = message("Hello", role=session.constant("ROLE_VERBS"))
-    return _over(session.connect, data)
+    data = message("Hello", role=daemon_protocol.constant("ROLE_VERBS"))
+    return _over(daemon_protocol.connect, data)
 
 
 @attack
@@ -98,7 +98,7 @@ def lingering_in_the_backlog():
         for _ in range(20):
             ours, theirs = lingering()
             kept.append(theirs)
-            to = session.connect()
+            to = daemon_protocol.connect()
             sent += send_and_forget(to, b"x", [ours.fileno()], [ours])
             waiting.append(to)
         for to in waiting:
@@ -115,7 +115,7 @@ def _in_a_session(client, channel, data, files):
     try:
         client = client or Client()
         return attach(getattr(client, channel), data, files), client
-    except (OSError, session.Refused):
+    except (OSError, daemon_protocol.Refused):
         if client:
             client.close()
         return 0, None
@@ -140,11 +140,11 @@ def lingering_with_calls():
 def other_descriptors():
     """Every kind of descriptor there is, everywhere one can be sent."""
     sent, client = 0, None
-    hello = message("Hello", role=session.constant("ROLE_VERBS"))
+    hello = message("Hello", role=daemon_protocol.constant("ROLE_VERBS"))
     while going_on():
         for file in others():
             for data in (hello, b"no message"):
-                with session.connect() as first:
+                with daemon_protocol.connect() as first:
                     sent += send_and_forget(first, data, [file], [])
             for channel, data in _CHANNELS:
                 tried, client = _in_a_session(client, channel, data, [file])

@@ -9,9 +9,9 @@ import socket
 import struct
 import time
 
-import session
-from attacking import attack, begin, datagrams, empty, going_on, link, send_and_forget
-from session import Client, message
+import daemon_protocol
+from attack_helpers import attack, begin, datagrams, empty, going_on, link, send_and_forget
+from daemon_protocol import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
@@ -51,7 +51,7 @@ def _silent():
             while len(held) < 250:
                 to = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 to.setblocking(False)
-                to.connect(session.path())
+                to.connect(daemon_protocol.path())
                 held[to.fileno()] = to
                 poller.register(to, select.POLLHUP)
                 made += 1
@@ -76,7 +76,7 @@ def _held_by_one(count, open_one):
         try:
             while len(held) < count and going_on():
                 held.append(open_one())
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.02)
         most = max(most, len(held))
         # Those that have ended make room for others.
@@ -102,7 +102,7 @@ def _connection():
     to = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     to.setblocking(False)
     try:
-        to.connect(session.path())
+        to.connect(daemon_protocol.path())
     except OSError:
         to.close()
         raise
@@ -143,9 +143,9 @@ def rows_pile_up(count="3000"):
     try:
         for slot in range(int(count)):
             datagrams(client, slot)
-            client.call("CreateCmId", space=_PORT_SPACE, qp_type=session.constant("QP_UD"))
+            client.call("CreateCmId", space=_PORT_SPACE, qp_type=daemon_protocol.constant("QP_UD"))
             made += 2
-    except session.Refused:
+    except daemon_protocol.Refused:
         pass
     while going_on():
         time.sleep(0.1)
@@ -168,7 +168,7 @@ def _holding_the_port():
             datagrams(client)
             made += 1
             client.close()
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.05)
     return made
 
@@ -186,7 +186,7 @@ def _one_queue_pair():
             client = Client()
             datagrams(client)
             clients.append(client)
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.1)
         time.sleep(0.05)
     return len(clients)
@@ -208,7 +208,7 @@ def connections_come_and_go():
             datagrams(client)
             client.close()
             made += 1
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.01)
     return made
 
@@ -221,15 +221,15 @@ def status_in_a_loop(queue_pairs="4000", seconds="60"):
     try:
         for slot in range(int(queue_pairs)):
             datagrams(client, slot)
-    except session.Refused:
+    except daemon_protocol.Refused:
         pass
     begin(float(seconds))  # they took a while
-    asked, tools, walker = 0, [], session.connect()
+    asked, tools, walker = 0, [], daemon_protocol.connect()
     while going_on():
         try:
-            tools.append(session.connect())
+            tools.append(daemon_protocol.connect())
             for _ in range(8):
-                session.send(tools[-1], message("QueryStatus"))
+                daemon_protocol.send(tools[-1], message("QueryStatus"))
             asked += 8 + _walk(walker)
             if len(tools) > 16:
                 tools.pop(0).close()
@@ -241,9 +241,9 @@ def status_in_a_loop(queue_pairs="4000", seconds="60"):
 def _walk(tool, steps=20):
     place, asked = b"", 0
     for _ in range(steps):
-        session.send(tool, message("QueryStatus", **({"from": place})))
-        data, _ = session.receive(tool)
-        _, _, answer = session.parse(data)
+        daemon_protocol.send(tool, message("QueryStatus", **({"from": place})))
+        data, _ = daemon_protocol.receive(tool)
+        _, _, answer = daemon_protocol.parse(data)
         place = answer["next"] if answer["more"] else b""
         asked += 1
     return asked
@@ -259,11 +259,11 @@ def answers_not_read():
             client.calls.setblocking(False)
             held.append(client)
             for _ in range(5000):
-                session.send(client.calls, message("QueryGids"))
+                daemon_protocol.send(client.calls, message("QueryGids"))
                 asked += 1
         except BlockingIOError:
             pass
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.02)
         held = held[-20:]
     return asked
@@ -282,10 +282,10 @@ def datagram_links_come_and_go(source, destination, peer):
         for number in numbers:
             try:
                 client.call("ConnectQp", qpn=number, dest_qpn=int(peer),
-                            sgid=session.gid(source), dgid=session.gid(destination))
+                            sgid=daemon_protocol.gid(source), dgid=daemon_protocol.gid(destination))
                 client.call("DisconnectQp", qpn=number, peer_qpn=0)
                 made += 1
-            except session.Refused:
+            except daemon_protocol.Refused:
                 pass
             except OSError:
                 return made
@@ -304,12 +304,12 @@ def datagram_links_pile_up(source, destination, peer):
             for slot in range(5000):
                 number = datagrams(client, slot)
                 client.call("ConnectQp", qpn=number, dest_qpn=int(peer),
-                            sgid=session.gid(source), dgid=session.gid(destination))
+                            sgid=daemon_protocol.gid(source), dgid=daemon_protocol.gid(destination))
                 empty(client.events)
                 made += 1
                 if not going_on():
                     break
-        except (OSError, session.Refused):
+        except (OSError, daemon_protocol.Refused):
             time.sleep(0.05)
         client.close()
     return made
@@ -322,8 +322,8 @@ def huge_files(megabytes="1024"):
     while going_on():
         file = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
         os.posix_fallocate(file, 0, int(megabytes) << 20)
-        for data in (b"x", message("Hello", role=session.constant("ROLE_VERBS"))):
-            to = session.connect()
+        for data in (b"x", message("Hello", role=daemon_protocol.constant("ROLE_VERBS"))):
+            to = daemon_protocol.connect()
             sent += send_and_forget(to, data, [file], [to])
         os.close(file)
     return sent

@@ -1,5 +1,5 @@
 /* A second process, perhaps on another host, that does what it is told with a QP and some memory of
- * its own: the far end of the tests in apart.c and lossy.c. */
+ * its own: the far end of the tests in two_process_transport.c and unreliable_messages.c. */
 #ifndef FAR_H
 #define FAR_H
 

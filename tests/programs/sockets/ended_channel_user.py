@@ -14,8 +14,8 @@ import sys
 import time
 
 import foreign_broker_client
-from liar import Channel
-from channels import Broker
+from hostile_channel_peer import Channel
+from broker_channels import Broker
 
 _DATA, _LANE = 2, 7
 _LANE_WORDS, _LANES, _LANE_LINES, _LANE_RING = 0x85000, 16, 512, 64 << 10

@@ -13,8 +13,8 @@ import struct
 import sys
 import time
 
-from liar import Channel
-from channels import Broker
+from hostile_channel_peer import Channel
+from broker_channels import Broker
 
 _PAGE, _RING, _SIDE, _TAIL = 4096, 256 << 10, 1024, 128
 _OPEN, _DATA, _CREDIT, _END, _CLOSE = range(1, 6)

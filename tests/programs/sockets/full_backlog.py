@@ -23,8 +23,9 @@ import struct
 import sys
 import time
 
-from liar import _ACCEPTED, _CLOSE, _HEAD, _OPEN, _PAGE, _RING, _SIDE, Channel, reached
-from channels import Broker
+from hostile_channel_peer import (_ACCEPTED, _CLOSE, _HEAD, _OPEN, _PAGE, _RING, _SIDE, Channel,
+                                  reached)
+from broker_channels import Broker
 
 # How long anything may take.
 _LIMIT = 60

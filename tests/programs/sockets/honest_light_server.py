@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""A light server, and an honest client of it, beside whom somebody lies (`liar.py`).
+"""A light server, and an honest client of it, beside whom somebody lies
+(`hostile_channel_peer.py`).
 
 `honest_light_server.py serves PORT`, with the library, sends back what comes: at PORT by a set of
 epoll, at the port behind that by threads that sleep in their calls. `honest_light_server.py asks

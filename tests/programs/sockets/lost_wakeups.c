@@ -3,7 +3,7 @@
  * one that has put the bytes, so that nothing makes up for an event that was lost, or for bytes
  * that were left. `lost_wakeups WHAT` prints "ok"; a hang is ended by a signal.
  */
-#include "computing.h"
+#include "computing_peer.h"
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>

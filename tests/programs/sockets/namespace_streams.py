@@ -24,7 +24,7 @@ import sys
 import time
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-import hostile  # noqa: E402
+import hostile_link_peer  # noqa: E402
 
 _BLOCK = 251
 # Turns before single bytes are sent, and how many of these there are: more than twice as many as
@@ -116,7 +116,7 @@ def _impostor(address, port, peer, peer_port, broker):
     near = listener.accept()[0]
     names = near.getsockname(), near.getpeername()
     print("waits", names, flush=True)
-    words, _ = hostile.link(broker, near)
+    words, _ = hostile_link_peer.link(broker, near)
     far.close()
     print("linked" if words else "not linked", flush=True)
 

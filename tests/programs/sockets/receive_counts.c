@@ -2,7 +2,7 @@
  * What has come is received, counted and told as the kernel does it, whatever call asks, while the
  * other end only computes or has gone. `receive_counts WHAT [6]` prints "ok", natively, too.
  */
-#include "computing.h"
+#include "computing_peer.h"
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>

@@ -33,8 +33,8 @@ import threading
 import time
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])
-import hostile  # noqa: E402
-from hostile import BYTES, RING, WORDS  # noqa: E402
+import hostile_link_peer  # noqa: E402
+from hostile_link_peer import BYTES, RING, WORDS  # noqa: E402
 
 _PLACE, _HEAD, _FENCE, _POLLING = 0x00, 0x80, 0x100, 0x180
 _POSITION, _TAKEN = (1 << 62) - 1, 1 << 62
@@ -80,14 +80,14 @@ def _link(broker, near, nudge=None):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(15)
-        hostile.send(calls, [1, 0x4f565306, 0, 0], diagnosis)
-        hostile.receive(calls)
-        hostile.send(calls, [2, 7, 0, 0], near)
+        hostile_link_peer.send(calls, [1, 0x4f565306, 0, 0], diagnosis)
+        hostile_link_peer.receive(calls)
+        hostile_link_peer.send(calls, [2, 7, 0, 0], near)
         words = [20]
         while words and words[0] != 18:
             while nudge and not select.select([calls], [], [], 0.2)[0]:
                 nudge()
-            words, file = hostile.receive(calls)
+            words, file = hostile_link_peer.receive(calls)
             print("told", words, flush=True)
         assert words, "no link"
         # Whoever has no connection with the broker has its links for as long as it likes.
@@ -243,7 +243,7 @@ def liar(folder, port, broker, count, what):
         near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         near.connect(("127.0.0.1", port))
         near.send(b"a")
-        words, file = hostile.link(broker, near)
+        words, file = hostile_link_peer.link(broker, near)
         assert words, "no link"
         ends.append(near)
         memories.append(Memory(file, words[3]))
