@@ -51,8 +51,9 @@ def main():
     say(RULE)
     say("Omniverb: two owners on two hosts, which do not reach each other")
     say(RULE)
-    paragraph("Each host has containers of the tenants blue and red. Two rules in omniverbd.toml say "
-              "which addresses belong to which tenant; no container is named, and none is changed.")
+    paragraph("Each host has containers of the tenants blue and red. Two rules in omniverbd.toml "
+              "say which addresses belong to which tenant; no container is named, and none is "
+              "changed.")
     say()
     say_host()
     stage = Stage(with_programs=False)
