@@ -34,8 +34,11 @@ pub(crate) fn is_over(since: u64, much: u64) -> bool {
 }
 
 /// What a program has said of how long a call may wait, or nothing: for ever. `None`: that is no
-/// time.
+/// time, or cannot be read.
 pub(crate) fn timeout_of(limit: UserPtr<'_, libc::timespec>) -> Option<Timeout> {
+    if !limit.is_readable() {
+        return None;
+    }
     match limit.read() {
         None => Some(Timeout::Forever),
         Some(limit) => Timeout::of_time(limit.tv_sec, limit.tv_nsec),
@@ -44,6 +47,9 @@ pub(crate) fn timeout_of(limit: UserPtr<'_, libc::timespec>) -> Option<Timeout> 
 
 /// The same as `select` has it.
 pub(crate) fn timeout_of_timeval(limit: UserPtr<'_, libc::timeval>) -> Option<Timeout> {
+    if !limit.is_readable() {
+        return None;
+    }
     match limit.read() {
         None => Some(Timeout::Forever),
         Some(limit) => Timeout::of_microseconds(limit.tv_sec, limit.tv_usec),

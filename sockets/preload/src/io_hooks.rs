@@ -10,9 +10,10 @@ use crate::call_effects::{self, Call};
 use crate::carry;
 use crate::clock;
 use crate::dispatch;
+use crate::errno::fails;
 use crate::fork_refcount;
 use crate::hook_macros::watched;
-use crate::iovecs::Parts;
+use crate::iovecs::{IOV_MAX, Parts};
 use crate::light::{self, message_lists};
 use crate::native;
 use crate::readiness::select::select;
@@ -43,6 +44,9 @@ functions! {
     ov_readv(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
         [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
     {
+        if !parts.is_readable(IOV_MAX) {
+            return unreadable(fd, || native::readv(fd, parts));
+        }
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
@@ -122,6 +126,10 @@ functions! {
             timeout: UserPtrMut<'_, libc::timespec> = (timeout)
         ]
     {
+        if !messages.is_readable(MESSAGES) {
+            return unreadable(fd, || native::recvmmsg(fd, messages, flags, timeout) as isize)
+                as c_int;
+        }
         let each = |message: UserMessageMut<'_>, flags| recvmsg(fd, message, flags);
         if let Some(got) = message_lists::receive_many(fd, messages, flags, timeout, each) {
             return got;
@@ -146,6 +154,9 @@ functions! {
     ov_writev(fd: c_int, parts: *const UserPart<'_>, count: c_int) -> isize
         [parts: UserSlice<'_, UserPart<'_>> = (parts, count)]
     {
+        if !parts.is_readable(IOV_MAX) {
+            return unreadable(fd, || native::writev(fd, parts));
+        }
         if let Some(said) = message_lists::vector(fd, parts) {
             return said;
         }
@@ -198,6 +209,9 @@ functions! {
     ov_sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int) -> c_int
         [messages: UserMessages<'_> = (messages, count)]
     {
+        if !messages.is_readable(MESSAGES) {
+            return unreadable(fd, || native::sendmmsg(fd, messages, flags) as isize) as c_int;
+        }
         let each = |message: UserMessageMut<'_>| sendmsg(fd, message.as_const(), flags);
         if let Some(sent) = message_lists::send_many(fd, messages, each) {
             return sent;
@@ -437,6 +451,9 @@ fn recvfrom(fd: c_int, bytes: UserSliceMut<'_, u8>, flags: c_int, from: UserBuff
 
 fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
     let asked = message.as_const();
+    if !asked.is_readable(IOV_MAX) {
+        return unreadable(fd, || native::recvmsg(fd, message, flags));
+    }
     if let Some(said) = message_lists::message(fd, asked) {
         return said;
     }
@@ -460,6 +477,9 @@ fn recvmsg(fd: c_int, message: UserMessageMut<'_>, flags: c_int) -> isize {
 }
 
 fn sendmsg(fd: c_int, message: UserMessage<'_>, flags: c_int) -> isize {
+    if !message.is_readable(IOV_MAX) {
+        return unreadable(fd, || native::sendmsg(fd, message, flags));
+    }
     if let Some(said) = message_lists::message(fd, message) {
         return said;
     }
@@ -491,6 +511,13 @@ fn ppoll(
 ) -> c_int {
     let wait = || clock::timeout_of(timeout);
     readiness::poll::poll(all, wait, mask, || native::ppoll(all, timeout, mask))
+}
+
+/// A call of a message or list that cannot be read: the kernel says so, or we of what it does not
+/// have.
+#[cold]
+fn unreadable(fd: c_int, native: impl FnOnce() -> isize) -> isize {
+    if light::token_of(fd).is_some() { fails(libc::EFAULT) as isize } else { native() }
 }
 
 /// A list is longer than the object that it is in.

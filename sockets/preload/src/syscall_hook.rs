@@ -15,7 +15,7 @@ use crate::io_hooks::{
     ov_sendto, ov_write, ov_writev,
 };
 use crate::native;
-use crate::user_memory::{UserPart, UserSystemCall};
+use crate::user_memory::{UserPart, UserPtr, UserSystemCall};
 use crate::{carry, light, syscall_effects};
 
 functions! {
@@ -56,6 +56,22 @@ functions! {
     }
 }
 
+/// A time, or where the mask is, that cannot be read: the kernel says so, where functions of the C
+/// library would read it themselves.
+fn names_unreadable(given: UserSystemCall<'_>) -> bool {
+    let [_, _, third, _, fifth, sixth] = given.arguments();
+    // SAFETY: asked about, and not read.
+    let is_readable = |address: usize| unsafe {
+        UserPtr::given(given.during(), address as *const [u64; 2]).is_readable()
+    };
+    match given.number() {
+        libc::SYS_ppoll => !is_readable(third),
+        libc::SYS_select => !is_readable(fifth),
+        libc::SYS_pselect6 => !is_readable(fifth) || !is_readable(sixth),
+        _ => false,
+    }
+}
+
 /// Calls by number that are made by their own names where sockets are carried; where connections
 /// may be light, of which the kernel has nothing, all that can be about one.
 fn make_by_name(given: UserSystemCall<'_>) -> Option<i64> {
@@ -77,7 +93,7 @@ fn make_by_name(given: UserSystemCall<'_>) -> Option<i64> {
             }
             libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
             libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
-            _ if !light::is_on() => return None,
+            _ if !light::is_on() || names_unreadable(given) => return None,
             libc::SYS_read => ov_read(first, b as *mut u8, c) as i64,
             libc::SYS_write => ov_write(first, b as *const u8, c) as i64,
             libc::SYS_readv => ov_readv(first, b as *const UserPart<'_>, c as c_int) as i64,

@@ -1,13 +1,14 @@
 /*
  * Calls about descriptors that no socket of TCP is among, with the library's functions before them:
  * they give what the kernel gives, also for addresses that are none. `uninvolved WHAT` says "ok".
- * WHAT: "addresses"; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one;
+ * WHAT: "addresses"; "faults": the same of lists and of sockets of TCP; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one;
  * "stack": threads that have the least there may be wait by all of poll and select.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,6 +63,87 @@ static void addresses(void)
 		return;
 	NEED(is_fault(syscall(SYS_epoll_pwait2, -1, &event, 1, none, NULL, 0)));
 	NEED(is_fault(syscall(SYS_epoll_pwait2, set, &event, 1, NULL, none, 8)));
+}
+
+/* Two ends of a connection, of whatever kind the library makes it. */
+static void connect_both(int ends[2])
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof at;
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+	NEED(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 1));
+	NEED(!getsockname(listener, (struct sockaddr *)&at, &length));
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	NEED(!connect(ends[0], (struct sockaddr *)&at, sizeof at));
+	ends[1] = accept(listener, NULL, NULL);
+	NEED(ends[1] >= 0 && !close(listener));
+}
+
+/* What two ends say of messages and lists of parts that cannot be read. */
+static void fault_messages(const int ends[2], void *none)
+{
+	struct msghdr of_none = {.msg_iov = none, .msg_iovlen = 1};
+	struct mmsghdr many = {.msg_hdr = of_none};
+
+	NEED(write(ends[0], "w", 1) == 1);
+	NEED(is_fault(sendmsg(ends[0], none, 0)));
+	NEED(is_fault(sendmsg(ends[0], &of_none, 0)));
+	NEED(is_fault(sendmmsg(ends[0], none, 1, 0)));
+	NEED(is_fault(sendmmsg(ends[0], &many, 1, 0)));
+	NEED(is_fault(writev(ends[0], none, 1)));
+	NEED(is_fault(recvmsg(ends[1], none, 0)));
+	NEED(is_fault(recvmsg(ends[1], &of_none, 0)));
+	NEED(is_fault(recvmmsg(ends[1], none, 1, 0, NULL)));
+	NEED(is_fault(recvmmsg(ends[1], &many, 1, 0, NULL)));
+	NEED(is_fault(readv(ends[1], none, 1)));
+}
+
+/* Lists, sets and messages that cannot be read, or not to their end. */
+static void faults(void)
+{
+	char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *none = pages + PAGE;
+	int tcp[2], local[2], fresh = socket(AF_INET, SOCK_STREAM, 0);
+	struct timespec zero = {0};
+	struct timeval now = {0};
+	fd_set set;
+
+	NEED(pages != MAP_FAILED && !mprotect(none, PAGE, PROT_NONE) && fresh >= 0);
+	NEED(is_fault(connect(fresh, none, sizeof(struct sockaddr_in))));
+	connect_both(tcp);
+	NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, local));
+	NEED(is_fault(connect(tcp[0], none, sizeof(struct sockaddr_in))));
+	for (int i = 0; i < 2; i++) {
+		const int *ends = i ? local : tcp;
+		struct pollfd one = {.fd = ends[0], .events = POLLOUT}, *last = none;
+		char byte = 'x', control[CMSG_SPACE(sizeof(int))];
+		struct iovec part = {&byte, 1};
+		struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = none,
+					 .msg_controllen = sizeof control};
+
+		last[-1] = one;
+		NEED(poll(last - 1, 1, 0) == 1 && last[-1].revents == POLLOUT);
+		NEED(is_fault(poll(last - 1, 2, 0)));
+		NEED(is_fault(poll(none, 1, 0)));
+		NEED(is_fault(ppoll(none, 1, &zero, NULL)));
+		NEED(is_fault(syscall(SYS_ppoll, &one, 1, none, NULL, 8)));
+		for (int which = 0; which < 3; which++) {
+			fd_set *sets[3] = {NULL, NULL, NULL};
+
+			sets[which] = none;
+			NEED(is_fault(select(ends[0] + 1, sets[0], sets[1], sets[2], &now)));
+			NEED(is_fault(pselect(ends[0] + 1, sets[0], sets[1], sets[2], &zero, NULL)));
+		}
+		FD_ZERO(&set);
+		FD_SET(ends[0], &set);
+		/* The C library reads these itself in its own functions. */
+		NEED(is_fault(syscall(SYS_select, ends[0] + 1, NULL, &set, NULL, none)));
+		NEED(is_fault(syscall(SYS_pselect6, ends[0] + 1, NULL, &set, NULL, none, NULL)));
+		NEED(is_fault(sendmsg(ends[0], &message, 0)));
+		fault_messages(ends, none);
+		NEED(read(ends[1], &byte, 1) == 1 && byte == 'w');
+	}
 }
 
 /* Whether the kernel says that a process sleeps in the call of this number. */
@@ -149,6 +233,8 @@ int main(int count, char **words)
 	NEED(count == 2);
 	if (!strcmp(words[1], "addresses"))
 		addresses();
+	else if (!strcmp(words[1], "faults"))
+		faults();
 	else if (!strcmp(words[1], "stack"))
 		stack();
 	else

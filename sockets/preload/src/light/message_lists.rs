@@ -102,7 +102,8 @@ pub(crate) fn receive_many(
 ) -> Option<c_int> {
     token_of(fd)?;
     let Some(asked) = clock::timeout_of(timeout.as_const()) else {
-        return Some(fails(libc::EINVAL));
+        let is_time = timeout.as_const().is_readable();
+        return Some(fails(if is_time { libc::EINVAL } else { libc::EFAULT }));
     };
     let waits = asked.deadline(now());
     let more = core::cell::Cell::new(flags & !WAIT_FOR_ONE);

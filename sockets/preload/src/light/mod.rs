@@ -170,7 +170,11 @@ pub(crate) fn connect(fd: c_int, to: UserSlice<'_, u8>, closes: impl FnOnce()) -
     if !is_on() || !memory_owner::is_this_process() {
         return None;
     }
-    if let Some(token) = descriptors::token(fd) {
+    let token = descriptors::token(fd);
+    if !to.is_readable(size_of::<libc::sockaddr_storage>()) {
+        return token.map(|_| fails(libc::EFAULT));
+    }
+    if let Some(token) = token {
         return Some(match socket_addresses::undoes(to) {
             true => disconnect::disconnect(fd, token),
             false => connect_accept::again(token),

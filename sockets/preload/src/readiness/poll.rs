@@ -60,6 +60,9 @@ fn poll_array(
         carry::may_sleep();
         return native();
     }
+    if !all.as_const().is_readable(usize::MAX) {
+        return native();
+    }
     // SAFETY: `native` is not called while the list is used.
     let list = unsafe { all.as_mut_slice(isize::MAX as usize / size_of::<pollfd>()) };
     match list {

@@ -45,6 +45,12 @@ impl<'a> KernelSets<'a> {
         Some(Self { sets, end })
     }
 
+    /// All words that are looked at can be read.
+    fn is_readable(self) -> bool {
+        let count = self.places().len();
+        self.sets.words().iter().all(|set| set.as_const().is_readable(count))
+    }
+
     fn places(self) -> core::ops::Range<usize> {
         0..self.end.div_ceil(BITS)
     }
@@ -112,6 +118,9 @@ pub(crate) fn select(
         carry::prepare_poll();
     }
     let Some(asked) = KernelSets::of(sets) else { return unknown(native) };
+    if !asked.is_readable() {
+        return native();
+    }
     let (mut count, mut is_concerned) = (0, false);
     for (fd, _) in asked.requests() {
         count += 1;

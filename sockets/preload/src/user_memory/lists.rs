@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use omniverb_ring::UserMemory;
 
 use super::pointers::{During, UserPtr, UserPtrMut, copied};
+use super::readable_pages::can_read;
 
 /// So many values, one after another, that a call reads; or null.
 #[derive(Debug)]
@@ -98,6 +99,13 @@ impl<'a, T: Copy> UserSlice<'a, T> {
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.start.is_null()
+    }
+
+    /// It is null, or the first of them can be read, at most so many.
+    #[inline(always)]
+    pub(crate) fn is_readable(self, most: usize) -> bool {
+        let bytes = self.count.min(most).saturating_mul(size_of::<T>());
+        self.start.is_null() || can_read(self.start.addr(), bytes)
     }
 
     /// How many the caller says there are.

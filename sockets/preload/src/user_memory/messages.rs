@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 
 use super::lists::{Count, UserSlice, UserSliceMut};
 use super::parts::UserPart;
-use super::pointers::During;
+use super::pointers::{During, UserPtr};
 
 /// A message that a call reads, or null.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,12 @@ impl<'a> UserMessage<'a> {
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
+    /// It is null, or can be read with the list of its parts, of which there may be so many.
+    #[inline(always)]
+    pub(crate) fn is_readable(self, most: usize) -> bool {
+        UserPtr(self.0, PhantomData).is_readable() && self.parts().is_readable(most)
+    }
+
     /// The list of its parts: it may be null, or longer than lists may be.
     #[inline(always)]
     pub(crate) fn parts(self) -> UserSlice<'a, UserPart<'a>> {
@@ -92,6 +98,9 @@ impl<'a> UserMessage<'a> {
     /// Calls with each descriptor that its control data carry (`SCM_RIGHTS`).
     pub(crate) fn each_descriptor(self, mut with: impl FnMut(c_int)) {
         let (control, mut at) = (self.control(), 0);
+        if !control.is_readable(usize::MAX) {
+            return;
+        }
         while let Some(length) = control.array(at).map(usize::from_ne_bytes)
             && let Some(level) = control.array(at + WORD).map(c_int::from_ne_bytes)
             && let Some(kind) = control.array(at + WORD + NUMBER).map(c_int::from_ne_bytes)
@@ -189,6 +198,12 @@ impl<'a> UserMessages<'a> {
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// It is null, or the first of the list can be read, at most so many; not what these name.
+    #[inline(always)]
+    pub(crate) fn is_readable(self, most: usize) -> bool {
+        self.0.as_const().is_readable(most)
     }
 
     #[inline(always)]

@@ -2,6 +2,8 @@
 
 use core::marker::PhantomData;
 
+use super::readable_pages::can_read;
+
 /// A call of the program's that is under way.
 pub(crate) struct CallFrame(());
 
@@ -62,6 +64,12 @@ impl<'a, T: Copy> UserPtr<'a, T> {
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// It is null, or can be read.
+    #[inline(always)]
+    pub(crate) fn is_readable(self) -> bool {
+        self.0.is_null() || can_read(self.0.addr(), size_of::<T>())
     }
 
     /// One of ours.
