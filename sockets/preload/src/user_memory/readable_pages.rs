@@ -2,15 +2,12 @@
 //!
 //! The kernel is asked once for each page, and a page that could be read counts as readable from
 //! then on: a call costs a comparison. A program that unmaps such a page and names it in a later
-//! call still gets SIGSEGV, where the kernel says `EFAULT`.
+//! call still gets SIGSEGV, where the kernel says `EFAULT`. Before Linux 5.14 all do.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, madvise};
-
-use super::{CallFrame, UserSystemCall};
-use crate::errno::keeping_errno;
-use crate::native;
+use rustix::param::page_size;
 
 /// Bytes of a page; of larger ones these are parts.
 const PAGE: usize = 4096;
@@ -37,37 +34,23 @@ fn place(page: usize) -> &'static AtomicUsize {
     &READABLE[page % PLACES]
 }
 
-/// Asks the kernel about a page, and remembers it.
+/// Asks the kernel about a page, and remembers it. Where the kernel cannot tell, not even of a page
+/// of ours, any counts as readable.
 #[cold]
 fn ask(page: usize) -> bool {
-    let address = page * PAGE;
-    // SAFETY: reads a page in, if there is one, as who reads it does.
-    let advised = unsafe {
-        let start = core::ptr::with_exposed_provenance_mut(address);
-        madvise(start, PAGE, Advice::LinuxPopulateRead)
-    };
-    let can_read = advised.is_ok() || ask_by_mask(address);
-    if can_read {
-        place(page).store(page, Ordering::Relaxed);
+    if !is_read_in(page) {
+        return !is_read_in(READABLE.as_ptr().addr() / PAGE);
     }
-    can_read
+    place(page).store(page, Ordering::Relaxed);
+    true
 }
 
-/// The same where the kernel does not know that advice (before Linux 5.14), or will not say: it
-/// reads a signal mask there before it refuses what is to be done with it.
-fn ask_by_mask(address: usize) -> bool {
-    const NOTHING: usize = usize::MAX;
-    let (frame, bytes) = (CallFrame::begin(), size_of::<u64>());
-    // The last bytes of the page, since the first ones of the first page would be no mask at all.
-    let address = address + PAGE - bytes;
-    let number = libc::SYS_rt_sigprocmask;
-    // SAFETY: the kernel takes any address, and writes to none.
-    let call =
-        unsafe { UserSystemCall::given(frame.during(), number, NOTHING, address, 0, bytes, 0, 0) };
-    keeping_errno(|| {
-        native::syscall(call);
-        crate::errno::errno() != libc::EFAULT
-    })
+/// The kernel has read a page in for whoever may read it.
+fn is_read_in(page: usize) -> bool {
+    let size = page_size();
+    let start = core::ptr::with_exposed_provenance_mut(page * PAGE & !(size - 1));
+    // SAFETY: nothing is changed, whatever is there.
+    unsafe { madvise(start, size, Advice::LinuxPopulateRead) }.is_ok()
 }
 
 #[cfg(test)]
@@ -75,11 +58,9 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
     use super::*;
-    use crate::errno::{errno, set_errno};
 
     /// Calls with three new pages of which the one in the middle cannot be read.
     fn with_pages(act: impl FnOnce(usize)) {
-        native::fill();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: new memory, which nothing else uses.
         unsafe {
@@ -104,18 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_asking_agree() {
-        with_pages(|start| {
-            set_errno(libc::EDOM);
-            assert!(ask_by_mask(start) && ask_by_mask(start + 2 * PAGE));
-            assert!(!ask_by_mask(start + PAGE) && !ask_by_mask(0));
-            assert_eq!(errno(), libc::EDOM);
-        });
-    }
-
-    #[test]
     fn addresses_of_no_program_are_not_readable() {
-        native::fill();
         assert!(!can_read(usize::MAX, 2) && !can_read(usize::MAX - PAGE, PAGE));
         assert!(!can_read(1 << 63, 8) && !can_read(8, 8));
     }
