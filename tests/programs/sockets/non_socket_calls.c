@@ -1,8 +1,9 @@
 /*
  * Calls about descriptors that no socket of TCP is among, with the library's functions before them:
  * they give what the kernel gives, also for addresses that are none. `uninvolved WHAT` says "ok".
- * WHAT: "addresses"; "faults": the same of lists and of sockets of TCP; "exclusive": of processes that wait with EPOLLEXCLUSIVE each event wakes one;
- * "stack": threads that have the least there may be wait by all of poll and select.
+ * WHAT: "addresses"; "faults": the same of lists and sockets of TCP; "exclusive": of processes that
+ * wait with EPOLLEXCLUSIVE each event wakes one; "stack": threads that have the least there may be
+ * wait by all of poll and select.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -11,7 +11,7 @@ use rustix::param::page_size;
 
 /// Bytes of a page; of larger ones these are parts.
 const PAGE: usize = 4096;
-/// Budget: pages that are remembered, 512 bytes a process.
+/// Pages that are remembered, 512 bytes a process.
 const PLACES: usize = 64;
 
 /// Numbers of pages that could be read, each in the place of its last bits. The first page, which
