@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 
-from harness import client_server, process, psp, roce
+from harness import client_server, process, psp, roce_packets
 from harness.case import CROWDS, Case, Group, check
-from harness.host import Hosts
+from harness.simulated_host import Hosts
 
-from cases.wire import quiet
+from cases.rdma_between_hosts import quiet
 
 _OUTSIDE = "10.77.0.66"
 
@@ -132,7 +132,7 @@ def _play_peer(order):
     def connect(number):
         """A request to connect to a port that nobody listens at."""
         rng = random.Random(number)
-        return roce.connect_request(rng, own, other, 7777)
+        return roce_packets.connect_request(rng, own, other, 7777)
 
     peer = psp.Peer(key, own, other)
     peer.join()
@@ -144,9 +144,9 @@ def _play_peer(order):
     peer.send(datagram)
     seen["repeated"] = peer.get(1) is not None
     # In plain.
-    plain = roce.socket.socket(roce.socket.AF_INET, roce.socket.SOCK_DGRAM)
+    plain = roce_packets.socket.socket(roce_packets.socket.AF_INET, roce_packets.socket.SOCK_DGRAM)
     plain.bind((own, 0xC123))
-    plain.sendto(connect(2), (other, roce.PORT))
+    plain.sendto(connect(2), (other, roce_packets.PORT))
     seen["plain"] = peer.get(1) is not None
     # A key of another tenant gets no answer.
     peer.send(psp.request(bytes(16), own, other, bytes(16)))
