@@ -45,7 +45,7 @@ _TOLD = [
     _is_told(_own("addresses_without_grh"), "an address without GRH"),
     _is_told(_own("faulty_requests"), "inline data beyond max_inline_data", "has no such opcode",
              "is not in RTS"),
-    _is_told(_own("datagrams_to_nobody"), "nobody there has such a queue pair for datagrams"),
+    _is_told(_own("datagrams_to_nobody"), "no process there has such a queue pair for datagrams"),
     _is_told(_own("protection_domains"), "ibv_alloc_pd: a device has 32768 of these"),
     _is_told(["/opt/programs/quota_exhaustion", "queue_pairs"], "ibv_create_qp: over a quota",
              limit=100),
@@ -53,11 +53,11 @@ _TOLD = [
              "ibv_create_ah: a device has 65536 of"),
     # Nobody there, an address of somebody else, a socket that nobody listens for.
     _is_told(["rping", "-c", "-a", "127.0.0.1", "-p", "9"],
-             "no connection with 127.0.0.1:9: nobody listens at that port"),
+             "no connection with 127.0.0.1:9: no process listens at that port"),
     _is_told(["rping", "-s", "-a", "203.0.113.5"],
              "rdma_bind_addr: no interface of this network namespace has the address"),
     _is_told(["rstream", "-s", "127.0.0.1", "-p", "9"],
-             "no connection with 127.0.0.1:9: nobody listens at that port"),
+             "no connection with 127.0.0.1:9: no process listens at that port"),
     # Over a quota is one thing, no daemon another.
     _is_told(["/usr/bin/env", "OMNIVERB_SOCKET=/nowhere", "rping", "-s"],
              "rdma_create_event_channel: there is no device: no daemon answers",
@@ -69,7 +69,7 @@ def _unanswered(address):
     """What the daemon knows of who does not answer follows."""
     def run(pair):
         _once(pair.server, _own("a_peer_that_does_not_answer", address), "the peer does not answer",
-              f"its way to queue pair 18193 at {address} is roce: nobody answered the handshake")
+              f"its way to queue pair 18193 at {address} is roce: no answer to the handshake")
     return run
 
 

@@ -16,7 +16,7 @@ _SUITE = "trixie"
 MAPPED = ("direct", "in a pair window of the virtual machine")
 # A handshake through the machine's network is to be answered within 300 ms, and how fast a guest is
 # that is emulated others on this machine say.
-_UNANSWERED = ("roce", "nobody answered the handshake")
+_UNANSWERED = ("roce", "no answer to the handshake")
 _ANSWERS = 6
 _PLACES = 2
 # How long a test of pages may take (s), and a case with six of them, which have taken 95 s in all:

@@ -92,7 +92,7 @@ fn reason(attempt: Attempt, errno: Errno) -> Option<&'static str> {
             "no interface of this network namespace has the address, or the port is taken for all \
              addresses by somebody else"
         }
-        (Bind | Listen, Errno::EADDRINUSE) => "somebody else has the port, or listens there",
+        (Bind | Listen, Errno::EADDRINUSE) => "another process has the port, or listens there",
         (Bind, Errno::EINVAL) => "no address, or there is one already",
         (Listen, Errno::EINVAL) => "it listens already, or is for a connection",
         (Resolve | Connect, EADDRNOTAVAIL) => {
@@ -133,7 +133,7 @@ fn of_event(event: u32, status: i32) -> Option<&'static str> {
             "nobody answers: there is no such host, nothing there speaks RoCE v2, or the network \
              lets UDP port 4791 not pass"
         }
-        (RDMA_CM_EVENT_REJECTED, INVALID_SERVICE) => "nobody listens at that port",
+        (RDMA_CM_EVENT_REJECTED, INVALID_SERVICE) => "no process listens at that port",
         (RDMA_CM_EVENT_REJECTED, CONSUMER) => "the program that listens there has rejected it",
         (RDMA_CM_EVENT_REJECTED, NO_RESOURCES) => "the peer has no room for one more",
         (RDMA_CM_EVENT_REJECTED, TIMEOUT) => "the peer waited too long for our answer",

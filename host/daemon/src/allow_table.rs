@@ -36,7 +36,7 @@ impl TryFrom<Written> for AllowTable {
     fn try_from(written: Written) -> Result<AllowTable, &'static str> {
         let Written { users, groups, cgroups } = written;
         if users.is_empty() && groups.is_empty() && cgroups.is_empty() {
-            return Err("[allow] names nobody; without it, everybody is allowed");
+            return Err("[allow] names no user or group; without it, all processes are allowed");
         }
         Ok(AllowTable(Allow { people: People { users, groups }, cgroups }))
     }

@@ -403,7 +403,7 @@ mod tests {
             ("[vnic.host]\nspeed = 3\n", 2, "speed"),
             ("[vnic.\"net-5\"]\nrate = \"300mb\"\n", 2, "300mb"),
             ("[vnic.\"net-5\"]\nburst = \"64k\"\n", 1, "rate"),
-            ("[allow]\nusers = []\n", 1, "nobody"),
+            ("[allow]\nusers = []\n", 1, "no user"),
             ("[allow]\n\nusers = [\"no such user\"]\n", 3, "no such user"),
             ("[allow]\ncgroups = [\"a\"]\n", 2, "cgroup"),
             ("\nsockets_light = \"10.0.0.0/8\"\n", 2, "sequence"),

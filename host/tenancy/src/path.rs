@@ -101,7 +101,7 @@ impl PathReason {
             PathReason::PeerThroughEngine => "the peer's side is forwarded",
             PathReason::Omniverb => "another Omniverb answered the handshake",
             PathReason::OneWay => "on this host, but the handshake passes in one direction only",
-            PathReason::Unanswered => "nobody answered the handshake",
+            PathReason::Unanswered => "no answer to the handshake",
             PathReason::Stranger => "datagrams came from there",
             PathReason::Group => "a multicast group",
         }

@@ -28,7 +28,7 @@ macro_rules! numbers {
 numbers! {
     EPERM 1 "Not yours to ask."
     ENOENT 2 "No such object."
-    EIO 5 "It did not work, and nobody knows why."
+    EIO 5 "An error without a known cause."
     E2BIG 7 "Too much for one message."
     EBADF 9 "No open file of that number."
     EAGAIN 11 "Not yet."
@@ -39,7 +39,7 @@ numbers! {
     ENODEV 19 "No device."
     EINVAL 22 "A value has no sense."
     EMFILE 24 "Too many at a time."
-    EPIPE 32 "Nobody listens any more."
+    EPIPE 32 "No process listens any more."
     ERANGE 34 "Not of that size."
     EDEADLK 35 "It would wait for itself."
     ENAMETOOLONG 36 "The name is too long."
@@ -47,11 +47,11 @@ numbers! {
     EPROTO 71 "Not a message for this place."
     EOPNOTSUPP 95 "A kind of object, or an operation, that is not offered."
     EAFNOSUPPORT 97 "An address of another kind."
-    EADDRINUSE 98 "The number belongs to somebody else."
+    EADDRINUSE 98 "The number is in use."
     EADDRNOTAVAIL 99 "Not an address that is ours."
     ECONNRESET 104 "The other process is gone."
     ENOTCONN 107 "Not connected."
-    ETIMEDOUT 110 "Nobody answered in time."
+    ETIMEDOUT 110 "No answer in time."
     EHOSTUNREACH 113 "No neighbour there, or the network does not let us through."
 }
 

@@ -129,7 +129,7 @@ reasons! {
     Instructions = 13
         "the program makes system calls by its own instructions, which no library sees",
     Alone = 20
-        "nobody offers the other end: no library there, another host, or addresses are translated",
+        "no process offers the other end: no library there, another host, or translated addresses",
     Asking = 21 "the daemon is being asked",
     NotServed = 22 "a network namespace has no vNIC: the daemon cannot enter it, or has no room",
     NotItsAddress = 23 "an address is not one of its vNIC's",

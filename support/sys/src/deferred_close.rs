@@ -264,7 +264,7 @@ impl Disposal {
         let _ = self.poller.remove(disposer.helper.socket());
         disposer.helper.kill();
         self.lost += 1;
-        let what = if ended { "ended" } else { "hangs with a file that somebody sent" };
+        let what = if ended { "ended" } else { "hangs with a file that a client sent" };
         let (lost, hanging) = (self.lost, self.abandoned.len() + 1);
         let text = format!("a disposer {what}: abandoned ({lost} so far, {hanging} at the moment)");
         troubles.push(Trouble { is_grave: false, text });

@@ -110,7 +110,7 @@ mod tests {
 {"qp":{"operations":0,"qpn":6,"type":"RC"}}
 {"peer":{"address":"10.0.0.1","path":"direct","qpn":9,"vnic":"b","why":"same"}}
 {"qp":{"operations":0,"qpn":7,"type":"RC"}}
-{"peer":{"address":"10.0.0.9","path":"roce","qpn":77,"why":"nobody answered the handshake"}}
+{"peer":{"address":"10.0.0.9","path":"roce","qpn":77,"why":"no answer to the handshake"}}
 {"waiting_for":78}
 {"qp":{"operations":0,"qpn":8,"type":"RC"}}
 {"waiting_for":79}"#;
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(ways.stage, Stage::Past);
         let [way, waits] = &ways.found[..] else { panic!("{:?}", ways.found) };
         let expected =
-            "its way to queue pair 77 at 10.0.0.9 is roce: nobody answered the handshake";
+            "its way to queue pair 77 at 10.0.0.9 is roce: no answer to the handshake";
         assert_eq!(way, expected);
         assert!(waits.starts_with("it waits for queue pair 78,"), "{waits}");
         assert!(read(5, STATUS).found.is_empty());

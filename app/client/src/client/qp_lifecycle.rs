@@ -224,7 +224,7 @@ impl Caller for Client {
 #[cold]
 fn not_sent(qpn: Qpn, to: &Destination, errno: Errno) {
     let why = match errno {
-        Errno::ENOENT => "nobody there has such a queue pair for datagrams",
+        Errno::ENOENT => "no process there has such a queue pair for datagrams",
         Errno::EHOSTUNREACH => "that is in another network, and the daemon may not use this one",
         Errno::ENOMEM => "over a quota of links",
         errno if crate::daemon_session::is_lost(errno) => "there is no daemon",

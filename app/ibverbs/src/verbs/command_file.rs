@@ -166,7 +166,7 @@ impl Family {
                     Ok(offer) => *door = Door::Open { _offer: offer },
                     Err(errno) => {
                         *door = Door::Shut(socket);
-                        let _ = refused!(errno, "imports of a context: nobody listens");
+                        let _ = refused!(errno, "imports of a context: no process listens");
                     }
                 }
             }

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ov_ibv_resolve_eth_l2_from_gid(
             0
         }
         _ => {
-            let why = "no way to it by that interface, or nobody answers";
+            let why = "no way to it by that interface, or no answer";
             let what = "ibv_resolve_eth_l2_from_gid";
             -refused!(Errno::EHOSTUNREACH, "{what}: {destination}: {why}").raw()
         }

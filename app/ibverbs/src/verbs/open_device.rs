@@ -74,7 +74,7 @@ pub extern "C" fn ov_ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         // SAFETY: the program names a descriptor of its own, used for this call only.
         let family = Family::of(client, unsafe { BorrowedFd::borrow_raw(cmd_fd) });
         let family = family.map_err(|errno| {
-            let why = "no cmd_fd of a context that somebody has open on this vNIC";
+            let why = "no cmd_fd of a context that a process has open on this vNIC";
             refused!(errno, "ibv_import_device: {why}")
         })?;
         // SAFETY: the descriptor is the program's to give.

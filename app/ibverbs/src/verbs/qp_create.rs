@@ -296,7 +296,7 @@ unsafe fn open_elsewhere(
     let (opened, known) = match known {
         Ok(found) => found,
         Err(errno) => {
-            let why = "no queue pair receives there under that number, or nobody answers";
+            let why = "no queue pair receives there under that number, or no answer";
             return null(refused!(errno, "ibv_open_qp: {why}"));
         }
     };

@@ -116,7 +116,7 @@ fn what_the_network_forbids_is_not_linked() {
     let mut found = [paths(0), paths(1)];
     found.sort_by_key(|paths| paths[0].0.to_string());
     for (path, why) in &found[0] {
-        assert_eq!((path, why), (&"roce".into(), &"nobody answered the handshake".into()));
+        assert_eq!((path, why), (&"roce".into(), &"no answer to the handshake".into()));
     }
     for (path, why) in &found[1] {
         assert_eq!(path, "wire");

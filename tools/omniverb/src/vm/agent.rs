@@ -73,7 +73,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
     if let Err(error) = &network {
-        eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached yet");
+        eprintln!("omniverb: UDP port 4791: {error}; no peer outside this machine is reached yet");
     }
     if super::is_emulated_alone() {
         eprintln!(

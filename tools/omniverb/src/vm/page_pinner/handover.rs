@@ -86,7 +86,10 @@ fn try_to_make(folder: &Path) -> anyhow::Result<()> {
     }
     // systemd makes it for everybody to enter.
     let found = fs::symlink_metadata(folder)?;
-    ensure!(found.is_dir() && found.uid() == geteuid().as_raw(), "that is somebody else's");
+    ensure!(
+        found.is_dir() && found.uid() == geteuid().as_raw(),
+        "that folder belongs to another user"
+    );
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
     Ok(())
 }
@@ -171,7 +174,7 @@ impl Heirs {
         }
         make(folder)?;
         let _alone = Alone::at(folder)?;
-        ensure!(!seqpacket::is_alive(&path), "somebody has come");
+        ensure!(!seqpacket::is_alive(&path), "another process listens there");
         Heirs::at(&path)
     }
 
