@@ -126,8 +126,7 @@ mod tests {
         let ways = read(7, STATUS);
         assert_eq!(ways.stage, Stage::Past);
         let [way, waits] = &ways.found[..] else { panic!("{:?}", ways.found) };
-        let expected =
-            "its way to queue pair 77 at 10.0.0.9 is roce: no answer to the handshake";
+        let expected = "its way to queue pair 77 at 10.0.0.9 is roce: no answer to the handshake";
         assert_eq!(way, expected);
         assert!(waits.starts_with("it waits for queue pair 78,"), "{waits}");
         assert!(read(5, STATUS).found.is_empty());
