@@ -15,7 +15,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
-use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
+use omniverb_terms::{Errno, Operations, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -153,7 +153,14 @@ impl Packets {
             peer_slot: ready.local_slot,
             within: end.within,
             features: end.features,
+            refused: end.refused,
         })));
+    }
+
+    /// A link's queue pair may not ask for these from now on.
+    pub(crate) fn refuse(&self, vnic: VnicId, link: (Qpn, Qpn), refused: Operations) {
+        let (qpn, peer_qpn) = link;
+        self.0.send(Command::Refuse { vnic, qpn, peer_qpn, refused });
     }
 
     /// A link is closed.

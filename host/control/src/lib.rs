@@ -73,7 +73,7 @@ pub use memory_limits::Totals;
 pub use objects::{
     AdoptionValue, ContainerRule, DEFAULT_TENANT, DatapathValue, Encryption, EncryptionValue,
     FaultsValue, Mode, ModeValue, ObjectError, ObjectKind, ObjectSet, PolicyObject, Prefix,
-    RateValue, SizeValue, Tenant, Undescribed, VnicObject,
+    RateValue, RuleValue, SizeValue, Tenant, Undescribed, VnicObject,
 };
 pub use runtime_folder::{Audience, RuntimeFolder};
 pub use server::{Configured, Reload, Server};

@@ -2,7 +2,7 @@
 
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::EngineEnd;
-use omniverb_terms::{Qpn, Underlay};
+use omniverb_terms::{Operations, Qpn, Underlay};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -193,6 +193,16 @@ impl VnicPort {
             }
         }
         self.waiting.len() < before
+    }
+
+    /// A link that waits refuses something else than before: requests of the peer, and of its
+    /// queue pair.
+    pub(crate) fn refuse(&mut self, link: (Qpn, Qpn), inbound: Operations, outbound: Operations) {
+        for end in &mut self.waiting {
+            if (end.ready.qpn, end.ready.peer_qpn) == link {
+                (end.ready.refused, end.refused) = (inbound.bits(), outbound);
+            }
+        }
     }
 
     /// A link is there by which a queue pair is attached to a group: the remote address.

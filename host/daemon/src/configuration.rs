@@ -318,12 +318,28 @@ mod tests {
                     attach = \"/run/netns/web\"\n";
         let objects = Configuration::parse(text, "x").unwrap().configured().objects;
         assert_eq!(objects.vnic["web"].policies, ["gold"]);
+        let rule = "[[policy.shy.rule]]\ndirection = \"ingress\"\naction = \"deny\"\n\
+                    operations = [\"read\", \"write\"]\nfrom = \"10.0.0.0/8\"\nport = 7471\n";
+        let objects = Configuration::parse(rule, "x").unwrap().configured().objects;
+        let written = serde_json::to_value(&objects.policy["shy"]).unwrap();
+        assert_eq!(written["rule"][0], "ingress deny read,write from 10.0.0.0/8 port 7471");
+        for (more, line, word) in [
+            ("colour = \"red\"\n", 7, "colour"),
+            ("priority = -1\n", 7, "-1"),
+            ("to = \"any\"\n", 1, "from"),
+        ] {
+            let error =
+                Configuration::parse(&format!("{rule}{more}"), "x").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("x:{line}: ")) && error.contains(word), "{error}");
+        }
         for (text, line, word) in [
             ("\n[vnic.web]\ntenant = \"red\"\n", 2, "no tenant \"red\""),
             ("\n\n[vnic.\"web\"]\npolicies = [\"gold\"]\n", 3, "no policy \"gold\""),
             ("[policy.gold]\nburst = \"64k\"\n", 1, "needs a rate"),
             ("[policy.gold]\nrate = \"5gbit\"\nmode = \"shared\"\n", 3, "not supported yet"),
             ("[policy.gold]\nrules = []\n", 2, "rules"),
+            ("[policy.gold]\nrule = [\"ingress deny reads\"]\n", 2, "no operation"),
+            ("[policy.gold]\n\n[[policy.gold.rule]]\ndirection = \"both\"\n", 4, "no direction"),
             ("[tenant.blue]\ncolour = 1\n", 2, "colour"),
             ("[tenant.\"a b\"]\n", 1, "letters"),
             ("[[container]]\n\n[[container]]\ntenant = \"red\"\n", 3, "no tenant \"red\""),

@@ -9,7 +9,7 @@ use omniverb_psp::tunnel::Refusal;
 use omniverb_ring::Window;
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{Access, Extent};
-use omniverb_terms::{Qpn, Rkey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, Rkey, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_transport::fault_injection::Faults;
 use std::any::Any;
@@ -72,6 +72,8 @@ pub struct Attach {
     pub within: Option<VnicId>,
     /// What the other Omniverb can do; zero for plain RoCE v2.
     pub features: u32,
+    /// What the application may not ask of the peer.
+    pub refused: Operations,
 }
 
 /// What an engine can do: bits of its answer to a handshake. Zero is plain RoCE v2.
@@ -210,6 +212,17 @@ pub enum Command {
     },
     /// Serve a link.
     Attach(Box<Attach>),
+    /// The application may not ask the peer for these from now on, and for all others.
+    Refuse {
+        /// The vNIC of the application's QP.
+        vnic: VnicId,
+        /// The application's QP.
+        qpn: Qpn,
+        /// The QP it is linked with.
+        peer_qpn: Qpn,
+        /// What fails as at a QP that lacks the access flag; datagrams are dropped.
+        refused: Operations,
+    },
     /// The link is closed.
     Detach {
         /// The application's QP.

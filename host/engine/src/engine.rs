@@ -132,6 +132,7 @@ impl Engine {
             | Command::SetEncryption { vnic, .. }
             | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
+            | Command::Refuse { vnic, .. }
             | Command::Manage { vnic, .. }
             | Command::Capture { vnic, .. }
             | Command::ForgetCounted { vnic } => *vnic,

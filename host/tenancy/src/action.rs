@@ -6,7 +6,7 @@ use crate::path::Path;
 use crate::row_keys::{ProbeId, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
-use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.
@@ -65,6 +65,8 @@ pub struct EngineEnd {
     pub within: Option<VnicId>,
     /// What the other Omniverb said about itself; 0: it is none, as far as we know.
     pub features: u32,
+    /// What the queue pair may not ask of the peer.
+    pub refused: Operations,
     /// The event for the process, whose side is 0; the engine has side 1. Without the places of
     /// the memory, which the daemon makes.
     pub ready: LinkReady,
@@ -188,6 +190,19 @@ pub enum Action {
         qpn: Qpn,
         /// The number of the peer beyond: all links for that end.
         peer_qpn: Qpn,
+    },
+    /// What a link to the engine refuses is something else from now on. Its process was told.
+    RefuseEngine {
+        /// The vNIC of its queue pair, by which the engine finds it.
+        vnic: VnicId,
+        /// The queue pair on this side.
+        qpn: Qpn,
+        /// The number of the peer beyond: all links for that end.
+        peer_qpn: Qpn,
+        /// What the peer may not ask of the queue pair.
+        inbound: Operations,
+        /// What the queue pair may not ask of the peer.
+        outbound: Operations,
     },
     /// Make memory for a session to write traces into, have it read, and give it to the session.
     BeginTrace {

@@ -28,6 +28,7 @@ mod path;
 mod policy;
 mod queue_pairs;
 mod row_keys;
+mod rules;
 mod session_admission;
 mod sessions;
 mod tenancy;
@@ -48,13 +49,19 @@ pub use links::socket_relation_refusal::{RelationEnd, RelationRefusal};
 pub use memory::extent_layout::{
     FileId, FilePerExtent, FileRange, FreedPlace, Layout, PageHome, Placement,
 };
-pub use omniverb_terms::{Underlay, VnicId};
+pub use omniverb_terms::{Operations, Underlay, VnicId};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
 pub use policy::policies::{Datapath, KeyGeneration, Policies, Policy, RateLimit, TenantId};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
 pub use row_keys::{ProbeId, SessionId};
+pub use rules::rule::{
+    DEFAULT_PRIORITY, Direction, PeerFacts, PeerMatch, Prefix, Rule, RuleAction, VnicNames,
+};
+pub use rules::rule_set::RuleSet;
+pub use rules::rule_text::operations as rule_operations;
+pub use rules::vnic_rules::VnicRules;
 pub use sessions::session::Pace;
 pub use sessions::vnic_identity::{Client, Identity, PtraceDomain};
 pub use tenancy::Tenancy;

@@ -7,6 +7,7 @@ use crate::action::Action;
 use crate::links::socket_relation_refusal::RelationRefusal;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
+use crate::rules::vnic_rules::VnicRules;
 use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
 use omniverb_session::body::Cursor;
@@ -47,6 +48,27 @@ impl Tenancy {
         let before = self.tenants.policy(key);
         self.tenants.policies.unset(key);
         self.policy_changed(key, before);
+        self.context.decided()
+    }
+
+    /// Changes the rules of a vNIC, and the names by which others' rules mean it. They hold for new
+    /// links at once, and for those that exist after [`Tenancy::review_rules`].
+    pub fn set_rules(&mut self, key: VnicId, rules: VnicRules) {
+        let has_links = self.tenants.has_vnic(key);
+        self.tenants.rules.set(key, rules, has_links);
+    }
+
+    /// Compares what exists with rules, if these have changed: links that are not allowed any more
+    /// end, others refuse what they have to, and pages are taken back.
+    #[must_use]
+    pub fn review_rules(&mut self) -> Vec<Action> {
+        if self.tenants.rules.take_change() {
+            self.unlinker().review_links();
+            let keys: Vec<VnicId> = self.tenants.identities.keys().copied().collect();
+            for key in keys {
+                self.relater().review_relations(key);
+            }
+        }
         self.context.decided()
     }
 

@@ -73,6 +73,8 @@ pub enum PathReason {
     Stranger,
     /// To or from a multicast group.
     Group,
+    /// A rule denies it.
+    Denied,
 }
 
 impl PathReason {
@@ -104,6 +106,7 @@ impl PathReason {
             PathReason::Unanswered => "no answer to the handshake",
             PathReason::Stranger => "datagrams came from there",
             PathReason::Group => "a multicast group",
+            PathReason::Denied => "a rule of a policy denies it",
         }
     }
 }

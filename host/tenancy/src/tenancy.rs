@@ -160,6 +160,7 @@ impl Tenancy {
     /// A vNIC that nobody is in, nobody comes back to, and nothing is set for.
     pub fn forget_identity(&mut self, vnic: VnicId) {
         self.tenants.identities.remove(&vnic);
+        self.tenants.rules.forget(vnic);
         self.network.detach(vnic);
     }
 

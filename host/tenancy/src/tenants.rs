@@ -10,6 +10,7 @@ use crate::directory::vnic_names::Read;
 use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Policies, Policy};
 use crate::row_keys::SessionId;
+use crate::rules::vnic_rules::RuleTable;
 use crate::sessions::revocation_debt::PeerKey;
 use crate::sessions::session::Session;
 use crate::sessions::vnic_identity::Identity;
@@ -31,6 +32,7 @@ pub(crate) struct Tenants {
     /// Counted for their holders once they are processes, command lines included.
     pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) policies: Policies,
+    pub(crate) rules: RuleTable,
     /// Which vNICs have an address: kept with their names.
     owners: AddressOwners,
 }
@@ -134,6 +136,11 @@ impl Tenants {
     /// Whether two vNICs belong to one tenant. Between tenants nothing passes.
     pub(crate) fn share_tenant(&self, one: VnicId, other: VnicId) -> bool {
         one == other || self.policy(one).tenant == self.policy(other).tenant
+    }
+
+    /// The vNIC of this host that has an address, among those with the tenant of `at`.
+    pub(crate) fn owner_of(&self, at: VnicId, address: IpAddr) -> Option<VnicId> {
+        self.owners.of(address).find(|owner| self.share_tenant(at, *owner))
     }
 
     /// Whether an address belongs to a vNIC of this host with another tenant, and to none with the

@@ -5,7 +5,7 @@
 //! first byte is placed.
 
 use omniverb_ring::{Consumer, Record, WordMemory};
-use omniverb_terms::{Placement, Qkey, Qpn, Refusal, Rkey, Selectivity};
+use omniverb_terms::{Operations, Placement, Qkey, Qpn, Refusal, Rkey, Selectivity};
 
 /// The low bits of a tag: what the record is.
 pub(crate) const OPERATION: u32 = 0xff;
@@ -118,6 +118,22 @@ pub enum Request {
 }
 
 impl Request {
+    /// The operation that it is, as rules name it.
+    #[must_use]
+    pub fn operation(&self) -> Operations {
+        match self {
+            Request::Send { .. } => Operations::SEND,
+            Request::WriteFirst { .. }
+            | Request::WriteMore { .. }
+            | Request::AtomicWrite { .. }
+            | Request::Flush { .. } => Operations::WRITE,
+            Request::Read { .. } | Request::ReadAgain { .. } => Operations::READ,
+            Request::CompareSwap { .. } | Request::FetchAdd { .. } => Operations::ATOMIC,
+            Request::Datagram { .. } | Request::Grouped { .. } => Operations::DATAGRAM,
+            Request::ForSrq { .. } => Operations::NONE,
+        }
+    }
+
     /// Tag and extra words to send this request with.
     #[inline(always)]
     pub fn encode(&self) -> (u32, [u64; 4], usize) {

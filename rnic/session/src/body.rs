@@ -228,11 +228,17 @@ bodies! {
         engine: u32,
         /// Non-zero: what happens on it is to be written, as after `TraceLink`.
         traced: u32,
+        /// Operations that the peer may not ask of us, as in `LinkRefuses`.
+        refused: u32,
+        reserved: u32,
         /// The link's memory.
         memory: Extent,
         /// The bell's, if `bell_new`.
         bell_memory: Extent,
     }
+    /// Event: from now on the peer may not ask for these operations on a link that is there, and
+    /// for all others. `refused`: bits of [`omniverb_terms::Operations`].
+    LinkRefuses { qpn: Qpn, peer_qpn: Qpn, refused: u32, reserved: u32 }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: Qpn, peer_qpn: Qpn, reason: u32, reserved: u32 }
     /// Event to the owner of an MR: move these of its pages to a place in the memory file that

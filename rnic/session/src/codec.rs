@@ -34,7 +34,7 @@ messages! {
     1 Hello, 2 Welcome, 3 QueryGids, 4 Gids, 5 CreateQp, 6 QpCreated, 7 DestroyQp, 8 ConnectQp,
     9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
     20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
-    27 BellClosed, 28 TraceBegin, 29 TraceLink, 30 TraceEnd, 31 TakeBack, 35 Released,
+    27 BellClosed, 28 TraceBegin, 29 TraceLink, 30 TraceEnd, 31 TakeBack, 32 LinkRefuses, 35 Released,
     36 QpFailed,
     41 Status, 48 QueryStatus, 49 QueryVnic,
     64 CreateCmId, 65 CmIdCreated, 66 BindCmId, 67 CmIdBound, 68 ListenCmId, 69 ResolveCmId,

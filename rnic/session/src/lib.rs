@@ -38,7 +38,7 @@ pub mod vm;
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode, written};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";

@@ -6,8 +6,8 @@ use crate::output;
 use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
-    AdoptionValue, DatapathValue, EncryptionValue, PolicyCommand, PolicyOptions, TenantCommand,
-    TenantOptions, VnicOptions,
+    AdoptionValue, DatapathValue, EncryptionValue, PolicyCommand, PolicyOptions, RuleOptions,
+    TenantCommand, TenantOptions, VnicOptions,
 };
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -63,14 +63,16 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
     match command {
-        PolicyCommand::Create { name, policy } => {
-            change(&Operator::connect()?, "create", Kind::Policy, &name, fields_of(&policy))
+        PolicyCommand::Create { name, policy, rules } => {
+            let fields = policy_fields(&policy, &rules);
+            change(&Operator::connect()?, "create", Kind::Policy, &name, fields)
         }
-        PolicyCommand::Set { name, policy } => {
-            if is_nothing(&policy) {
+        PolicyCommand::Set { name, policy, rules } => {
+            let fields = policy_fields(&policy, &rules);
+            if fields.is_empty() {
                 bail!("one option at least is required: see omniverb policy set --help");
             }
-            change(&Operator::connect()?, "set", Kind::Policy, &name, fields_of(&policy))
+            change(&Operator::connect()?, "set", Kind::Policy, &name, fields)
         }
         PolicyCommand::Show { name, json } => show(Kind::Policy, &name, Form::with_json(json)),
         PolicyCommand::Delete { name } => delete(Kind::Policy, &name),
@@ -191,6 +193,18 @@ fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value>
     fields
 }
 
+/// All fields of a policy, rules among them.
+fn policy_fields(policy: &PolicyOptions, rules: &RuleOptions) -> Map<String, Value> {
+    let mut fields = fields_of(policy);
+    let rules = match rules.rules.as_slice() {
+        [] => return fields,
+        [none] if none == "none" => Value::Null,
+        rules => rules.into(),
+    };
+    fields.insert("rule".to_owned(), rules);
+    fields
+}
+
 /// The fields of a policy, in the words of the configuration file.
 fn fields_of(policy: &PolicyOptions) -> Map<String, Value> {
     let PolicyOptions { datapath, rate, burst, adoption, faults } = policy;
@@ -262,7 +276,9 @@ fn people(objects: &[Value]) -> String {
             Value::String(text) => format!("{key}={text}"),
             Value::Array(list) => {
                 let words: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
-                format!("{key}={}", words.join(","))
+                // Rules have spaces and commas.
+                let separator = if key == "rule" { "; " } else { "," };
+                format!("{key}={}", words.join(separator))
             }
             other => format!("{key}={other}"),
         };

@@ -9,6 +9,7 @@ use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantD
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
 use omniverb_sys::seqpacket;
+use omniverb_terms::Operations;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -64,6 +65,11 @@ impl Client {
                     if closed.peer_qpn.is_group() {
                         self.groups.link_gone(self, closed.qpn, closed.peer_qpn);
                     }
+                }
+            }
+            Message::LinkRefuses(link) => {
+                if let Some(qp) = self.qps.get(link.qpn) {
+                    qp.refuse(link.peer_qpn, Operations::from_bits(link.refused));
                 }
             }
             Message::BellClosed(closed) => {

@@ -10,7 +10,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::DoorbellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::{Extent, Sleeper};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Operations};
 use std::os::fd::OwnedFd;
 
 /// Most bytes of one ring that we map at a daemon's word.
@@ -63,7 +63,8 @@ impl Client {
             far_end: far_end(ready),
         };
         let tracer = if ready.traced != 0 { self.tracing.tracer() } else { None };
-        if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
+        let refused = Operations::from_bits(ready.refused);
+        if let Some(index) = qp.attach_limited(peer, endpoint, refused, tracer.as_ref()) {
             let front = qp.front().flatten().map(|(front, _)| front);
             let served = front.as_ref().unwrap_or(&qp);
             bell.bind(ready.local_slot, served, index);

@@ -163,6 +163,7 @@ fn is_for_all(question: &Message) -> bool {
         | Message::Done(_)
         | Message::LinkReady(_)
         | Message::LinkClosed(_)
+        | Message::LinkRefuses(_)
         | Message::Adopt(_)
         | Message::Pin(_)
         | Message::Granted(_)

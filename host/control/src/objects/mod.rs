@@ -13,6 +13,7 @@ mod container_objects;
 mod container_rules;
 mod containers;
 mod object_set;
+mod rule_value;
 mod state_file;
 mod tenant_keys;
 mod value_syntax;
@@ -27,12 +28,14 @@ pub use object_set::{
     VnicObject,
 };
 use omniverb_engine::TenantKey;
-use omniverb_tenancy::{Policy, TenantId, VnicId};
+use omniverb_tenancy::{Policy, RuleSet, TenantId, VnicId, VnicNames, VnicRules};
+pub use rule_value::RuleValue;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use state_file::StateFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tenant_keys::TenantKeys;
 pub use value_syntax::{
@@ -74,6 +77,8 @@ pub(crate) struct Objects {
     keys_problem: Option<String>,
     /// Numbers of tenants, which are never used again.
     numbers: BTreeMap<String, TenantId>,
+    /// Rules of vNICs, by their policies.
+    rules: BTreeMap<Vec<String>, Arc<RuleSet>>,
 }
 
 impl Objects {
@@ -82,7 +87,8 @@ impl Objects {
         let (state, set) = StateFile::open(state, &configured);
         let all = configured.overlaid(&set);
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
-        let (unseen, containers) = (BTreeSet::new(), Containers::default());
+        let (unseen, rules) = (BTreeSet::new(), BTreeMap::new());
+        let containers = Containers::default();
         // Without a key nothing passes between hosts.
         let (keys, keys_problem) = match TenantKeys::default().read_again(&all) {
             Ok(keys) => (keys, None),
@@ -100,6 +106,7 @@ impl Objects {
             keys,
             keys_problem,
             numbers,
+            rules,
         }
     }
 
@@ -202,6 +209,7 @@ impl Objects {
     /// vNICs whose object is another one, or attached elsewhere, have to be given one anew.
     fn replace(&mut self, all: Set) {
         let before = std::mem::replace(&mut self.all, all);
+        self.rules.clear();
         let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
         let all = &self.all;
         self.given.retain(|_, name| attach(&before, name) == attach(all, name));
@@ -261,6 +269,18 @@ impl Objects {
         let policy = self.all.policy(&object, self.general, |tenant| number(numbers, tenant));
         let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
         Some(self.with_encryption(tenant, policy))
+    }
+
+    /// The rules of a vNIC, and the names by which rules know it.
+    pub(crate) fn rules(&mut self, vnic: VnicId, place: &Place<'_>) -> VnicRules {
+        let object = self.object_of(vnic, place).cloned().unwrap_or_default();
+        let all = &self.all;
+        let made = || Arc::new(all.rules(&object));
+        let rules = self.rules.entry(object.policies.clone()).or_insert_with(made).clone();
+        let own = [Some(place.name), place.alias.as_deref(), self.name_of(vnic)];
+        let mut names: Vec<String> = own.into_iter().flatten().map(String::from).collect();
+        names.dedup();
+        VnicRules { rules, names: VnicNames { vnic: names, policies: object.policies } }
     }
 
     /// The name of a vNIC's object.

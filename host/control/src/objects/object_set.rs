@@ -4,12 +4,13 @@
 //! from one of them it can read from the others. Unknown keys are refused.
 
 use super::container_rules::{ContainerRule, RULES_MAX};
+use super::rule_value::RuleValue;
 use super::value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, ModeValue, RateValue,
     SizeValue,
 };
 use omniverb_session::tc_units::burst_for;
-use omniverb_tenancy::{Policy, RateLimit, TenantId};
+use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleSet, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,6 +26,10 @@ const KEY_LIFETIME: u32 = 3600;
 const KEY_LIFETIMES: std::ops::RangeInclusive<u32> = 1..=86_400;
 /// Policies that one vNIC may have.
 const POLICIES_MAX: usize = 16;
+/// Budget: rules that one policy may have.
+const POLICY_RULES_MAX: usize = 32;
+/// Budget: characters of all of them, so that a policy fits into one message.
+const RULES_BYTES_MAX: usize = 3072;
 /// The tenant of every vNIC that names no other. It need not be described.
 pub const DEFAULT_TENANT: &str = "default";
 
@@ -93,6 +98,9 @@ pub struct PolicyObject {
     /// Which pages may be mapped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionValue>,
+    /// Which operations are allowed with which peers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rule: Vec<RuleValue>,
 }
 
 /// A device, whenever it is there.
@@ -257,6 +265,9 @@ impl ObjectSet {
             if let Err(problem) = limit(policy.rate, policy.burst) {
                 return error(ObjectKind::Policy, name, problem.into());
             }
+            if let Some(problem) = self.problem_of_rules(&policy.rule) {
+                return error(ObjectKind::Policy, name, problem);
+            }
         }
         let mut attached = BTreeMap::new();
         for (name, vnic) in &self.vnic {
@@ -278,6 +289,28 @@ impl ObjectSet {
             }
         }
         Ok(())
+    }
+
+    fn problem_of_rules(&self, rules: &[RuleValue]) -> Option<String> {
+        let bytes: usize = rules.iter().map(|rule| rule.0.to_string().len()).sum();
+        if rules.len() > POLICY_RULES_MAX || bytes > RULES_BYTES_MAX {
+            return Some(format!(
+                "a policy has at most {POLICY_RULES_MAX} rules, of {RULES_BYTES_MAX} characters in all: \
+                 use another policy for the rest"
+            ));
+        }
+        rules.iter().find_map(|rule| match &rule.0.peer {
+            PeerMatch::Policy(name) if !self.policy.contains_key(name) => {
+                Some(format!("there is no policy {name:?}, which a rule names"))
+            }
+            _ => None,
+        })
+    }
+
+    /// The rules of all policies that a vNIC has.
+    pub(crate) fn rules(&self, vnic: &VnicObject) -> RuleSet {
+        let policies = vnic.policies.iter().filter_map(|name| self.policy.get(name));
+        RuleSet::new(policies.flat_map(|policy| &policy.rule).map(|rule| rule.0.clone()))
     }
 
     /// What is wrong with the names of a tenant and of policies.
@@ -334,6 +367,7 @@ impl ObjectSet {
             mode: None,
             faults: vnic.faults,
             adoption: vnic.adoption,
+            rule: Vec::new(),
         };
         let named = vnic.policies.iter().filter_map(|name| self.policy.get(name));
         for object in named.chain([&own]) {

@@ -49,6 +49,8 @@ fn ready() -> LinkReady {
         dgid: Gid::ZERO,
         engine: 0,
         traced: 0,
+        refused: 0,
+        reserved: 0,
         memory: Extent::NONE,
         bell_memory: Extent::NONE,
     }

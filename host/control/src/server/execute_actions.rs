@@ -37,6 +37,12 @@ impl Server {
             Action::LookAgain { session } => self.delivery().look_at_backlog(session),
             Action::CreateLink { first, second } => self.create_link(&first, &second),
             Action::AttachEngine(end) => self.engine_ports().attach_engine(*end),
+            Action::RefuseEngine { vnic, qpn, peer_qpn, inbound, outbound } => {
+                if let Some(port) = self.vnics.port_mut(vnic) {
+                    port.refuse((qpn, peer_qpn), inbound, outbound);
+                }
+                self.engine.refuse(vnic, (qpn, peer_qpn), outbound);
+            }
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
                 self.engine_ports().detach_engine(vnic, qpn, peer_qpn);
             }

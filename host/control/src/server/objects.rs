@@ -131,6 +131,7 @@ impl EnginePorts<'_> {
                 self.encryption_is_other(vnic);
             }
         }
+        self.review_rules();
         self.warn_of_paths();
     }
 
@@ -141,7 +142,13 @@ impl EnginePorts<'_> {
         }
     }
 
-    /// Applies to a vNIC what its object says.
+    /// Applies rules that have changed to what exists.
+    pub(super) fn review_rules(&mut self) {
+        self.tables.decide(|tables| tables.review_rules());
+    }
+
+    /// Applies to a vNIC what its object says. Of rules that have changed, links that exist hear by
+    /// [`Self::review_rules`].
     pub(super) fn apply_object(&mut self, key: VnicId) {
         let before = self.tables.policy(key).encryption;
         self.apply_policy(key);
@@ -157,6 +164,7 @@ impl EnginePorts<'_> {
         let (inode, alias) = found.map_or((None, None), |(place, alias)| (Some(place), alias));
         let place = Place { name: registry.name(key), alias, inode };
         let before = self.tables.policy(key);
+        let rules = self.objects.rules(key, &place);
         match self.objects.policy(key, &place) {
             Some(policy) => {
                 if self.objects.is_kept(key) && self.vnics.keep(key).is_err() {
@@ -167,6 +175,7 @@ impl EnginePorts<'_> {
             }
             None => self.tables.decide(|tables| tables.forget_policy(key)),
         }
+        self.tables.note(|tables| tables.set_rules(key, rules));
         let policy = self.tables.policy(key);
         if self.vnics.has_port(key) {
             if policy.limit != before.limit {

@@ -28,6 +28,7 @@ impl EnginePorts<'_> {
             self.engine.faults(key, policy.faults);
         }
         self.apply_object(key);
+        self.review_rules();
         Ok(shown(&self.tables.policy(key), self.tables.direct_links(key)))
     }
 

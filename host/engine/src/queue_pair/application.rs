@@ -17,7 +17,7 @@ use omniverb_link::page_grant_pacing::Denied;
 use omniverb_link::qp_attributes::{Receiving, Sending};
 use omniverb_link::{Broken, Endpoint, Nak};
 use omniverb_ring::shared_atomics::AtomicU64;
-use omniverb_terms::{Refusal, Rkey, Service};
+use omniverb_terms::{Operations, Refusal, Rkey, Service};
 use omniverb_transport::{Request as Order, Status, SubmitError, Ticket};
 
 /// The engine's end of an RC or UC link.
@@ -102,6 +102,16 @@ impl Application {
             now: 0,
             broken: false,
         }
+    }
+
+    /// It may not ask the peer for these.
+    pub(crate) fn refuse(&mut self, refused: Operations) {
+        self.outgoing.refused = refused;
+    }
+
+    /// Whether its oldest request is one that it may not make.
+    pub(crate) fn asks_refused(&self) -> bool {
+        self.outgoing.asks_refused()
     }
 
     /// What happens from now on happens then.

@@ -8,7 +8,7 @@ use crate::queue_pair::outgoing_requests::Fate;
 use crate::queue_pair::qp_stage::Stage;
 use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::{Broken, Endpoint};
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Qpn, Refusal, Service};
 use omniverb_transport::{
     Answer, Connection, Counters, Ecn, Event, Status, Taken, Transmit, Unreliable,
 };
@@ -97,6 +97,7 @@ impl Connected {
             self.hear(now).and_then(|()| self.take_requests())
         };
         self.after();
+        self.refuse_oldest();
         // What it did before it saw that it is to ring, it does not tell.
         if self.is_unheard() {
             more = more.and_then(|more| self.hear(now).map(|()| more));
@@ -364,6 +365,17 @@ impl Connected {
                     self.stage.close();
                 }
             }
+        }
+    }
+
+    /// The application asks for what a rule denies: its QP fails as if the peer lacked the access
+    /// flag, once what it asked for before is over.
+    fn refuse_oldest(&mut self) {
+        if self.application.asks_refused() && !self.stage.is_closed() {
+            let status = Status::Refused(Refusal::InvalidRequest);
+            self.failure.get_or_insert(status);
+            self.application.give_up(status);
+            self.close();
         }
     }
 

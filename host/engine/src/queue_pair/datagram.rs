@@ -7,8 +7,8 @@ use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::unreliable_flow_control::{Leaves, MessagePacing};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
-use omniverb_ring::UserMemory;
-use omniverb_terms::{Psn, Qpn};
+use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::{Operations, Psn, Qpn};
 use omniverb_transport::unreliable_datagram::{Address, Message, write};
 use omniverb_wire::{GRH_BYTES, Packet, receive_area};
 use std::net::IpAddr;
@@ -32,6 +32,8 @@ pub(crate) struct Datagrams {
     backlog: Backlog,
     pacing: MessagePacing,
     closed: bool,
+    /// Messages of the application are dropped.
+    is_mute: bool,
     /// The application is to ring since [`Self::take_rings_since`].
     rings_since: bool,
 }
@@ -57,8 +59,14 @@ impl Datagrams {
             allowance,
             pacing: MessagePacing::throttled((qpn, peer_qpn), features, throttle),
             closed: false,
+            is_mute: false,
             rings_since: false,
         }
+    }
+
+    /// The application may not ask the peer for these.
+    pub(crate) fn refuse(&mut self, refused: Operations) {
+        self.is_mute = refused.contains(Operations::DATAGRAM);
     }
 
     /// The application may have made room.
@@ -144,6 +152,9 @@ impl Datagrams {
             self.endpoint.publish_requests();
             return Ok(None);
         };
+        if self.is_mute {
+            return self.drop_requests(&record);
+        }
         let Request::Datagram { flags, immediate, qkey } = request else { return Err(Broken) };
         // Who is attached to a group sends to it by another link.
         if self.peer_qpn.is_group() {
@@ -161,6 +172,17 @@ impl Datagrams {
         self.psn = psn.next();
         let message = Message { immediate, is_solicited: flags & SOLICITED != 0, data: buffer };
         Ok(write(datagram, &address, psn, &message))
+    }
+
+    /// Drops the message at the head, and those behind it.
+    #[cold]
+    fn drop_requests(&mut self, first: &Record) -> Result<Option<usize>, Broken> {
+        self.endpoint.pass_request(first);
+        while let Some((_, record)) = self.endpoint.next_request()? {
+            self.endpoint.pass_request(&record);
+        }
+        self.endpoint.publish_requests();
+        Ok(None)
     }
 
     /// A packet from the peer; the application looks at the Q_Key.

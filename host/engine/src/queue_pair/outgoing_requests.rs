@@ -7,7 +7,7 @@ use crate::pages::send_sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Nak, PeekedRequest, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_terms::Rkey;
+use omniverb_terms::{Operations, Rkey};
 use omniverb_transport::{
     Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
 };
@@ -78,6 +78,10 @@ pub(crate) struct Outgoing {
     write: Option<Write>,
     /// Those ever taken whose payload was not in the ring.
     pub(crate) in_place: u64,
+    /// What may not be asked of the peer.
+    pub(crate) refused: Operations,
+    /// The next record to take is such a request.
+    is_refused: bool,
     /// What the application is to be told, for which there was no room.
     answers: VecDeque<Answer>,
     /// For READ data in it.
@@ -93,6 +97,8 @@ impl Outgoing {
             srq: 0,
             write: None,
             in_place: 0,
+            refused: Operations::NONE,
+            is_refused: false,
             answers: VecDeque::new(),
             room: allowance.answers.within(KEPT_MAX),
         }
@@ -111,6 +117,11 @@ impl Outgoing {
                 // It leaves the ring with what is behind it.
                 (self.srq, self.ahead) = (number, end);
                 continue;
+            }
+            let operation = request.operation();
+            self.is_refused = !operation.is_empty() && self.refused.contains(operation);
+            if self.is_refused {
+                return Ok(false);
             }
             let id = RequestId(self.first + self.pieces.len() as u64);
             let (order, kind, write) = self.order(id, &request, &record).ok_or(Broken)?;
@@ -313,6 +324,11 @@ impl Outgoing {
             }
         }
         Ok(true)
+    }
+
+    /// Whether everything that was asked before is over, and what comes next may not be asked.
+    pub(crate) fn asks_refused(&self) -> bool {
+        self.is_refused && self.pieces.is_empty()
     }
 
     /// Something waits for the application: room for an answer.

@@ -10,7 +10,7 @@ use crate::pacing::flow_control::PacketRoute;
 use crate::queue_pair::connected_qp::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
-use omniverb_terms::{Qpn, Service, VnicId};
+use omniverb_terms::{Operations, Qpn, Service, VnicId};
 use omniverb_transport::{Counters, Ecn, Status};
 use omniverb_wire::{Flow, Run};
 
@@ -110,6 +110,14 @@ impl Link {
         match &mut self.kind {
             Kind::Connected(connected) => Some(connected),
             Kind::Datagrams(_) => None,
+        }
+    }
+
+    /// Its application may not ask the peer for these.
+    pub(super) fn refuse(&mut self, refused: Operations) {
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.application.refuse(refused),
+            Kind::Datagrams(datagrams) => datagrams.refuse(refused),
         }
     }
 

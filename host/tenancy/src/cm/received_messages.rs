@@ -16,7 +16,7 @@ use omniverb_cm::{
     Resolve, Resolved, ServiceId, Transport, reject_reason,
 };
 use omniverb_session::cm::{CmParameters, event};
-use omniverb_terms::{Gid, Qkey, Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, Underlay, VnicId};
 use std::net::SocketAddr;
 
 impl ConnectionManager<'_> {
@@ -151,12 +151,27 @@ impl ConnectionManager<'_> {
         if self.connections.early.was_refused(ends, mad, now) {
             return self.refuse_cm(ends, mad);
         }
+        if self.is_denied(ends, request.service, Operations::CONNECT) {
+            return self.refuse_cm(ends, mad);
+        }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
         match self.cm_wanted(ends, mad, request, (asker, peer), now) {
             Ok(()) => {}
             Err(Refused::Nobody) => self.keep_early(ends, mad, now),
             Err(Refused::Because(reason)) => self.refuse_cm_request(ends, mad, name, reason),
         }
+    }
+
+    /// Whether rules deny a request for a service: it is answered as if nobody listened there.
+    fn is_denied(&self, ends: Ends, service: u64, operation: Operations) -> bool {
+        if ends.from == Origin::SameVnic {
+            return false;
+        }
+        let address = |gid| self.network.address_of(gid);
+        let (sender, own) = (address(ends.sender), address(ends.own));
+        let from = (self.tenants.owner_of(ends.at, sender), sender);
+        let port = ServiceId::from_u64(service).map(|service| service.port);
+        !self.tenants.rules.allowed(from, (Some(ends.at), own), port).contains(operation)
     }
 
     fn refuse_cm_request(&mut self, ends: Ends, mad: &Mad, asker: u32, reason: u16) {
@@ -254,6 +269,9 @@ impl ConnectionManager<'_> {
             return self.take_steps(key, steps);
         }
         if self.connections.early.was_refused(ends, mad, now) {
+            return self.refuse_cm(ends, mad);
+        }
+        if self.is_denied(ends, resolve.service, Operations::DATAGRAM) {
             return self.refuse_cm(ends, mad);
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);

@@ -44,13 +44,15 @@ impl Pairing<'_> {
         if m.dgid.is_multicast() {
             // Nobody in particular is at its end, so nobody is asked. Members of a group may belong
             // to any tenant.
+            let may = self.tenants.may_send(self.network, ours, m.sgid, (None, m.dgid));
             let route = match self.tenants.policy(ours).tenant == TenantId::default() {
+                true if !may => Route { why: PathReason::Denied, ..Route::nowhere() },
                 true => Route::group(),
                 false => Route { why: PathReason::Group, ..Route::nowhere() },
             };
             return self.datagrams_by_engine(m, route, now);
         }
-        let theirs = match self.network.resolve(
+        let answer = match self.network.resolve(
             self.context,
             self.tenants,
             (ours, m.sgid, m.dgid),
@@ -58,36 +60,48 @@ impl Pairing<'_> {
             None,
             now,
         ) {
-            Resolved::To(Answer::Is(vnic)) => vnic,
-            Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
-            Resolved::To(Answer::Foreign(_)) => {
-                return self.datagrams_by_engine(m, Route::nowhere(), now);
-            }
-            Resolved::To(Answer::Omniverb(features)) => {
+            Resolved::To(answer) => answer,
+            Resolved::Busy => return Err(Errno::ENOMEM),
+            Resolved::Asking => return Ok(Found::NotYet),
+        };
+        let at = match answer {
+            Answer::Is(vnic) => Some(vnic),
+            _ => None,
+        };
+        let may = self.tenants.may_send(self.network, ours, m.sgid, (at, m.dgid));
+        let theirs = match answer {
+            Answer::NoAccess => return Err(Errno::EHOSTUNREACH),
+            Answer::Foreign(_) => return self.datagrams_by_engine(m, Route::nowhere(), now),
+            _ if !may => return self.datagrams_by_engine(m, Route::denied(), now),
+            Answer::Is(vnic) => vnic,
+            Answer::Omniverb(features) => {
                 return self.datagrams_by_engine(
                     m,
                     Route::omniverb(PathReason::Omniverb, features),
                     now,
                 );
             }
-            Resolved::To(Answer::Silence | Answer::Unheard) => {
+            Answer::Silence | Answer::Unheard => {
                 return self.datagrams_by_engine(m, Route::roce(), now);
             }
-            Resolved::Busy => return Err(Errno::ENOMEM),
-            Resolved::Asking => return Ok(Found::NotYet),
         };
         let peer = self.queue_pairs.get(m.dest_qpn).filter(|qp| qp.vnic() == theirs);
         let peer = peer.filter(|qp| !qp.service().is_connected()).ok_or(Errno::ENOENT)?;
         let invited = peer.session();
         let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
-        if let Some(why) = self.pair_windows.kept_apart(
-            self.tenants,
-            self.network,
-            self.queue_pairs,
-            ends.0,
-            ends.1,
-            LinkOrigin::ByFirst,
-        ) {
+        // One link would carry both directions.
+        let one_way = !self.tenants.may_send(self.network, theirs, m.dgid, (Some(ours), m.sgid));
+        let by_rule = one_way.then_some(PathReason::Denied);
+        if let Some(why) = by_rule.or_else(|| {
+            self.pair_windows.kept_apart(
+                self.tenants,
+                self.network,
+                self.queue_pairs,
+                ends.0,
+                ends.1,
+                LinkOrigin::ByFirst,
+            )
+        }) {
             self.pair_windows.note_apart(self.network, why, ours, theirs);
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }

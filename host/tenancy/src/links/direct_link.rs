@@ -6,7 +6,7 @@ use crate::network::neighbour_cache::Question;
 use crate::path::PathReason;
 use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_table::PairReceipts;
-use omniverb_terms::{Gid, VnicId};
+use omniverb_terms::{Gid, Operations, VnicId};
 
 /// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for
 /// being in a pair window.
@@ -30,7 +30,7 @@ pub(crate) struct Invitation {
     pub(crate) to: VnicId,
 }
 
-/// A direct link; it does not change while it lives. Of what there is for each end, the first is
+/// A direct link; of it only what it refuses changes while it lives. Of what there is for each end, the first is
 /// that of the queue pair with the smaller number.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -44,6 +44,8 @@ pub(crate) struct Link {
     /// What the network must go on saying to each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: PathReason,
+    /// What each end refuses to be asked by the other.
+    pub(crate) refused: [Operations; 2],
     /// `None`: both ends asked for it, or are of one vNIC.
     pub(crate) uninvited: Option<Invitation>,
 }

@@ -15,7 +15,7 @@ use crate::row_keys::{LinkKey, SessionId};
 use crate::vm_pair_windows::window_table::MachineWindows;
 use crate::vm_pair_windows::window_table::PairReceipts;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
-use omniverb_terms::{Errno, Gid, Qpn, VnicId};
+use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
 
 /// A queue pair, its own GID, its peer's GID.
 pub(crate) type End = (Qpn, Gid, Gid);
@@ -48,8 +48,19 @@ impl Linker<'_> {
             SharedMemory::Any | SharedMemory::Nothing => 0,
         };
         let (questions, place_of) = ([None; 2], Some(place));
-        let link =
-            Link { receipts, place: place_of, sessions, vnics, ways, questions, why, uninvited };
+        let service = self.queue_pairs.get(key.0).map_or(Service::Rc, |qp| qp.service());
+        let refused = self.tenants.judge(self.network, service, vnics, ways).refused;
+        let link = Link {
+            receipts,
+            place: place_of,
+            sessions,
+            vnics,
+            ways,
+            questions,
+            why,
+            refused,
+            uninvited,
+        };
         self.insert_link(key, link, now);
         let traced = self.observer().is_traced(key);
         if traced {
@@ -75,6 +86,8 @@ impl Linker<'_> {
                     dgid: ours.2,
                     engine: 0,
                     traced: u32::from(traced),
+                    refused: refused[this].bits(),
+                    reserved: 0,
                     memory: Extent::NONE,
                     bell_memory: Extent::NONE,
                 },

@@ -26,6 +26,11 @@ impl DirectLinks {
         self.rows.get(&key)
     }
 
+    /// The same, to change it.
+    pub(super) fn get_mut(&mut self, key: LinkKey) -> Option<&mut Link> {
+        self.rows.get_mut(&key)
+    }
+
     /// All, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (LinkKey, &Link)> {
         self.rows.iter().map(|(key, link)| (*key, link))

@@ -5,7 +5,7 @@ use crate::accounts::Kind;
 use crate::network::neighbour_cache::Question;
 use crate::path::{Path, PathReason};
 use crate::row_keys::{RemotePeer, SessionId};
-use omniverb_terms::{Gid, Qpn, Service, VnicId};
+use omniverb_terms::{Gid, Operations, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,21 @@ pub(crate) enum Delivery {
     Lost,
 }
 
+/// What is refused on a link to the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Requests of the peer, by the queue pair's process.
+    pub(crate) inbound: Operations,
+    /// Requests of the queue pair, by the engine.
+    pub(crate) outbound: Operations,
+}
+
 impl Route {
+    /// To a vNIC that a rule does not let be reached: looks like one that does not exist.
+    pub(crate) fn denied() -> Route {
+        Route { why: PathReason::Denied, ..Route::nowhere() }
+    }
+
     /// To a vNIC of this host.
     pub(crate) fn forwarded(why: PathReason, to: VnicId) -> Route {
         let path = Path::Forwarded;
@@ -151,6 +165,9 @@ pub(crate) struct EngineLink {
     /// When it was made, in nanoseconds.
     pub(crate) born: u64,
     pub(crate) cause: Cause,
+    pub(crate) delivery: Delivery,
+    /// What the peer, and the queue pair itself, may not ask of the other.
+    pub(crate) refused: Refused,
     /// What the network must go on saying, if the peer is reached without it.
     pub(crate) question: Option<Question>,
 }

@@ -52,6 +52,7 @@ impl Linker<'_> {
         let client = self.tenants.sessions.get(&session).ok_or(Errno::ENOENT)?;
         let holder = client.client().holder.in_vnic(vnic.0);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
+        let refused = self.refused_by_engine(vnic, service, flow, route);
         let Route { path, why, within, cause, features, delivery } = route;
         let question =
             within.and_then(|to| self.network.question(self.tenants, vnic, to, sgid, dgid));
@@ -77,6 +78,8 @@ impl Linker<'_> {
             within,
             born,
             cause,
+            delivery,
+            refused,
             question,
         };
         self.observer().audit_engine_link(&link, LinkEvent::Made);
@@ -102,6 +105,8 @@ impl Linker<'_> {
             dgid,
             engine: 1,
             traced: 0,
+            refused: refused.inbound.bits(),
+            reserved: 0,
             memory: Extent::NONE,
             bell_memory: Extent::NONE,
         };
@@ -113,6 +118,7 @@ impl Linker<'_> {
             // What a vNIC sends to itself for a number that it does not have is lost.
             within: if delivery == Delivery::Lost { Some(vnic) } else { within },
             features,
+            refused: refused.outbound,
             ready,
         })));
         Ok(())
@@ -312,6 +318,9 @@ impl Pairing<'_> {
                 _ => Route { why: PathReason::Stranger, ..Route::roce() },
             },
         };
+        if !self.tenants.may_receive(self.network, key, flow, route.within) {
+            return;
+        }
         let _ = self.linker().link_to_engine(flow, Route { cause: Cause::Stranger, ..route }, now);
     }
 

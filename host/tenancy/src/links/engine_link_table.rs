@@ -44,6 +44,11 @@ impl EngineLinks {
         self.rows.get(&(qpn, peer)).map(|link| &**link)
     }
 
+    /// The same, to change what it refuses.
+    pub(super) fn get_mut(&mut self, qpn: Qpn, peer: RemotePeer) -> Option<&mut EngineLink> {
+        self.rows.get_mut(&(qpn, peer)).map(|link| &mut **link)
+    }
+
     /// Those of a queue pair from this peer on, in order.
     pub(super) fn of(&self, qpn: Qpn, from: RemotePeer) -> impl Iterator<Item = &EngineLink> {
         let to = (Qpn(u32::MAX), Gid::MAX);

@@ -10,7 +10,8 @@
 //! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs`: which
 //! link makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
 //! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue pairs come and go;
-//! `restore_links.rs`: those come back that outlived a daemon. `link_audit.rs`, `link_tracing.rs`:
+//! `restore_links.rs`: those come back that outlived a daemon. `rule_checks.rs`: what rules allow on links.
+//! `link_audit.rs`, `link_tracing.rs`:
 //! what is told of links that are watched.
 
 mod datagram_pairing;
@@ -34,6 +35,7 @@ mod qp_pairing;
 mod reachability_probes;
 mod reachability_table;
 mod restore_links;
+mod rule_checks;
 pub(crate) mod socket_relation_refusal;
 mod socket_relation_rules;
 pub(crate) mod socket_relations;
@@ -50,7 +52,7 @@ use direct_link_table::DirectLinks;
 use doorbell_assignment::Bells;
 use engine_link::EngineLink;
 use engine_link_table::EngineLinks;
-use omniverb_terms::{Gid, Qpn};
+use omniverb_terms::{Gid, Operations, Qpn};
 use reachability_table::Consents;
 use socket_relations::Relations;
 
@@ -154,6 +156,13 @@ impl LinkTable for Links {
 
     fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool {
         Links::has_engine(self, qpn, peer)
+    }
+
+    fn refused(&self, qpn: Qpn, peer: Qpn) -> Operations {
+        let direct = self.direct(LinkKey::new(qpn, peer));
+        let of_direct = direct.map(|link| link.refused[usize::from(qpn > peer)]);
+        let engine = self.engine.to(qpn, peer).map(|link| link.refused.inbound);
+        engine.chain(of_direct).fold(Operations::NONE, Operations::with)
     }
 
     fn ends(&self, key: LinkKey) -> Option<[SessionId; 2]> {

@@ -108,6 +108,12 @@ impl Pairing<'_> {
         if let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) {
             wish.target = target;
         }
+        if target.is_some() && !self.may_link(qpn, peer, target) {
+            return match survivor {
+                true => self.unlinker().abandon_resume(qpn, peer),
+                false => self.wish_by_engine(qpn, peer, Route::denied(), now),
+            };
+        }
         let Some(target) = target else { return self.no_neighbour(qpn, peer, answer, now) };
         if self.queue_pairs.is_gone(peer) {
             return self.queue_pairs.peer_is_gone(self.context, qpn, peer, CLOSED_BY_DEATH, now);
@@ -179,6 +185,11 @@ impl Pairing<'_> {
             return self.queue_pairs.set_wish_timer(self.context, qpn, peer, at);
         }
         match answer {
+            Some(Answer::Omniverb(_) | Answer::Silence | Answer::Unheard)
+                if !self.may_link(qpn, peer, None) =>
+            {
+                self.wish_by_engine(qpn, peer, Route::denied(), now);
+            }
             Some(Answer::Omniverb(features)) => {
                 self.wish_by_engine(
                     qpn,

@@ -95,8 +95,12 @@ impl Linker<'_> {
         let (sessions, vnics, receipts) = self.charge_link(key, None, Places::Free)?;
         let (questions, why) = ([None; 2], PathReason::Survivor);
         let (place, uninvited) = (None, None);
-        let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };
+        let service = self.queue_pairs.get(key.0).map_or(Service::Rc, |qp| qp.service());
+        let refused = self.tenants.judge(self.network, service, vnics, ways).refused;
+        let link =
+            Link { receipts, place, sessions, vnics, ways, questions, why, refused, uninvited };
         self.insert_link(key, link, now);
+        self.unlinker().tell_survivor(key);
         self.observer().trace_survivor(key);
         Ok(())
     }

@@ -77,6 +77,9 @@ impl Relater<'_> {
         if !self.tenants.share_tenant(one, other) {
             return Some(RelationRefusal::NotThere);
         }
+        if !self.tenants.may_connect(ends.map(|(vnic, address)| (Some(vnic), address))) {
+            return Some(RelationRefusal::NotThere);
+        }
         if self.network.common([one, other]) != SharedMemory::Any {
             return Some(RelationRefusal::NoMemory);
         }

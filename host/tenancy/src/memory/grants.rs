@@ -21,7 +21,7 @@ use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
 use omniverb_session::page_rights::{self, Trust};
-use omniverb_terms::{Errno, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Operations, Qpn, Rkey, Service};
 
 /// What is asked for, of whom, by whom.
 struct GrantRequest {
@@ -41,6 +41,17 @@ struct GrantRequest {
 /// nobody, and what the other one serves depends on the SRQ that a request names (decision 0032).
 fn maps(service: Service) -> bool {
     service.is_connected() && !service.is_extended()
+}
+
+/// The access flags of operations that are refused.
+fn refused_access(refused: Operations) -> u32 {
+    let flags = [
+        (Operations::READ, page_rights::REMOTE_READ),
+        (Operations::WRITE, page_rights::REMOTE_WRITE),
+        (Operations::ATOMIC, page_rights::REMOTE_ATOMIC),
+    ];
+    let of = flags.iter().filter(|(operation, _)| refused.contains(*operation));
+    of.fold(0, |all, (_, flag)| all | flag)
 }
 
 impl Grants<'_> {
@@ -63,7 +74,7 @@ impl Grants<'_> {
         }
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
-        let (home, _) = self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr, (m.peer_qpn, m.qpn))?;
         let question = self.tenants.charge_question(owner)?;
         self.tenants.may_be_granted_more(id, owner, now)?;
         self.may_keep(id, owner, &mr, home)?;
@@ -109,7 +120,7 @@ impl Grants<'_> {
         }
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
-        let (home, _) = self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr, (qpn, peer_qpn))?;
         let question = self.tenants.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), home)?;
@@ -182,11 +193,13 @@ impl Grants<'_> {
     }
 
     /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
+    /// `ends`: the owner's queue pair, and its peer.
     fn uses(
         &self,
         initiator: Grantee,
         owner: SessionId,
         mr: &Mr,
+        ends: (Qpn, Qpn),
     ) -> Result<(PageHome, u32), Errno> {
         let theirs = self.tenants.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
@@ -202,7 +215,12 @@ impl Grants<'_> {
         }
         let trust = self.trust(initiator, owner);
         let home = self.home(initiator, owner)?;
-        let uses = home.mappable(mr.access, trust);
+        let refused = refused_access(self.links.refused(ends.0, ends.1));
+        // Who has the pages has them for all that they can be used for. The engine keeps to rights.
+        if matches!(initiator, Grantee::Session(_)) && mr.access & refused != 0 {
+            return Err(Errno::EPERM);
+        }
+        let uses = home.mappable(mr.access & !refused, trust);
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
@@ -332,7 +350,8 @@ impl Grants<'_> {
         if owner != grant.owner {
             return Err(Errno::ENOENT);
         }
-        let (home, uses) = self.uses(grant.initiator, owner, &mr)?;
+        let ends = (grant.peer_qpn, grant.qpn);
+        let (home, uses) = self.uses(grant.initiator, owner, &mr, ends)?;
         let (whole, part) = (mr.pages(), grant.part);
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(Errno::EINVAL);

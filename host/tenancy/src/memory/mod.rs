@@ -29,7 +29,7 @@ use extent_layout::PageHome;
 use extent_table::{Extent, ExtentId, Extents, RegionKey};
 use grants_by_link::Grantees;
 use lingering_files::LingeringFiles;
-use omniverb_terms::{Qpn, VnicId};
+use omniverb_terms::{Operations, Qpn, VnicId};
 use pending_grants::{PendingGrant, PendingGrants};
 use std::collections::BTreeSet;
 
@@ -40,6 +40,9 @@ pub(crate) trait LinkTable {
 
     /// There is a link of a queue pair to the engine, for a peer of this number.
     fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool;
+
+    /// What a queue pair refuses to be asked by this peer.
+    fn refused(&self, qpn: Qpn, peer: Qpn) -> Operations;
 
     /// The processes at the ends of a direct link.
     fn ends(&self, key: LinkKey) -> Option<[SessionId; 2]>;

@@ -19,6 +19,7 @@ mod object_limits;
 mod pair_pages;
 mod pair_windows;
 mod qp_pairing;
+mod rules;
 mod socket_relations;
 mod status_cursor;
 mod support;

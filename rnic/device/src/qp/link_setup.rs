@@ -13,7 +13,7 @@ use crate::qp::qp_attributes::State;
 use crate::send_work_request::Destination;
 use crate::verbs_constants::status;
 use omniverb_link::{Endpoint, Tracer};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Operations, Qpn, Rkey, Service};
 use std::sync::Arc;
 
 /// The QP went to ERR.
@@ -22,14 +22,25 @@ pub(super) struct Failed;
 impl Qp {
     /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
     pub fn attach(&self, peer: Peer, endpoint: Endpoint) -> Option<usize> {
-        self.attach_traced(peer, endpoint, None)
+        self.attach_limited(peer, endpoint, Operations::NONE, None)
     }
 
     /// The same; what happens on the link is traced from the beginning.
     pub fn attach_traced(
         &self,
         peer: Peer,
+        endpoint: Endpoint,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Option<usize> {
+        self.attach_limited(peer, endpoint, Operations::NONE, tracer)
+    }
+
+    /// The same; the peer may not ask for what is `refused`, see [`Qp::refuse`].
+    pub fn attach_limited(
+        &self,
+        peer: Peer,
         mut endpoint: Endpoint,
+        refused: Operations,
         tracer: Option<&Arc<Tracer>>,
     ) -> Option<usize> {
         if let Some(front) = self.front() {
@@ -66,6 +77,7 @@ impl Qp {
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
             inner.links[index].trace(tracer, &mut inner.path);
         }
+        inner.refuse_operations(index, refused);
         if inner.machine.state() != State::Init {
             inner.links[index].present(self.service, &inner.machine);
         }
@@ -78,6 +90,17 @@ impl Qp {
             self.come_back_later();
         }
         Some(index)
+    }
+
+    /// Requests of this peer for `refused` operations fail from now on, as those to a queue pair
+    /// that lacks the access flag; datagrams are dropped. All others are served again.
+    pub fn refuse(&self, peer_qpn: Qpn, refused: Operations) {
+        let mut guard = self.inner.lock();
+        for index in 0..guard.links.len() {
+            if guard.links[index].peer.qpn == peer_qpn {
+                guard.refuse_operations(index, refused);
+            }
+        }
     }
 
     /// The daemon knows no way to this destination: datagrams to it are lost for a while.
@@ -296,6 +319,14 @@ impl LinkEnd {
 }
 
 impl Inner {
+    fn refuse_operations(&mut self, index: usize, refused: Operations) {
+        self.links[index].refuse(refused);
+        // The shortest way does not look at what is refused.
+        if refused.contains(Operations::SEND) {
+            self.receives.be_counted();
+        }
+    }
+
     /// The peer wrote what no peer writes.
     #[cold]
     pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {

@@ -15,7 +15,7 @@ use omniverb_link::qp_attributes::GlobalRoute;
 use omniverb_link::record::LAST;
 use omniverb_link::{Broken, Endpoint, Request, Source, Tracer};
 use omniverb_ring::UserMemory;
-use omniverb_terms::Service;
+use omniverb_terms::{Operations, Service};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -38,6 +38,10 @@ pub(crate) struct LinkEnd {
     credits: u32,
     /// A datagram or UC message was dropped for want of room; drop at once until there is room.
     lossy: bool,
+    /// What the peer may not ask of us, whatever the queue pair's access flags say.
+    refused: Operations,
+    /// Receives are promised to the peer: SENDs into them complete when they are in the ring.
+    promises: bool,
     /// How packets to the peer are to travel, as it was published last.
     route: GlobalRoute,
     /// What happens on it is traced for a capture of packets.
@@ -107,6 +111,8 @@ impl LinkEnd {
             credits,
             looks: PollWatch::default(),
             lossy: false,
+            refused: Operations::NONE,
+            promises: true,
             route: GlobalRoute::default(),
             traced: false,
             sources: Sources::default(),
@@ -117,13 +123,34 @@ impl LinkEnd {
     /// A receive was posted; all of them take `floor` bytes.
     #[inline(always)]
     pub(super) fn credit(&mut self, floor: u32) {
+        if !self.promises {
+            return;
+        }
         self.credits = self.credits.wrapping_add(1);
         self.endpoint.publish_credits(self.credits, floor);
     }
 
     /// The receives that are posted take nothing for sure.
     pub(super) fn promise_nothing(&mut self) {
-        self.endpoint.publish_credits(self.credits, 0);
+        if self.promises {
+            self.endpoint.publish_credits(self.credits, 0);
+        }
+    }
+
+    /// The peer may not ask for these from now on, and for all others again.
+    pub(super) fn refuse(&mut self, refused: Operations) {
+        self.refused = refused;
+        if refused.contains(Operations::SEND) && self.promises {
+            // What is refused must not complete before it was looked at.
+            self.promises = false;
+            self.endpoint.publish_no_credits();
+        }
+    }
+
+    /// Whether the peer may not ask for this.
+    #[inline(always)]
+    pub(super) fn refuses(&self, operation: Operations) -> bool {
+        !operation.is_empty() && self.refused.contains(operation)
     }
 
     /// Whether there is a peer that may take requests. That a peer has died counts for requests

@@ -76,6 +76,21 @@ pub enum EncryptionValue {
     Psp,
 }
 
+/// Rules of a policy.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RuleOptions {
+    /// One rule; all of the policy's rules are given anew, or `none`.
+    ///
+    /// DIRECTION ACTION OPERATIONS [from|to PEER] [port PORT] [priority NUMBER], as
+    /// `ingress deny read,write from 10.0.0.0/8`. DIRECTION is `egress` for what the device asks of
+    /// others, `ingress` for what they ask of it. ACTION is `accept` or `deny`. OPERATIONS are
+    /// `all`, or some of connect, datagram, send, read, write, atomic. PEER is `any`, a prefix,
+    /// `vnic NAME` or `policy NAME`. PORT is one that rdma_cm connects to. A lower NUMBER decides
+    /// first; it is 100 by default. What no rule of a direction accepts is denied.
+    #[arg(long = "rule", value_name = "RULE")]
+    pub rules: Vec<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Make a policy: what holds for each device that has it.
@@ -86,14 +101,18 @@ pub enum PolicyCommand {
         name: String,
         #[command(flatten)]
         policy: PolicyOptions,
+        #[command(flatten)]
+        rules: RuleOptions,
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
-    #[command(group = changes(&["datapath", "rate", "burst", "adoption", "faults"]))]
+    #[command(group = changes(&["datapath", "rate", "burst", "adoption", "faults", "rules"]))]
     Set {
         /// The name of the policy.
         name: String,
         #[command(flatten)]
         policy: PolicyOptions,
+        #[command(flatten)]
+        rules: RuleOptions,
     },
     /// Show a policy. Needs the operators' socket.
     Show {

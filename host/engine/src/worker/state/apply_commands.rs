@@ -28,6 +28,9 @@ impl State {
                 self.set_encryption(vnic, encryption, watcher);
             }
             Command::Attach(attach) => self.attach(&attach),
+            Command::Refuse { vnic, qpn, peer_qpn, refused } => {
+                self.refuse(vnic, (qpn, peer_qpn), refused);
+            }
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => {
                 let file = match &grant.memory {

@@ -15,7 +15,7 @@ use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::clock;
 use omniverb_sys::udp_socket::Port;
-use omniverb_terms::{Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_wire::{Flow, PORT};
 use std::io;
@@ -104,6 +104,18 @@ impl State {
         self.showing.end_link(vnic, (qpn, peer_qpn), &counted);
     }
 
+    /// The application of a link may not ask for these any more.
+    pub(super) fn refuse(&mut self, vnic: VnicId, link: (Qpn, Qpn), refused: Operations) {
+        for index in self.links.of(link.0, link.1) {
+            if let Some(link) = self.links.get_mut(index)
+                && link.ends().vnic == vnic
+            {
+                link.refuse(refused);
+                self.links.touch(index, Reason::News);
+            }
+        }
+    }
+
     pub(super) fn attach(&mut self, attach: &Attach) {
         // The application's QP was reset and comes back. Datagram peers on different hosts may have
         // the same number.
@@ -185,7 +197,9 @@ impl State {
         let (vnic, within) = (attach.vnic, attach.within);
         let ends = Ends { vnic, qpn, peer_qpn, service, flow, interface, within };
         let bell = (attach.bell, attach.local_slot);
-        let index = self.links.insert(Link::new(ends, kind, bell));
+        let mut link = Link::new(ends, kind, bell);
+        link.refuse(attach.refused);
+        let index = self.links.insert(link);
         self.bells.bind(bell, index);
         Ok(index)
     }

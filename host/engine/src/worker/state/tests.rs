@@ -15,7 +15,7 @@ use crate::worker::thread_sleep::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::udp_socket::Port;
 use omniverb_sys::{EventFd, Extent, memfd};
-use omniverb_terms::{Qpn, Rkey, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Operations, Qpn, Rkey, RouteKey, Service, Underlay, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
 use std::net::IpAddr;
@@ -74,6 +74,7 @@ fn attach(service: Service, end: &End) -> Attach {
         local_slot: 0,
         peer_slot: 0,
         within,
+        refused: Operations::NONE,
         features: 0,
     }
 }

@@ -29,6 +29,7 @@ use crate::qp::link_table::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::receive_ring::Receive;
 use crate::verbs_constants::{counted, status};
+use omniverb_link::record::FIRST;
 use omniverb_link::{Broken, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Refusal, Service};
@@ -103,6 +104,11 @@ impl Inner {
         if (qp.service == Service::Ud) != is_datagram {
             return Err(Broken);
         }
+        if self.links[index].refuses(request.operation())
+            && let Some(outcome) = self.refuse_by_rule(qp, index, request)
+        {
+            return Ok(outcome);
+        }
         if qp.service.is_extended() {
             if let (Request::ForSrq { number }, Service::XrcRecv) = (request, qp.service) {
                 self.extended.target_srq(qp, *number);
@@ -156,6 +162,28 @@ impl Inner {
             }
             ref once => self.serve_once(qp, index, once),
         }
+    }
+
+    /// What becomes of a request that the peer may not make: what becomes of one for which the
+    /// queue pair lacks the access flag. A SEND that has begun goes on.
+    #[cold]
+    fn refuse_by_rule(&mut self, qp: &Qp, index: usize, request: &Request) -> Option<Outcome> {
+        let flags = match *request {
+            Request::Send { flags, .. } if flags & FIRST == 0 => return None,
+            Request::Send { flags, .. }
+            | Request::WriteFirst { flags, .. }
+            | Request::WriteMore { flags, .. } => flags,
+            _ => 0,
+        };
+        Some(match qp.service {
+            Service::Ud => Outcome::Passed,
+            Service::Uc => {
+                let lost = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+                self.deliveries().abandon_uc(qp, lost);
+                self.links[index].skip(flags)
+            }
+            _ => Outcome::Refused(Refusal::InvalidRequest, None),
+        })
     }
 
     /// Takes a receive for the message that the record at the head of link `index`, with these

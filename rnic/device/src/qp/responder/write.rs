@@ -166,7 +166,7 @@ impl Inner {
 impl Deliveries<'_> {
     /// A new UC message begins before the last one ended, which is lost.
     #[cold]
-    fn abandon_uc(&mut self, qp: &Qp, lost: Incoming) {
+    pub(super) fn abandon_uc(&mut self, qp: &Qp, lost: Incoming) {
         if let Incoming::Send { receive, .. } = lost {
             self.put_back(qp, &receive, status::WR_FLUSH_ERR);
         }

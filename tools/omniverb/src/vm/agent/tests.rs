@@ -73,6 +73,8 @@ fn ready(bell: u64, offset: u64) -> Message {
         dgid: none,
         engine: 1,
         traced: 0,
+        refused: 0,
+        reserved: 0,
         memory: Said::NONE,
         bell_memory,
     }
