@@ -190,8 +190,8 @@ impl Unlinker<'_> {
     /// Tells the ends of a link that an earlier daemon made what they refuse, and has pages taken
     /// back that rules do not let be granted.
     pub(super) fn tell_survivor(&mut self, key: LinkKey) {
-        // What the process was told before is not known.
-        self.tell_refused(key, [Operations::ALL; 2]);
+        // A process that was told before goes on to refuse until it is told otherwise.
+        self.tell_refused(key, [Operations::NONE; 2]);
         let Some(link) = self.links.direct(key) else { return };
         if link.refused.into_iter().any(concerns_pages) {
             link.sessions.into_iter().for_each(|session| self.take_all_back(session));
