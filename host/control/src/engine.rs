@@ -1,17 +1,22 @@
 //! Presents the packet engine to the rest of the control plane.
 //!
-//! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
-//! names the engine's own types.
+//! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file and
+//! its module names the engine's own types.
+
+mod limit_groups;
 
 use crate::shared_memory::{Memory, Shared};
+use limit_groups::LimitGroups;
+pub(crate) use limit_groups::SharedLimits;
 use omniverb_engine::{
-    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
-    Memory as Kept, Recipient as Addressed, Settings, recorder,
+    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
+    Recipient as Addressed, Settings, recorder,
 };
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
+use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
@@ -51,6 +56,8 @@ pub(crate) enum Event {
     PortOver { vnic: VnicId },
     /// An address gets nothing of a vNIC whose packets are encrypted; no reason: it does again.
     Encryption { vnic: VnicId, remote: IpAddr, refusal: Option<Refusal> },
+    /// The limit of a vNIC cannot be put in place: it sends nothing until another one is.
+    LimitRefused { vnic: VnicId },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
@@ -61,46 +68,56 @@ fn of_engine(memory: &Memory) -> Kept {
 }
 
 /// The engine as the rest of the daemon speaks to it: in words of the tables, not of commands.
-pub(crate) struct Packets(Engine);
+pub(crate) struct Packets {
+    engine: Engine,
+    groups: LimitGroups,
+}
 
 impl Packets {
     pub(crate) fn start(pulses: &Pulses, kept_bytes: usize) -> io::Result<Packets> {
         let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
-        Ok(Packets(Engine::start(&settings)?))
+        Ok(Packets { engine: Engine::start(&settings)?, groups: LimitGroups::default() })
     }
 
     /// Readable when [`next_event`](Self::next_event) has something.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
-        self.0.ready().as_fd()
+        self.engine.ready().as_fd()
     }
 
     /// Forgets that it was ready.
     pub(crate) fn take_ready(&self) {
-        self.0.ready().take();
+        self.engine.ready().take();
     }
 
     /// Be ready again: not all events were taken.
     pub(crate) fn come_back(&self) {
-        self.0.ready().signal();
+        self.engine.ready().signal();
     }
 
     /// Serves a vNIC of this holder by these sockets.
     pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder) {
-        self.0.send(Command::OpenVnic { vnic, port, holder: holder.path().into() });
+        self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into() });
     }
 
     /// Lets go of a vNIC's sockets; packets for it are nobody's.
-    pub(crate) fn close(&self, vnic: VnicId) {
-        self.0.send(Command::CloseVnic { vnic });
+    pub(crate) fn close(&mut self, vnic: VnicId) {
+        self.groups.leave(vnic);
+        self.engine.send(Command::CloseVnic { vnic });
     }
 
-    /// Limits what a vNIC sends, or no longer does.
-    pub(crate) fn limit(&self, vnic: VnicId, limit: Option<RateLimit>) {
-        let limit = limit.map(|RateLimit { bits_per_second, burst_bytes }| Limit {
-            bits_per_second,
-            burst_bytes,
-        });
-        self.0.send(Command::SetLimit { vnic, limit, group: None });
+    /// Limits what a vNIC that is served sends by itself, and what it sends with others, or no
+    /// longer does. What has not changed goes on.
+    pub(crate) fn limit(&mut self, vnic: VnicId, limit: Option<RateLimit>, shared: &SharedLimits) {
+        for command in self.groups.limit(vnic, limit, shared, clock::now()) {
+            self.engine.send(command);
+        }
+    }
+
+    /// Closes groups that no vNIC is in.
+    pub(crate) fn close_empty_groups(&mut self) {
+        for command in self.groups.close_empty() {
+            self.engine.send(command);
+        }
     }
 
     /// Does this to packets that arrive for a vNIC, or nothing any more.
@@ -120,24 +137,24 @@ impl Packets {
             };
             (line, faults.seed)
         });
-        self.0.send(Command::SetFaults { vnic, faults: faults.map(Box::new) });
+        self.engine.send(Command::SetFaults { vnic, faults: faults.map(Box::new) });
     }
 
     /// What was done to them, since that was set.
     pub(crate) fn fault_counters(&self, vnic: VnicId) -> Option<FaultCounters> {
-        self.0.faults(vnic)
+        self.engine.faults(vnic)
     }
 
     /// Encrypts what a vNIC exchanges with other hosts, or no longer.
     pub(crate) fn encryption(&self, vnic: VnicId, encryption: Option<Encryption>) {
         let encryption = encryption.map(Box::new);
-        self.0.send(Command::SetEncryption { vnic, encryption });
+        self.engine.send(Command::SetEncryption { vnic, encryption });
     }
 
     /// Serves a link over this memory.
     pub(crate) fn attach(&self, vnic: VnicId, end: &EngineEnd, shared: &Shared) {
         let ready = &end.ready;
-        self.0.send(Command::Attach(Box::new(Attach {
+        self.engine.send(Command::Attach(Box::new(Attach {
             vnic,
             qpn: ready.qpn,
             peer_qpn: ready.peer_qpn,
@@ -165,12 +182,12 @@ impl Packets {
 
     /// A link is closed.
     pub(crate) fn detach(&self, qpn: Qpn, peer_qpn: Qpn) {
-        self.0.send(Command::Detach { qpn, peer_qpn });
+        self.engine.send(Command::Detach { qpn, peer_qpn });
     }
 
     /// A link is granted what it wanted: some pages.
     pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, memory: Pages) {
-        self.0.send(Command::Grant(Box::new(Grant {
+        self.engine.send(Command::Grant(Box::new(Grant {
             vnic,
             qpn: granted.qpn,
             peer_qpn: granted.peer_qpn,
@@ -185,7 +202,7 @@ impl Packets {
 
     /// Nobody is granted these pages of a vNIC's any more: who has them lets go.
     pub(crate) fn withdraw(&self, vnic: VnicId, row: Arc<Row>) {
-        self.0.send(Command::Withdraw { vnic, row });
+        self.engine.send(Command::Withdraw { vnic, row });
     }
 
     /// A link gets nothing of what it wanted, or not yet.
@@ -196,12 +213,12 @@ impl Packets {
             Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
             _ => Denied::ForGood,
         };
-        self.0.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
+        self.engine.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
     }
 
     /// Leaves a vNIC's packets there, or no longer.
     pub(crate) fn capture(&self, vnic: VnicId, queue: Option<PacketQueue>) {
-        self.0.send(Command::Capture { vnic, queue });
+        self.engine.send(Command::Capture { vnic, queue });
     }
 
     /// Sends a management datagram of a vNIC's.
@@ -216,38 +233,38 @@ impl Packets {
             Recipient::Known => Addressed::Known,
             Recipient::Stranger => Addressed::Stranger,
         };
-        self.0.send(Command::Manage { vnic, underlay, datagram, recipient });
+        self.engine.send(Command::Manage { vnic, underlay, datagram, recipient });
     }
 
     /// A question of this number is sent from a vNIC to an address: its answer is an event,
     /// whatever else comes.
     pub(crate) fn expect(&self, number: ProbeId, asker: VnicId, asked: IpAddr) {
-        self.0.expect(number, asker, asked);
+        self.engine.expect(number, asker, asked);
     }
 
     /// A question is under way no more.
     pub(crate) fn expect_no_more(&self, number: ProbeId) {
-        self.0.expect_no_more(number);
+        self.engine.expect_no_more(number);
     }
 
     /// What was counted for a link.
     pub(crate) fn counters(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
-        self.0.status(qpn, peer_qpn)
+        self.engine.status(qpn, peer_qpn)
     }
 
     /// What the links of a vNIC have counted that have ended.
     pub(crate) fn ended(&self, vnic: VnicId) -> QpCounters {
-        self.0.ended(vnic)
+        self.engine.ended(vnic)
     }
 
     /// What is counted of links of a vNIC that have ended begins anew, behind those that were told
     /// to end before.
     pub(crate) fn forget_counted(&self, vnic: VnicId) {
-        self.0.send(Command::ForgetCounted { vnic });
+        self.engine.send(Command::ForgetCounted { vnic });
     }
 
     pub(crate) fn next_event(&self) -> Option<Event> {
-        let event = self.0.next_event()?;
+        let event = self.engine.next_event()?;
         Some(match event {
             Happened::Answered { number, at, from, features } => {
                 Event::Answered { number, at, from, features }
@@ -268,6 +285,7 @@ impl Packets {
             Happened::Encryption { vnic, remote, refusal } => {
                 Event::Encryption { vnic, remote, refusal }
             }
+            Happened::LimitRefused { vnic } => Event::LimitRefused { vnic },
             Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

@@ -6,13 +6,13 @@ use omniverb_session::operator::{
     SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::tc_units::burst_for;
-use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit};
+use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SharedLimit};
 use omniverb_terms::Errno;
 
 /// A limited or faulty vNIC is forwarded whatever was said.
 pub(crate) fn datapath_name(policy: Policy) -> &'static str {
     match policy.datapath {
-        Datapath::Direct if policy.limit.is_none() && policy.faults.is_none() => "direct",
+        Datapath::Direct if !policy.is_limited() && policy.faults.is_none() => "direct",
         _ => "forwarded",
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn shown(policy: &Policy, direct_links: usize) -> VnicChanged {
         direct_links: u32::try_from(direct_links).unwrap_or(u32::MAX),
         faults: policy.faults.unwrap_or_default(),
         adoption: policy.adoption.code(),
-        reserved: 0,
+        shares_limit: (policy.shared_limit == SharedLimit::Exists).into(),
     }
 }
 

@@ -179,19 +179,21 @@ pub enum Command {
         vnic: VnicId,
         /// `None`: as much as it likes.
         limit: Option<Limit>,
-        /// A group that it is in, which has a limit of its own.
+        /// A group that it is in, which has a limit of its own. If there is none of this name, the
+        /// vNIC sends nothing ([`Event::LimitRefused`]).
         group: Option<LimitGroup>,
     },
-    /// There is a group of vNICs, or it has another limit: [`crate::Engine::set_group`] sends it.
+    /// There is a group of vNICs, or it has another limit. It holds for all packet threads.
     SetGroup {
         /// A new one, or one that there is.
         group: LimitGroup,
-        /// The group that a new one is in.
+        /// The group that a new one is in, which there has to be. That does not change.
         within: Option<LimitGroup>,
-        /// What all of them may send; `None`: as much as they like.
+        /// What all of them may send; `None`: as much as they like. Several groups may share one.
+        /// One that has changed is sent again.
         limit: Option<SharedLimiter>,
     },
-    /// A group is gone.
+    /// A group is not used any more. Its limit holds until the last vNIC has left it.
     CloseGroup {
         /// One that there is.
         group: LimitGroup,
@@ -337,6 +339,11 @@ pub enum Event {
         key: Rkey,
         /// Where the pages begin for the application.
         start: u64,
+    },
+    /// The limit of a vNIC cannot be put in place: it sends nothing until another one is.
+    LimitRefused {
+        /// One that is served.
+        vnic: VnicId,
     },
     /// Whoever carries a vNIC's port has sent what ends that: a message with descriptors, or an
     /// empty one. It is watched no longer.

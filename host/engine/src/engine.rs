@@ -1,6 +1,6 @@
 //! Provides the handle that the control plane holds.
 
-use crate::command::{Command, Event, LimitGroup, QpCounters};
+use crate::command::{Command, Event, QpCounters};
 use crate::event_queues::Events;
 use crate::kept_memory::{HOST_BYTES, Store};
 use crate::network::pending_probes::Questions;
@@ -8,15 +8,13 @@ use crate::pages::mapped_memory_budget::{Mappings, Remains};
 use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::event_outbox::Outbox;
 use crate::worker::shared_counters::Counters;
-use omniverb_pacer::{Limit, SharedLimiter};
+use omniverb_sys::EventFd;
 use omniverb_sys::thread_watchdog::Pulses;
-use omniverb_sys::{EventFd, clock};
 use omniverb_terms::{Qpn, VnicId};
 use omniverb_transport::fault_injection::Done as FaultCounters;
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,8 +58,6 @@ pub struct Engine {
     questions: Questions,
     ready: Arc<EventFd>,
     counters: Counters,
-    /// Limits of groups of vNICs, which all threads share.
-    groups: Mutex<HashMap<LimitGroup, SharedLimiter>>,
 }
 
 impl Engine {
@@ -73,15 +69,8 @@ impl Engine {
         let (events, questions) = (Events::default(), Questions::default());
         let ready = Arc::new(EventFd::new()?);
         let counters = Counters::default();
-        let mut engine = Engine {
-            threads: Vec::new(),
-            undertaker: None,
-            events,
-            questions,
-            ready,
-            counters,
-            groups: Mutex::default(),
-        };
+        let mut engine =
+            Engine { threads: Vec::new(), undertaker: None, events, questions, ready, counters };
         let (bury, gone) = mpsc::channel::<Remains>();
         let pulse = settings.pulses.minor("engine-unmap");
         let undertaker =
@@ -160,31 +149,6 @@ impl Engine {
             }
         };
         self.thread_of(vnic).send(command);
-    }
-
-    /// There is a group of vNICs from now on, within another, or it has another limit: what all of
-    /// them send together, whichever threads serve them. Where a group is does not change.
-    pub fn set_group(&self, group: LimitGroup, within: Option<LimitGroup>, limit: Option<Limit>) {
-        let now = clock::now();
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = limit.map(|limit| match groups.get(&group) {
-            Some(shared) => {
-                shared.change(limit, now);
-                shared.clone()
-            }
-            None => SharedLimiter::new(limit, now),
-        });
-        match &limit {
-            Some(shared) => groups.insert(group, shared.clone()),
-            None => groups.remove(&group),
-        };
-        self.send(Command::SetGroup { group, within, limit });
-    }
-
-    /// A group limits nobody any more. vNICs that are in it, and groups, are to be in others first.
-    pub fn close_group(&self, group: LimitGroup) {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
-        self.send(Command::CloseGroup { group });
     }
 
     fn thread_of(&self, vnic: VnicId) -> &Thread {

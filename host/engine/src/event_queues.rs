@@ -35,6 +35,7 @@ impl Event {
             | Event::NotMapped { .. }
             | Event::PortOver { .. }
             | Event::Encryption { .. }
+            | Event::LimitRefused { .. }
             | Event::Failed { .. } => Class::Own,
         }
     }

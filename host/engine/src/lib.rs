@@ -35,7 +35,7 @@ pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;
 pub use network::handshake_datagram;
 pub use omniverb_link::page_grant_pacing::Denied;
-pub use omniverb_pacer::Limit;
+pub use omniverb_pacer::{Limit, SharedLimiter};
 pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};
 pub use omniverb_psp::{PORT as PSP_PORT, TenantKey};
 pub use omniverb_transport::Status;

@@ -52,7 +52,9 @@ pub use memory::extent_layout::{
 pub use omniverb_terms::{Operations, Underlay, VnicId};
 pub use path::{Path, PathReason};
 pub use policy::adoption::Adoption;
-pub use policy::policies::{Datapath, KeyGeneration, Policies, Policy, RateLimit, TenantId};
+pub use policy::policies::{
+    Datapath, KeyGeneration, Policies, Policy, RateLimit, SharedLimit, TenantId,
+};
 pub use queue_pairs::qp_numbers::Entropy;
 pub use queue_pairs::tickets::Secret;
 pub use row_keys::{ProbeId, SessionId};

@@ -86,7 +86,8 @@ bodies! {
         faults: Faults,
         /// `ADOPTION_*`.
         adoption: u32,
-        reserved: u32,
+        /// 1: others share a limit with it, which holds besides its own.
+        shares_limit: u32,
     }
     /// End all links of a vNIC. Its processes and their peers are told `CLOSED_BY_NETWORK`.
     /// Answered with `Disconnected`, or as `SetVnic`.

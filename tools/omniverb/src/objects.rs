@@ -6,8 +6,8 @@ use crate::output;
 use crate::table::Table;
 use anyhow::{Context, bail};
 use omniverb_arguments::{
-    AdoptionValue, DatapathValue, EncryptionValue, PolicyCommand, PolicyOptions, RuleOptions,
-    TenantCommand, TenantOptions, VnicOptions,
+    AdoptionValue, DatapathValue, EncryptionValue, ModeValue, PolicyCommand, PolicyMode,
+    PolicyOptions, Rate, RuleOptions, TenantCommand, TenantOptions, VnicOptions,
 };
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -63,12 +63,12 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn policy(command: PolicyCommand) -> anyhow::Result<ExitCode> {
     match command {
-        PolicyCommand::Create { name, policy, rules } => {
-            let fields = policy_fields(&policy, &rules);
+        PolicyCommand::Create { name, mode, policy, rules } => {
+            let fields = policy_fields(&mode, &policy, &rules);
             change(&Operator::connect()?, "create", Kind::Policy, &name, fields)
         }
-        PolicyCommand::Set { name, policy, rules } => {
-            let fields = policy_fields(&policy, &rules);
+        PolicyCommand::Set { name, mode, policy, rules } => {
+            let fields = policy_fields(&mode, &policy, &rules);
             if fields.is_empty() {
                 bail!("one option at least is required: see omniverb policy set --help");
             }
@@ -159,7 +159,7 @@ fn change(
 
 /// The fields of a tenant, in the words of the configuration file.
 fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
-    let TenantOptions { adoption, encryption, key_file, key_lifetime } = tenant;
+    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst } = tenant;
     let mut fields = Map::new();
     let mut add = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
@@ -178,7 +178,42 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
         add("key_file", Some(text.into()));
     }
     add("key_lifetime", key_lifetime.map(Value::from));
+    fields.extend(limit_fields(*rate, *burst));
     Ok(fields)
+}
+
+fn policy_fields(
+    mode: &PolicyMode,
+    policy: &PolicyOptions,
+    rules: &RuleOptions,
+) -> Map<String, Value> {
+    let mut fields = fields_of(policy);
+    let word = mode.mode.map(|mode| match mode {
+        ModeValue::Each => "each",
+        ModeValue::Shared => "shared",
+    });
+    fields.extend(word.map(|word| ("mode".to_owned(), word.into())));
+    let rules = match rules.rules.as_slice() {
+        [] => return fields,
+        [none] if none == "none" => Value::Null,
+        rules => rules.into(),
+    };
+    fields.insert("rule".to_owned(), rules);
+    fields
+}
+
+/// The fields `rate` and `burst`.
+fn limit_fields(rate: Option<Rate>, burst: Option<u64>) -> impl Iterator<Item = (String, Value)> {
+    let is_unlimited = rate.is_some_and(|rate| rate.0 == 0);
+    let rate = rate.map(|rate| match rate.0 {
+        0 => "none".into(),
+        bits => format!("{bits}bit").into(),
+    });
+    // Without a rate there is no burst.
+    let burst = burst.map(|bytes| bytes.to_string().into());
+    let burst = burst.or(is_unlimited.then_some(Value::Null));
+    let field = |key: &str, value: Option<Value>| value.map(|value| (key.to_owned(), value));
+    field("rate", rate).into_iter().chain(field("burst", burst))
 }
 
 fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value> {
@@ -190,18 +225,6 @@ fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value>
     add("tenant", tenant.clone().map(Value::from));
     add("attach", attach.clone().map(Value::from));
     add("policies", (!policies.is_empty()).then(|| policies.clone().into()));
-    fields
-}
-
-/// All fields of a policy, rules among them.
-fn policy_fields(policy: &PolicyOptions, rules: &RuleOptions) -> Map<String, Value> {
-    let mut fields = fields_of(policy);
-    let rules = match rules.rules.as_slice() {
-        [] => return fields,
-        [none] if none == "none" => Value::Null,
-        rules => rules.into(),
-    };
-    fields.insert("rule".to_owned(), rules);
     fields
 }
 
@@ -218,20 +241,12 @@ fn fields_of(policy: &PolicyOptions) -> Map<String, Value> {
     });
     add("datapath", datapath);
     add("adoption", adoption.map(|adoption| adoption_word(adoption).into()));
-    let is_unlimited = rate.is_some_and(|rate| rate.0 == 0);
-    let rate = rate.map(|rate| match rate.0 {
-        0 => "none".into(),
-        bits => format!("{bits}bit").into(),
-    });
-    add("rate", rate);
-    // Without a rate there is no burst.
-    let burst = burst.map(|bytes| bytes.to_string().into());
-    add("burst", burst.or(is_unlimited.then_some(Value::Null)));
     let faults = faults.map(|list| match list.0.is_nothing() {
         true => "none".into(),
         false => list.0.show().into(),
     });
     add("faults", faults);
+    fields.extend(limit_fields(*rate, *burst));
     fields
 }
 
@@ -317,6 +332,24 @@ mod tests {
         assert!(text["faults"].as_str().unwrap().starts_with("loss=1%"));
         let none = Value::from(fields("--rate none --faults none"));
         assert_eq!(none, json!({ "rate": "none", "burst": null, "faults": "none" }));
+    }
+
+    #[test]
+    fn limits_of_groups_are_fields_too() {
+        let parse = |words: &str| Arguments::try_parse_from(words.split(' ')).unwrap().command;
+        let words = "omniverb tenant set blue --rate 5gbit --burst 64k --adoption off";
+        let Command::Tenant(TenantCommand::Set { tenant, .. }) = parse(words) else { panic!() };
+        let expected = json!({ "rate": "5000000000bit", "burst": "65536", "adoption": "off" });
+        assert_eq!(Value::from(tenant_fields(&tenant).unwrap()), expected);
+        let words = "omniverb policy create gold --mode shared --rate none";
+        let Command::Policy(PolicyCommand::Create { mode, policy, .. }) = parse(words) else {
+            panic!()
+        };
+        let expected = json!({ "mode": "shared", "rate": "none", "burst": null });
+        assert_eq!(Value::from(policy_fields(&mode, &policy)), expected);
+        for words in ["omniverb tenant set blue", "omniverb tenant create blue --rate 0"] {
+            assert!(Arguments::try_parse_from(words.split(' ')).is_err(), "{words}");
+        }
     }
 
     #[test]

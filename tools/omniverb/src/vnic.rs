@@ -72,10 +72,19 @@ fn change(name: &str, policy: &PolicyOptions) -> anyhow::Result<SetVnic> {
 
 fn said(name: &str, changed: &VnicChanged) -> String {
     let VnicChanged {
-        bits_per_second, burst_bytes, datapath, direct_links, faults, adoption, ..
+        bits_per_second,
+        burst_bytes,
+        datapath,
+        direct_links,
+        faults,
+        adoption,
+        shares_limit,
     } = *changed;
     let limited = bits_per_second != 0;
     let datapath = match datapath {
+        DATAPATH_DIRECT if shares_limit != 0 && !limited => {
+            "forwarded (because of a rate that it shares)"
+        }
         DATAPATH_DIRECT if limited => "forwarded (because of its rate)",
         DATAPATH_DIRECT if !faults.is_nothing() => "forwarded (because of its faults)",
         DATAPATH_DIRECT => "direct",
@@ -136,6 +145,7 @@ fn people(found: &Value) -> String {
         "adoption",
         "rate",
         "burst",
+        "shared rates",
         "direct links",
         "faults",
     ]);
@@ -151,12 +161,28 @@ fn people(found: &Value) -> String {
             text("adoption"),
             number("rate").map_or("none".into(), show_rate),
             number("burst").map_or("-".into(), show_size),
+            shared_rates(vnic),
             number("direct_links").unwrap_or(0).to_string(),
             vnic["faults"].as_str().unwrap_or("none").to_owned(),
         ]);
     }
     let text = table.render("");
     if text.is_empty() { "no vNIC has processes or was given a policy\n".into() } else { text }
+}
+
+/// Rates that a vNIC has in common with others: `policy gold 5gbit`.
+fn shared_rates(vnic: &Value) -> String {
+    let limits = vnic["shared_limits"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |limit: &Value| {
+        let word = |key: &str| limit[key].as_str().unwrap_or("?").to_owned();
+        let rate = limit["rate"].as_u64().map_or("?".into(), show_rate);
+        format!("{} {} {rate}", word("of"), word("name"))
+    };
+    if limits.is_empty() {
+        "-".into()
+    } else {
+        limits.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
 }
 
 #[cfg(test)]
@@ -227,7 +253,7 @@ mod tests {
             direct_links: 3,
             faults: Faults::default(),
             adoption: ADOPTION_EXACT,
-            reserved: 0,
+            shares_limit: 0,
         };
         let text = said("host", &changed);
         assert!(
@@ -250,13 +276,15 @@ mod tests {
         let found = serde_json::json!({"vnics": [
             {"name": "host", "namespace": 4_026_531_840_u64, "processes": 2,
              "datapath": "forwarded", "rate": 20_000_000,
-             "burst": 65536, "adoption": "off", "direct_links": 1, "faults": "loss=1%,seed=1"}]});
+             "burst": 65536, "adoption": "off", "direct_links": 1, "faults": "loss=1%,seed=1",
+             "shared_limits": [{"of": "policy", "name": "gold", "rate": 5_000_000_000_u64}]}]});
         let text = people(&found);
         assert!(
             text.contains("4026531840") && text.contains("20mbit") && text.contains("64k"),
             "{text}"
         );
         assert!(text.contains("loss=1%,seed=1\n"), "{text}");
+        assert!(text.contains("policy gold 5gbit"), "{text}");
         assert!(people(&Value::Null).contains("no vNIC"));
     }
 }

@@ -18,6 +18,7 @@ mod state_file;
 mod tenant_keys;
 mod value_syntax;
 
+use crate::engine::SharedLimits;
 use change::Changes;
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
@@ -281,6 +282,17 @@ impl Objects {
         let mut names: Vec<String> = own.into_iter().flatten().map(String::from).collect();
         names.dedup();
         VnicRules { rules, names: VnicNames { vnic: names, policies: object.policies } }
+    }
+
+    /// The limits that a vNIC has in common with others.
+    pub(crate) fn shared_limits(&self, vnic: VnicId) -> SharedLimits {
+        let object = self.given.get(&vnic).and_then(|name| self.all.vnic.get(name));
+        let none = VnicObject::default();
+        let object = object.unwrap_or(&none);
+        let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
+        let tenant = self.numbers.get(tenant).copied().unwrap_or_default();
+        let (of_tenant, of_policy) = self.all.shared_limits(object);
+        SharedLimits { tenant, of_tenant, of_policy }
     }
 
     /// The name of a vNIC's object.

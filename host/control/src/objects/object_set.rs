@@ -6,11 +6,11 @@
 use super::container_rules::{ContainerRule, RULES_MAX};
 use super::rule_value::RuleValue;
 use super::value_syntax::{
-    AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, ModeValue, RateValue,
-    SizeValue,
+    AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
+    RateValue, SizeValue,
 };
 use omniverb_session::tc_units::burst_for;
-use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleSet, TenantId};
+use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleSet, SharedLimit, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,6 +40,12 @@ pub struct Tenant {
     /// Whether its vNICs map each other's pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionValue>,
+    /// What all of its vNICs may send together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateValue>,
+    /// What they may send at once above the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<SizeValue>,
     /// By what packets of its vNICs are encrypted between hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionValue>,
@@ -101,6 +107,13 @@ pub struct PolicyObject {
     /// Which operations are allowed with which peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleValue>,
+}
+
+impl PolicyObject {
+    /// Whether its rate is for all of its vNICs together.
+    fn is_shared(&self) -> bool {
+        self.mode == Some(ModeValue(Mode::Shared))
+    }
 }
 
 /// A device, whenever it is there.
@@ -257,6 +270,9 @@ impl ObjectSet {
             }
         }
         for (name, tenant) in &self.tenant {
+            if let Err(problem) = limit(tenant.rate, tenant.burst) {
+                return error(ObjectKind::Tenant, name, problem.into());
+            }
             if let Some(problem) = tenant.problem() {
                 return error(ObjectKind::Tenant, name, problem);
             }
@@ -380,11 +396,32 @@ impl ObjectSet {
             if let Some(AdoptionValue(adoption)) = object.adoption {
                 policy.adoption = adoption;
             }
-            if object.rate.is_some() {
+            if object.rate.is_some() && !object.is_shared() {
                 policy.limit = limit(object.rate, object.burst).unwrap_or(policy.limit);
             }
         }
+        let (of_tenant, of_policy) = self.shared_limits(vnic);
+        if of_tenant.is_some() || of_policy.is_some() {
+            policy.shared_limit = SharedLimit::Exists;
+        }
         policy
+    }
+
+    /// The limits that a vNIC has in common with others: that of its tenant, and that of the last
+    /// of its policies that has one for all of its vNICs together.
+    pub(crate) fn shared_limits(
+        &self,
+        vnic: &VnicObject,
+    ) -> (Option<RateLimit>, Option<(String, RateLimit)>) {
+        let tenant = self.tenant.get(vnic.tenant.as_deref().unwrap_or(DEFAULT_TENANT));
+        let of_tenant = tenant.and_then(|tenant| limit(tenant.rate, tenant.burst).ok()?);
+        let named = vnic.policies.iter().filter_map(|name| Some((name, self.policy.get(name)?)));
+        let last = named.rev().find(|(_, object)| object.is_shared() && object.rate.is_some());
+        let of_policy = last.and_then(|(name, object)| {
+            let limit = limit(object.rate, object.burst).ok()??;
+            Some((name.clone(), limit))
+        });
+        (of_tenant, of_policy)
     }
 }
 

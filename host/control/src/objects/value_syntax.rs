@@ -47,7 +47,7 @@ words! {
     /// `psp` or `none`.
     EncryptionValue(Encryption), encryption, |encryption| encryption_word(*encryption).into();
     /// To what a policy's rate applies.
-    ModeValue(Mode), mode, |Mode::Each| "each".into();
+    ModeValue(Mode), mode, |mode| if *mode == Mode::Each { "each" } else { "shared" }.into();
 }
 
 /// To what a policy's rate applies.
@@ -55,13 +55,15 @@ words! {
 pub enum Mode {
     /// To each vNIC that has the policy.
     Each,
+    /// To all vNICs that have the policy, together.
+    Shared,
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "each" => Ok(Mode::Each),
-        "shared" => Err("mode \"shared\" is not supported yet: use \"each\"".into()),
-        other => Err(format!("{other:?} is no mode: use \"each\"")),
+        "shared" => Ok(Mode::Shared),
+        other => Err(format!("{other:?} is neither each nor shared")),
     }
 }
 

@@ -67,6 +67,14 @@ impl Server {
                 self.engine_ports().encryption_changed(vnic, remote, refusal);
             }
             Event::PortOver { vnic } => self.port_over(vnic),
+            Event::LimitRefused { vnic } => {
+                let name = self.vnics.registry().name(vnic);
+                let text = format_args!(
+                    "vNIC {name} sends nothing: its limit cannot be put in place (a fault of the \
+                     daemon); set its rate or its tenant again"
+                );
+                self.journal.log(Level::Error, text);
+            }
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal.log(
                     Level::Debug,

@@ -88,7 +88,7 @@ impl EnginePorts<'_> {
                 let holder = self.vnics.holder(vnic);
                 self.engine.open(vnic, port, &holder);
                 let policy = self.tables.policy(vnic);
-                self.engine.limit(vnic, policy.limit);
+                self.engine.limit(vnic, policy.limit, &self.objects.shared_limits(vnic));
                 if policy.encryption.is_some() {
                     self.set_encryption(vnic);
                 }

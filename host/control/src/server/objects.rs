@@ -132,6 +132,7 @@ impl EnginePorts<'_> {
             }
         }
         self.review_rules();
+        self.engine.close_empty_groups();
         self.warn_of_paths();
     }
 
@@ -178,9 +179,7 @@ impl EnginePorts<'_> {
         self.tables.note(|tables| tables.set_rules(key, rules));
         let policy = self.tables.policy(key);
         if self.vnics.has_port(key) {
-            if policy.limit != before.limit {
-                self.engine.limit(key, policy.limit);
-            }
+            self.engine.limit(key, policy.limit, &self.objects.shared_limits(key));
             if policy.faults != before.faults {
                 self.engine.faults(key, policy.faults);
             }

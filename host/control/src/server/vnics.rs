@@ -2,6 +2,7 @@
 
 use crate::attachment_identity::Evidence;
 use crate::journal::Level;
+use crate::objects::ObjectKind;
 use crate::roce_port::PortUse;
 use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
@@ -9,7 +10,7 @@ use crate::vnic_policy::{changed, datapath_name, set_fields, shown};
 use crate::vnic_registry::News;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;
-use omniverb_tenancy::VnicId;
+use omniverb_tenancy::{RateLimit, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
 
@@ -144,10 +145,26 @@ impl StatusRows<'_> {
             "encryption": self.encryption(key),
             "rate": policy.limit.map(|limit| limit.bits_per_second),
             "burst": policy.limit.map(|limit| limit.burst_bytes),
+            "shared_limits": self.shared_limits_row(key),
             "faults": policy.faults.map(|faults| faults.show()),
             "injected": self.injected(key),
             "direct_links": self.tables.direct_links(key),
             "ended": self.counted.row(key, &self.engine.ended(key)),
         })
+    }
+
+    /// Limits that a vNIC has in common with others.
+    fn shared_limits_row(&self, key: VnicId) -> Vec<Value> {
+        let row = |kind: ObjectKind, name: &str, limit: RateLimit| {
+            let RateLimit { bits_per_second, burst_bytes } = limit;
+            let (rate, burst) = (bits_per_second, burst_bytes);
+            json!({ "of": kind.word(), "name": name, "rate": rate, "burst": burst })
+        };
+        let shared = self.objects.shared_limits(key);
+        let tenant = shared.of_tenant;
+        let of_tenant =
+            tenant.map(|limit| row(ObjectKind::Tenant, self.objects.tenant_of(key), limit));
+        let of_policy = shared.of_policy.map(|(name, limit)| row(ObjectKind::Policy, &name, limit));
+        of_tenant.into_iter().chain(of_policy).collect()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A link that may not send waits here once, and comes out when the pacer says that it is the
 //! vNIC's turn and it is the first in line, or when the vNIC has no limit any more. What is sent is
-//! taken from the limit, and so is what peers are told of the wait.
+//! taken from the limit, and so is what peers are told of the wait. A vNIC whose limit could not be
+//! put in place sends nothing.
 
 use super::link::Link;
 use super::rate_limit_tree::RateLimits;
@@ -18,6 +19,10 @@ const TURN: u64 = 64 << 10;
 /// that whatever they do most of it is left for the answers; and bytes at once.
 const NOTICES: (u64, u64) = (8, 512);
 
+/// How long a vNIC that sends nothing is said to wait, in nanoseconds: its limit has to be set
+/// again.
+const CLOSED: u64 = 1_000_000_000;
+
 /// What notices are a part of where the vNIC has no limit itself, nor its group.
 const UNKNOWN: Limit = Limit { bits_per_second: 1_000_000, burst_bytes: 1500 };
 
@@ -28,8 +33,8 @@ pub(super) const fn framing(to: IpAddr) -> u64 {
 
 /// The limit of a vNIC.
 struct Limited {
-    /// Its place among all limits.
-    leaf: NodeId,
+    /// Its place among all limits; `None`: there is none for it, and it sends nothing.
+    leaf: Option<NodeId>,
     /// What is left of it for notices.
     notices: Limiter,
 }
@@ -57,7 +62,8 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Another limit or group, or none; the links that wait no more.
+    /// Another limit or group, or none; the links that wait no more. If it cannot be put in place
+    /// nothing is sent: see [`Gate::is_closed`].
     pub(super) fn set_limit(
         &mut self,
         vnic: VnicId,
@@ -71,15 +77,32 @@ impl Gate {
         }
         let of_group = || limits.of_group(group?);
         let notices = notices(limit.or_else(of_group).unwrap_or(UNKNOWN));
-        if let Some(limited) = &mut self.limited {
-            limits.change(limited.leaf, limit, group, now);
-            limited.notices.change(notices, now);
-        } else {
-            let notices = Limiter::new(notices, now);
-            let leaf = limits.add(vnic, limit, group, now);
-            self.limited = leaf.map(|leaf| Limited { leaf, notices });
+        let (old, notices) = match self.limited.take() {
+            None => (None, Limiter::new(notices, now)),
+            Some(mut limited) => {
+                limited.notices.change(notices, now);
+                (limited.leaf, limited.notices)
+            }
+        };
+        let leaf = match old {
+            Some(leaf) => limits.change(leaf, limit, group, now).map(|()| leaf),
+            None => limits.add(vnic, limit, group, now),
+        };
+        if leaf.is_err() {
+            old.into_iter().for_each(|leaf| limits.remove(leaf));
+        }
+        let leaf = leaf.ok();
+        self.limited = Some(Limited { leaf, notices });
+        // Those that waited while nothing was sent.
+        if let (None, Some(leaf), false) = (old, leaf, self.waiting.is_empty()) {
+            limits.pacer.want(leaf, now);
         }
         VecDeque::new()
+    }
+
+    /// Whether nothing is sent, since a limit could not be put in place.
+    pub(super) fn is_closed(&self) -> bool {
+        self.limited.as_ref().is_some_and(|limited| limited.leaf.is_none())
     }
 
     /// Whether anything limits what the vNIC sends.
@@ -96,6 +119,12 @@ impl Gate {
         now: u64,
     ) -> Result<(), u64> {
         let Some(Limited { leaf, .. }) = self.limited else { return Ok(()) };
+        let Some(leaf) = leaf else {
+            if link.park() {
+                self.waiting.push_back(index);
+            }
+            return Err(now.saturating_add(CLOSED));
+        };
         let pacer = &mut limits.pacer;
         let may = match self.turn {
             Some(turn) => turn.index == index && turn.left > 0 && pacer.may_go_on(leaf, now),
@@ -116,8 +145,8 @@ impl Gate {
 
     /// A packet of so many bytes has passed.
     pub(super) fn passed(&mut self, bytes: u64, limits: &mut RateLimits, now: u64) {
-        if let Some(limited) = &self.limited {
-            limits.pacer.sent(limited.leaf, bytes, now);
+        if let Some(leaf) = self.leaf() {
+            limits.pacer.sent(leaf, bytes, now);
         }
         if let Some(turn) = &mut self.turn {
             turn.left = turn.left.saturating_sub(bytes);
@@ -151,28 +180,32 @@ impl Gate {
     /// The turn is over.
     pub(super) fn end_turn(&mut self, limits: &mut RateLimits, now: u64) {
         self.turn = None;
-        if let Some(limited) = &self.limited
+        if let Some(leaf) = self.leaf()
             && !self.waiting.is_empty()
         {
-            limits.pacer.want(limited.leaf, now);
+            limits.pacer.want(leaf, now);
         }
     }
 
     /// A link is gone.
     pub(super) fn forget(&mut self, index: usize, limits: &mut RateLimits) {
         self.waiting.retain(|waiting| *waiting != index);
-        if let Some(limited) = &self.limited
+        if let Some(leaf) = self.leaf()
             && self.waiting.is_empty()
         {
-            limits.pacer.cancel(limited.leaf);
+            limits.pacer.cancel(leaf);
         }
     }
 
     /// The limit is gone, or the vNIC.
     pub(super) fn close(&mut self, limits: &mut RateLimits) {
-        if let Some(limited) = self.limited.take() {
-            limits.remove(limited.leaf);
+        if let Some(leaf) = self.limited.take().and_then(|limited| limited.leaf) {
+            limits.remove(leaf);
         }
+    }
+
+    fn leaf(&self) -> Option<NodeId> {
+        self.limited.as_ref().and_then(|limited| limited.leaf)
     }
 }
 
@@ -326,13 +359,60 @@ mod tests {
         let near = |bytes: u64, may: u64| bytes.abs_diff(may) < may / 50 + 20_000;
         assert!(near(sent.iter().sum(), 10_000_000) && near(sent[0], 1_000_000), "{sent:?}");
         assert!(near(sent[1], 4_500_000) && near(sent[2], 4_500_000), "{sent:?}");
-        // Out of the group, and without it, nobody is held up by it.
+        // A group that is closed limits those that have not left it yet.
         gates[0].0.set_limit(VnicId(0), (None, None), &mut limits, now);
-        limits.close_group(group, now);
-        let (mut free, mut count) = ([false; 3], 0);
-        while let Some(VnicId(n)) = limits.next(now + 1_000_000) {
-            (free[n as usize], count) = (true, count + 1);
+        limits.close_group(LimitGroup(4));
+        limits.close_group(group);
+        let mut sent = 0;
+        while let Some(VnicId(n)) = limits.next(now + 100_000_000) {
+            let (gate, link, _) = &mut gates[n as usize];
+            gate.begin_turn();
+            link.unpark();
+            while gate.pass((0, link), &mut limits, now + 100_000_000).is_ok() {
+                gate.passed(1500, &mut limits, now + 100_000_000);
+                sent += 1500;
+            }
+            gate.end_turn(&mut limits, now + 100_000_000);
         }
-        assert_eq!((free, count), ([false, true, true], 2));
+        assert!(sent < 100_000, "{sent}");
+        // Out of the group nobody is held up by it, and it is gone with the last.
+        for n in [1, 2] {
+            let free = gates[n].0.set_limit(VnicId(n as u64), (None, None), &mut limits, now);
+            assert_eq!((free.len(), gates[n].0.is_limited()), (1, false));
+        }
+        assert!(limits.is_empty());
+    }
+
+    #[test]
+    fn a_vnic_whose_limit_cannot_be_put_in_place_sends_nothing() {
+        let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
+        let (mut one, vnic) = (link(0), VnicId(1));
+        let limit = Limit { bits_per_second: 8_000_000, burst_bytes: 1500 };
+        let group = LimitGroup(5);
+        // A group within none that there is, or too deep, is not made.
+        limits.set_group(group, Some(LimitGroup(4)), None, 0);
+        for n in 10..30 {
+            let within = (n > 10).then(|| LimitGroup(n - 1));
+            limits.set_group(LimitGroup(n), within, Some(SharedLimiter::new(limit, 0)), 0);
+        }
+        for group in [group, LimitGroup(29)] {
+            gate.set_limit(vnic, (None, Some(group)), &mut limits, 0);
+            assert!(gate.is_limited() && gate.is_closed());
+            assert!(gate.pass((0, &mut one), &mut limits, 0).is_err());
+        }
+        assert_eq!(limits.next(u64::MAX / 4), None);
+        // What waited goes on as soon as there is a limit.
+        limits.set_group(group, None, Some(SharedLimiter::new(limit, 0)), 0);
+        gate.set_limit(vnic, (None, Some(group)), &mut limits, 0);
+        assert!(!gate.is_closed());
+        assert_eq!((limits.next(10_000), gate.begin_turn()), (Some(vnic), Some(0)));
+        one.unpark();
+        assert_eq!(gate.pass((0, &mut one), &mut limits, 10_000), Ok(()));
+        gate.end_turn(&mut limits, 10_000);
+        // From a good place into none: not where it was, nor anywhere else.
+        gate.set_limit(vnic, (Some(limit), Some(LimitGroup(99))), &mut limits, 10_000);
+        assert!(gate.is_closed() && gate.pass((0, &mut one), &mut limits, 10_000).is_err());
+        assert_eq!(gate.set_limit(vnic, (None, None), &mut limits, 10_000), [0]);
+        assert_eq!(gate.pass((0, &mut one), &mut limits, 10_000), Ok(()));
     }
 }

@@ -152,13 +152,13 @@ impl Network {
     ) -> Option<PathReason> {
         let (own, peer) = (tenants.policy(from), tenants.policy(to));
         let closed = |vnic| self.is_closed(vnic);
-        if own.limit.is_some() {
+        if own.is_limited() {
             Some(PathReason::Limited)
         } else if own.faults.is_some() {
             Some(PathReason::Faulty)
         } else if own.datapath == Datapath::Forwarded || closed(from) {
             Some(PathReason::Forwarded)
-        } else if peer.limit.is_some() {
+        } else if peer.is_limited() {
             Some(PathReason::PeerLimited)
         } else if peer.faults.is_some() {
             Some(PathReason::PeerFaulty)

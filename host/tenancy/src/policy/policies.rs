@@ -59,6 +59,26 @@ pub struct Policy {
     pub tenant: TenantId,
     /// By what its packets to other hosts are encrypted; `None`: they are not.
     pub encryption: Option<KeyGeneration>,
+    /// Whether others share a limit with it, which holds besides its own.
+    pub shared_limit: SharedLimit,
+}
+
+/// Whether a vNIC has a limit in common with others: that of its tenant, or of a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedLimit {
+    /// It has none.
+    #[default]
+    None,
+    /// It has one or two.
+    Exists,
+}
+
+impl Policy {
+    /// Whether anything limits what it may send per second.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.limit.is_some() || self.shared_limit == SharedLimit::Exists
+    }
 }
 
 /// Policies: the default, those of the configuration by name, those set at run time by namespace.

@@ -9,7 +9,7 @@ use crate::testing::peer_model::Mirror;
 use crate::{
     Access, Action, Adoption, Arrived, Channel, Client, Datapath, Directory, Flat, Identity,
     Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, PtraceDomain, RateLimit, Reach,
-    Secret, SessionId, Tenancy, TenantId, Underlay, VnicAddress, VnicId,
+    Secret, SessionId, SharedLimit, Tenancy, TenantId, Underlay, VnicAddress, VnicId,
 };
 use omniverb_fairness::Holder;
 use omniverb_session::Message;
@@ -485,6 +485,7 @@ fn policy(bench: &mut Bench, who: u8) {
         adoption: Adoption::ALL[usize::from(who >> 2 & 3) % 3],
         tenant: TenantId(u32::from(who >> 7)),
         encryption: None,
+        shared_limit: if who & 48 == 48 { SharedLimit::Exists } else { SharedLimit::None },
     };
     let actions = match who & 64 {
         0 => bench.tenancy.forget_policy(key),

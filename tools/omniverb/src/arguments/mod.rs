@@ -8,7 +8,10 @@ mod vm;
 mod vnic;
 
 use clap::{Parser, Subcommand, ValueEnum};
-pub use objects::{EncryptionValue, PolicyCommand, RuleOptions, TenantCommand, TenantOptions};
+pub use objects::{
+    EncryptionValue, ModeValue, PolicyCommand, PolicyMode, RuleOptions, TenantCommand,
+    TenantOptions,
+};
 use std::ffi::OsString;
 use std::path::PathBuf;
 pub use vm::{InPlace, VmCommand, WindowMode, WindowOptions};

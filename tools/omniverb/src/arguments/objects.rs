@@ -1,8 +1,9 @@
 //! Commands about tenants and policies, and what they have in common with those about vNICs.
 
-use super::vnic::{PolicyOptions, changes};
+use super::vnic::{PolicyOptions, Rate, changes, rate_limit};
 use super::{AdoptionValue, VnicOptions};
 use clap::{Args, Subcommand, ValueEnum};
+use omniverb_session::tc_units::size;
 use std::path::PathBuf;
 
 /// What there is to do with objects of one kind.
@@ -19,8 +20,9 @@ pub enum TenantCommand {
         #[command(flatten)]
         tenant: TenantOptions,
     },
-    /// Change a tenant. Needs the operators' socket.
-    #[command(group = changes(&["adoption", "encryption", "key_file", "key_lifetime"]))]
+    /// Change a tenant, and every device that belongs to it. Needs the operators' socket.
+    #[command(group = changes(&["adoption", "rate", "burst", "encryption", "key_file",
+        "key_lifetime"]))]
     Set {
         /// The name of the tenant.
         name: String,
@@ -65,6 +67,15 @@ pub struct TenantOptions {
     /// Seconds after which the keys of packets change, 1 to 86400 [default: 3600].
     #[arg(long, value_name = "SECONDS")]
     pub key_lifetime: Option<u32>,
+    /// What all devices of the tenant may send together: 8kbit to 1000tbit, or none.
+    ///
+    /// It holds beside the rates of single devices and policies. All devices of a tenant with a
+    /// rate are forwarded.
+    #[arg(long, value_parser = rate_limit)]
+    pub rate: Option<Rate>,
+    /// How much they may send at once above the rate: 1500 bytes to 1g. Needs a rate.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub burst: Option<u64>,
 }
 
 /// By what packets between hosts are encrypted.
@@ -91,6 +102,24 @@ pub struct RuleOptions {
     pub rules: Vec<String>,
 }
 
+/// What a policy has that a device has not.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PolicyMode {
+    /// Whether the rate is for each device that has the policy, or for all of them together
+    /// [default: each].
+    #[arg(long)]
+    pub mode: Option<ModeValue>,
+}
+
+/// To what the rate of a policy applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeValue {
+    /// To each device that has the policy.
+    Each,
+    /// To all devices that have the policy, together.
+    Shared,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
     /// Make a policy: what holds for each device that has it.
@@ -100,15 +129,21 @@ pub enum PolicyCommand {
         /// The name of the policy.
         name: String,
         #[command(flatten)]
+        mode: PolicyMode,
+        #[command(flatten)]
         policy: PolicyOptions,
         #[command(flatten)]
         rules: RuleOptions,
     },
     /// Change a policy, and every device that has it. Needs the operators' socket.
-    #[command(group = changes(&["datapath", "rate", "burst", "adoption", "faults", "rules"]))]
+    #[command(group = changes(&[
+        "mode", "datapath", "rate", "burst", "adoption", "faults", "rules",
+    ]))]
     Set {
         /// The name of the policy.
         name: String,
+        #[command(flatten)]
+        mode: PolicyMode,
         #[command(flatten)]
         policy: PolicyOptions,
         #[command(flatten)]

@@ -159,7 +159,7 @@ pub struct Rate(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultList(pub Faults);
 
-fn rate_limit(text: &str) -> Result<Rate, String> {
+pub(super) fn rate_limit(text: &str) -> Result<Rate, String> {
     if text == "none" {
         return Ok(Rate(0));
     }

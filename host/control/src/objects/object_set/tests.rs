@@ -29,9 +29,38 @@ fn what_a_vnic_says_decides_before_its_policies_and_these_before_its_tenant() {
 }
 
 #[test]
+fn limits_of_groups_hold_beside_those_of_a_vnic() {
+    let all = set(r#"{
+        "tenant": {"blue": {"rate": "1gbit", "burst": "64k"}, "default": {"rate": "2gbit"},
+                   "red": {}},
+        "policy": {"each": {"rate": "8mbit"}, "sum": {"rate": "80mbit", "mode": "shared"},
+                   "more": {"rate": "90mbit", "mode": "shared"},
+                   "none": {"rate": "none", "mode": "shared"}, "silent": {"mode": "shared"}},
+        "vnic": {"a": {"tenant": "blue", "policies": ["each", "sum"]},
+                 "b": {"tenant": "blue", "rate": "none"},
+                 "c": {"policies": ["sum", "more", "silent"]}, "d": {"policies": ["sum", "none"]},
+                 "e": {"tenant": "red", "policies": ["sum", "none"]}}}"#);
+    all.check().unwrap();
+    let shared = |name: &str| {
+        let (of_tenant, of_policy) = all.shared_limits(&all.vnic[name]);
+        let mbit = |limit: RateLimit| limit.bits_per_second / 1_000_000;
+        (of_tenant.map(mbit), of_policy.map(|(name, limit)| (name, mbit(limit))))
+    };
+    assert_eq!(shared("a"), (Some(1000), Some(("sum".into(), 80))));
+    assert_eq!(policy(&all, "a").limit.unwrap().bits_per_second, 8_000_000);
+    assert_eq!(shared("b"), (Some(1000), None));
+    assert_eq!(shared("c"), (Some(2000), Some(("more".into(), 90))));
+    assert_eq!(shared("d"), (Some(2000), None));
+    for (name, is_limited) in [("a", true), ("b", true), ("c", true), ("d", true), ("e", false)] {
+        assert_eq!(policy(&all, name).is_limited(), is_limited, "{name}");
+    }
+    assert!(policy(&all, "b").limit.is_none() && policy(&all, "c").limit.is_none());
+}
+
+#[test]
 fn what_is_written_is_read_again() {
     let all = set(r#"{
-        "tenant": {"blue": {"adoption": "exact"}, "red": {}},
+        "tenant": {"blue": {"adoption": "exact", "rate": "5gbit"}, "red": {}},
         "policy": {"a": {"rate": "1.5gbit", "burst": "9000", "mode": "each",
                          "faults": "loss=1%,delay=2ms", "datapath": "forwarded"}},
         "vnic": {"web": {"tenant": "red", "policies": ["a"], "attach": "/run/netns/web"}}}"#);
@@ -51,6 +80,8 @@ fn mistakes_are_named() {
         (r#"{"vnic": {"a": {"attach": "b"}, "b": {}}}"#, r#"where vnic "a" is attached"#),
         (r#"{"vnic": {"web": {"burst": "64k"}}}"#, "needs a rate"),
         (r#"{"policy": {"p": {"rate": "7bit"}}}"#, "8kbit to 1000tbit"),
+        (r#"{"tenant": {"blue": {"burst": "64k"}}}"#, "needs a rate"),
+        (r#"{"tenant": {"blue": {"rate": "7bit"}}}"#, "8kbit to 1000tbit"),
         (r#"{"tenant": {"": {}}}"#, "a name has"),
         (r#"{"tenant": {"a/b": {}}}"#, "a name has"),
     ] {
@@ -58,7 +89,7 @@ fn mistakes_are_named() {
     }
     for text in [
         r#"{"vnic": {"web": {"rules": []}}}"#,
-        r#"{"policy": {"p": {"mode": "shared"}}}"#,
+        r#"{"policy": {"p": {"mode": "sum"}}}"#,
         r#"{"tenants": {}}"#,
     ] {
         assert!(serde_json::from_str::<ObjectSet>(text).is_err(), "{text}");

@@ -1,7 +1,7 @@
 //! Applies commands of the control plane.
 
 use super::State;
-use crate::command::{Command, Pages};
+use crate::command::{Command, Event, Pages};
 use crate::worker::thread_sleep::Watcher;
 use omniverb_sys::clock;
 
@@ -16,13 +16,16 @@ impl State {
                 if let Some(of) = self.vnics.get_mut(vnic) {
                     let free =
                         of.gate.set_limit(vnic, (limit, group), &mut self.limits, clock::now());
+                    if of.gate.is_closed() {
+                        let _ = self.outbox.post(vnic, Event::LimitRefused { vnic });
+                    }
                     self.links.unpark(free);
                 }
             }
             Command::SetGroup { group, within, limit } => {
                 self.limits.set_group(group, within, limit, clock::now());
             }
-            Command::CloseGroup { group } => self.limits.close_group(group, clock::now()),
+            Command::CloseGroup { group } => self.limits.close_group(group),
             Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
             Command::SetEncryption { vnic, encryption } => {
                 self.set_encryption(vnic, encryption, watcher);

@@ -1,0 +1,198 @@
+"""Rates that several vNICs share: of a policy with `mode = "shared"`, and of a tenant.
+
+What is counted is what the engine sent, against what the limit lets pass in the time that was: a
+machine that is busy can only have less pass. How exactly limits are held, bench/limits.py and
+bench/tenants.py measure."""
+
+import contextlib
+import json
+import time
+
+from harness import process
+from harness.case import WAITS, Case, Group, check
+from harness.rate_limits import Limited
+
+# Bits a second, and bytes that may leave at once on top of them.
+_SLOW, _FAST, _OPEN = 10_000_000, 60_000_000, 1_000_000_000
+_BURST = 256 * 1024
+_SECONDS = 40
+
+
+class _Scene:
+    """Two pairs of processes in four namespaces of a host with a daemon."""
+
+    def __init__(self, stage):
+        self.limited = Limited(stage, 4)
+        self.daemon = self.limited.host.daemon
+        self.ends = []
+
+    def omniverb(self, *words):
+        return self.daemon.omniverb(*words)
+
+    def begin(self, prepare):
+        """Starts all, has `prepare` say what holds for each, and lets both pairs send."""
+        self.ends, addresses = self.limited.ends(4)
+        prepare(self.ends)
+        self.limited.connect(self.ends, addresses)
+        for number, end in enumerate(self.ends):
+            end.write(_SECONDS if number % 2 == 0 else 0)
+
+    def end(self):
+        """Ends all that was begun, whatever it was doing."""
+        for end in self.ends:
+            end.process.kill()
+            end.process.wait()
+        self.ends = []
+
+    def sent(self):
+        """Bytes that the vNICs that send have sent by the engine."""
+        status = self.daemon.status()
+        found = []
+        for end in self.ends[::2]:
+            vnic = next(vnic for vnic in status["vnics"] if vnic["namespace"] == end.inode)
+            peers = [peer for program in vnic["processes"] for qp in program["qps"]
+                     for peer in qp["peers"]]
+            check(all(peer["path"] == "forwarded" for peer in peers), f"{peers}")
+            found.append(sum(peer["packets"]["sent_bytes"] for peer in peers if peer["packets"]))
+        return found
+
+    def close(self):
+        self.end()
+        self.limited.close()
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    scene = _Scene(stage)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def _held(scene, rate, wait_for):
+    """All together send no more than this rate and a burst, and both of them something; how many
+    bytes they were when it was looked at last, and since when."""
+    begun, before = time.monotonic(), sum(scene.sent())
+    process.until(lambda: sum(scene.sent()) - before > wait_for, 30, f"{wait_for} bytes")
+    for _ in range(10):
+        seen = sum(scene.sent()) - before
+        # What is shown is 0.2 s old at most: so much more may have passed in the time.
+        allowed = rate / 8 * (time.monotonic() - begun + 0.3) + _BURST
+        check(seen <= allowed, f"{seen} bytes, not {allowed}")
+        time.sleep(0.1)
+    return begun, before
+
+
+def _more_than(scene, rate, since, before):
+    """More passes than this rate lets."""
+    def passed():
+        allowed = rate / 8 * (time.monotonic() - since + 0.3) + 2 * _BURST
+        return sum(scene.sent()) - before > allowed
+    process.until(passed, 30, f"more than {rate} lets pass")
+
+
+def _calm(scene, rate):
+    """After a change to a lower rate, nothing is counted any more that passed before it."""
+    time.sleep(0.5)
+    return _held(scene, rate, 1)
+
+
+def _shared_policy(scene):
+    """Two vNICs of a shared policy have its rate together, whatever it is changed to."""
+    scene.omniverb("policy", "create", "sum", "--mode", "shared", "--rate", f"{_SLOW}bit",
+                   "--burst", str(_BURST))
+
+    def prepare(ends):
+        for end in ends[::2]:
+            scene.daemon.set_vnic(end.namespace, "--policy", "sum")
+
+    scene.begin(prepare)
+    shown = scene.daemon.vnic(scene.ends[0].namespace)
+    expected = [{"of": "policy", "name": "sum", "rate": _SLOW, "burst": _BURST}]
+    check(shown["shared_limits"] == expected and shown["rate"] is None, f"{shown}")
+    check(shown["datapath"] == "forwarded", f"{shown}")
+    begun, before = _held(scene, _SLOW, _BURST)
+    check(all(scene.sent()), "one of them sends nothing")
+    scene.omniverb("policy", "set", "sum", "--rate", f"{_FAST}bit", "--burst", str(_BURST))
+    _more_than(scene, _SLOW, begun, before)
+    scene.omniverb("policy", "set", "sum", "--rate", f"{_SLOW}bit", "--burst", str(_BURST))
+    begun, before = _calm(scene, _SLOW)
+    # For each of them it is another matter, and without a limit again.
+    scene.omniverb("policy", "set", "sum", "--mode", "each")
+    shown = scene.daemon.vnic(scene.ends[0].namespace)
+    check(shown["shared_limits"] == [] and shown["rate"] == _SLOW, f"{shown}")
+    scene.omniverb("policy", "set", "sum", "--rate", "none")
+    _more_than(scene, 4 * _SLOW, begun, before)
+    scene.end()
+
+
+def _tenant_above(scene):
+    """The rate of a tenant holds above those of its vNICs, and these hold below it."""
+    scene.omniverb("tenant", "create", "blue", "--rate", f"{_SLOW}bit", "--burst", str(_BURST))
+
+    def prepare(ends):
+        for end in ends:
+            scene.daemon.set_vnic(end.namespace, "--tenant", "blue", "--rate", f"{_FAST}bit",
+                                  "--burst", str(_BURST // 2))
+
+    scene.begin(prepare)
+    _held(scene, _SLOW, _BURST)
+    check(all(scene.sent()), "one of them sends nothing")
+    # The tenant may have much, so what holds is each vNIC's own.
+    scene.omniverb("tenant", "set", "blue", "--rate", f"{_OPEN}bit", "--burst", str(_BURST))
+    begun, before = _held(scene, 2 * _FAST, 4 * _BURST)
+    _more_than(scene, 2 * _SLOW, begun, before)
+    scene.omniverb("tenant", "set", "blue", "--rate", f"{_SLOW}bit", "--burst", str(_BURST))
+    _calm(scene, _SLOW)
+    scene.end()
+
+
+def _both(scene):
+    """A shared policy within a tenant with a rate: the lower one holds, whichever it is."""
+    scene.omniverb("tenant", "create", "red", "--rate", f"{_FAST}bit", "--burst", str(_BURST))
+    scene.omniverb("policy", "create", "part", "--mode", "shared", "--rate", f"{_SLOW}bit",
+                   "--burst", str(_BURST))
+
+    def prepare(ends):
+        for number, end in enumerate(ends):
+            words = ["--policy", "part"] if number % 2 == 0 else []
+            scene.daemon.set_vnic(end.namespace, "--tenant", "red", "--rate", "none", *words)
+
+    scene.begin(prepare)
+    begun, before = _held(scene, _SLOW, _BURST)
+    scene.omniverb("policy", "set", "part", "--rate", "none")
+    _more_than(scene, _SLOW, begun, before)
+    scene.omniverb("tenant", "set", "red", "--rate", f"{_SLOW}bit", "--burst", str(_BURST))
+    _calm(scene, _SLOW)
+    scene.end()
+
+
+def _reloaded(scene):
+    """What a configuration says of groups is taken over by a reload, and what commands say is there
+    after a restart."""
+    name = scene.daemon.vnics()[0]["name"]
+    scene.omniverb("tenant", "create", "green", "--rate", "5gbit")
+    scene.omniverb("policy", "create", "kept", "--mode", "shared", "--rate", "300mbit")
+    scene.omniverb("vnic", "set", name, "--tenant", "green", "--policy", "kept", "--rate", "none")
+
+    def limits():
+        vnic = next(vnic for vnic in scene.daemon.vnics() if vnic["name"] == name)
+        return [(one["of"], one["name"], one["rate"]) for one in vnic["shared_limits"]]
+
+    both = [("tenant", "green", 5_000_000_000), ("policy", "kept", 300_000_000)]
+    check(limits() == both, f"{limits()}")
+    shown = json.loads(scene.omniverb("policy", "show", "kept", "--json"))["fields"]
+    check(shown["mode"] == "shared", f"{shown}")
+    scene.omniverb("tenant", "set", "green", "--rate", "none")
+    check(limits() == both[1:], f"{limits()}")
+
+
+def groups():
+    """One host, four namespaces."""
+    return [Group("shared_rates", [
+        Case("shared_rates.policy", _shared_policy, 200),
+        Case("shared_rates.tenant", _tenant_above, 200),
+        Case("shared_rates.both", _both, 200),
+        Case("shared_rates.shown", _reloaded, 60),
+    ], _fixture, weight=WAITS)]
