@@ -177,7 +177,7 @@ impl Packets {
     /// A link's queue pair may not ask for these from now on.
     pub(crate) fn refuse(&self, vnic: VnicId, link: (Qpn, Qpn), refused: Operations) {
         let (qpn, peer_qpn) = link;
-        self.0.send(Command::Refuse { vnic, qpn, peer_qpn, refused });
+        self.engine.send(Command::Refuse { vnic, qpn, peer_qpn, refused });
     }
 
     /// A link is closed.
