@@ -118,7 +118,8 @@ void device_open(struct device *d)
     for (d->gid_index = 0; d->gid_index < d->port.gid_tbl_len; d->gid_index++) {
         static const unsigned char mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         if (!ibv_query_gid(d->context, 1, d->gid_index, &d->gid) &&
-            (six ? d->gid.raw[0] == 0xfd : !memcmp(d->gid.raw, mapped, sizeof mapped)))
+            (getenv("TEST_VIRTUAL") ||
+             (six ? d->gid.raw[0] == 0xfd : !memcmp(d->gid.raw, mapped, sizeof mapped))))
             return;
     }
     die("no GID for an IPv%d address", six ? 6 : 4);

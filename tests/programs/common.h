@@ -107,7 +107,7 @@ struct device {
     int gid_index;
 };
 /* Opens the only device and finds its RoCE v2 GID for IPv4; with the variable TEST_IPV6, for a
- * unique local IPv6 address. */
+ * unique local IPv6 address, with TEST_VIRTUAL the first. */
 void device_open(struct device *d);
 void device_close(struct device *d);
 

@@ -42,6 +42,11 @@ impl Letter {
         Letter::with(message, Vec::new())
     }
 
+    /// What it says.
+    pub(crate) fn message_mut(&mut self) -> &mut Message {
+        &mut self.message
+    }
+
     pub(crate) fn with(message: impl Into<Message>, files: Vec<Parcel>) -> Letter {
         Letter { message: message.into(), files }
     }

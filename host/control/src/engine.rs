@@ -10,7 +10,7 @@ use limit_groups::LimitGroups;
 pub(crate) use limit_groups::SharedLimits;
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Memory as Kept,
-    Recipient as Addressed, Settings, recorder,
+    Recipient as Addressed, Seat, Settings, UnderlayRelay, recorder,
 };
 use omniverb_fairness::Holder;
 use omniverb_ring::Window;
@@ -19,7 +19,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::clock;
 use omniverb_sys::thread_watchdog::Pulses;
 use omniverb_sys::udp_socket::Port;
-use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
+use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd, VnicPlace};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -31,6 +31,9 @@ pub(crate) use omniverb_engine::{
     ENCRYPTION_BYTES, Encryption, FaultCounters, Pages, QpCounters, Refusal, Row,
     handshake_datagram,
 };
+
+/// What engines of other hosts can do, which are taken to be like this one.
+pub(crate) const ENGINE_FEATURES: u32 = omniverb_engine::feature::ALL;
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
@@ -45,7 +48,7 @@ pub(crate) enum Event {
     /// An answer to a question under way came to a vNIC.
     Answered { number: ProbeId, at: VnicId, from: IpAddr, features: Option<u32> },
     /// A management datagram for QP 1 came.
-    Management { vnic: VnicId, underlay: Underlay, datagram: Vec<u8> },
+    Management { vnic: VnicId, source: Qpn, underlay: Underlay, datagram: Vec<u8> },
     /// A datagram from somebody its QP has no link for came.
     Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
     /// A peer names a key of a queue pair's process.
@@ -71,12 +74,17 @@ fn of_engine(memory: &Memory) -> Kept {
 pub(crate) struct Packets {
     engine: Engine,
     groups: LimitGroups,
+    /// Started for the first vNIC that needs it.
+    relay: Option<UnderlayRelay>,
+    pulses: Pulses,
 }
 
 impl Packets {
     pub(crate) fn start(pulses: &Pulses, kept_bytes: usize) -> io::Result<Packets> {
         let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
-        Ok(Packets { engine: Engine::start(&settings)?, groups: LimitGroups::default() })
+        let engine = Engine::start(&settings)?;
+        let groups = LimitGroups::default();
+        Ok(Packets { engine, groups, relay: None, pulses: pulses.clone() })
     }
 
     /// Readable when [`next_event`](Self::next_event) has something.
@@ -94,13 +102,36 @@ impl Packets {
         self.engine.ready().signal();
     }
 
-    /// Serves a vNIC of this holder by these sockets.
-    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder) {
-        self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into() });
+    /// Serves a vNIC of this holder by these sockets. `services`: its queue pair 1 in packets.
+    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder, services: Qpn) {
+        self.engine.send(Command::OpenVnic { vnic, port, holder: holder.path().into(), services });
+    }
+
+    /// Carries packets of a vNIC with this place over the underlay, by the other end of its port.
+    pub(crate) fn carry(
+        &mut self,
+        vnic: VnicId,
+        place: &VnicPlace,
+        end: OwnedFd,
+    ) -> io::Result<()> {
+        // A tenant of one host: nothing leaves it.
+        if place.underlay.is_loopback() {
+            return Ok(());
+        }
+        let relay = match &mut self.relay {
+            Some(relay) => relay,
+            none => none.insert(UnderlayRelay::start(self.pulses.minor("underlay"))?),
+        };
+        let (underlay, range) = (place.underlay, place.range);
+        let qpns = (Qpn(range.offset().number()), range.count());
+        relay.open(Seat { vnic, underlay, qpns, end })
     }
 
     /// Lets go of a vNIC's sockets; packets for it are nobody's.
     pub(crate) fn close(&mut self, vnic: VnicId) {
+        if let Some(relay) = &self.relay {
+            relay.close(vnic);
+        }
         self.groups.leave(vnic);
         self.engine.send(Command::CloseVnic { vnic });
     }
@@ -225,7 +256,7 @@ impl Packets {
     pub(crate) fn manage(
         &self,
         vnic: VnicId,
-        underlay: Underlay,
+        (underlay, services): (Underlay, Qpn),
         datagram: Box<[u8]>,
         to: Recipient,
     ) {
@@ -233,7 +264,7 @@ impl Packets {
             Recipient::Known => Addressed::Known,
             Recipient::Stranger => Addressed::Stranger,
         };
-        self.engine.send(Command::Manage { vnic, underlay, datagram, recipient });
+        self.engine.send(Command::Manage { vnic, underlay, services, datagram, recipient });
     }
 
     /// A question of this number is sent from a vNIC to an address: its answer is an event,
@@ -269,8 +300,8 @@ impl Packets {
             Happened::Answered { number, at, from, features } => {
                 Event::Answered { number, at, from, features }
             }
-            Happened::Management { vnic, underlay, datagram, .. } => {
-                Event::Management { vnic, underlay, datagram }
+            Happened::Management { vnic, source, underlay, datagram, .. } => {
+                Event::Management { vnic, source, underlay, datagram }
             }
             Happened::Stranger { vnic, qpn, source_qpn, underlay } => {
                 Event::Stranger { vnic, qpn, source_qpn, underlay }

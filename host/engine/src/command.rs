@@ -167,6 +167,8 @@ pub enum Command {
         port: Arc<Port>,
         /// Whose it is: what is kept for it counts as that one's.
         holder: HolderPath,
+        /// The number of its queue pair 1 in packets.
+        services: Qpn,
     },
     /// The vNIC is gone; its links go with it.
     CloseVnic {
@@ -260,6 +262,8 @@ pub enum Command {
         vnic: VnicId,
         /// Between which addresses, and by which interface, it leaves.
         underlay: Underlay,
+        /// The number of queue pair 1 at the other end.
+        services: Qpn,
         /// What is sent.
         datagram: Box<[u8]>,
         /// Whom it is for.
@@ -298,6 +302,8 @@ pub enum Event {
     Management {
         /// At whose sockets it arrived.
         vnic: VnicId,
+        /// The queue pair that it says it is from: 1, where names are addresses.
+        source: Qpn,
         /// The way it came, which is the way back.
         underlay: Underlay,
         /// What it carries; the packet's ICRC and Q_Key are right.

@@ -171,6 +171,7 @@ mod tests {
         let events = Events::default();
         let management = || Event::Management {
             vnic: VnicId(1),
+            source: omniverb_terms::Qpn::GENERAL_SERVICES,
             underlay: omniverb_terms::Underlay::plain(
                 [10, 0, 0, 1].into(),
                 [10, 0, 0, 2].into(),

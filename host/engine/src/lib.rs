@@ -34,6 +34,7 @@ pub use command::{
 pub use engine::{Engine, Settings};
 pub use kept_memory::HolderPath;
 pub use network::handshake_datagram;
+pub use network::underlay_relay::{Seat, UnderlayRelay};
 pub use omniverb_link::page_grant_pacing::Denied;
 pub use omniverb_pacer::{Limit, SharedLimiter};
 pub use omniverb_psp::tunnel::{OVERHEAD_BYTES as ENCRYPTION_BYTES, Refusal};

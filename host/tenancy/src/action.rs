@@ -346,6 +346,8 @@ pub enum Action {
         vnic: VnicId,
         /// The route that it takes; the other end of it has the peer.
         underlay: Underlay,
+        /// The number of queue pair 1 there: another one for a vNIC with a virtual address.
+        services: Qpn,
         /// All 256 bytes of it, as they are sent.
         datagram: Box<[u8]>,
         /// Whom it goes to.

@@ -37,6 +37,8 @@ mod tenants;
 pub mod testing;
 mod timers;
 mod view;
+mod virtual_networks;
+mod virtual_numbers;
 mod vm_pair_windows;
 
 pub use action::{
@@ -68,4 +70,5 @@ pub use sessions::session::Pace;
 pub use sessions::vnic_identity::{Client, Identity, PtraceDomain};
 pub use tenancy::Tenancy;
 pub use view::status_rows::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
+pub use virtual_networks::{TenantNetwork, VnicPlace};
 pub use vm_pair_windows::window_table::{Neighbour, PairWindows};

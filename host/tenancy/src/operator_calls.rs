@@ -5,13 +5,15 @@
 
 use crate::action::Action;
 use crate::links::socket_relation_refusal::RelationRefusal;
-use crate::policy::policies::{Policies, Policy};
+use crate::policy::policies::{Policies, Policy, TenantId};
 use crate::row_keys::SessionId;
 use crate::rules::vnic_rules::VnicRules;
 use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
+use crate::virtual_networks::{TenantNetwork, VnicPlace};
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Qpn, VnicId};
+use std::collections::BTreeMap;
 
 impl Tenancy {
     /// Takes over what the configuration says.
@@ -80,6 +82,44 @@ impl Tenancy {
         }
         self.unlinker().adoption_changed(key, before);
         self.relater().review_relations(key);
+    }
+
+    /// Changes the virtual networks of tenants that have keys. Links that exist stay.
+    #[must_use]
+    pub fn describe_networks(
+        &mut self,
+        networks: BTreeMap<TenantId, TenantNetwork>,
+    ) -> Vec<Action> {
+        self.tenants.virtual_networks.describe(networks);
+        for vnic in self.tenants.virtual_networks.vnics() {
+            self.tenants.read_addresses(&mut self.context, vnic, None);
+        }
+        self.context.decided()
+    }
+
+    /// The place of a vNIC in the virtual network of its tenant.
+    #[must_use]
+    pub fn place(&self, key: VnicId) -> Option<VnicPlace> {
+        self.tenants.virtual_networks.place(key)
+    }
+
+    /// The number of a vNIC's queue pair 1 in packets.
+    #[must_use]
+    pub fn services_of(&self, key: VnicId) -> Qpn {
+        let offset = self.place(key).map_or(0, |place| place.range.offset().number());
+        Qpn(offset + Qpn::GENERAL_SERVICES.0)
+    }
+
+    /// Gives a vNIC its place in the virtual network of its tenant; `None`: it is flat. If that is
+    /// another one, all its links end.
+    #[must_use]
+    pub fn set_place(&mut self, key: VnicId, place: Option<(TenantId, VnicPlace)>) -> Vec<Action> {
+        if self.tenants.virtual_networks.seat(key, place) {
+            self.end_links_of(key);
+            self.unlinker().leave_groups(key);
+            self.tenants.read_addresses(&mut self.context, key, None);
+        }
+        self.context.decided()
     }
 
     fn end_links_of(&mut self, key: VnicId) {

@@ -192,7 +192,9 @@ impl Tenancy {
     #[must_use]
     pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
         let guid = self.tenants.node_guid(key);
-        let table = self.network.table(key, found, guid);
+        let flat = self.network.table(key, found, guid);
+        let networks = &self.tenants.virtual_networks;
+        let table = networks.table(key, found, &flat).unwrap_or(flat);
         if let Some(read) = self.tenants.found_addresses(key, table, found, now) {
             if let Some(before) = read.before {
                 for session in self.tenants.processes_of(key) {
@@ -265,24 +267,26 @@ impl Tenancy {
         underlay: &Underlay,
         now: u64,
     ) -> Vec<Action> {
-        if let Some((sgid, dgid)) = self.network.names(at, underlay) {
+        if let Some((sgid, dgid)) = self.network.names(&self.tenants, at, source_qpn, underlay) {
             let flow = Flow { qpn, peer: source_qpn, sgid, dgid };
             self.pairing().meet_stranger(at, flow, now);
         }
         self.context.decided()
     }
 
-    /// A management datagram came to queue pair 1 of a vNIC by this way.
+    /// A management datagram came to queue pair 1 of a vNIC by this way, from queue pair `source`
+    /// as packets number it: 1, or that of a vNIC with a virtual address.
     #[must_use]
     pub fn management(
         &mut self,
         at: VnicId,
+        source: Qpn,
         underlay: &Underlay,
         datagram: &[u8],
         now: u64,
     ) -> Vec<Action> {
         self.context.advance(now);
-        self.cm().received(at, underlay, datagram, now);
+        self.cm().received(at, (source, underlay), datagram, now);
         self.context.decided()
     }
 

@@ -15,6 +15,7 @@ use crate::sessions::revocation_debt::PeerKey;
 use crate::sessions::session::Session;
 use crate::sessions::vnic_identity::Identity;
 use crate::sessions::vnic_members::Vnic;
+use crate::virtual_networks::VirtualNetworks;
 use omniverb_fairness::FairTable;
 use omniverb_session::Message;
 use omniverb_session::body::{Done, GidEntry, TAKE_ALL, TakeBack};
@@ -33,6 +34,8 @@ pub(crate) struct Tenants {
     pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) policies: Policies,
     pub(crate) rules: RuleTable,
+    /// Of tenants that have keys.
+    pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.
     owners: AddressOwners,
 }
@@ -98,8 +101,10 @@ impl Tenants {
 
     /// True if the GID is in the vNIC's table, or one of its loopback addresses.
     pub(crate) fn owns(&self, vnic: VnicId, gid: Gid) -> bool {
-        let Some(vnic) = self.vnics.get(&vnic) else { return false };
-        vnic.names.entry(gid).is_some() || loopbacks().contains(&gid)
+        let Some(row) = self.vnics.get(&vnic) else { return false };
+        row.names.entry(gid).is_some()
+            || loopbacks().contains(&gid)
+            || self.virtual_networks.is_own(vnic, gid)
     }
 
     /// True if the address is one of the vNIC's, in its table or not.
@@ -146,7 +151,8 @@ impl Tenants {
     /// Whether an address belongs to a vNIC of this host with another tenant, and to none with the
     /// tenant of `at`. Packets from there are dropped.
     pub(crate) fn is_foreign_address(&self, at: VnicId, address: IpAddr) -> bool {
-        if self.policies.is_one_tenant() {
+        // A virtual address says which tenant it is of.
+        if self.policies.is_one_tenant() || self.virtual_networks.has(at) {
             return false;
         }
         let mut owners = self.owners.of(address).peekable();

@@ -8,7 +8,7 @@ use rustix::net::{
     sockopt,
 };
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Budget: bytes of datagrams that may wait to be read, if we may have so much; the kernel counts
@@ -74,6 +74,22 @@ fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
     if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES).is_err() {
         sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
     }
+    Ok(socket)
+}
+
+/// A socket of one port of one address of the calling thread's namespace.
+///
+/// # Errors
+/// `EADDRINUSE`, also if somebody has the port on every address; `EADDRNOTAVAIL` if the namespace
+/// does not have the address.
+pub fn bound_to(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = receiver(family)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+        crate::udp_zero_checksum::may_be_absent(socket.as_fd())?;
+    }
+    bind(&socket, &address)?;
     Ok(socket)
 }
 

@@ -159,7 +159,8 @@ fn change(
 
 /// The fields of a tenant, in the words of the configuration file.
 fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
-    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst } = tenant;
+    let TenantOptions { adoption, encryption, key_file, key_lifetime, rate, burst, underlay } =
+        tenant;
     let mut fields = Map::new();
     let mut add = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
@@ -178,6 +179,7 @@ fn tenant_fields(tenant: &TenantOptions) -> anyhow::Result<Map<String, Value>> {
         add("key_file", Some(text.into()));
     }
     add("key_lifetime", key_lifetime.map(Value::from));
+    add("underlay", underlay.map(|address| address.to_string().into()));
     fields.extend(limit_fields(*rate, *burst));
     Ok(fields)
 }
@@ -218,12 +220,16 @@ fn limit_fields(rate: Option<Rate>, burst: Option<u64>) -> impl Iterator<Item = 
 
 fn vnic_fields(vnic: &VnicOptions, policy: &PolicyOptions) -> Map<String, Value> {
     let mut fields = fields_of(policy);
-    let VnicOptions { tenant, policies, attach } = vnic;
+    let VnicOptions { tenant, policies, attach, address, underlay, qpn_offset, qpns } = vnic;
     let mut add = |key: &str, value: Option<Value>| {
         fields.extend(value.map(|value| (key.to_owned(), value)));
     };
     add("tenant", tenant.clone().map(Value::from));
     add("attach", attach.clone().map(Value::from));
+    add("address", address.map(|address| address.to_string().into()));
+    add("underlay", underlay.map(|address| address.to_string().into()));
+    add("qpn_offset", qpn_offset.map(Value::from));
+    add("qpns", qpns.map(Value::from));
     add("policies", (!policies.is_empty()).then(|| policies.clone().into()));
     fields
 }
@@ -298,6 +304,7 @@ fn people(objects: &[Value]) -> String {
             other => format!("{key}={other}"),
         };
         let mut fields: Vec<String> = fields.map(field).collect();
+        fields.extend(object["gid"].as_str().map(|gid| format!("gid={gid}")));
         fields.extend(object["problem"].as_str().map(|problem| format!("({problem})")));
         table.row(vec![text("kind"), text("name"), text("source"), fields.join(" ")]);
     }
@@ -330,6 +337,10 @@ mod tests {
         assert_eq!((&text["rate"], &text["burst"]), (&"5000000000bit".into(), &"65536".into()));
         assert_eq!((&text["datapath"], &text["adoption"]), (&"forwarded".into(), &"off".into()));
         assert!(text["faults"].as_str().unwrap().starts_with("loss=1%"));
+        let placed = fields("--address 10.0.0.1 --underlay 192.0.2.2 --qpn-offset 0x400000");
+        let expected =
+            json!({ "address": "10.0.0.1", "underlay": "192.0.2.2", "qpn_offset": 0x40_0000 });
+        assert_eq!(Value::from(placed), expected);
         let none = Value::from(fields("--rate none --faults none"));
         assert_eq!(none, json!({ "rate": "none", "burst": null, "faults": "none" }));
     }

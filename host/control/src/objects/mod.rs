@@ -17,6 +17,7 @@ mod rule_value;
 mod state_file;
 mod tenant_keys;
 mod value_syntax;
+mod virtual_places;
 
 use crate::engine::SharedLimits;
 use change::Changes;
@@ -29,7 +30,9 @@ pub use object_set::{
     VnicObject,
 };
 use omniverb_engine::TenantKey;
-use omniverb_tenancy::{Policy, RuleSet, TenantId, VnicId, VnicNames, VnicRules};
+use omniverb_tenancy::{
+    Policy, RuleSet, TenantId, TenantNetwork, VnicId, VnicNames, VnicPlace, VnicRules,
+};
 pub use rule_value::RuleValue;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -43,6 +46,7 @@ pub use value_syntax::{
     AdoptionValue, DatapathValue, Encryption, EncryptionValue, FaultsValue, Mode, ModeValue,
     RateValue, SizeValue,
 };
+use virtual_places::VirtualPlaces;
 
 /// A vNIC as objects find it.
 #[derive(Clone, Debug)]
@@ -80,6 +84,10 @@ pub(crate) struct Objects {
     numbers: BTreeMap<String, TenantId>,
     /// Rules of vNICs, by their policies.
     rules: BTreeMap<Vec<String>, Arc<RuleSet>>,
+    /// Where vNICs of tenants with keys are.
+    places: VirtualPlaces,
+    /// Why they had none when the daemon started.
+    unplaced: Option<String>,
 }
 
 impl Objects {
@@ -95,6 +103,10 @@ impl Objects {
             Ok(keys) => (keys, None),
             Err(problem) => (TenantKeys::default(), Some(problem)),
         };
+        let (places, unplaced) = match VirtualPlaces::of(&all, &VirtualPlaces::default()) {
+            Ok(places) => (places, None),
+            Err(problem) => (VirtualPlaces::default(), Some(problem)),
+        };
         Objects {
             general,
             configured,
@@ -108,6 +120,8 @@ impl Objects {
             keys_problem,
             numbers,
             rules,
+            places,
+            unplaced,
         }
     }
 
@@ -140,6 +154,23 @@ impl Objects {
         self.state.problem()
     }
 
+    /// Why no vNIC had a place in a virtual network when the daemon started.
+    pub(crate) fn unplaced(&self) -> Option<&str> {
+        self.unplaced.as_deref()
+    }
+
+    /// The virtual networks of tenants with keys. `features`: what engines can do.
+    pub(crate) fn networks(&mut self, features: u32) -> BTreeMap<TenantId, TenantNetwork> {
+        let networks = self.places.networks(&self.all, &self.keys, features).into_iter();
+        networks.map(|(name, network)| (number(&mut self.numbers, &name), network)).collect()
+    }
+
+    /// The place of a vNIC that has an object of a tenant with a key.
+    pub(crate) fn place(&mut self, vnic: VnicId) -> Option<(TenantId, VnicPlace)> {
+        let (tenant, place) = self.places.place(self.given.get(&vnic)?)?;
+        Some((number(&mut self.numbers, tenant), *place))
+    }
+
     /// Names by which the configuration knows vNICs.
     pub(crate) fn vnic_names(&self) -> impl Iterator<Item = &String> {
         self.all.vnic.iter().map(|(name, vnic)| vnic.attach.as_ref().unwrap_or(name))
@@ -152,7 +183,9 @@ impl Objects {
     pub(crate) fn configure(&mut self, general: Policy, configured: Set) -> Result<(), String> {
         let all = configured.overlaid(&self.set);
         all.check().map_err(|error| format!("with what was set at run time, {error}"))?;
-        self.keys = self.keys.read_again(&all)?;
+        let keys = self.keys.read_again(&all)?;
+        VirtualPlaces::of(&all, &self.places)?;
+        self.keys = keys;
         self.general = general;
         self.configured = configured;
         self.decide_anew();
@@ -201,6 +234,7 @@ impl Objects {
     fn keep(&mut self, set: Set) -> Result<(), String> {
         let all = self.base().overlaid(&set);
         let keys = self.keys.read_again(&all)?;
+        VirtualPlaces::of(&all, &self.places)?;
         self.state.write(&set)?;
         (self.set, self.keys) = (set, keys);
         self.replace(all);
@@ -209,6 +243,11 @@ impl Objects {
 
     /// vNICs whose object is another one, or attached elsewhere, have to be given one anew.
     fn replace(&mut self, all: Set) {
+        // What an operator wants was checked; what is described by a rule has no place if that
+        // would be another's.
+        if let Ok(places) = VirtualPlaces::of(&all, &self.places) {
+            self.places = places;
+        }
         let before = std::mem::replace(&mut self.all, all);
         self.rules.clear();
         let attach = |set: &Set, name: &String| set.vnic.get(name).map(|vnic| vnic.attach.clone());
@@ -243,7 +282,7 @@ impl Objects {
             true => place.inode.is_some() && inode_at(text) == place.inode,
             false => text == place.name || place.alias.as_deref() == Some(text),
         };
-        let mut all = self.all.vnic.iter();
+        let mut all = self.all.vnic.iter().filter(|(_, vnic)| !self.all.is_elsewhere(vnic));
         all.find(|(name, vnic)| is_it(vnic.attach.as_ref().unwrap_or(name)))
             .map(|(name, _)| name.clone())
     }
@@ -339,6 +378,10 @@ impl Objects {
         let mut row = row(ObjectKind::Vnic, name, json!(object), is_set);
         let given = self.vnic_of(name);
         row["attached"] = given.map(|vnic| vnic.0).into();
+        if let Some((_, place)) = self.places.place(name) {
+            row["gid"] = self.places.gid(name, &self.keys).map(|gid| gid.to_string()).into();
+            row["qpn_offset"] = place.range.offset().number().into();
+        }
         if let (None, Some(problem)) = (given, object.path(name).and_then(problem_at)) {
             row["problem"] = problem.into();
         }

@@ -14,6 +14,7 @@ use omniverb_tenancy::{PeerMatch, Policy, RateLimit, RuleSet, SharedLimit, Tenan
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// Bytes of the longest name of an object.
@@ -55,6 +56,9 @@ pub struct Tenant {
     /// Seconds after which the keys of packets change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_lifetime: Option<u32>,
+    /// The address of this host that packets of its vNICs carry: these have virtual addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<IpAddr>,
 }
 
 impl Tenant {
@@ -130,6 +134,18 @@ pub struct VnicObject {
     /// default the object's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attach: Option<String>,
+    /// Its address in the virtual network of a tenant with a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
+    /// The address of its host, if that is another one than the tenant's here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<IpAddr>,
+    /// Where its QPNs begin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qpn_offset: Option<u32>,
+    /// How many QPNs it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qpns: Option<u32>,
     /// As in a policy; decides before all of the vNIC's policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datapath: Option<DatapathValue>,
@@ -285,6 +301,11 @@ impl ObjectSet {
                 return error(ObjectKind::Policy, name, problem);
             }
         }
+        for (name, tenant) in &self.tenant {
+            if let Some(problem) = ObjectSet::problem_of_tenant(name, tenant) {
+                return error(ObjectKind::Tenant, name, problem);
+            }
+        }
         let mut attached = BTreeMap::new();
         for (name, vnic) in &self.vnic {
             let problem = self.problem_of(vnic);
@@ -336,6 +357,9 @@ impl ObjectSet {
             && !self.tenant.contains_key(tenant)
         {
             return Some(format!("there is no tenant {tenant:?}"));
+        }
+        if let Some(problem) = self.problem_of_place(vnic) {
+            return Some(problem);
         }
         if vnic.policies.len() > POLICIES_MAX {
             return Some(format!("a vNIC has at most {POLICIES_MAX} policies"));

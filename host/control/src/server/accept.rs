@@ -81,7 +81,8 @@ impl Server {
     }
 
     /// A message for the tables, with what is to be known about the memory it brings.
-    fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, message: Message) {
+    fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, mut message: Message) {
+        self.tables.note(|tables| tables.read_numbers(id, &mut message));
         let memory = match &message {
             Message::Adopted(adopted) => {
                 let file = self.tables.file_asked_for(adopted.token);
@@ -116,12 +117,14 @@ impl Server {
 
 impl Delivery<'_> {
     /// Answers a call.
-    pub(super) fn answer(&mut self, id: SessionId, tag: u64, letter: Letter) {
+    pub(super) fn answer(&mut self, id: SessionId, tag: u64, mut letter: Letter) {
+        self.tables.note(|tables| tables.show_numbers(id, letter.message_mut()));
         self.clients.answer(id, tag, letter, self.reactor);
     }
 
     /// Tells a client something it did not ask for.
-    pub(super) fn tell(&mut self, id: SessionId, letter: Letter) {
+    pub(super) fn tell(&mut self, id: SessionId, mut letter: Letter) {
+        self.tables.note(|tables| tables.show_numbers(id, letter.message_mut()));
         self.clients.tell(id, letter, self.reactor);
         self.look_at_backlog(id);
     }

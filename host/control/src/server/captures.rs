@@ -112,7 +112,8 @@ impl EnginePorts<'_> {
     /// What a session tells of this end of a link is sound.
     pub(super) fn trace(&mut self, end: &TracedEnd) {
         if self.vnics.are_open(&end.vnics) {
-            self.captures.trace(end);
+            let (qpn, peer_qpn) = self.tables.shown_ends(end.session, end.qpn, end.peer_qpn);
+            self.captures.trace(&TracedEnd { qpn, peer_qpn, ..end.clone() });
         }
     }
 }

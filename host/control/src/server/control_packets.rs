@@ -42,12 +42,13 @@ impl Server {
                     self.engine_ports().answered(number, (from, at), features);
                 }
             }
-            Event::Management { vnic, underlay, datagram } => {
+            Event::Management { vnic, source, underlay, datagram } => {
                 if !self.vnics.are_open(&[vnic]) {
                     return;
                 }
                 let now = clock::now();
-                self.tables.decide(|tables| tables.management(vnic, &underlay, &datagram, now));
+                self.tables
+                    .decide(|tables| tables.management(vnic, source, &underlay, &datagram, now));
             }
             Event::Stranger { vnic, qpn, source_qpn, underlay } => {
                 if !self.vnics.are_open(&[vnic]) {

@@ -12,6 +12,7 @@ use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{EngineEnd, VnicId};
 use omniverb_terms::Qpn;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 impl EnginePorts<'_> {
@@ -69,6 +70,12 @@ impl EnginePorts<'_> {
     /// The helper has opened a vNIC's sockets, or could not.
     pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Arc<Port>>) {
         let now = clock::now();
+        // Those of the namespace were asked for before the vNIC had a virtual address.
+        let is_flat = |port: &Arc<Port>| port.carried().is_none();
+        let port = match self.tables.place(vnic) {
+            Some(_) if port.as_ref().is_ok_and(is_flat) => self.underlay_port(),
+            _ => port,
+        };
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         let closed = self.vnics.closed();
         if let Ok(port) = &port
@@ -86,7 +93,14 @@ impl EnginePorts<'_> {
                 // What came while the machine had no process is for none that it has now.
                 port.carried().into_iter().for_each(Carried::forget);
                 let holder = self.vnics.holder(vnic);
-                self.engine.open(vnic, port, &holder);
+                let services = self.tables.services_of(vnic);
+                let end = port.carried().map(Carried::carriers_end);
+                self.engine.open(vnic, port, &holder, services);
+                if let Some((place, end)) = self.tables.place(vnic).zip(end)
+                    && let Err(error) = end.and_then(|end| self.engine.carry(vnic, &place, end))
+                {
+                    self.warn_of_underlay(vnic, place.underlay, &error);
+                }
                 let policy = self.tables.policy(vnic);
                 self.engine.limit(vnic, policy.limit, &self.objects.shared_limits(vnic));
                 if policy.encryption.is_some() {
@@ -125,6 +139,18 @@ impl EnginePorts<'_> {
             let text = format_args!(
                 "UDP port 4791 of vNIC {name}: {error}; \
                  its processes reach nobody outside their network namespace"
+            );
+            self.journal.log(Level::Warning, text);
+        }
+    }
+
+    /// Says that packets of a vNIC cannot leave the host, once for each vNIC.
+    fn warn_of_underlay(&mut self, vnic: VnicId, address: IpAddr, error: &io::Error) {
+        if self.vnics.is_warning_due(vnic) {
+            let name = self.vnics.registry().name(vnic);
+            let text = format_args!(
+                "cannot open UDP port 4791 at the underlay address {address} for vNIC {name}: \
+                 {error}; it reaches vNICs of this host only"
             );
             self.journal.log(Level::Warning, text);
         }

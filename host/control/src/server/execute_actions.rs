@@ -72,6 +72,7 @@ impl Server {
             Action::EndTrace { session } => self.captures.end_trace(session),
             Action::Trace(end) => self.engine_ports().trace(&end),
             Action::Untrace { session, qpn, peer_qpn } => {
+                let (qpn, peer_qpn) = self.tables.shown_ends(session, qpn, peer_qpn);
                 self.captures.untrace(session, qpn, peer_qpn);
             }
             // Our sockets are in the vNIC's own network.
@@ -91,8 +92,8 @@ impl Server {
             Action::OpenPort { vnic } => {
                 self.engine_ports().want_port(vnic);
             }
-            Action::Manage { vnic, underlay, datagram, to } => {
-                self.engine.manage(vnic, underlay, datagram, to);
+            Action::Manage { vnic, underlay, services, datagram, to } => {
+                self.engine.manage(vnic, (underlay, services), datagram, to);
             }
             Action::Audit(audited) => self.audit_lines().audit(&audited),
             Action::Drop { session, reason } => self.clients.part(session, reason),

@@ -1,6 +1,7 @@
 //! Serves changes of tenants, policies and vNICs, by command and by another configuration, and
 //! applies them to the vNICs that there are.
 
+use crate::engine::ENGINE_FEATURES;
 use crate::journal::Level;
 use crate::objects::{ObjectSet, Place};
 use crate::server::Server;
@@ -125,6 +126,7 @@ impl EnginePorts<'_> {
         let ids = self.vnics.registry().ids();
         let before: Vec<_> = ids.iter().map(|vnic| self.tables.policy(*vnic).encryption).collect();
         self.tables.decide(|tables| tables.set_general_policy(general));
+        self.apply_networks();
         for (vnic, before) in ids.into_iter().zip(before) {
             self.apply_policy(vnic);
             if self.tables.policy(vnic).encryption != before {
@@ -134,6 +136,26 @@ impl EnginePorts<'_> {
         self.review_rules();
         self.engine.close_empty_groups();
         self.warn_of_paths();
+    }
+
+    /// Has the tables know the virtual networks of tenants with keys.
+    pub(super) fn apply_networks(&mut self) {
+        let networks = self.objects.networks(ENGINE_FEATURES);
+        self.tables.decide(|tables| tables.describe_networks(networks));
+    }
+
+    /// Gives a vNIC its place in its tenant's virtual network, or none. It has other sockets then.
+    fn apply_place(&mut self, key: VnicId) {
+        let place = self.objects.place(key);
+        if self.tables.place(key) == place.map(|(_, place)| place) {
+            return self.tables.decide(|tables| tables.set_place(key, place));
+        }
+        let is_open = self.vnics.has_port(key);
+        self.tables.decide(|tables| tables.set_place(key, place));
+        if is_open {
+            self.end_port(key);
+            self.want_port(key);
+        }
     }
 
     /// Logs which paths of objects cannot be looked at.
@@ -177,6 +199,7 @@ impl EnginePorts<'_> {
             None => self.tables.decide(|tables| tables.forget_policy(key)),
         }
         self.tables.note(|tables| tables.set_rules(key, rules));
+        self.apply_place(key);
         let policy = self.tables.policy(key);
         if self.vnics.has_port(key) {
             self.engine.limit(key, policy.limit, &self.objects.shared_limits(key));

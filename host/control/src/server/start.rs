@@ -107,6 +107,10 @@ impl Server {
             let text = format_args!("{problem}; encrypted tenants exchange nothing between hosts");
             journal.log(Level::Error, text);
         }
+        if let Some(problem) = objects.unplaced() {
+            let text = "vNICs of virtual networks reach no other before this is right";
+            journal.log(Level::Error, format_args!("{problem}; {text}"));
+        }
         settings.policies.general = objects.general();
         let names = settings.policies.named.keys().chain(objects.vnic_names());
         let registry = Registry::new(marks, &home.evidence(), names);
@@ -163,6 +167,7 @@ impl Server {
             started: now,
             last_session: 0,
         };
+        server.engine_ports().apply_networks();
         server.engine_ports().tell_registered();
         server.watch_containers();
         Ok(server)

@@ -59,8 +59,16 @@ impl StatusRows<'_> {
         let next = self.tables.walk(scope, from, STEPS, &mut |row| match row {
             Row::Vnic(vnic) => slice.add("vnic", &self.vnic(&vnic)),
             Row::Process(process) => slice.add("process", &process_row(&process)),
-            Row::Qp(qp) => slice.add("qp", &queue_pair(self.counters_of(&qp), &qp)),
-            Row::Peer(qpn, peer) => slice.add("peer", &self.peer(qpn, &peer)),
+            Row::Qp(qp) => {
+                let mut row = queue_pair(self.counters_of(&qp), &qp);
+                number(&mut row, scope, [qp.qpn, self.shown(qp.qpn, Qpn(0))[0]]);
+                slice.add("qp", &row)
+            }
+            Row::Peer(qpn, peer) => {
+                let mut row = self.peer(qpn, &peer);
+                number(&mut row, scope, [peer.qpn, self.shown(qpn, peer.qpn)[1]]);
+                slice.add("peer", &row)
+            }
             Row::WaitsFor(peer) => slice.add("waiting_for", &json!(peer.0)),
         });
         slice.status(next)
@@ -125,7 +133,14 @@ impl StatusRows<'_> {
     pub(super) fn counters_of(&self, qp: &QpStatus) -> Option<Slot> {
         let session = self.tables.owner_of(qp.qpn)?;
         let words = self.clients.get(session)?.counters(qp.slot)?;
-        (words[0] as u32 == qp.qpn.0).then_some(words)
+        (words[0] as u32 == self.shown(qp.qpn, Qpn(0))[0].0).then_some(words)
+    }
+
+    /// The numbers that a queue pair's process has for it and for a peer.
+    fn shown(&self, qpn: Qpn, peer: Qpn) -> [Qpn; 2] {
+        let session = self.tables.owner_of(qpn);
+        let shown = session.map(|session| self.tables.shown_ends(session, qpn, peer));
+        shown.map_or([qpn, peer], Into::into)
     }
 
     pub(super) fn vnic(&self, vnic: &VnicStatus) -> Value {
@@ -175,7 +190,6 @@ impl StatusRows<'_> {
             _ => self.engine.counters(qpn, peer.qpn),
         };
         json!({
-            "qpn": peer.qpn.0,
             "vnic": peer.vnic,
             "address": peer.address.map(|address| address.to_string()),
             "path": peer.path.name(),
@@ -204,11 +218,19 @@ fn process_row(process: &ProcessStatus) -> Value {
     })
 }
 
+/// Processes see virtual numbers; operators those of packets, and which these are.
+fn number(row: &mut Value, scope: Option<VnicId>, [physical, shown]: [Qpn; 2]) {
+    let seen = if scope.is_some() { shown } else { physical };
+    row["qpn"] = seen.0.into();
+    if seen != shown {
+        row["virtual_qpn"] = shown.0.into();
+    }
+}
+
 fn queue_pair(counters: Option<Slot>, qp: &QpStatus) -> Value {
     let words = counters.unwrap_or_default();
     let [head, ..] = words;
     let mut row = qp_counters::row(&words);
-    row["qpn"] = qp.qpn.0.into();
     row["type"] = qp.service.name().into();
     row["state"] = if counters.is_some() { state_name((head >> 32) as u8) } else { "?" }.into();
     row["operations"] = ((head >> 48) as u8 & 3).into();

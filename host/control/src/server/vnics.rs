@@ -8,11 +8,15 @@ use crate::server::subsystems::EnginePorts;
 use crate::server::subsystems::StatusRows;
 use crate::vnic_policy::{changed, datapath_name, set_fields, shown};
 use crate::vnic_registry::News;
+use omniverb_netns::PORT;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
 use omniverb_sys::clock;
+use omniverb_sys::udp_socket::Port;
 use omniverb_tenancy::{RateLimit, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
+use std::io;
+use std::sync::Arc;
 
 impl EnginePorts<'_> {
     pub(super) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, Errno> {
@@ -54,15 +58,22 @@ impl EnginePorts<'_> {
     /// will be for all that is known.
     pub(super) fn want_port(&mut self, vnic: VnicId) -> bool {
         let of_machine = self.machines.of_vnic(vnic).and_then(|record| record.port.clone());
-        let Some(port) = of_machine else {
+        let of_network = || self.tables.place(vnic).and_then(|_| self.underlay_port().ok());
+        let Some(port) = of_machine.or_else(of_network) else {
             return self.vnics.want_port(vnic, self.helper, clock::now());
         };
-        // Its agent has it open already.
+        // Its agent has it open already, or it needs no sockets of its namespace.
         let wanted = self.vnics.port_mut(vnic).map(|own| own.want(clock::now()));
         if wanted == Some(PortUse::Ask) {
             self.port_found(vnic, Ok(port));
         }
         self.vnics.has_port(vnic)
+    }
+
+    /// A port that needs no sockets of a vNIC's namespace: that of one with a virtual address.
+    pub(super) fn underlay_port(&self) -> io::Result<Arc<Port>> {
+        // No descriptors are in it: the other end is our own.
+        Port::carried_by_another(PORT, Box::new(drop)).map(Arc::new)
     }
 
     /// The tables are told who is new, and who is no more: when somebody came, or has let go of

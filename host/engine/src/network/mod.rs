@@ -9,3 +9,4 @@ pub(crate) mod packet_train;
 pub(crate) mod pending_probes;
 pub(crate) mod roce_port;
 pub(crate) mod train_numbering;
+pub(crate) mod underlay_relay;

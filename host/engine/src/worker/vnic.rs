@@ -13,12 +13,14 @@ use crate::network::early_packets::Unclaimed;
 use crate::network::roce_port::Sockets;
 use crate::pages::mapped_memory_budget::Budget;
 use crate::recorder::packet_queue::CaptureSender;
-use omniverb_terms::VnicId;
+use omniverb_terms::{Qpn, VnicId};
 use std::sync::Arc;
 
 /// A vNIC that a packet thread serves, until the control plane closes it; its links go with it.
 pub(super) struct Vnic {
     pub(super) sockets: Arc<Sockets>,
+    /// The number of its queue pair 1 in packets.
+    pub(super) services: Qpn,
     /// Its limit, and who waits for that.
     pub(super) gate: Gate,
     /// Packets for queue pairs that have no link yet.
@@ -46,9 +48,16 @@ pub(super) struct Vnic {
 }
 
 impl Vnic {
-    pub(super) fn new(sockets: Sockets, budget: Budget, allowance: Allowance, now: u64) -> Vnic {
+    pub(super) fn new(
+        sockets: Sockets,
+        services: Qpn,
+        budget: Budget,
+        allowance: Allowance,
+        now: u64,
+    ) -> Vnic {
         Vnic {
             sockets: Arc::new(sockets),
+            services,
             gate: Gate::default(),
             unclaimed: Unclaimed::new(&allowance),
             early: Alarm::default(),

@@ -164,7 +164,12 @@ impl ConnectionManager<'_> {
         let specific = |address: &SocketAddr| !address.ip().is_unspecified();
         let local = match (bound.filter(specific), wanted.filter(specific)) {
             (Some(bound), Some(wanted)) if bound.ip() != wanted.ip() => return Err(Errno::EINVAL),
-            (Some(local), _) | (None, Some(local)) => local.ip(),
+            (Some(local), _) => local.ip(),
+            // The kernel's choice: it knows nothing of virtual addresses.
+            (None, Some(wanted)) => {
+                let own = self.tenants.virtual_networks.own_address(vnic);
+                own.filter(|_| !wanted.ip().is_loopback()).unwrap_or(wanted.ip())
+            }
             (None, None) => self.choose_local(vnic, remote.ip(), m.remote.interface)?,
         };
         if Family::of(local) != Family::of(remote.ip()) {
@@ -182,7 +187,7 @@ impl ConnectionManager<'_> {
         let ends = (SocketAddr::new(local, port), entry.gid);
         let dgid = match remote.ip() {
             ip if ip.is_loopback() => self.entry_of(vnic, ip)?.gid,
-            ip => self.network.name_of(ip),
+            ip => self.network.name_of(self.tenants, vnic, ip).ok_or(Errno::EHOSTUNREACH)?,
         };
         let peer = (remote, dgid);
         let path = Path::new(ends, peer, (entry.ifindex, entry.mtu));
@@ -208,7 +213,8 @@ impl ConnectionManager<'_> {
     pub(super) fn entry_of(&self, vnic: VnicId, ip: IpAddr) -> Result<GidEntry, Errno> {
         let loops = ip.is_loopback();
         let family = Family::of(ip);
-        let gid = self.network.name_of(if loops { family.loopback() } else { ip });
+        let ip = if loops { family.loopback() } else { ip };
+        let gid = self.network.name_of(self.tenants, vnic, ip).ok_or(Errno::EADDRNOTAVAIL)?;
         let names =
             self.tenants.vnics.get(&vnic).map(|vnic| &vnic.names).ok_or(Errno::EADDRNOTAVAIL)?;
         let itself = || {
@@ -221,7 +227,10 @@ impl ConnectionManager<'_> {
 
     /// The address that a connection to `remote` comes from if nobody says which.
     fn choose_local(&self, vnic: VnicId, remote: IpAddr, interface: u32) -> Result<IpAddr, Errno> {
-        let name = self.network.name_of(remote);
+        if let Some(own) = self.tenants.virtual_networks.own_address(vnic) {
+            return Ok(if remote.is_loopback() { remote } else { own });
+        }
+        let name = self.network.name_of(self.tenants, vnic, remote).ok_or(Errno::ENODEV)?;
         if name.is_loopback() || self.tenants.owns(vnic, name) {
             return Ok(remote);
         }
@@ -235,6 +244,6 @@ impl ConnectionManager<'_> {
                 && (!near || interface == 0 || interface == entry.ifindex)
         };
         let local = entries.find(fits).ok_or(Errno::ENODEV)?;
-        Ok(self.network.address_of(local.gid))
+        Ok(self.network.address_of(self.tenants, vnic, local.gid))
     }
 }

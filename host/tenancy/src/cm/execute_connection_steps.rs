@@ -2,14 +2,15 @@
 
 use super::cm_id::{Exchange, Id, Key, Path, set_private};
 use super::id_table::LocalMessage;
-use super::message_ends::Ends;
+use super::message_ends::{Ends, Origin};
 use crate::action::{Action, Recipient};
 use crate::cm::ConnectionManager;
 use crate::row_keys::SessionId;
 use crate::timers::Timer;
+use crate::virtual_networks::Destination;
 use omniverb_cm::{Event, Found, Mad, Resolved, Step};
 use omniverb_session::cm::{CmHappened, event};
-use omniverb_terms::{Errno, Gid, VnicId};
+use omniverb_terms::{Errno, Gid, Qpn, VnicId};
 
 impl ConnectionManager<'_> {
     /// Carries out what follows for an id, and for all that hear of it here.
@@ -61,12 +62,27 @@ impl ConnectionManager<'_> {
         addressee: Recipient,
     ) {
         if to.is_loopback() || self.tenants.owns(vnic, to) {
-            let (at, from, to) = (vnic, from, to);
-            return self.connections.carry(LocalMessage { at, from, to, mad });
+            let (at, from, to, origin) = (vnic, from, to, Origin::SameVnic);
+            return self.connections.carry(LocalMessage { at, from, to, origin, mad });
         }
+        let services = match self.tenants.virtual_networks.destination(vnic, to) {
+            None => Qpn::GENERAL_SERVICES,
+            Some(Destination::Nowhere) => return,
+            Some(Destination::Here(at)) => {
+                if self.tenants.has_vnic(at) {
+                    let origin = Origin::Network;
+                    self.connections.carry(LocalMessage { at, from, to, origin, mad });
+                }
+                return;
+            }
+            Some(Destination::There(_)) => match self.tenants.virtual_networks.services(vnic, to) {
+                Some(services) => services,
+                None => return,
+            },
+        };
         if let Some(underlay) = self.network.route_to(self.tenants, vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());
-            self.context.act(Action::Manage { vnic, underlay, datagram, to: addressee });
+            self.context.act(Action::Manage { vnic, underlay, services, datagram, to: addressee });
         }
     }
 

@@ -3,6 +3,7 @@
 use super::cm_id::{Exchange, Id, Key, Listening, LookupKeys, Peer, PendingAccept, RequestSource};
 use super::dreq_retransmission::DreqRetransmissions;
 use super::early_requests::EarlyRequests;
+use super::message_ends::Origin;
 use super::port_binding::{Binding, Port, PortSharing, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
 use crate::row_keys::SessionId;
@@ -11,12 +12,13 @@ use omniverb_terms::{Errno, Gid, VnicId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// A message from one id of a vNIC to another.
+/// A message from one id of this host to another: of one vNIC, or of a tenant with a key.
 #[derive(Debug)]
 pub(super) struct LocalMessage {
     pub(super) at: VnicId,
     pub(super) from: Gid,
     pub(super) to: Gid,
+    pub(super) origin: Origin,
     pub(super) mad: Mad,
 }
 

@@ -17,18 +17,26 @@ use omniverb_cm::{
 };
 use omniverb_session::cm::{CmParameters, event};
 use omniverb_terms::{Gid, Operations, Qkey, Qpn, Service, Underlay, VnicId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 impl ConnectionManager<'_> {
-    /// A management datagram came to queue pair 1 of a vNIC by this way.
-    pub(crate) fn received(&mut self, at: VnicId, underlay: &Underlay, datagram: &[u8], now: u64) {
-        let names = self.network.names(at, underlay);
+    /// A management datagram came to queue pair 1 of a vNIC, from this queue pair by this way.
+    pub(crate) fn received(
+        &mut self,
+        at: VnicId,
+        (source, underlay): (Qpn, &Underlay),
+        datagram: &[u8],
+        now: u64,
+    ) {
+        let names = self.network.names(self.tenants, at, source, underlay);
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
             // Who says it is one of ours would have been heard at home.
             if !sender.is_loopback()
                 && !self.tenants.owns(at, sender)
                 && self.tenants.owns(at, own)
-                && !self.tenants.is_foreign_address(at, self.network.address_of(sender))
+                && !self
+                    .tenants
+                    .is_foreign_address(at, self.network.address_of(self.tenants, at, sender))
             {
                 self.cm_arrived(Ends { at, own, sender, from: Origin::Network }, &mad, now);
                 self.carry_cm(now);
@@ -39,8 +47,9 @@ impl ConnectionManager<'_> {
     /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
     /// message is answered by more than one that is answered.
     pub(super) fn carry_cm(&mut self, now: u64) {
-        while let Some(LocalMessage { at, from, to, mad }) = self.connections.next_carried() {
-            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::SameVnic }, &mad, now);
+        while let Some(LocalMessage { at, from, to, origin, mad }) = self.connections.next_carried()
+        {
+            self.cm_arrived(Ends { at, own: to, sender: from, from: origin }, &mad, now);
         }
     }
 
@@ -83,7 +92,12 @@ impl ConnectionManager<'_> {
     fn cm_id_of(&self, ends: Ends, name: u32) -> Option<Key> {
         let key = self.connections.named(ends.at, name)?;
         let path = self.connections.get(key).ok()?.path?;
-        let same = |one: Gid, other: Gid| one == other || one.is_loopback() && other.is_loopback();
+        let networks = &self.tenants.virtual_networks;
+        let same = |one: Gid, other: Gid| {
+            one == other
+                || one.is_loopback() && other.is_loopback()
+                || networks.is_same(ends.at, one, other)
+        };
         (same(path.sgid, ends.own) && same(path.dgid, ends.sender)).then_some(key)
     }
 
@@ -308,10 +322,16 @@ impl ConnectionManager<'_> {
             Origin::Network => IpHeader::read(private),
         };
         let header = header.ok_or(nobody)?;
-        let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
         let home = ends.from == Origin::SameVnic;
-        let is_right = |said: Gid, is: Gid| said == is || home && said.is_loopback();
-        if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
+        let is_right = |said: IpAddr, is: Gid| {
+            let name = self.network.name_of(self.tenants, ends.at, said);
+            name.is_some_and(|name| {
+                name == is
+                    || home && name.is_loopback()
+                    || self.tenants.virtual_networks.is_same(ends.at, name, is)
+            })
+        };
+        if !is_right(header.source, ends.sender) || !is_right(header.destination, ends.own) {
             return Err(reject_reason::INVALID_GID.into());
         }
         let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;

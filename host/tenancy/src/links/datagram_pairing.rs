@@ -131,6 +131,7 @@ impl Pairing<'_> {
             return Ok(Found::NotYet);
         }
         self.unlinker().end_datagrams(m.qpn, m.dest_qpn);
+        self.unlinker().end_namesakes(m.qpn, m.dest_qpn);
         let invitation = (theirs != ours).then_some(Invitation { from: ours, to: theirs });
         let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
         self.linker().make_link(ends.0, ends.1, invitation, now)?;
@@ -171,6 +172,16 @@ impl Links {
 }
 
 impl Unlinker<'_> {
+    /// Peers of two vNICs may have one virtual number. A client cannot tell direct links with them
+    /// from each other: the older one makes way.
+    fn end_namesakes(&mut self, qpn: Qpn, peer: Qpn) {
+        for other in self.tenants.virtual_networks.namesakes(qpn, peer) {
+            if self.links.has_direct(qpn, other) {
+                self.end_datagrams(qpn, other);
+            }
+        }
+    }
+
     /// Links for the same number make way for one that the client cannot tell from them. Both queue
     /// pairs of a direct one may use it, so both are told.
     fn end_datagrams(&mut self, qpn: Qpn, peer: Qpn) {

@@ -303,7 +303,7 @@ impl Pairing<'_> {
         if !fits || !qp_numbers::is_qpn(flow.peer) || !self.tenants.owns(key, flow.sgid) {
             return;
         }
-        let sender = self.network.address_of(flow.dgid);
+        let sender = self.network.address_of(self.tenants, key, flow.dgid);
         if !self.tenants.has_time(self.context, session)
             || self.tenants.is_foreign_address(key, sender)
         {

@@ -19,7 +19,10 @@ impl Observer<'_> {
             qpns: [key.0, key.1],
             vnics: link.vnics.map(Some),
             clients: link.sessions.map(|session| self.tenants.client_of(session)),
-            addresses: link.ways.map(|(own, _)| Some(self.network.address_of(own))),
+            addresses: [0, 1].map(|end| {
+                let (vnic, (own, _)) = (link.vnics[end], link.ways[end]);
+                Some(self.network.address_of(self.tenants, vnic, own))
+            }),
         };
         self.context.act(Action::Audit(Box::new(audited)));
     }
@@ -37,7 +40,7 @@ impl Observer<'_> {
             vnics: [Some(link.vnic), link.within],
             clients: [Some(link.session), peer].map(|session| self.tenants.client_of(session?)),
             addresses: [link.flow.sgid, link.flow.dgid]
-                .map(|gid| Some(self.network.address_of(gid))),
+                .map(|gid| Some(self.network.address_of(self.tenants, link.vnic, gid))),
         };
         self.context.act(Action::Audit(Box::new(audited)));
     }

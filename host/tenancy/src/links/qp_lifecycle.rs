@@ -31,7 +31,8 @@ impl Pairing<'_> {
         }
         let receipt = session.account().charge(&[Kind::Qp])?;
         let (qpn, issued, origin) = if m.qpn == Qpn(0) {
-            let drawn = self.queue_pairs.draw(self.context.entropy.as_mut(), now);
+            let range = self.tenants.virtual_networks.range(key);
+            let drawn = self.queue_pairs.draw(self.context.entropy.as_mut(), range, now);
             let (qpn, issued) = drawn.ok_or(Errno::ENOMEM)?;
             (qpn, issued, Origin::Given)
         } else {
@@ -90,6 +91,7 @@ impl Unlinker<'_> {
     pub(crate) fn remove_qp(&mut self, qpn: Qpn, reason: u32, now: u64) {
         self.close_all(qpn, reason);
         let Some(qp) = self.queue_pairs.remove(qpn) else { return };
+        self.tenants.virtual_networks.forget_qp(qpn);
         for wisher in self.queue_pairs.wishers_of(qpn) {
             // Others must not learn what becomes of queue pairs in places they did not find.
             let wish = self.queue_pairs.wish(wisher, qpn);

@@ -86,8 +86,10 @@ impl Relater<'_> {
         if let Some(why) = self.network.through_engine(self.tenants, one, other) {
             return Some(RelationRefusal::Policy(why));
         }
-        let has =
-            |(vnic, address): RelationEnd| self.tenants.owns(vnic, self.network.name_of(address));
+        let has = |(vnic, address): RelationEnd| {
+            let name = self.network.name_of(self.tenants, vnic, address);
+            name.is_some_and(|name| self.tenants.owns(vnic, name))
+        };
         (!ends.into_iter().all(has)).then_some(RelationRefusal::NotItsAddress)
     }
 
@@ -104,9 +106,13 @@ impl Relater<'_> {
         let mut questions = Vec::new();
         let mut is_asking = false;
         for (from, to) in [(one, other), (other, one)] {
-            let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
-            let Some(question) = self.network.question_of(self.tenants, from.0, names[0], names[1])
-            else {
+            let name = |address| self.network.name_of(self.tenants, from.0, address);
+            let names: Option<[Gid; 2]> = name(from.1).zip(name(to.1)).map(Into::into);
+            let question = names.and_then(|names| {
+                let found = self.network.question_of(self.tenants, from.0, names[0], names[1]);
+                found.map(|question| (names, question))
+            });
+            let Some((names, question)) = question else {
                 return RelationVerdict::RelationRefusal(RelationRefusal::NotThere);
             };
             questions.push(question);

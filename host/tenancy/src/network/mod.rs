@@ -7,9 +7,10 @@ pub(crate) mod neighbour_resolution;
 
 use crate::accounts::Receipt;
 use crate::directory::{Access, Directory, VnicAddress};
+use crate::tenants::Tenants;
 use neighbour_cache::Neighbours;
 use omniverb_session::body::GidEntry;
-use omniverb_terms::{Gid, Underlay, VnicId};
+use omniverb_terms::{Gid, Qpn, Underlay, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -48,19 +49,34 @@ impl Network {
         self.directory.table(vnic, addresses, guid)
     }
 
-    /// See [`Directory::names`].
-    pub(crate) fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
-        self.directory.names(at, underlay)
+    /// The names of both ends of what came to a vNIC from queue pair `source`: see
+    /// [`Directory::names`].
+    pub(crate) fn names(
+        &self,
+        tenants: &Tenants,
+        at: VnicId,
+        source: Qpn,
+        underlay: &Underlay,
+    ) -> Option<(Gid, Gid)> {
+        match tenants.virtual_networks.has(at) {
+            true => tenants.virtual_networks.names(at, source, underlay),
+            false => self.directory.names(at, underlay),
+        }
     }
 
-    /// See [`Directory::address_of`].
-    pub(crate) fn address_of(&self, gid: Gid) -> IpAddr {
-        self.directory.address_of(gid)
+    /// The address that people call a name by, seen from a vNIC: see [`Directory::address_of`].
+    pub(crate) fn address_of(&self, tenants: &Tenants, from: VnicId, gid: Gid) -> IpAddr {
+        let known = tenants.virtual_networks.address(from, gid);
+        known.unwrap_or_else(|| self.directory.address_of(gid))
     }
 
-    /// See [`Directory::name_of`].
-    pub(crate) fn name_of(&self, address: IpAddr) -> Gid {
-        self.directory.name_of(address)
+    /// The name of an address in a vNIC's network: see [`Directory::name_of`]. `None`: no vNIC
+    /// there has it.
+    pub(crate) fn name_of(&self, tenants: &Tenants, from: VnicId, address: IpAddr) -> Option<Gid> {
+        if tenants.virtual_networks.has(from) && !address.is_loopback() {
+            return tenants.virtual_networks.name(from, address);
+        }
+        Some(self.directory.name_of(address))
     }
 
     /// A vNIC is attached so.

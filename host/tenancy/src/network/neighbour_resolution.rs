@@ -21,7 +21,19 @@ use crate::network::Network;
 use crate::path::PathReason;
 use crate::policy::policies::Datapath;
 use crate::tenants::Tenants;
+use crate::virtual_networks::Destination;
 use omniverb_terms::{Gid, Underlay, VnicId};
+
+/// What a vGID leads to, if the vNIC is of a tenant with a key. No network is asked, and a vNIC
+/// without processes is nobody.
+fn virtual_answer(tenants: &Tenants, from: VnicId, dgid: Gid) -> Option<Answer> {
+    let networks = &tenants.virtual_networks;
+    Some(match networks.destination(from, dgid)? {
+        Destination::Here(to) if tenants.vnics.contains_key(&to) => Answer::Is(to),
+        Destination::There(_) => Answer::Omniverb(networks.features(from)),
+        Destination::Here(_) | Destination::Nowhere => Answer::Foreign(from),
+    })
+}
 
 /// The answer for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +64,9 @@ impl Network {
         if !tenants.vnics.contains_key(&from) {
             return Resolved::To(Answer::NoAccess);
         }
+        if let Some(answer) = virtual_answer(tenants, from, dgid) {
+            return Resolved::To(answer);
+        }
         let Some(question) = self.question_of(tenants, from, sgid, dgid) else {
             return Resolved::To(Answer::NoAccess);
         };
@@ -70,6 +85,9 @@ impl Network {
         dgid: Gid,
         now: u64,
     ) -> Option<Answer> {
+        if let Some(answer) = virtual_answer(tenants, from, dgid) {
+            return Some(answer);
+        }
         self.neighbours.recall(&self.question_of(tenants, from, sgid, dgid)?, now)
     }
 
@@ -86,6 +104,9 @@ impl Network {
         sgid: Gid,
         dgid: Gid,
     ) -> Option<Underlay> {
+        if let Some(route) = tenants.virtual_networks.route(from, dgid) {
+            return Some(route);
+        }
         let entry = tenants.vnics.get(&from).and_then(|vnic| vnic.names.entry(sgid));
         let interface = entry.map_or(0, |entry| entry.ifindex);
         self.directory.route(&Name { from, sgid, interface, dgid })
@@ -101,6 +122,10 @@ impl Network {
         sgid: Gid,
         dgid: Gid,
     ) -> Option<Question> {
+        // The vGID says it.
+        if tenants.virtual_networks.has(from) {
+            return None;
+        }
         let Underlay { local, remote, interface, key } =
             self.route_to(tenants, from, sgid, dgid)?;
         let local = self.is_machine(from).then(|| local.to_canonical());

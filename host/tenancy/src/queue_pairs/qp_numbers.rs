@@ -1,6 +1,7 @@
 //! Draws queue pair numbers, keys and tokens.
 
 use omniverb_terms::{Qpn, Rkey};
+use omniverb_vgid::{QpnRange, VirtualQpn};
 use std::ops::RangeInclusive;
 
 /// Where random numbers come from. The daemon asks the kernel; tests count.
@@ -32,6 +33,25 @@ const APART: u32 = 0x40_0000 / GENERATIONS as u32;
 pub(crate) fn apart(generation: u64) -> RangeInclusive<u32> {
     let first = QPN_ORDINARY.end() + 1 + (generation % GENERATIONS) as u32 * APART;
     first..=(first + APART - 1).min(QPN_LAST)
+}
+
+/// Parts that the upper quarter of a vNIC's own numbers has, for new daemons in a row.
+const PARTS: u32 = 4;
+
+/// Numbers of a vNIC that has a range of its own, in the order in which they are tried. The upper
+/// quarter is for new daemons, as above; `generation`: of one that is new.
+pub(crate) fn within(range: QpnRange, generation: Option<u64>) -> [Option<RangeInclusive<u32>>; 2] {
+    let start = range.offset().number();
+    let first = start + VirtualQpn::FIRST.qpn().0;
+    let last = (start + range.count() - 1).min(QPN_LAST);
+    let apart = start + range.count() / 4 * 3;
+    let part = range.count() / 4 / PARTS;
+    let new = generation.map(|generation| {
+        let from = apart + (generation % u64::from(PARTS)) as u32 * part;
+        from..=(from + part - 1).min(last)
+    });
+    // All of them, when those below are used up.
+    [new.or(Some(first..=apart - 1)), Some(first..=last)]
 }
 
 /// Draws before a free number is looked for one by one: with half of them in use, all of these
@@ -234,6 +254,20 @@ mod tests {
             }
         }
         assert_eq!(end, QPN_LAST);
+    }
+
+    #[test]
+    fn numbers_of_a_range_are_its_own_and_new_daemons_have_some_apart() {
+        let offset = omniverb_vgid::QpnOffset::new(0x40_0000).unwrap();
+        let range = QpnRange::new(offset, 1024).unwrap();
+        assert_eq!(within(range, None), [Some(0x40_0002..=0x40_02ff), Some(0x40_0002..=0x40_03ff)]);
+        let parts: Vec<_> =
+            (0..5).map(|new| within(range, Some(new))[0].clone().unwrap()).collect();
+        assert_eq!(
+            (parts[0].clone(), parts[3].clone()),
+            (0x40_0300..=0x40_033f, 0x40_03c0..=0x40_03ff)
+        );
+        assert_eq!(parts[4], parts[0]);
     }
 
     #[test]

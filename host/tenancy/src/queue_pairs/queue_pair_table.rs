@@ -7,6 +7,7 @@ use super::tickets::{Claim, Secret, Tickets};
 use super::wishes_by_peer::Wishers;
 use crate::row_keys::SessionId;
 use omniverb_terms::{Errno, Qpn, Service, VnicId};
+use omniverb_vgid::QpnRange;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// All queue pairs.
@@ -116,12 +117,21 @@ impl QueuePairs {
     }
 
     /// A free number, and when it is given out. As long as there may be queue pairs that nobody has
-    /// announced yet, one that no daemon before has given to them.
-    pub(crate) fn draw(&mut self, entropy: &mut dyn Entropy, now: u64) -> Option<(Qpn, u64)> {
+    /// announced yet, one that no daemon before has given to them. `within`: of these numbers.
+    pub(crate) fn draw(
+        &mut self,
+        entropy: &mut dyn Entropy,
+        within: Option<QpnRange>,
+        now: u64,
+    ) -> Option<(Qpn, u64)> {
         let QueuePairs { rows, numbers, tickets, generation, .. } = self;
         let new = tickets.are_taken(now);
-        let apart = generation.filter(|_| new).map(qp_numbers::apart);
-        let ranges = [apart, Some(QPN_ORDINARY)].into_iter().flatten();
+        let apart = generation.filter(|_| new);
+        let ranges = match within {
+            None => [apart.map(qp_numbers::apart), Some(QPN_ORDINARY)],
+            Some(range) => qp_numbers::within(range, apart),
+        };
+        let ranges = ranges.into_iter().flatten();
         let taken = |number: Qpn| rows.contains_key(&number);
         let number = { ranges }.find_map(|range| numbers.take(range, entropy, taken))?;
         Some((number, tickets.issue(now)))

@@ -240,7 +240,7 @@ impl Bench {
             return Vec::new();
         }
         let way = Underlay { local: way.remote, remote: way.local, ..*way };
-        self.tenancy.management(vnic(to), &way, datagram, self.now)
+        self.tenancy.management(vnic(to), Qpn::GENERAL_SERVICES, &way, datagram, self.now)
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
@@ -506,6 +506,12 @@ fn forge(bench: &mut Bench, who: u8, (at, value): (u8, u8)) {
         *byte ^= value;
     }
     let (to, from) = (u64::from(who % 4), u64::from(who >> 2 & 7));
-    let actions = bench.tenancy.management(vnic(to), &underlay(to, from), &datagram, bench.now);
+    let actions = bench.tenancy.management(
+        vnic(to),
+        Qpn::GENERAL_SERVICES,
+        &underlay(to, from),
+        &datagram,
+        bench.now,
+    );
     bench.carry_out(actions);
 }

@@ -134,7 +134,7 @@ impl StatusRows<'_> {
         PeerStatus {
             qpn: link.flow.peer,
             vnic: link.within.map(|key| self.tenants.vnic_name(key).to_owned()),
-            address: Some(self.network.address_of(link.flow.dgid)),
+            address: Some(self.network.address_of(self.tenants, link.vnic, link.flow.dgid)),
             path: link.path,
             why: link.why,
         }
@@ -147,7 +147,11 @@ impl StatusRows<'_> {
         Some(PeerStatus {
             qpn: peer,
             vnic: Some(self.tenants.vnic_name(link.vnics[peer_end]).to_owned()),
-            address: Some(self.network.address_of(link.ways[peer_end].0)),
+            address: Some(self.network.address_of(
+                self.tenants,
+                link.vnics[1 - peer_end],
+                link.ways[peer_end].0,
+            )),
             path: Path::Direct,
             why: link.why,
         })

@@ -27,4 +27,5 @@ mod tenants;
 mod uninvited_links;
 mod unsolicited_datagrams;
 mod virtual_machines;
+mod virtual_networks;
 mod xrc;

@@ -4,6 +4,7 @@ use super::vnic::{PolicyOptions, Rate, changes, rate_limit};
 use super::{AdoptionValue, VnicOptions};
 use clap::{Args, Subcommand, ValueEnum};
 use omniverb_session::tc_units::size;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// What there is to do with objects of one kind.
@@ -22,7 +23,7 @@ pub enum TenantCommand {
     },
     /// Change a tenant, and every device that belongs to it. Needs the operators' socket.
     #[command(group = changes(&["adoption", "rate", "burst", "encryption", "key_file",
-        "key_lifetime"]))]
+        "key_lifetime", "underlay"]))]
     Set {
         /// The name of the tenant.
         name: String,
@@ -76,6 +77,10 @@ pub struct TenantOptions {
     /// How much they may send at once above the rate: 1500 bytes to 1g. Needs a rate.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub burst: Option<u64>,
+    /// The address of this host that packets of the tenant's devices carry: these have virtual
+    /// addresses, and GIDs that only hosts with the tenant's key can read. Needs a key file.
+    #[arg(long, value_name = "ADDRESS")]
+    pub underlay: Option<IpAddr>,
 }
 
 /// By what packets between hosts are encrypted.
@@ -174,6 +179,8 @@ impl VnicOptions {
     /// Whether anything was said.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tenant.is_none() && self.policies.is_empty() && self.attach.is_none()
+        let VnicOptions { tenant, policies, attach, address, underlay, qpn_offset, qpns } = self;
+        let is_placed = address.is_some() || underlay.is_some() || qpn_offset.is_some();
+        tenant.is_none() && policies.is_empty() && attach.is_none() && !is_placed && qpns.is_none()
     }
 }

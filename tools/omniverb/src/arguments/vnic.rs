@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use omniverb_session::faults::{self, Faults};
 use omniverb_session::tc_units::{self, size};
+use std::net::{IpAddr, Ipv4Addr};
 
 #[derive(Debug, Subcommand)]
 pub enum VnicCommand {
@@ -27,7 +28,8 @@ pub enum VnicCommand {
     /// daemon runs, or the daemon's own user.
     #[command(
         override_usage = "omniverb vnic set <NAME> <OPTIONS>",
-        group = changes(&["tenant", "policies", "attach", "datapath", "rate", "burst", "adoption",
+        group = changes(&["tenant", "policies", "attach", "address", "underlay", "qpn_offset",
+            "qpns", "datapath", "rate", "burst", "adoption",
             "faults"]),
     )]
     Set {
@@ -89,6 +91,27 @@ pub struct VnicOptions {
     /// vnic list` shows [default: the name].
     #[arg(long, value_name = "PLACE")]
     pub attach: Option<String>,
+    /// The address of the device in the virtual network of a tenant that has a key.
+    #[arg(long, value_name = "IPV4")]
+    pub address: Option<Ipv4Addr>,
+    /// The address of its host, for a device of another host [default: that of the tenant].
+    #[arg(long, value_name = "ADDRESS")]
+    pub underlay: Option<IpAddr>,
+    /// Where its queue pair numbers begin, as in 0x400000; a device of another host needs it
+    /// [default: chosen].
+    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    pub qpn_offset: Option<u32>,
+    /// How many queue pair numbers it has: a multiple of 1024 [default: 1024].
+    #[arg(long, value_name = "COUNT")]
+    pub qpns: Option<u32>,
+}
+
+/// A number in decimal, or behind 0x in hexadecimal digits.
+fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -8,8 +8,8 @@ use omniverb_sys::clock;
 impl State {
     pub(in crate::worker) fn apply(&mut self, command: Command, watcher: &Watcher) {
         match command {
-            Command::OpenVnic { vnic, port, holder } => {
-                self.open_vnic(vnic, port, &holder, watcher);
+            Command::OpenVnic { vnic, port, holder, services } => {
+                self.open_vnic(vnic, port, (&holder, services), watcher);
             }
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
             Command::SetLimit { vnic, limit, group } => {
@@ -49,8 +49,8 @@ impl State {
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }
-            Command::Manage { vnic, underlay, datagram, recipient } => {
-                self.manage(vnic, &underlay, &datagram, recipient);
+            Command::Manage { vnic, underlay, services, datagram, recipient } => {
+                self.manage(vnic, (&underlay, services), &datagram, recipient);
             }
             Command::Capture { vnic, queue } => {
                 if let Some(vnic) = self.vnics.get_mut(vnic) {

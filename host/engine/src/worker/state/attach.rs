@@ -29,12 +29,12 @@ impl State {
         &mut self,
         id: VnicId,
         port: Arc<Port>,
-        holder: &HolderPath,
+        (holder, services): (&HolderPath, Qpn),
         watcher: &Watcher,
     ) {
         let made = Sockets::new(port).and_then(|sockets| {
-            let vnic =
-                Vnic::new(sockets, self.together.budget(), self.store.vnic(holder), clock::now());
+            let (budget, allowance) = (self.together.budget(), self.store.vnic(holder));
+            let vnic = Vnic::new(sockets, services, budget, allowance, clock::now());
             watcher.add(id, &vnic.sockets)?;
             Ok(vnic)
         });

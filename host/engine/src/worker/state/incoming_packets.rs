@@ -98,7 +98,9 @@ impl State {
         if destination == Qpn::MULTICAST || checked.local.is_multicast() {
             return self.copy_to_group(vnic, checked);
         }
-        if destination == Qpn::GENERAL_SERVICES {
+        // Ranges of QPNs begin at multiples of 256.
+        let is_first = destination.0 % 256 == Qpn::GENERAL_SERVICES.0;
+        if is_first && self.vnics.get(vnic).is_some_and(|home| home.services == destination) {
             return self.management(vnic, checked);
         }
         if checked.packet.opcode().is_notification() {

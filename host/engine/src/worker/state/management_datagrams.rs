@@ -24,8 +24,12 @@ impl State {
         let Ok(arrived) = unreliable_datagram::read(&checked.packet, Qkey::GENERAL_SERVICES) else {
             return;
         };
-        // What is no datagram of a connection manager's counts for nothing.
-        if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
+        // What is no datagram of a connection manager's counts for nothing. Where ranges of QPNs
+        // are vNICs' own, whoever reads it knows which number the sender's has.
+        let source = arrived.source;
+        let is_flat = home.services == Qpn::GENERAL_SERVICES;
+        let is_strange = is_flat && source != Qpn::GENERAL_SERVICES;
+        if is_strange || arrived.message.data.len() != MAD_BYTES {
             return;
         }
         // An answer to an id of ours is heard, whatever strangers send.
@@ -34,8 +38,8 @@ impl State {
         if is_answer || home.reports.may_manage(checked.from, clock::now()) {
             let underlay = Underlay::plain(checked.local, checked.from, checked.interface);
             let datagram = data.to_vec();
-            let _ =
-                self.outbox.post(vnic, Event::Management { vnic, underlay, datagram, is_answer });
+            let event = Event::Management { vnic, source, underlay, datagram, is_answer };
+            let _ = self.outbox.post(vnic, event);
         }
     }
 
@@ -43,7 +47,7 @@ impl State {
     pub(super) fn manage(
         &mut self,
         vnic: VnicId,
-        underlay: &Underlay,
+        (underlay, services): (&Underlay, Qpn),
         data: &[u8],
         recipient: Recipient,
     ) {
@@ -63,9 +67,8 @@ impl State {
             return; // our sockets are in the vNIC's own network
         };
         let Some(source_port) = home.sockets.source_port(destination) else { return };
-        let services = Qpn::GENERAL_SERVICES;
-        let address =
-            Address { destination: services, queue_key: Qkey::GENERAL_SERVICES, source: services };
+        let (queue_key, source_qpn) = (Qkey::GENERAL_SERVICES, home.services);
+        let address = Address { destination: services, queue_key, source: source_qpn };
         let message = Message { immediate: None, is_solicited: false, data };
         let mut packet = [0; DATAGRAM_MAX];
         let psn = Psn::new(home.next_management_psn());

@@ -200,7 +200,15 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
-    state.apply(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
+    state.apply(
+        Command::OpenVnic {
+            vnic: VICTIM,
+            port,
+            holder: Arc::default(),
+            services: Qpn::GENERAL_SERVICES,
+        },
+        &watcher,
+    );
     victim(&mut state, Service::Rc, 99, None);
     let file = Arc::new(memfd::create("memory", 8 * PAGE).unwrap());
     let mut granted = |parts: usize, at: u64, start: u64| {
@@ -244,7 +252,15 @@ fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
-    state.apply(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
+    state.apply(
+        Command::OpenVnic {
+            vnic: VICTIM,
+            port,
+            holder: Arc::default(),
+            services: Qpn::GENERAL_SERVICES,
+        },
+        &watcher,
+    );
     state.questions.begin(7, HERE, ip(3));
     state.questions.begin(8, VICTIM, ip(5));
     for number in 100..20_100 {

@@ -192,7 +192,8 @@ pub fn last_sent(bench: &Bench) -> (Underlay, Mad) {
 }
 
 pub fn arrive(bench: &mut Bench, at: u64, way: Underlay, mad: &Mad) {
-    let actions = bench.tenancy.management(vnic(at), &way, &mad.to_bytes(), bench.now);
+    let actions =
+        bench.tenancy.management(vnic(at), Qpn::GENERAL_SERVICES, &way, &mad.to_bytes(), bench.now);
     bench.carry_out(actions);
 }
 

@@ -1,0 +1,298 @@
+//! Places vNICs of tenants with keys in the tenants' virtual networks, and gives each vNIC of
+//! this host QPNs of its own.
+//!
+//! In: objects. Out: the place of each vNIC, and what makes vGIDs. A vNIC that is described as on
+//! another host has no QPNs here, but a place. QPNs that nobody chose come from the vNIC's name in
+//! its network, so that the next daemon gives the same; where two would have the same, the one
+//! that comes first keeps them.
+
+use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
+use super::tenant_keys::TenantKeys;
+use omniverb_tenancy::{TenantNetwork, VnicPlace};
+use omniverb_vgid::{Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+
+/// QPNs of a vNIC unless it says otherwise, and the least that it may have.
+pub(crate) const QPNS: u32 = 1024;
+/// Among which they are chosen, in steps of as many.
+const NUMBERS: Range<u32> = 0x40_0000..0xc0_0000;
+
+/// What is wrong with an underlay of the other family.
+const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
+
+/// Places of vNICs, by their tenants and objects.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VirtualPlaces {
+    /// All vNICs of these tenants, here and elsewhere, by their objects.
+    places: BTreeMap<String, (String, VnicPlace)>,
+}
+
+impl ObjectSet {
+    /// The tenant of a vNIC and its underlay address here, if it has a virtual network.
+    fn network_of(&self, vnic: &VnicObject) -> Option<(&String, IpAddr)> {
+        let (name, tenant) = self.tenant.get_key_value(vnic.tenant.as_ref()?)?;
+        Some((name, tenant.underlay?))
+    }
+
+    /// Whether a vNIC is described as one of another host.
+    pub(crate) fn is_elsewhere(&self, vnic: &VnicObject) -> bool {
+        let host = self.network_of(vnic).map(|(_, host)| host);
+        host.zip(vnic.underlay).is_some_and(|(host, underlay)| host != underlay)
+    }
+
+    /// What is wrong with what a tenant says of its virtual network.
+    pub(crate) fn problem_of_tenant(name: &str, tenant: &Tenant) -> Option<String> {
+        let underlay = tenant.underlay?;
+        if name == DEFAULT_TENANT {
+            return Some(
+                "vNICs that are not described have no virtual address: name a tenant".into(),
+            );
+        }
+        if tenant.key_file.is_none() {
+            return Some("an underlay needs a key_file: without a key GIDs are addresses".into());
+        }
+        if tenant.is_encrypted() {
+            let text =
+                "a tenant with an underlay cannot be encrypted yet: leave out one of the two";
+            return Some(text.into());
+        }
+        underlay.is_ipv6().then(|| NO_IPV6.into())
+    }
+
+    /// What is wrong with what a vNIC says of its place.
+    pub(crate) fn problem_of_place(&self, vnic: &VnicObject) -> Option<String> {
+        let VnicObject { address, underlay, qpn_offset, qpns, .. } = vnic;
+        let Some((tenant, _)) = self.network_of(vnic) else {
+            let says =
+                [address.is_some(), underlay.is_some(), qpn_offset.is_some(), qpns.is_some()];
+            let text = "address, underlay, qpn_offset and qpns need a tenant with an underlay";
+            return says.contains(&true).then(|| text.into());
+        };
+        if address.is_none() {
+            return Some(format!(
+                "tenant {tenant:?} has an underlay: say the vNIC's address in it"
+            ));
+        }
+        if underlay.is_some_and(|address| address.is_ipv6()) {
+            return Some(NO_IPV6.into());
+        }
+        let count = qpns.unwrap_or(QPNS);
+        if !(QPNS..=QpnRange::COUNT_MAX).contains(&count) || !count.is_multiple_of(QPNS) {
+            let most = QpnRange::COUNT_MAX;
+            return Some(format!("qpns = {count} is no multiple of {QPNS} up to {most}"));
+        }
+        match qpn_offset {
+            Some(offset) if chosen(*offset, count).is_none() => Some(format!(
+                "qpn_offset = {offset:#x} does not fit: multiples of {:#x} from {:#x} to {:#x} do",
+                QpnOffset::GRANULE,
+                NUMBERS.start,
+                NUMBERS.end - count
+            )),
+            None if self.is_elsewhere(vnic) => Some(
+                "it is of another host: say its qpn_offset, which `vnic show` says there".into(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// The QPNs that somebody chose for a vNIC.
+fn chosen(offset: u32, count: u32) -> Option<QpnRange> {
+    let fits = NUMBERS.contains(&offset) && offset.saturating_add(count) <= NUMBERS.end;
+    QpnRange::new(QpnOffset::new(offset)?, count).filter(|_| fits)
+}
+
+impl VirtualPlaces {
+    /// Of these objects. `before`: ranges that vNICs have already, which they keep.
+    ///
+    /// # Errors
+    /// Two vNICs have one address or some QPNs in common, or there are no QPNs left.
+    pub(crate) fn of(all: &ObjectSet, before: &VirtualPlaces) -> Result<VirtualPlaces, String> {
+        let mut found = VirtualPlaces::default();
+        let mut addresses = BTreeMap::new();
+        // QPNs of one host: by where they begin, where they end, and whose they are.
+        let mut taken: BTreeMap<(IpAddr, u32), (u32, &str)> = BTreeMap::new();
+        let mut later = Vec::new();
+        // Those that were chosen come first: others may have other ones.
+        let mut vnics: Vec<_> = all.vnic.iter().collect();
+        vnics.sort_by_key(|(_, vnic)| vnic.qpn_offset.is_none());
+        for (name, vnic) in vnics {
+            let Some((tenant, host)) = all.network_of(vnic) else { continue };
+            let Some(virtual_ip) = vnic.address else { continue };
+            if let Some(other) = addresses.insert((tenant, virtual_ip), name) {
+                return Err(format!("vnic {name:?}: vnic {other:?} has the address {virtual_ip}"));
+            }
+            let underlay = vnic.underlay.unwrap_or(host);
+            let count = vnic.qpns.unwrap_or(QPNS);
+            let kept = before.places.get(name).filter(|(of, place)| {
+                let same = (place.virtual_ip, place.underlay, place.range.count());
+                of == tenant && same == (virtual_ip, underlay, count)
+            });
+            let range = match vnic.qpn_offset {
+                Some(offset) => chosen(offset, count),
+                None => kept.map(|(_, place)| place.range),
+            };
+            let Some(range) = range else {
+                later.push((name, tenant, (virtual_ip, underlay, count)));
+                continue;
+            };
+            if let Some(other) = claim(&mut taken, underlay, range, name) {
+                // One that was given them may have others.
+                if vnic.qpn_offset.is_none() {
+                    later.push((name, tenant, (virtual_ip, underlay, count)));
+                    continue;
+                }
+                return Err(format!("vnic {name:?}: vnic {other:?} has some of its QPNs"));
+            }
+            let place = VnicPlace { virtual_ip, underlay, range };
+            found.places.insert(name.clone(), (tenant.clone(), place));
+        }
+        for (name, tenant, (virtual_ip, underlay, count)) in later {
+            let steps = (NUMBERS.end - NUMBERS.start) / QPNS;
+            let first = hash(tenant, virtual_ip) % steps;
+            let offsets = (0..steps).map(|n| NUMBERS.start + (first + n) % steps * QPNS);
+            let mut ranges = offsets.filter_map(|offset| chosen(offset, count));
+            let range = ranges.find(|range| claim(&mut taken, underlay, *range, name).is_none());
+            let range = range.ok_or_else(|| format!("vnic {name:?}: there are no QPNs left"))?;
+            let place = VnicPlace { virtual_ip, underlay, range };
+            found.places.insert(name.clone(), (tenant.clone(), place));
+        }
+        Ok(found)
+    }
+
+    /// The place of the vNIC that an object describes, and its tenant.
+    pub(crate) fn place(&self, object: &str) -> Option<&(String, VnicPlace)> {
+        self.places.get(object)
+    }
+
+    /// The virtual networks of all tenants that have one, by their names. `features`: what engines
+    /// can do.
+    pub(crate) fn networks(
+        &self,
+        all: &ObjectSet,
+        keys: &TenantKeys,
+        features: u32,
+    ) -> BTreeMap<String, TenantNetwork> {
+        let with_network = all.tenant.iter().filter(|(_, tenant)| tenant.underlay.is_some());
+        let mut networks: BTreeMap<String, TenantNetwork> = with_network
+            .map(|(name, _)| {
+                let codec = codec(&keys.keys(name));
+                let vnics = BTreeMap::new();
+                (name.clone(), TenantNetwork { codec, vnics, qpns: QPNS, features })
+            })
+            .collect();
+        for (tenant, place) in self.places.values() {
+            if let Some(network) = networks.get_mut(tenant) {
+                network.vnics.insert(place.virtual_ip, *place);
+            }
+        }
+        networks
+    }
+
+    /// The vGID that an object's vNIC has.
+    pub(crate) fn gid(&self, object: &str, keys: &TenantKeys) -> Option<omniverb_terms::Gid> {
+        let (tenant, place) = self.places.get(object)?;
+        let VnicPlace { virtual_ip, underlay, range } = *place;
+        let codec = codec(&keys.keys(tenant))?;
+        codec.encipher(omniverb_vgid::VnicAddress { virtual_ip, offset: range.offset(), underlay })
+    }
+}
+
+/// What makes and reads vGIDs with a tenant's keys, of which the newest comes first.
+fn codec(keys: &[TenantKey]) -> Option<Codec> {
+    let made = |key| Codec::new(key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
+    match keys {
+        [] => None,
+        [current] => made(current),
+        [current, previous, ..] => {
+            let mut codec = made(previous)?;
+            codec.rotate(current);
+            Some(codec)
+        }
+    }
+}
+
+/// Notes QPNs of a host as a vNIC's; whose some of them are already, if they are somebody's.
+fn claim<'a>(
+    taken: &mut BTreeMap<(IpAddr, u32), (u32, &'a str)>,
+    host: IpAddr,
+    range: QpnRange,
+    name: &'a str,
+) -> Option<&'a str> {
+    let start = range.offset().number();
+    let end = start + range.count();
+    let before = taken.range((host, 0)..(host, end)).next_back();
+    if let Some((_, (until, other))) = before
+        && *until > start
+    {
+        return Some(*other);
+    }
+    taken.insert((host, start), (end, name));
+    None
+}
+
+/// The same for every daemon (FNV-1a, 32 bits).
+fn hash(tenant: &str, address: Ipv4Addr) -> u32 {
+    let bytes = tenant.bytes().chain([0]).chain(address.octets());
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> ObjectSet {
+        serde_json::from_str(text).unwrap()
+    }
+
+    const BLUE: &str = r#"{ "tenant": { "blue": { "key_file": "/k", "underlay": "192.0.2.1" } },
+        "vnic": { "a": { "tenant": "blue", "address": "10.0.0.1" },
+                  "b": { "tenant": "blue", "address": "10.0.0.2" OTHER } } }"#;
+
+    fn problem(other: &str) -> String {
+        let set = set(&BLUE.replace("OTHER", other));
+        match set.check() {
+            Err(error) => error.to_string(),
+            Ok(()) => VirtualPlaces::of(&set, &VirtualPlaces::default()).unwrap_err(),
+        }
+    }
+
+    #[test]
+    fn ranges_are_the_same_for_every_daemon_and_kept_while_others_come() {
+        let one = set(&BLUE.replace("OTHER", ""));
+        one.check().unwrap();
+        let first = VirtualPlaces::of(&one, &VirtualPlaces::default()).unwrap();
+        let again = VirtualPlaces::of(&one, &VirtualPlaces::default()).unwrap();
+        assert_eq!(first.places, again.places);
+        let (_, a) = first.place("a").unwrap();
+        assert_eq!((a.range.count(), a.underlay.to_string()), (QPNS, "192.0.2.1".into()));
+        assert_ne!(a.range, first.place("b").unwrap().1.range);
+        // One that wants the same numbers is given others, whatever its name.
+        let taken = format!(r#", "qpn_offset": {}"#, a.range.offset().number());
+        let both = set(&BLUE.replace("OTHER", &taken));
+        let moved = VirtualPlaces::of(&both, &first).unwrap();
+        assert_eq!(moved.place("b").unwrap().1.range, a.range);
+        assert_ne!(moved.place("a").unwrap().1.range, a.range);
+        let networks = first.networks(&one, &TenantKeys::default(), 7);
+        assert!(networks["blue"].codec.is_none(), "no key was read");
+        assert_eq!(networks["blue"].vnics.len(), 2);
+    }
+
+    #[test]
+    fn places_that_cannot_be_are_refused() {
+        assert!(problem(r#", "qpn_offset": 5"#).contains("qpn_offset = 0x5 does not fit"));
+        assert!(problem(r#", "qpns": 100"#).contains("no multiple of 1024"));
+        assert!(problem(r#", "underlay": "192.0.2.2""#).contains("say its qpn_offset"));
+        let text = BLUE.replace("OTHER", "").replace("10.0.0.2", "10.0.0.1");
+        let same = VirtualPlaces::of(&set(&text), &VirtualPlaces::default());
+        assert!(same.unwrap_err().contains("has the address 10.0.0.1"));
+        let flat = set(&text.replace(r#", "underlay": "192.0.2.1""#, ""));
+        assert!(flat.check().unwrap_err().to_string().contains("a tenant with an underlay"));
+        let keyless = set(&text.replace(r#""key_file": "/k", "#, ""));
+        assert!(keyless.check().unwrap_err().to_string().contains("needs a key_file"));
+        let nowhere = set(&BLUE.replace("OTHER", "").replace(r#", "address": "10.0.0.1""#, ""));
+        assert!(nowhere.check().unwrap_err().to_string().contains("say the vNIC's address"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Tests that processes of a tenant with a key are connected by vGIDs and virtual numbers, and that
+//! what another tenant has, or nobody, leads to a link that loses what is sent.
+
+use crate::support::cm_helpers::events as cm_events;
+use crate::support::*;
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_session::cm::*;
+use omniverb_tenancy::testing::random_driver::{Bench, vnic};
+use omniverb_tenancy::{Policy, SessionId, TenantId, TenantNetwork, VnicPlace};
+use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_vgid::{Codec, QpnOffset, QpnRange, TenantKey, UnderlayNetwork, VirtualNetwork};
+use std::collections::BTreeMap;
+
+fn place(number: u64) -> VnicPlace {
+    let offset = 0x40_0000 + 0x400 * number as u32;
+    VnicPlace {
+        virtual_ip: [10, 0, 0, 1 + (number as u8 + 1) % 2].into(),
+        underlay: [192, 0, 2, 1].into(),
+        range: QpnRange::new(QpnOffset::new(offset).unwrap(), 1024).unwrap(),
+    }
+}
+
+/// Processes 1 and 2 of one tenant, 3 and 4 of another, both with 10.0.0.1 and 10.0.0.2.
+fn two_tenants() -> Bench {
+    let mut bench = bench();
+    let tenant = |number: u64| TenantId(if number < 3 { 1 } else { 2 });
+    let network = |numbers: [u64; 2]| {
+        let key = TenantKey::new([numbers[0] as u8; 16]);
+        let codec = Codec::new(&key, VirtualNetwork::ANY, UnderlayNetwork::Ipv4).ok();
+        let vnics = numbers.map(place).map(|place| (place.virtual_ip, place));
+        TenantNetwork { codec, vnics: BTreeMap::from(vnics), qpns: 1024, features: 7 }
+    };
+    let networks = [(TenantId(1), network([1, 2])), (TenantId(2), network([3, 4]))];
+    let actions = bench.tenancy.describe_networks(BTreeMap::from(networks));
+    bench.carry_out(actions);
+    for number in 1..=4 {
+        bench.introduce(number, 1);
+        let policy = Policy { tenant: tenant(number), ..bench.tenancy.policy(vnic(number)) };
+        let (_, actions) = bench.tenancy.set_policy(vnic(number), policy);
+        bench.carry_out(actions);
+        let at = Some((tenant(number), place(number)));
+        let actions = bench.tenancy.set_place(vnic(number), at);
+        bench.carry_out(actions);
+        hello(&mut bench, number, number, 0);
+    }
+    bench
+}
+
+/// The only GID of a session's vNIC.
+fn name(bench: &mut Bench, session: u64) -> Gid {
+    match call(bench, session, QueryGids { reserved: 0 }) {
+        Some(Message::Gids(gids)) if gids.count == 1 => gids.entries[0].gid,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A call as the process makes it, and the answer as it gets it.
+fn said(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Option<Message> {
+    let (id, mut message) = (SessionId(session), message.into());
+    bench.tenancy.read_numbers(id, &mut message);
+    let mut answer = call(bench, session, message)?;
+    bench.tenancy.show_numbers(id, &mut answer);
+    Some(answer)
+}
+
+fn new_qp(bench: &mut Bench, session: u64, service: Service) -> Qpn {
+    match said(bench, session, create_qp(service)) {
+        Some(Message::QpCreated(created)) => created.qpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn connect(bench: &mut Bench, session: u64, qpn: Qpn, (dest_qpn, dgid): (Qpn, Gid)) {
+    let sgid = name(bench, session);
+    let ask = ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 };
+    assert!(matches!(said(bench, session, ask), Some(Message::Connected(c)) if c.qpn == qpn));
+}
+
+#[test]
+fn peers_of_one_tenant_are_linked_and_see_small_numbers() {
+    for service in [Service::Rc, Service::Ud] {
+        let mut bench = two_tenants();
+        for (one, other) in [(1, 2), (3, 4)] {
+            bench.told.clear();
+            let names = [name(&mut bench, one), name(&mut bench, other)];
+            let (a, b) = (new_qp(&mut bench, one, service), new_qp(&mut bench, other, service));
+            assert!(a.0 < 1024 && b.0 < 1024, "{a} {b}");
+            connect(&mut bench, one, a, (b, names[1]));
+            connect(&mut bench, other, b, (a, names[0]));
+            let [(first, second)] = &links(&bench)[..] else { panic!("{:?}", links(&bench)) };
+            assert!(first.ready.qpn.0 >= 0x40_0000 && engine_links(&bench).is_empty());
+            for end in [first, second] {
+                let mut ready = Message::from(end.ready);
+                bench.tenancy.show_numbers(end.session, &mut ready);
+                let Message::LinkReady(ready) = ready else { panic!() };
+                let (own, peer) = if end.session == SessionId(one) { (a, b) } else { (b, a) };
+                assert_eq!((ready.qpn, ready.peer_qpn), (own, peer));
+                let ends = bench.tenancy.shown_ends(end.session, end.ready.qpn, end.ready.peer_qpn);
+                assert_eq!(ends, (own, peer));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_forged_or_of_another_tenant_leads_to_what_loses_all() {
+    for service in [Service::Rc, Service::Ud] {
+        let mut bench = two_tenants();
+        let theirs = name(&mut bench, 4);
+        let target = new_qp(&mut bench, 4, service);
+        let own = name(&mut bench, 2);
+        let mut bytes = own.bytes();
+        bytes[5] ^= 4;
+        for dgid in [theirs, Gid::new(bytes)] {
+            bench.told.clear();
+            let a = new_qp(&mut bench, 1, service);
+            connect(&mut bench, 1, a, (target, dgid));
+            assert!(links(&bench).is_empty());
+            let [end] = &engine_links(&bench)[..] else { panic!("{:?}", engine_links(&bench)) };
+            assert_eq!(end.within, Some(end.vnic), "{service:?}");
+            assert!(end.ready.peer_qpn.0 < 0x1_0000, "no number of anybody's range");
+        }
+        // Of the right name, but beyond its numbers.
+        bench.told.clear();
+        let a = new_qp(&mut bench, 1, Service::Rc);
+        connect(&mut bench, 1, a, (Qpn(1024 + 5), own));
+        assert!(links(&bench).is_empty() && engine_links(&bench).is_empty());
+    }
+}
+
+#[test]
+fn virtual_addresses_are_resolved_and_messages_stay_within_their_tenant() {
+    let mut bench = two_tenants();
+    let address = |last: u8, port: u16| CmAddress::new(([10, 0, 0, last], port).into(), 0);
+    let id_of = |bench: &mut Bench, session| {
+        let ask = CreateCmId { space: 0x106, qp_type: Service::Rc.qp_type() };
+        match said(bench, session, ask) {
+            Some(Message::CmIdCreated(created)) => created.id,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (one, other) in [(1, 2), (3, 4)] {
+        let listener = id_of(&mut bench, other);
+        let bind = BindCmId { id: listener, flags: 0, address: address(2, 7471) };
+        assert!(matches!(said(&mut bench, other, bind), Some(Message::CmIdBound(_))));
+        let listen = ListenCmId { id: listener, backlog: 3 };
+        assert!(matches!(said(&mut bench, other, listen), Some(Message::CmIdBound(_))));
+        let id = id_of(&mut bench, one);
+        let remote = address(2, 7471);
+        let resolve = ResolveCmId { id, flags: 0, local: CmAddress::NONE, remote };
+        let resolved = match said(&mut bench, one, resolve) {
+            Some(Message::CmIdResolved(resolved)) => resolved,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(resolved.dgid, name(&mut bench, other));
+        let qpn = new_qp(&mut bench, one, Service::Rc);
+        let (parameters, private) = (CmParameters::NONE, [0; CM_PRIVATE_BYTES]);
+        said(&mut bench, one, ConnectCmId { id, qpn, parameters, private }).unwrap();
+        let asked = cm_events(&mut bench, other);
+        let [asked] = &asked[..] else { panic!("{asked:?}") };
+        let mut shown = Message::from(*asked);
+        bench.tenancy.show_numbers(SessionId(other), &mut shown);
+        assert!(matches!(shown, Message::CmHappened(it) if it.qpn == qpn));
+        let nobody = ResolveCmId {
+            id: id_of(&mut bench, one),
+            flags: 0,
+            local: CmAddress::NONE,
+            remote: address(9, 7471),
+        };
+        assert_eq!(errno(said(&mut bench, one, nobody)), omniverb_terms::Errno::EHOSTUNREACH);
+    }
+    assert!(cm_events(&mut bench, 2).is_empty());
+}

@@ -1,0 +1,298 @@
+"""Tenants with keys: programs see vGIDs and small queue pair numbers, two tenants have the same
+addresses at once, and what is forged, or another tenant's, leads nowhere."""
+
+import contextlib
+import json
+import re
+import types
+
+from harness import client_server, process
+from harness.by_address import both
+from harness.case import WAITS, Case, Failure, Group, check
+from harness.containers import Pair
+from harness.daemon import forgotten
+from harness.host import Hosts
+
+_PREFIX = "192.168.7"
+
+
+class _Scene:
+    """Four containers of one host: two of the tenant blue, two of red, with the same addresses."""
+
+    def __init__(self, stage):
+        self.folder = stage.folder("keys")
+        self.mounts = []
+        self.all = Pair(stage, count=4)
+        self.daemon = self.all.daemon
+        self.pairs = {}
+        for tenant, first in (("blue", 0), ("red", 2)):
+            self.write_key(tenant, "0123456789abcdef" * 2 if first else "f0" * 16)
+            self.daemon.omniverb("tenant", "create", tenant, "--key-file", self.key_file(tenant),
+                                 "--underlay", "127.0.0.1")
+            two = self.all.containers[first:first + 2]
+            for number, place in enumerate(two, 1):
+                place.virtual = f"{_PREFIX}.{number}"
+                # Where rdma_cm finds its own address: as a route of the kernel's.
+                place.namespace.ip("address", "add", f"{place.virtual}/24", "dev", "eth0")
+                self.daemon.omniverb("vnic", "create", f"{tenant}{number}", "--tenant", tenant,
+                                     "--address", place.virtual, "--attach", self.mount(place))
+            self.pairs[tenant] = types.SimpleNamespace(server=two[0], client=two[1])
+
+    def key_file(self, tenant):
+        """Where the key of a tenant is."""
+        return self.folder / tenant
+
+    def write_key(self, tenant, key):
+        """Another key for a tenant, which the daemon reads when it is told to."""
+        self.key_file(tenant).write_text(key + "\n")
+        self.key_file(tenant).chmod(0o600)
+
+    def mount(self, place):
+        """A path of a container's namespace that stays."""
+        path = self.folder / f"namespace-{len(self.mounts)}"
+        path.touch()
+        process.run(["mount", "--bind", place.namespace.path, path])
+        self.mounts.append(path)
+        return path
+
+    def shown(self, name):
+        """What the daemon says of a described vNIC."""
+        return json.loads(self.daemon.omniverb("vnic", "show", name, "--json"))
+
+    def close(self):
+        """Takes away what was mounted, and the containers."""
+        for path in self.mounts:
+            process.run(["umount", path])
+        self.all.close()
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    scene = _Scene(stage)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def _gids(place):
+    """The GIDs of a device, as ibv_devinfo shows them."""
+    return re.findall(r"GID\[ *\d+\]:\s*([0-9a-f:.]+)", place.run("ibv_devinfo", "-v"))
+
+
+def _names(scene):
+    """A device has one GID, its vGID, which differs for two tenants; the key is not shown."""
+    seen = set()
+    for tenant, pair in scene.pairs.items():
+        for number, place in enumerate((pair.server, pair.client), 1):
+            gids = _gids(place)
+            shown = scene.shown(f"{tenant}{number}")
+            check(gids == [shown["gid"]], f"{gids}, {shown}")
+            check("ffff:" not in gids[0] and not gids[0].startswith("fe80"), gids)
+            seen.update(gids)
+    check(len(seen) == 4, seen)
+    text = scene.daemon.omniverb("tenant", "show", "blue") + scene.daemon.log()
+    check("f0f0" not in text, text)
+
+
+_PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
+
+
+def _words(program, count):
+    """A pingpong by the only GID; datagrams fit one packet of the underlay."""
+    checks = [] if program == "ibv_srq_pingpong" else ["-c"]
+    return [program, "-g", "0", "-n", str(count), "-s", "1000", *checks]
+
+
+def _check_pingpong(printed):
+    """Numbers are small, contents right."""
+    text = printed.server + printed.client
+    numbers = re.findall(r"address:.*QPN (0x[0-9a-f]+)", text)
+    check(len(numbers) >= 4, text)
+    check(all(2 <= int(number, 16) < 1024 for number in numbers), f"{numbers}")
+    check("invalid data" not in text, text)
+
+
+def _programs(scene):
+    """Both tenants at once: contents are right, links direct, numbers small."""
+    for program in _PINGPONGS:
+        running = [client_server.Duet(pair, _words(program, 2000))
+                   for pair in scene.pairs.values()]
+        for duet in running:
+            _check_pingpong(duet.finish(60))
+    before = _mapped(scene)
+    words = ["ib_write_lat", "-F", "-x", "0", "-s", "8", "-n", "2000"]
+    outcome = client_server.run(scene.pairs["blue"], *words)
+    check(8 in client_server.rows(outcome.client, 6), outcome.client)
+    check(_mapped(scene) - before > 2000, "no operations were mapped")
+
+
+def _mapped(scene):
+    return sum(vnic["ended"]["operations_mapped"] for vnic in scene.daemon.vnics())
+
+
+def _forwarded(scene):
+    """Through the engine, too: a rate makes links pass it."""
+    scene.daemon.omniverb("vnic", "set", "blue1", "--datapath", "forwarded")
+    for program in _PINGPONGS[:3]:
+        _check_pingpong(client_server.run(scene.pairs["blue"], *_words(program, 500)))
+    scene.daemon.omniverb("vnic", "set", "blue1", "--datapath", "direct")
+
+
+def _across(scene):
+    """A name of another tenant's leads nowhere: as an address that nobody has."""
+    mixed = types.SimpleNamespace(server=scene.pairs["red"].server,
+                                  client=scene.pairs["blue"].client)
+    running = client_server.Duet(mixed, ["ib_write_bw", "-F", "-x", "0", "-s", "8", "-n", "1000"])
+    status = running.client.wait(50)
+    running.kill(running.server)
+    text = running.text(1)
+    check(status != 0 and "status 12" in text, f"{status}: {text}")
+    paths = [qp["path"] for qp in scene.daemon.queue_pairs()]
+    check("direct" not in paths and "forwarded" not in paths, f"{paths}")
+
+
+def _by_address(scene):
+    """rdma_cm finds virtual addresses; both tenants use the same ones at once."""
+    for pair in scene.pairs.values():
+        address = pair.server.virtual
+        perftest = ["ib_send_lat", "-R", "-F", "-s", "8", "-n", "200"]
+        pings = ["rping", "-a", address, "-C", "20", "-v", "-V"]
+        for server, client, expected in (
+                (perftest, [*perftest, address], "8 +200"),
+                ([*pings, "-s"], [*pings, "-c"], "rdma-ping-19"),
+                (["udaddy"], ["udaddy", "-s", address], "return status 0")):
+            printed, text = both(pair, server, client, 40)
+            check(re.search(expected, text), f"no {expected}:\n{text}\n--- server ---\n{printed}")
+
+
+def _forged(scene):
+    """Thousands of forged names lead nowhere; the daemon is left with nothing of them."""
+    pair = scene.pairs["blue"]
+    genuine = scene.shown("blue1")["gid"]
+    for words in (["datagrams", "3000"], ["connections"]):
+        pair.client.run("env", "TEST_VIRTUAL=1", f"TEST_GENUINE={genuine}", "TEST_TIMEOUT=10",
+                        "/opt/programs/forged", *words, limit=120)
+    forgotten([scene.daemon], 20)
+
+
+def _rotation(scene):
+    """With a new key names are others, the old ones are valid until the next one."""
+    pair = scene.pairs["blue"]
+    old = _gids(pair.server)
+    scene.write_key("blue", "ab" * 16)
+    # Any change has the files read again.
+    scene.daemon.omniverb("tenant", "set", "blue", "--adoption", "trusting")
+    new = _gids(pair.server)
+    check(new != old and new == [scene.shown("blue1")["gid"]], f"{old}, {new}")
+    client_server.run(pair, "ibv_rc_pingpong", "-g", "0", "-c")
+    scene.write_key("blue", "no key")
+    try:
+        scene.daemon.omniverb("tenant", "set", "blue", "--adoption", "trusting")
+    except Failure as refusal:
+        check("32 hexadecimal digits" in str(refusal), f"{refusal}")
+    else:
+        raise Failure("a file without a key was accepted")
+    scene.write_key("blue", "cd" * 16)
+    scene.daemon.omniverb("tenant", "set", "blue", "--adoption", "trusting")
+    client_server.run(pair, "ibv_rc_pingpong", "-g", "0", "-c")
+
+
+class _Far:
+    """Two hosts. On each a container of blue and one of red, with the same addresses for both
+    tenants: .1 on host a, .2 on host b."""
+
+    def __init__(self, stage):
+        self.folder = stage.folder("keys")
+        self.mounts = []
+        self.hosts = hosts = Hosts(stage)
+        for number, host in enumerate((hosts.a, hosts.b), 1):
+            host.switch.ip("address", "add", f"192.0.2.{number}/24", "dev", "bridge")
+        red = [hosts.a.add(3), hosts.b.add(4)]
+        places = {"blue": (hosts.server, hosts.client), "red": red}
+        self.pairs = {tenant: types.SimpleNamespace(server=two[0], client=two[1])
+                      for tenant, two in places.items()}
+        for tenant, two in places.items():
+            key = self.folder / tenant
+            key.write_text(("c1" if tenant == "red" else "d2") * 16)
+            key.chmod(0o600)
+            offsets = []
+            for number, (host, place) in enumerate(zip((hosts.a, hosts.b), two), 1):
+                place.virtual = f"{_PREFIX}.{number}"
+                place.namespace.ip("address", "add", f"{place.virtual}/24", "dev", "eth0")
+                # Nothing leaves by the container's own network.
+                place.namespace.drop_udp(4791)
+                omniverb = host.daemon.omniverb
+                omniverb("tenant", "create", tenant, "--key-file", key,
+                         "--underlay", f"192.0.2.{number}")
+                omniverb("vnic", "create", f"{tenant}{number}", "--tenant", tenant,
+                         "--address", place.virtual, "--attach", self.mount(place))
+                shown = json.loads(omniverb("vnic", "show", f"{tenant}{number}", "--json"))
+                offsets.append(shown["qpn_offset"])
+            for number, host in ((2, hosts.a), (1, hosts.b)):
+                host.daemon.omniverb(
+                    "vnic", "create", f"{tenant}{number}", "--tenant", tenant,
+                    "--address", f"{_PREFIX}.{number}", "--underlay", f"192.0.2.{number}",
+                    "--qpn-offset", str(offsets[number - 1]))
+
+    mount = _Scene.mount
+
+    def close(self):
+        """Takes away what was mounted, and the hosts."""
+        for path in self.mounts:
+            process.run(["umount", path])
+        self.hosts.close()
+
+
+@contextlib.contextmanager
+def _two_hosts(stage):
+    scene = _Far(stage)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def _far_programs(scene):
+    """Both tenants at once, contents right, over the underlay."""
+    for program in _PINGPONGS:
+        running = [client_server.Duet(pair, _words(program, 300))
+                   for pair in scene.pairs.values()]
+        for duet in running:
+            _check_pingpong(duet.finish(60))
+    words = ["ib_write_bw", "-F", "-x", "0", "-s", "65536", "-n", "500"]
+    outcome = client_server.run(scene.pairs["blue"], *words)
+    check(65536 in client_server.rows(outcome.client, 5), outcome.client)
+
+
+def _far_by_address(scene):
+    """rdma_cm between hosts, by virtual addresses."""
+    _by_address(scene)
+
+
+def _far_across(scene):
+    """A name of another tenant's leads to no packet: also where it is of another host."""
+    mixed = types.SimpleNamespace(server=scene.pairs["red"].server,
+                                  client=scene.pairs["blue"].client)
+    running = client_server.Duet(mixed, ["ib_write_bw", "-F", "-x", "0", "-s", "8", "-n", "1000"])
+    status = running.client.wait(50)
+    running.kill(running.server)
+    text = running.text(1)
+    check(status != 0 and "status 12" in text, f"{status}: {text}")
+
+
+def groups():
+    """One host with four containers, and two hosts with two each; two tenants with keys."""
+    return [Group("virtual_networks", [
+        Case("virtual_networks.names", _names, 60),
+        Case("virtual_networks.programs", _programs, 300),
+        Case("virtual_networks.forwarded", _forwarded, 200),
+        Case("virtual_networks.across", _across, 100),
+        Case("virtual_networks.by_address", _by_address, 200),
+        Case("virtual_networks.forged", _forged, 260),
+        Case("virtual_networks.rotation", _rotation, 120),
+    ], _fixture, weight=WAITS), Group("virtual_networks_far", [
+        Case("virtual_networks.far_programs", _far_programs, 300),
+        Case("virtual_networks.far_by_address", _far_by_address, 200),
+        Case("virtual_networks.far_across", _far_across, 100),
+    ], _two_hosts, weight=WAITS)]
