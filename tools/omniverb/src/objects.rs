@@ -353,11 +353,11 @@ mod tests {
         let expected = json!({ "rate": "5000000000bit", "burst": "65536", "adoption": "off" });
         assert_eq!(Value::from(tenant_fields(&tenant).unwrap()), expected);
         let words = "omniverb policy create gold --mode shared --rate none";
-        let Command::Policy(PolicyCommand::Create { mode, policy, .. }) = parse(words) else {
+        let Command::Policy(PolicyCommand::Create { mode, policy, rules, .. }) = parse(words) else {
             panic!()
         };
         let expected = json!({ "mode": "shared", "rate": "none", "burst": null });
-        assert_eq!(Value::from(policy_fields(&mode, &policy)), expected);
+        assert_eq!(Value::from(policy_fields(&mode, &policy, &rules)), expected);
         for words in ["omniverb tenant set blue", "omniverb tenant create blue --rate 0"] {
             assert!(Arguments::try_parse_from(words.split(' ')).is_err(), "{words}");
         }

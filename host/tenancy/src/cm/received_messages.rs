@@ -181,7 +181,7 @@ impl ConnectionManager<'_> {
         if ends.from == Origin::SameVnic {
             return false;
         }
-        let address = |gid| self.network.address_of(gid);
+        let address = |gid| self.network.address_of(self.tenants, ends.at, gid);
         let (sender, own) = (address(ends.sender), address(ends.own));
         let from = (self.tenants.owner_of(ends.at, sender), sender);
         let port = ServiceId::from_u64(service).map(|service| service.port);

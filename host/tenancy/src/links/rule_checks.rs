@@ -43,7 +43,8 @@ impl Tenants {
         sgid: Gid,
         (to, dgid): (Option<VnicId>, Gid),
     ) -> bool {
-        let ends = ((Some(from), network.address_of(sgid)), (to, network.address_of(dgid)));
+        let address = |gid| network.address_of(self, from, gid);
+        let ends = ((Some(from), address(sgid)), (to, address(dgid)));
         self.rules.allowed(ends.0, ends.1, None).contains(Operations::DATAGRAM)
     }
 
@@ -55,8 +56,8 @@ impl Tenants {
         flow: Flow,
         source: Option<VnicId>,
     ) -> bool {
-        let sender = (source, network.address_of(flow.dgid));
-        let own = (Some(at), network.address_of(flow.sgid));
+        let sender = (source, network.address_of(self, at, flow.dgid));
+        let own = (Some(at), network.address_of(self, at, flow.sgid));
         self.rules.allowed(sender, own, None).contains(Operations::DATAGRAM)
     }
 
@@ -68,7 +69,7 @@ impl Tenants {
         vnics: [VnicId; 2],
         ways: [GidPair; 2],
     ) -> LinkVerdict {
-        let end = |at: usize| (Some(vnics[at]), network.address_of(ways[at].0));
+        let end = |at: usize| (Some(vnics[at]), network.address_of(self, vnics[at], ways[at].0));
         self.judge_ends(service, [end(0), end(1)])
     }
 
@@ -95,7 +96,7 @@ impl Pairing<'_> {
     pub(super) fn may_link(&self, qpn: Qpn, peer: Qpn, target: Option<VnicId>) -> bool {
         let Some(qp) = self.queue_pairs.get(qpn) else { return true };
         let Some(wish) = qp.wish(peer) else { return true };
-        let address = |gid| self.network.address_of(gid);
+        let address = |gid| self.network.address_of(self.tenants, qp.vnic(), gid);
         let ends = [(Some(qp.vnic()), address(wish.sgid)), (target, address(wish.dgid))];
         self.tenants.judge_ends(qp.service(), ends).is_allowed
     }
@@ -117,7 +118,7 @@ impl Linker<'_> {
                 Refused::default()
             }
             Cause::Requested | Cause::Stranger => {
-                let ends = flow_ends(self.network, vnic, flow, route.within);
+                let ends = flow_ends((self.network, self.tenants), vnic, flow, route.within);
                 refused(self.tenants.judge_ends(service, ends))
             }
         }
@@ -125,8 +126,14 @@ impl Linker<'_> {
 }
 
 /// The queue pair's end of a link to the engine, and the peer's.
-fn flow_ends(network: &Network, vnic: VnicId, flow: Flow, within: Option<VnicId>) -> [RuleEnd; 2] {
-    [(Some(vnic), network.address_of(flow.sgid)), (within, network.address_of(flow.dgid))]
+fn flow_ends(
+    (network, tenants): (&Network, &Tenants),
+    vnic: VnicId,
+    flow: Flow,
+    within: Option<VnicId>,
+) -> [RuleEnd; 2] {
+    let address = |gid| network.address_of(tenants, vnic, gid);
+    [(Some(vnic), address(flow.sgid)), (within, address(flow.dgid))]
 }
 
 fn refused(verdict: LinkVerdict) -> Refused {
@@ -224,7 +231,7 @@ impl Unlinker<'_> {
         if is_lost && why != PathReason::Denied {
             return;
         }
-        let ends = flow_ends(self.network, vnic, flow, within);
+        let ends = flow_ends((self.network, self.tenants), vnic, flow, within);
         let verdict = self.tenants.judge_ends(service, ends);
         let now = refused(verdict);
         if service == Service::Ud {
