@@ -89,7 +89,7 @@ fn what_the_watcher_says_is_understood() {
     send_appeared(one.as_fd(), identity, Some(7), &facts()).unwrap();
     send_appeared(one.as_fd(), identity, None, &long).unwrap();
     send_vanished(one.as_fd(), identity).unwrap();
-    let mut next = || receive(other.as_fd()).unwrap().unwrap();
+    let next = || receive(other.as_fd()).unwrap().unwrap();
     match next() {
         Answer::Appeared { identity: seen, cookie: Some(7), facts: told } => {
             assert_eq!((seen, told), (identity, facts()));
