@@ -85,6 +85,7 @@ impl Server {
         }
         if self.objects.is_described(vnic) {
             self.engine_ports().apply_object(vnic);
+            self.engine_ports().review_rules();
             self.carry_on();
         }
     }
@@ -152,6 +153,7 @@ impl Server {
         if !self.objects.is_described(vnic) {
             // A path may lead there by now.
             self.engine_ports().apply_object(vnic);
+            self.engine_ports().review_rules();
         }
         if self.objects.is_described(vnic) {
             return Ok(known);
