@@ -268,7 +268,11 @@ fn people(objects: &[Value]) -> String {
         };
         let mut fields: Vec<String> = fields.map(field).collect();
         fields.extend(object["problem"].as_str().map(|problem| format!("({problem})")));
-        table.row(vec![text("kind"), text("name"), text("source"), fields.join(" ")]);
+        let source = match object["hides"].as_str() {
+            Some(hidden) => format!("{} (hides {hidden})", text("source")),
+            None => text("source"),
+        };
+        table.row(vec![text("kind"), text("name"), source, fields.join(" ")]);
     }
     table.render("")
 }
