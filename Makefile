@@ -5,11 +5,12 @@ MAKEFLAGS += --no-print-directory
 PYTHON := /usr/bin/python3
 
 # Debian packages, by the target that needs them.
-BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
+BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev protobuf-compiler libprotobuf-dev
 # Tests of CPython's own, of the release that is installed.
 PYTHON_TESTS := $(shell $(PYTHON) -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])' 2>/dev/null)
 RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-pytest python3-cffi python3-pyverbs python3-cryptography ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
-	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy nodejs mandoc man-db
+	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy nodejs mandoc man-db \
+	etcd-server etcd-client
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 # Programs over sockets that only the long versions of tests start, and what builds tests of others.

@@ -16,7 +16,7 @@ from harness.staging import ROOT
 
 # What may be run on the machine of whoever tests.
 HARMLESS = (r"([A-Z_]+=\S* )*(taskset -c \d+ )?(\S*/)?"
-            r"(omniverb|omniverbd|bench\.py|two_hosts\.py|wire\.py|run) .*|OV=.*")
+            r"(omniverb|omniverbd|omniverb-agent|bench\.py|two_hosts\.py|wire\.py|run) .*|OV=.*")
 # What documents leave open.
 PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
@@ -38,6 +38,13 @@ INSTEAD = [
     (r"cc -o program program.c (.*)",
      r"echo '#include <infiniband/verbs.h>\nint main(void) { return !ibv_get_device_list(0); }' "
      r"> program.c && cc -o program program.c \1 && omniverb run -- ./program"),
+    (r"(etcd --listen-client-urls .*) &",
+     r"\1 --data-dir etcd --unsafe-no-fsync > etcd.log 2>&1 &"),
+    (r"omniverb cluster apply -f /etc/omniverb/cluster.toml (.*)",
+     r"echo '[tenant.blue]' > some.toml && omniverb cluster apply -f some.toml \1"),
+    (r"omniverb-agent cluster --file /etc/omniverb/cluster.toml",
+     r"echo '[tenant.blue]' > some.toml; omniverb-agent cluster --file some.toml & "
+     r"until omniverb tenant show blue; do sleep 0.1; done"),
     (r"(bench/bench.py|bench/two_hosts.py) --against OTHER/dist",
      r"\1 --against dist --quick --only send_lat --out bench.json"),
 ]
@@ -89,6 +96,8 @@ ELSEWHERE = {
     r"echo .* >> \"\$GITHUB_PATH\"": "is for the machines of GitHub",
     r"rmmod rdma_rxe|sysctl vm.*": "changes the whole machine",
     r"ss -ulnp .*": "shows what happens to be there",
+    r"systemctl enable --now omniverb-cluster": "needs etcd; cluster.* runs the same program",
+    r"OPTIONS=.*": "is a line of a file",
     r"systemctl restart omniverbd": "restarts the service of the machine",
     r"which extent\? where\?.*": "is a line of a drawing",
 }
@@ -237,6 +246,9 @@ def _other(stage, program, words):
     if program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         return re.search(rf"^{re.escape(words[0])}:", makefile, re.MULTILINE)
+    if program == "omniverb-agent":
+        told = process.run([stage.dist / "bin" / program, "--help"])
+        return re.search(rf"^  {re.escape(words[0])} ", told, re.MULTILINE)
     if program == "omniverb-limits":
         return process.run([stage.dist / "bin" / program, *words])
     return False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .staging import ROOT
 
-OURS = {"omniverb", "omniverbd", "omniverb-limits"}
+OURS = {"omniverb", "omniverbd", "omniverb-agent", "omniverb-limits"}
 # Programs that users are told to start in running text.
 TOLD = OURS | {"cargo", "docker", "make", "man", "mount", "mpiexec", "mpirun", "nft", "podman",
                "rmmod", "ss", "sudo", "sysctl", "systemctl", "valgrind"}

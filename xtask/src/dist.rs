@@ -25,8 +25,9 @@ use crate::symbol_tables::{Status, Table};
 const PATHS: &str = "libomniverb_paths.so";
 const PATHS_SOURCES: [&str; 2] = ["app/paths/paths.c", "app/paths/bundled.c"];
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
-const PROGRAMS: [&str; 4] = ["omniverbd", "omniverb", "omniverb-gateway", "omniverb-limits"];
-const PACKAGES: [&str; 2] = ["omniverb_gateway", "omniverb_limits"];
+const PROGRAMS: [&str; 5] =
+    ["omniverbd", "omniverb", "omniverb-agent", "omniverb-gateway", "omniverb-limits"];
+const PACKAGES: [&str; 3] = ["omniverb_agent", "omniverb_gateway", "omniverb_limits"];
 /// These two run in every image, whatever its C library: they are linked statically, where there is
 /// a static one to link with.
 const EVERYWHERE: [&str; 2] = ["omniverbd", "omniverb"];

@@ -37,10 +37,11 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn programs() -> [Program; 2] {
+fn programs() -> [Program; 3] {
     [
         (omniverb_arguments::Arguments::command(), "1"),
         (omniverbd_arguments::Arguments::command(), "8"),
+        (omniverb_agent_arguments::Arguments::command(), "8"),
     ]
 }
 

@@ -28,12 +28,13 @@ pub(crate) fn write_all(
     let mut left = vec![(command, String::new())];
     while let Some((command, parent)) = left.pop() {
         let name = page_name(&command);
-        let by_hand = by_hand(sections, &name)?;
+        let by_hand = by_hand(sections, &name, section)?;
         let siblings = command.get_subcommands().map(page_name);
-        let related = related(&name, &parent, siblings.collect());
+        let related = related(&name, section, &parent, siblings.collect());
         let text = compose(&command, section, &by_hand, &related)?;
         std::fs::write(folder.join(format!("{name}.{section}")), text)?;
         left.extend(command.get_subcommands().cloned().map(|inner| (inner, name.clone())));
+        written.insert(format!("{name}.{section}"));
         written.insert(name);
     }
     Ok(())
@@ -85,9 +86,14 @@ fn page_name(command: &Command) -> String {
 }
 
 /// The sections of a page that are written by hand: title and text.
-fn by_hand(folder: &Path, name: &str) -> anyhow::Result<BTreeMap<String, String>> {
+fn by_hand(folder: &Path, name: &str, section: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = split(&std::fs::read_to_string(folder.join(format!("{COMMON}.roff")))?)?;
-    let path = folder.join(format!("{name}.roff"));
+    // A command and a program may have the same page name.
+    let of_section = folder.join(format!("{name}.{section}.roff"));
+    let path = match of_section.exists() {
+        true => of_section,
+        false => folder.join(format!("{name}.roff")),
+    };
     if path.exists() {
         let own = std::fs::read_to_string(&path)?;
         found.extend(split(&own).with_context(|| path.display().to_string())?);
@@ -109,13 +115,12 @@ fn split(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// Pages that a page refers to: the one above it, those below it, and those of the daemon.
-fn related(name: &str, parent: &str, below: Vec<String>) -> Vec<String> {
-    let program = |page: &str| if page == "omniverbd" { 8 } else { 1 };
+fn related(name: &str, section: &str, parent: &str, below: Vec<String>) -> Vec<String> {
     let above = (!parent.is_empty()).then(|| parent.to_owned());
-    let others = ["omniverb", "omniverbd"].map(str::to_owned);
+    let own = above.into_iter().chain(below).map(|page| format!("{page} {section}"));
+    let others = ["omniverb 1", "omniverbd 8"].map(str::to_owned);
     let mut pages: Vec<String> = Vec::new();
-    for page in above.into_iter().chain(below).chain(others).filter(|page| page != name) {
-        let page = format!("{page} {}", program(&page));
+    for page in own.chain(others).filter(|page| *page != format!("{name} {section}")) {
         if !pages.contains(&page) {
             pages.push(page);
         }
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn pages_refer_to_those_above_and_below() {
-        let pages = related("omniverb-vnic", "omniverb", vec!["omniverb-vnic-set".into()]);
+        let pages = related("omniverb-vnic", "1", "omniverb", vec!["omniverb-vnic-set".into()]);
         let expected = ["omniverb 1", "omniverb-vnic-set 1", "omniverbd 8", "omniverbd.toml 5"];
         assert_eq!(pages, expected);
     }

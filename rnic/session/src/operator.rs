@@ -230,7 +230,9 @@ bodies! {
     SocketsShown { reserved: u64 }
     /// Change tenants, policies and vNICs: all that the text says, or nothing. It is JSON:
     /// `{"changes": [{"do": "create", "kind": "vnic", "name": "web", "fields": {}}]}`; `do` is
-    /// `create`, `set` or `delete`, and a field that is `null` is taken away. Answered with
+    /// `create`, `set`, `delete`, or `put` for an object that is as the fields say whatever it was
+    /// before; a field that is `null` is taken away. With `"source": "cluster"` beside the changes
+    /// these are of what an agent brings, below what was set by command. Answered with
     /// `ObjectsChanged`.
     ChangeObjects {
         /// Bytes of `text`.

@@ -64,6 +64,7 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Tenant(command) => (objects::tenant(command), 1),
         Command::Policy(command) => (objects::policy(command), 1),
         Command::Reload => (objects::reload(), 1),
+        Command::Cluster { arguments } => (run::cluster(&arguments), 1),
         Command::Vm(command) => vm(command),
         Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),
         Command::Capture { vnic, file, snaplen } => {

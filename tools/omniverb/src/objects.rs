@@ -306,7 +306,11 @@ fn people(objects: &[Value]) -> String {
         let mut fields: Vec<String> = fields.map(field).collect();
         fields.extend(object["gid"].as_str().map(|gid| format!("gid={gid}")));
         fields.extend(object["problem"].as_str().map(|problem| format!("({problem})")));
-        table.row(vec![text("kind"), text("name"), text("source"), fields.join(" ")]);
+        let source = match object["hides"].as_str() {
+            Some(hidden) => format!("{} (hides {hidden})", text("source")),
+            None => text("source"),
+        };
+        table.row(vec![text("kind"), text("name"), source, fields.join(" ")]);
     }
     table.render("")
 }
@@ -353,7 +357,8 @@ mod tests {
         let expected = json!({ "rate": "5000000000bit", "burst": "65536", "adoption": "off" });
         assert_eq!(Value::from(tenant_fields(&tenant).unwrap()), expected);
         let words = "omniverb policy create gold --mode shared --rate none";
-        let Command::Policy(PolicyCommand::Create { mode, policy, rules, .. }) = parse(words) else {
+        let Command::Policy(PolicyCommand::Create { mode, policy, rules, .. }) = parse(words)
+        else {
             panic!()
         };
         let expected = json!({ "mode": "shared", "rate": "none", "burst": null });

@@ -2,6 +2,7 @@
 
 use crate::present;
 use crate::{find_daemon, library_path, program_check as programs};
+use anyhow::Context;
 use omniverb_arguments::{PresentMode, SocketMode};
 use omniverb_formats::address_range;
 use omniverb_formats::broker_message::{self, Reply, Request, SUFFIX};
@@ -103,6 +104,13 @@ pub(crate) fn gateway(
     command.push("--".into());
     command.extend(to.into_iter().map(OsString::from));
     run(false, None, PresentMode::Off, &command)
+}
+
+/// Becomes the program that speaks to etcd, which this one is not linked with.
+pub(crate) fn cluster(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
+    let program = find_daemon::installed("omniverb-agent")?;
+    let error = Command::new(&program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
 /// The library would leave out what is no range, and say nothing.

@@ -16,6 +16,30 @@ pub(crate) enum Verb {
     Set,
     /// It is deleted; it must be there.
     Delete,
+    /// It is as the fields say, whatever it was before.
+    Put,
+}
+
+/// The origin of objects. A later one decides where two have an object of one name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Source {
+    /// What all hosts agree on, which an agent brings.
+    Cluster,
+    /// What an operator of this host says.
+    #[default]
+    Command,
+}
+
+/// What the objects of a source stand above and below.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings<'a> {
+    /// What is configured.
+    pub(crate) configured: &'a ObjectSet,
+    /// What is below the source: `configured`, and the cluster's if the source is `Command`.
+    pub(crate) below: &'a ObjectSet,
+    /// What is above the source.
+    pub(crate) above: &'a ObjectSet,
 }
 
 /// One change of one object.
@@ -35,16 +59,19 @@ pub(crate) struct Change {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Changes {
+    #[serde(default)]
+    pub(crate) source: Source,
     pub(crate) changes: Vec<Change>,
 }
 
 impl Change {
-    /// Applies it to what was set at run time, above what is configured.
-    fn apply(&self, configured: &ObjectSet, set: &mut ObjectSet) -> Result<(), String> {
+    /// Applies it to the objects of a source.
+    fn apply(&self, around: Surroundings<'_>, set: &mut ObjectSet) -> Result<(), String> {
+        let Surroundings { configured, below, .. } = around;
         match self.kind {
-            ObjectKind::Tenant => self.apply_to(&configured.tenant, &mut set.tenant),
-            ObjectKind::Policy => self.apply_to(&configured.policy, &mut set.policy),
-            ObjectKind::Vnic => self.apply_to(&configured.vnic, &mut set.vnic),
+            ObjectKind::Tenant => self.apply_to(&configured.tenant, &below.tenant, &mut set.tenant),
+            ObjectKind::Policy => self.apply_to(&configured.policy, &below.policy, &mut set.policy),
+            ObjectKind::Vnic => self.apply_to(&configured.vnic, &below.vnic, &mut set.vnic),
             ObjectKind::Container => Err("containers are in the configuration file only".into()),
         }
     }
@@ -52,22 +79,27 @@ impl Change {
     fn apply_to<T: Clone + Default + PartialEq + DeserializeOwned + serde::Serialize>(
         &self,
         configured: &BTreeMap<String, T>,
+        below: &BTreeMap<String, T>,
         set: &mut BTreeMap<String, T>,
     ) -> Result<(), String> {
         let (word, name) = (self.kind.word(), &self.name);
-        let current = set.get(name).or_else(|| configured.get(name));
+        let current = set.get(name).or_else(|| below.get(name));
+        let is_configured = configured.get(name) == current;
         let before = match (self.verb, current) {
             (Verb::Create, Some(_)) => return Err(format!("{word} {name:?} exists")),
-            (Verb::Create, None) => T::default(),
+            (Verb::Create, None) | (Verb::Put, _) => T::default(),
             (_, None) => return Err(format!("there is no {word} {name:?}")),
             (_, Some(current)) => current.clone(),
         };
         if self.verb == Verb::Delete {
             return match set.remove(name) {
                 Some(_) => Ok(()),
-                None => Err(format!(
+                None if is_configured => Err(format!(
                     "{word} {name:?} is in the configuration file, or follows from a [[container]] \
                      there: remove it there, and reload"
+                )),
+                None => Err(format!(
+                    "{word} {name:?} is the cluster's: remove it there (omniverb cluster delete)"
                 )),
             };
         }
@@ -87,17 +119,18 @@ impl Change {
 }
 
 impl Changes {
-    /// What is set at run time after all of them.
+    /// The objects of the source after all of them; `set`: before.
     pub(crate) fn applied(
         &self,
-        configured: &ObjectSet,
+        around: Surroundings<'_>,
         set: &ObjectSet,
     ) -> Result<ObjectSet, String> {
         let mut after = set.clone();
         for change in &self.changes {
-            change.apply(configured, &mut after)?;
+            change.apply(around, &mut after)?;
         }
-        configured.overlaid(&after).check().map_err(|error| error.to_string())?;
+        let all = around.below.overlaid(&after).overlaid(around.above);
+        all.check().map_err(|error| error.to_string())?;
         Ok(after)
     }
 }

@@ -119,7 +119,7 @@ impl Objects {
         for (vnic, name) in lost {
             self.containers.objects.remove(&name);
             self.given.remove(&vnic);
-            if !self.set.vnic.contains_key(&name) {
+            if !self.has_apart_from_rules(&name) {
                 self.all.vnic.remove(&name);
             }
         }
@@ -136,10 +136,15 @@ impl Objects {
         let known = self.containers.known.remove(&vnic);
         let Some((_, name)) = known.and_then(|known| known.decided) else { return false };
         self.containers.objects.remove(&name);
-        if !self.set.vnic.contains_key(&name) && !self.configured.vnic.contains_key(&name) {
+        if !self.has_apart_from_rules(&name) {
             self.all.vnic.remove(&name);
         }
         true
+    }
+
+    /// Whether an object of this name is there without any rule.
+    fn has_apart_from_rules(&self, name: &str) -> bool {
+        [&self.configured, &self.cluster, &self.set].iter().any(|set| set.vnic.contains_key(name))
     }
 
     /// Whether something describes a vNIC.

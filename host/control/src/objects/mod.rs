@@ -1,5 +1,6 @@
-//! Tenants, policies and vNICs that an operator describes (`object_set.rs`), by configuration or by
-//! commands (`change.rs`), and where the latter are kept (`state_file.rs`).
+//! Tenants, policies and vNICs that an operator describes (`object_set.rs`): by configuration, by
+//! an agent that brings a cluster's, or by commands (`change.rs`). The last two are kept in files
+//! (`state_file.rs`), and a later source decides.
 //!
 //! In: sets of objects, and the vNICs that there are. Out: what holds for each vNIC. A vNIC that no
 //! object is attached to belongs to the tenant `default`. One that was given an object keeps it
@@ -20,7 +21,7 @@ mod value_syntax;
 mod virtual_places;
 
 use crate::engine::SharedLimits;
-use change::Changes;
+use change::{Changes, Source, Surroundings};
 pub(crate) use container_rules::{Container, Interface};
 pub use container_rules::{ContainerRule, Prefix};
 use containers::Containers;
@@ -65,13 +66,16 @@ pub(crate) struct Objects {
     /// What holds where no object says anything.
     general: Policy,
     configured: Set,
+    /// What an agent brought of a cluster.
+    cluster: Set,
     /// What was set at run time.
     set: Set,
-    /// Both, and what follows from rules: what was set decides.
+    /// All of them, and what follows from rules: what was set decides, then the cluster's.
     all: Set,
     /// vNICs of containers that rules have described, or were asked about.
     containers: Containers,
     state: StateFile,
+    cluster_state: StateFile,
     /// Names of objects that vNICs were given.
     given: BTreeMap<VnicId, String>,
     /// Paths that cannot be looked at, and that the log has named.
@@ -91,10 +95,14 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Those of the configuration, and those of the state file.
+    /// Those of the configuration, and those of the state files: of commands in the one of this
+    /// path, of the cluster in another one beside it.
     pub(crate) fn new(general: Policy, configured: Set, state: Option<PathBuf>) -> Objects {
-        let (state, set) = StateFile::open(state, &configured);
-        let all = configured.overlaid(&set);
+        let beside = state.as_ref().map(|path| path.with_added_extension("cluster"));
+        let (cluster_state, cluster) = StateFile::open(beside, &configured);
+        let below = configured.overlaid(&cluster);
+        let (state, set) = StateFile::open(state, &below);
+        let all = below.overlaid(&set);
         let (given, numbers) = (BTreeMap::new(), BTreeMap::new());
         let (unseen, rules) = (BTreeSet::new(), BTreeMap::new());
         let containers = Containers::default();
@@ -107,13 +115,16 @@ impl Objects {
             Ok(places) => (places, None),
             Err(problem) => (VirtualPlaces::default(), Some(problem)),
         };
+        let cluster_state = cluster_state.rebuilt();
         Objects {
             general,
             configured,
+            cluster,
             set,
             all,
             containers,
             state,
+            cluster_state,
             given,
             unseen,
             keys,
@@ -149,9 +160,14 @@ impl Objects {
         (self.keys.keys(name), tenant.key_lifetime())
     }
 
-    /// What is wrong with the state file.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.state.problem()
+    /// What is wrong with the state files.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
+        self.cluster_state.problem().into_iter().chain(self.state.problem())
+    }
+
+    /// What commands stand above.
+    fn below(&self) -> Set {
+        self.base().overlaid(&self.cluster)
     }
 
     /// Why no vNIC had a place in a virtual network when the daemon started.
@@ -181,7 +197,7 @@ impl Objects {
     /// # Errors
     /// Why not. Nothing has changed then.
     pub(crate) fn configure(&mut self, general: Policy, configured: Set) -> Result<(), String> {
-        let all = configured.overlaid(&self.set);
+        let all = configured.overlaid(&self.cluster).overlaid(&self.set);
         all.check().map_err(|error| format!("with what was set at run time, {error}"))?;
         let keys = self.keys.read_again(&all)?;
         VirtualPlaces::of(&all, &self.places)?;
@@ -189,7 +205,7 @@ impl Objects {
         self.general = general;
         self.configured = configured;
         self.decide_anew();
-        self.replace(self.base().overlaid(&self.set));
+        self.replace(self.below().overlaid(&self.set));
         Ok(())
     }
 
@@ -208,8 +224,18 @@ impl Objects {
     /// Why not. Nothing has changed then.
     pub(crate) fn change(&mut self, text: &str) -> Result<(), String> {
         let changes: Changes = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let set = changes.applied(&self.base(), &self.set)?;
-        self.keep(set)
+        let (base, nothing) = (self.base(), Set::default());
+        match changes.source {
+            Source::Command => {
+                let below = self.below();
+                let around = Surroundings { configured: &base, below: &below, above: &nothing };
+                self.keep(changes.applied(around, &self.set)?)
+            }
+            Source::Cluster => {
+                let around = Surroundings { configured: &base, below: &base, above: &self.set };
+                self.keep_cluster(changes.applied(around, &self.cluster)?)
+            }
+        }
     }
 
     /// Sets what holds for a vNIC itself.
@@ -224,7 +250,7 @@ impl Objects {
         let mut object = self.all.vnic.get(&name).cloned().unwrap_or_default();
         change(&mut object);
         set.vnic.insert(name.clone(), object);
-        let all = self.base().overlaid(&set);
+        let all = self.below().overlaid(&set);
         all.check().map_err(|error| error.to_string())?;
         self.keep(set)?;
         self.given.insert(vnic, name);
@@ -232,11 +258,20 @@ impl Objects {
     }
 
     fn keep(&mut self, set: Set) -> Result<(), String> {
-        let all = self.base().overlaid(&set);
+        let all = self.below().overlaid(&set);
         let keys = self.keys.read_again(&all)?;
         VirtualPlaces::of(&all, &self.places)?;
         self.state.write(&set)?;
         (self.set, self.keys) = (set, keys);
+        self.replace(all);
+        Ok(())
+    }
+
+    fn keep_cluster(&mut self, cluster: Set) -> Result<(), String> {
+        let all = self.base().overlaid(&cluster).overlaid(&self.set);
+        let keys = self.keys.read_again(&all)?;
+        self.cluster_state.write(&cluster)?;
+        (self.cluster, self.keys) = (cluster, keys);
         self.replace(all);
         Ok(())
     }
@@ -354,28 +389,35 @@ impl Objects {
     pub(crate) fn row(&self, number: u64) -> Option<Value> {
         let at = usize::try_from(number).ok()?;
         let Set { tenant, policy, vnic, .. } = &self.all;
-        let row = |kind: ObjectKind, name: &String, fields: Value, is_set: bool| {
+        let row = |kind: ObjectKind, name: &String, fields: Value, is_in: [bool; 2]| {
             let by_rule = kind == ObjectKind::Vnic && self.containers.has_object(name);
-            let source = match (is_set, by_rule) {
-                (true, _) => "command",
-                (false, true) => "container",
-                (false, false) => "configuration",
+            let [is_set, is_cluster] = is_in;
+            let source = match (is_set, is_cluster, by_rule) {
+                (true, ..) => "command",
+                (false, true, _) => "cluster",
+                (false, false, true) => "container",
+                (false, false, false) => "configuration",
             };
-            json!({ "kind": kind.word(), "name": name, "source": source, "fields": fields })
+            let mut row =
+                json!({ "kind": kind.word(), "name": name, "source": source, "fields": fields });
+            if is_set && is_cluster {
+                row["hides"] = "cluster".into();
+            }
+            row
         };
         if let Some((name, object)) = tenant.iter().nth(at) {
-            let is_set = self.set.tenant.contains_key(name);
-            return Some(row(ObjectKind::Tenant, name, json!(object), is_set));
+            let is_in = [&self.set, &self.cluster].map(|set| set.tenant.contains_key(name));
+            return Some(row(ObjectKind::Tenant, name, json!(object), is_in));
         }
         let at = at.checked_sub(tenant.len())?;
         if let Some((name, object)) = policy.iter().nth(at) {
-            let is_set = self.set.policy.contains_key(name);
-            return Some(row(ObjectKind::Policy, name, json!(object), is_set));
+            let is_in = [&self.set, &self.cluster].map(|set| set.policy.contains_key(name));
+            return Some(row(ObjectKind::Policy, name, json!(object), is_in));
         }
         let at = at.checked_sub(policy.len())?;
         let (name, object) = vnic.iter().nth(at)?;
-        let is_set = self.set.vnic.contains_key(name);
-        let mut row = row(ObjectKind::Vnic, name, json!(object), is_set);
+        let is_in = [&self.set, &self.cluster].map(|set| set.vnic.contains_key(name));
+        let mut row = row(ObjectKind::Vnic, name, json!(object), is_in);
         let given = self.vnic_of(name);
         row["attached"] = given.map(|vnic| vnic.0).into();
         if let Some((_, place)) = self.places.place(name) {

@@ -32,6 +32,8 @@ pub(crate) struct StateFile {
     path: Option<PathBuf>,
     /// What is wrong with the file that is there.
     damage: Option<String>,
+    /// What it held comes from elsewhere again: a damaged one is moved away.
+    is_rebuilt: bool,
 }
 
 impl StateFile {
@@ -43,20 +45,30 @@ impl StateFile {
             checked.map(|()| found).map_err(|error| error.to_string())
         });
         match found {
-            Ok(objects) => (StateFile { path, damage: None }, objects.unwrap_or_default()),
+            Ok(objects) => {
+                (StateFile { path, damage: None, is_rebuilt: false }, objects.unwrap_or_default())
+            }
             Err(problem) => {
-                let state = StateFile { path, damage: Some(problem) };
+                let state = StateFile { path, damage: Some(problem), is_rebuilt: false };
                 (state, ObjectSet::default())
             }
         }
     }
 
+    /// Says that what it holds comes from elsewhere again: damage is no reason not to write.
+    pub(crate) fn rebuilt(self) -> StateFile {
+        StateFile { is_rebuilt: true, ..self }
+    }
+
     /// What is wrong with the file, in words for an operator.
     pub(crate) fn problem(&self) -> Option<String> {
         let (path, damage) = self.path.as_ref().zip(self.damage.as_ref())?;
+        let until = match self.is_rebuilt {
+            true => "until an agent brings the cluster's objects again",
+            false => "and nothing can be set until it is moved away",
+        };
         Some(format!(
-            "the state file {} is damaged ({damage}): nothing in it is used, and nothing can be \
-             set until it is moved away",
+            "the state file {} is damaged ({damage}): nothing in it is used, {until}",
             path.display()
         ))
     }
@@ -68,6 +80,12 @@ impl StateFile {
     pub(crate) fn write(&mut self, objects: &ObjectSet) -> Result<(), String> {
         let Some(path) = self.path.clone() else { return Ok(()) };
         if self.damage.is_some() && !path.exists() {
+            self.damage = None;
+        }
+        if self.damage.is_some() && self.is_rebuilt {
+            let away = path.with_added_extension("damaged");
+            std::fs::rename(&path, &away)
+                .map_err(|error| format!("cannot move {} away: {error}", path.display()))?;
             self.damage = None;
         }
         if let Some(problem) = self.problem() {

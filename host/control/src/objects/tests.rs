@@ -122,3 +122,76 @@ fn a_path_that_cannot_be_looked_at_is_named_once() {
     assert!(row["problem"].as_str().unwrap().contains("cannot look at"), "{row}");
     assert!(row["attached"].is_null() && all.row(1).unwrap().get("problem").is_none());
 }
+
+fn cluster(objects: &mut Objects, changes: Value) -> Result<(), String> {
+    objects.change(&json!({ "source": "cluster", "changes": changes }).to_string())
+}
+
+#[test]
+fn a_command_decides_before_the_cluster_and_this_before_the_configuration() {
+    let mut all = objects(r#"{"tenant": {"blue": {"adoption": "exact"}}}"#);
+    let put = |kind: &str, name: &str, fields: Value| {
+        let verb = "put";
+        json!({ "do": verb, "kind": kind, "name": name, "fields": fields })
+    };
+    let is_off = put("tenant", "blue", json!({ "adoption": "off" }));
+    let web = put("vnic", "web", json!({ "tenant": "blue", "rate": "8mbit" }));
+    cluster(&mut all, json!([is_off, web])).unwrap();
+    assert_eq!(all.row(0).unwrap()["fields"], json!({ "adoption": "off" }));
+    assert_eq!(all.row(0).unwrap()["source"], "cluster");
+    let delete = |name: &str| json!([{ "do": "delete", "kind": "vnic", "name": name }]);
+    let refusal = all.change(&json!({ "changes": delete("web") }).to_string()).unwrap_err();
+    assert!(refusal.contains("the cluster's"), "{refusal}");
+    // What a command says stays, whatever the cluster says later.
+    change(&mut all, "set", "vnic", "web", json!({ "rate": "16mbit" }));
+    cluster(&mut all, json!([put("vnic", "web", json!({ "tenant": "blue" }))])).unwrap();
+    let row = all.row(1).unwrap();
+    assert_eq!((&row["source"], &row["hides"]), (&"command".into(), &"cluster".into()));
+    assert_eq!(row["fields"]["rate"], "16000000bit");
+    all.change(&json!({ "changes": delete("web") }).to_string()).unwrap();
+    let row = all.row(1).unwrap();
+    assert_eq!((&row["source"], &row["fields"]), (&"cluster".into(), &json!({"tenant": "blue"})));
+    cluster(&mut all, delete("web")).unwrap();
+    assert!(all.row(1).is_none() && cluster(&mut all, delete("web")).is_err());
+    // Below it stands what is configured.
+    cluster(&mut all, json!([{ "do": "delete", "kind": "tenant", "name": "blue" }])).unwrap();
+    let row = all.row(0).unwrap();
+    assert_eq!(
+        (&row["source"], &row["fields"]["adoption"]),
+        (&"configuration".into(), &"exact".into())
+    );
+}
+
+#[test]
+fn the_cluster_cannot_take_away_what_a_command_names() {
+    let mut all = objects("{}");
+    let put = json!([{ "do": "put", "kind": "tenant", "name": "blue" }]);
+    cluster(&mut all, put).unwrap();
+    change(&mut all, "create", "vnic", "a", json!({ "tenant": "blue" }));
+    let delete = json!([{ "do": "delete", "kind": "tenant", "name": "blue" }]);
+    assert!(cluster(&mut all, delete).unwrap_err().contains("no tenant \"blue\""));
+    let source = json!({ "source": "people", "changes": [] }).to_string();
+    assert!(all.change(&source).unwrap_err().contains("people"));
+}
+
+#[test]
+fn objects_of_a_cluster_outlive_the_daemon_in_a_file_of_their_own() {
+    let folder = std::env::temp_dir().join(format!("omniverb-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("objects.json");
+    let new = || Objects::new(Policy::default(), Set::default(), Some(path.clone()));
+    let put = json!([{ "do": "put", "kind": "tenant", "name": "blue" }]);
+    cluster(&mut new(), put.clone()).unwrap();
+    assert!(!path.exists(), "nothing was set by command");
+    let again = new();
+    assert_eq!(again.row(0).unwrap()["source"], "cluster");
+    let beside = folder.join("objects.json.cluster");
+    std::fs::write(&beside, "{").unwrap();
+    let mut damaged = new();
+    assert!(damaged.row(0).is_none() && damaged.problems().count() == 1);
+    // An agent has all of it: unlike what was set by command it is written again.
+    cluster(&mut damaged, put).unwrap();
+    assert!(folder.join("objects.json.cluster.damaged").exists());
+    assert!(new().row(0).is_some() && new().problems().count() == 0);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

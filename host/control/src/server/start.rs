@@ -100,7 +100,7 @@ impl Server {
         let configured = std::mem::take(&mut settings.objects);
         let state_file = settings.state_file.take();
         let objects = Objects::new(settings.policies.general, configured, state_file);
-        if let Some(problem) = objects.problem() {
+        for problem in objects.problems() {
             journal.log(Level::Error, format_args!("{problem}"));
         }
         if let Some(problem) = objects.keys_problem() {

@@ -153,6 +153,16 @@ pub enum Command {
         #[arg(long, value_name = "PID", hide = true)]
         keep: Option<i32>,
     },
+    /// Show or change the tenants, policies and devices that hosts have from etcd.
+    ///
+    /// Runs `omniverb-agent`: `apply`, `get`, `diff`, `delete`, `hosts` and their options are in
+    /// `omniverb-agent --help`.
+    #[command(disable_help_flag = true)]
+    Cluster {
+        /// The command, and its options.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Give virtual machines a device.
     #[command(subcommand)]
     Vm(VmCommand),

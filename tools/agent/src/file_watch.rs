@@ -1,0 +1,64 @@
+//! Follows the objects of a host in a file, where there is no etcd.
+
+use crate::applier::Input;
+use crate::log::{Level, log};
+use anyhow::bail;
+use omniverb_cluster::cluster_objects::{Wanted, WantedObjects};
+use omniverb_cluster::object::Scope;
+use omniverb_cluster::object_file::{FILE_BYTES_MAX, parse};
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// The time between two looks at the file.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Follows the file, for ever. One that is gone or cannot be understood changes nothing.
+pub(crate) async fn watch(path: &Path, host: &str, input: &Sender<Input>) -> Infallible {
+    let (mut last, mut said) = (None, None);
+    loop {
+        let mark =
+            std::fs::metadata(path).ok().map(|s| (s.ino(), s.mtime(), s.mtime_nsec(), s.len()));
+        if mark != last || mark.is_none() {
+            let problem = match wanted(path, host) {
+                Ok(wanted) => {
+                    let _ = input.send(Input { wanted, ..Input::default() });
+                    None
+                }
+                Err(error) => Some(format!("{}: {error:#}", path.display())),
+            };
+            if problem != said {
+                if let Some(text) = &problem {
+                    log(Level::Error, &format!("{text}; what this host has stays as it is"));
+                }
+                said = problem;
+            }
+            last = mark;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The text of a file of objects.
+pub(crate) fn text_of(from: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    from.take(FILE_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > FILE_BYTES_MAX {
+        bail!("it has more than {} MiB", FILE_BYTES_MAX >> 20);
+    }
+    Ok(text)
+}
+
+fn wanted(path: &Path, host: &str) -> anyhow::Result<WantedObjects> {
+    let entries = parse(&text_of(File::open(path)?)?).map_err(anyhow::Error::msg)?;
+    // A host's own object comes after the one for all.
+    let ours = entries.into_iter().filter(|((_, scope), _)| match scope {
+        Scope::All => true,
+        Scope::Host(name) => name == host,
+    });
+    Ok(ours.map(|((id, _), fields)| (id, Wanted::Fields(fields))).collect())
+}

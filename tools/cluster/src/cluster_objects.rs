@@ -1,0 +1,221 @@
+//! Keeps what etcd has for a host, and says which objects hold there.
+//!
+//! In: entries as they are put and deleted. Out: objects by their names, and what is wrong with
+//! entries. An object whose entry cannot be understood is *held*: the host leaves it as it is,
+//! since without it its vNIC would fall back to the tenant `default`.
+
+use crate::layout::{Key, VERSION};
+use crate::object::{Fields, ObjectId, Scope};
+use crate::sealed_field::{self, SealKey};
+use crate::value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Objects that are kept of a cluster; more are reported and left out.
+pub const OBJECTS_MAX: usize = 3 * 16384;
+
+/// What holds for an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It has these fields.
+    Fields(Fields),
+    /// It stays as it is, whatever that is.
+    Held,
+}
+
+/// Objects as a host is to have them.
+pub type WantedObjects = BTreeMap<ObjectId, Wanted>;
+
+/// What etcd has for one host.
+#[derive(Clone, Debug)]
+pub struct ClusterObjects {
+    host: String,
+    seal_key: Option<Arc<SealKey>>,
+    cluster: Option<Result<String, String>>,
+    entries: BTreeMap<(ObjectId, Scope), Result<Fields, String>>,
+    /// What is wrong with other keys.
+    unknown: BTreeMap<String, String>,
+}
+
+impl ClusterObjects {
+    /// Nothing, for the host of this name, which has this key to open sealed fields with.
+    #[must_use]
+    pub fn new(host: &str, seal_key: Option<Arc<SealKey>>) -> ClusterObjects {
+        ClusterObjects {
+            host: host.to_owned(),
+            seal_key,
+            cluster: None,
+            entries: BTreeMap::new(),
+            unknown: BTreeMap::new(),
+        }
+    }
+
+    /// An entry is there, or has another value.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        match Key::parse(key) {
+            Ok(Key::Cluster) => self.cluster = Some(cluster_of(value)),
+            Ok(Key::Object(scope, id)) if self.is_ours(&scope) => {
+                let at = (id, scope);
+                if self.entries.len() >= OBJECTS_MAX && !self.entries.contains_key(&at) {
+                    let text = format!("there are more than {OBJECTS_MAX} objects");
+                    self.unknown.insert("the cluster".into(), text);
+                    return;
+                }
+                let key = self.seal_key.as_deref();
+                let fields =
+                    value::parse(value).and_then(|fields| sealed_field::open(&at.0, &fields, key));
+                self.entries.insert(at, fields);
+            }
+            Ok(_) => {}
+            Err(problem) => {
+                if self.unknown.len() < OBJECTS_MAX {
+                    self.unknown.insert(shown(key), problem);
+                }
+            }
+        }
+    }
+
+    /// An entry is no more.
+    pub fn delete(&mut self, key: &[u8]) {
+        match Key::parse(key) {
+            Ok(Key::Cluster) => self.cluster = None,
+            Ok(Key::Object(scope, id)) => {
+                self.entries.remove(&(id, scope));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                self.unknown.remove(&shown(key));
+            }
+        }
+    }
+
+    fn is_ours(&self, scope: &Scope) -> bool {
+        match scope {
+            Scope::All => true,
+            Scope::Host(host) => *host == self.host,
+        }
+    }
+
+    /// Which cluster this is.
+    ///
+    /// # Errors
+    /// Why nothing of it counts, in words for an operator: its entry is missing, as in an etcd
+    /// that has lost everything, or is of another layout.
+    pub fn identity(&self) -> Result<&str, String> {
+        match &self.cluster {
+            Some(Ok(identity)) => Ok(identity),
+            Some(Err(problem)) => Err(format!("{}: {problem}", Key::Cluster.text())),
+            None => Err(format!(
+                "etcd has no {}: nothing was applied there yet, or it has lost what it had",
+                Key::Cluster.text()
+            )),
+        }
+    }
+
+    /// The objects of the host.
+    #[must_use]
+    pub fn wanted(&self) -> WantedObjects {
+        let mut wanted = WantedObjects::new();
+        // A host's own entry comes after the one for all.
+        for ((id, _), entry) in &self.entries {
+            let object = entry.clone().map_or(Wanted::Held, Wanted::Fields);
+            wanted.insert(id.clone(), object);
+        }
+        wanted
+    }
+
+    /// What is wrong, by what it is wrong with.
+    #[must_use]
+    pub fn problems(&self) -> BTreeMap<String, String> {
+        let bad = self.entries.iter().filter_map(|((id, scope), entry)| {
+            let problem = entry.as_ref().err()?;
+            let key = Key::Object(scope.clone(), id.clone()).text();
+            Some((key, format!("{problem}; the object stays as it is")))
+        });
+        self.unknown.clone().into_iter().chain(bad).collect()
+    }
+}
+
+/// The name of the cluster in an entry.
+fn cluster_of(bytes: &[u8]) -> Result<String, String> {
+    let fields = value::parse(bytes)?;
+    match (fields.get("layout").and_then(|v| v.as_u64()), fields.get("id")) {
+        (Some(VERSION), Some(serde_json::Value::String(id))) if id.len() <= 64 => Ok(id.clone()),
+        (Some(VERSION), _) => Err("it has no id".into()),
+        (layout, _) => Err(match layout {
+            Some(layout) => format!("layout {layout} needs a newer omniverb-agent"),
+            None => "it has no layout".into(),
+        }),
+    }
+}
+
+/// A key for people: bytes from outside, and maybe many.
+fn shown(key: &[u8]) -> String {
+    let text = String::from_utf8_lossy(key.get(..key.len().min(100)).unwrap_or(key));
+    text.escape_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Kind;
+
+    fn id(kind: Kind, name: &str) -> ObjectId {
+        ObjectId::new(kind, name)
+    }
+
+    #[test]
+    fn a_hosts_own_object_decides_before_that_of_all() {
+        let mut objects = ClusterObjects::new("h1", None);
+        objects.put(b"/omniverb/v1/all/policy/gold", br#"{"rate": "1gbit"}"#);
+        objects.put(b"/omniverb/v1/host/h1/policy/gold", br#"{"rate": "2gbit"}"#);
+        objects.put(b"/omniverb/v1/host/h2/policy/gold", br#"{"rate": "3gbit"}"#);
+        let rate = |objects: &ClusterObjects| match &objects.wanted()[&id(Kind::Policy, "gold")] {
+            Wanted::Fields(fields) => fields["rate"].as_str().unwrap().to_owned(),
+            Wanted::Held => panic!("it is good"),
+        };
+        assert_eq!(rate(&objects), "2gbit");
+        objects.delete(b"/omniverb/v1/host/h1/policy/gold");
+        assert_eq!(rate(&objects), "1gbit");
+        objects.delete(b"/omniverb/v1/all/policy/gold");
+        assert!(objects.wanted().is_empty());
+    }
+
+    #[test]
+    fn a_bad_value_holds_its_object_and_no_other() {
+        let mut objects = ClusterObjects::new("h1", None);
+        objects.put(b"/omniverb/v1/all/vnic/a", b"{\"tenant\": ");
+        objects.put(b"/omniverb/v1/all/vnic/b", b"{}");
+        objects.put(b"/omniverb/v1/all/shape/b", b"{}");
+        objects.put(b"/omniverb/v1/live/h7", b"\xff");
+        let wanted = objects.wanted();
+        assert_eq!(wanted[&id(Kind::Vnic, "a")], Wanted::Held);
+        assert_eq!(wanted[&id(Kind::Vnic, "b")], Wanted::Fields(Fields::new()));
+        let problems = objects.problems();
+        assert!(problems["/omniverb/v1/all/vnic/a"].contains("EOF"), "{problems:?}");
+        assert!(problems["/omniverb/v1/all/shape/b"].contains("shape"), "{problems:?}");
+        assert_eq!(problems.len(), 2);
+        objects.put(b"/omniverb/v1/all/vnic/a", b"{}");
+        objects.delete(b"/omniverb/v1/all/shape/b");
+        assert!(objects.problems().is_empty());
+    }
+
+    #[test]
+    fn without_the_entry_of_the_cluster_nothing_counts() {
+        let mut objects = ClusterObjects::new("h1", None);
+        assert!(objects.identity().unwrap_err().contains("has no /omniverb/v1/all/cluster"));
+        for (value, word) in [
+            (&br#"{"layout": 2, "id": "x"}"#[..], "newer"),
+            (br#"{"layout": 1}"#, "no id"),
+            (br#"{}"#, "no layout"),
+            (b"", "EOF"),
+        ] {
+            objects.put(b"/omniverb/v1/all/cluster", value);
+            assert!(objects.identity().unwrap_err().contains(word));
+        }
+        objects.put(b"/omniverb/v1/all/cluster", br#"{"layout": 1, "id": "x"}"#);
+        assert_eq!(objects.identity(), Ok("x"));
+        objects.delete(b"/omniverb/v1/all/cluster");
+        assert!(objects.identity().is_err());
+    }
+}
