@@ -7,6 +7,7 @@ use crate::action::Action;
 use crate::links::socket_relation_refusal::RelationRefusal;
 use crate::policy::policies::{Policies, Policy, TenantId};
 use crate::row_keys::SessionId;
+use crate::rules::vnic_rules::Links;
 use crate::rules::vnic_rules::VnicRules;
 use crate::tenancy::Tenancy;
 use crate::view::status_rows::{Row, VnicStatus};
@@ -56,8 +57,8 @@ impl Tenancy {
     /// Changes the rules of a vNIC, and the names by which others' rules mean it. They hold for new
     /// links at once, and for those that exist after [`Tenancy::review_rules`].
     pub fn set_rules(&mut self, key: VnicId, rules: VnicRules) {
-        let has_links = self.tenants.has_vnic(key);
-        self.tenants.rules.set(key, rules, has_links);
+        let links = if self.tenants.has_vnic(key) { Links::Possible } else { Links::None };
+        self.tenants.rules.set(key, rules, links);
     }
 
     /// Compares what exists with rules, if these have changed: links that are not allowed any more

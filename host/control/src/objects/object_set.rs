@@ -332,8 +332,8 @@ impl ObjectSet {
         let bytes: usize = rules.iter().map(|rule| rule.0.to_string().len()).sum();
         if rules.len() > POLICY_RULES_MAX || bytes > RULES_BYTES_MAX {
             return Some(format!(
-                "a policy has at most {POLICY_RULES_MAX} rules, of {RULES_BYTES_MAX} characters in all: \
-                 use another policy for the rest"
+                "a policy has at most {POLICY_RULES_MAX} rules, of {RULES_BYTES_MAX} characters in \
+                 all: use another policy for the rest"
             ));
         }
         rules.iter().find_map(|rule| match &rule.0.peer {

@@ -30,8 +30,8 @@ pub(crate) struct Invitation {
     pub(crate) to: VnicId,
 }
 
-/// A direct link; of it only what it refuses changes while it lives. Of what there is for each end, the first is
-/// that of the queue pair with the smaller number.
+/// A direct link. Only what it refuses changes while it lives. Of what there is for each end, the
+/// first is that of the queue pair with the smaller number.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) receipts: LinkReceipts,

@@ -10,7 +10,8 @@
 //! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs`: which
 //! link makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
 //! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue pairs come and go;
-//! `restore_links.rs`: those come back that outlived a daemon. `rule_checks.rs`: what rules allow on links.
+//! `restore_links.rs`: those come back that outlived a daemon. `rule_checks.rs`: what rules allow
+//! on links.
 //! `link_audit.rs`, `link_tracing.rs`:
 //! what is told of links that are watched.
 

@@ -68,7 +68,7 @@ fn mask(width: u32) -> u128 {
 /// The peers that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PeerMatch {
-    /// Every peer.
+    /// The rule is about all peers of the tenant.
     Any,
     /// Peers whose address, the one that the link uses, is in this range.
     Prefix(Prefix),

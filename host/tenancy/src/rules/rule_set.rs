@@ -15,7 +15,7 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Sorts rules.
+    /// Sorts rules by priority; of equal ones those that deny come first.
     #[must_use]
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> RuleSet {
         let rules = rules.into_iter();

@@ -37,10 +37,16 @@ pub(crate) struct RuleTable {
     changed: bool,
 }
 
+/// Whether a vNIC may have links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    Possible,
+    None,
+}
+
 impl RuleTable {
-    /// From now on this holds for a vNIC. `has_links`: it may have some, which are to be compared
-    /// with that.
-    pub(crate) fn set(&mut self, vnic: VnicId, rules: VnicRules, has_links: bool) {
+    /// Sets the rules of a vNIC. Its links, if there may be some, are to be compared with them.
+    pub(crate) fn set(&mut self, vnic: VnicId, rules: VnicRules, links: Links) {
         let before = self.of.get(&vnic);
         if before == Some(&rules) {
             return;
@@ -50,12 +56,12 @@ impl RuleTable {
         self.ruled = self.ruled + counted(&rules) - before.map_or(0, counted);
         self.of.insert(vnic, rules);
         self.verdicts.get_mut().clear();
-        self.changed |= has_links && (were_some || self.are_some());
+        self.changed |= links == Links::Possible && (were_some || self.are_some());
     }
 
     /// A vNIC is no more.
     pub(crate) fn forget(&mut self, vnic: VnicId) {
-        self.set(vnic, VnicRules::default(), false);
+        self.set(vnic, VnicRules::default(), Links::None);
         self.of.remove(&vnic);
     }
 
@@ -122,8 +128,12 @@ mod tests {
     fn both_ends_have_to_agree_and_the_requester_decides_the_direction() {
         let mut table = RuleTable::default();
         assert_eq!(table.allowed(end(1), end(2), None), Operations::ALL);
-        table.set(VnicId(1), rules("a", &["egress accept read,write to vnic b"]), true);
-        table.set(VnicId(2), rules("b", &["ingress accept write,send from 10.0.0.0/8"]), true);
+        table.set(VnicId(1), rules("a", &["egress accept read,write to vnic b"]), Links::Possible);
+        table.set(
+            VnicId(2),
+            rules("b", &["ingress accept write,send from 10.0.0.0/8"]),
+            Links::Possible,
+        );
         assert!(table.take_change() && !table.take_change() && table.are_some());
         assert_eq!(table.allowed(end(1), end(2), None), Operations::WRITE);
         assert_eq!(table.allowed(end(2), end(1), None), Operations::ALL);
@@ -137,19 +147,19 @@ mod tests {
     #[test]
     fn verdicts_are_forgotten_when_rules_or_names_change() {
         let mut table = RuleTable::default();
-        table.set(VnicId(1), rules("a", &["egress accept read to vnic b"]), true);
+        table.set(VnicId(1), rules("a", &["egress accept read to vnic b"]), Links::Possible);
         assert_eq!(table.allowed(end(1), end(2), None), Operations::NONE);
-        table.set(VnicId(2), rules("b", &[]), true);
+        table.set(VnicId(2), rules("b", &[]), Links::Possible);
         assert_eq!(table.allowed(end(1), end(2), None), Operations::READ);
         table.take_change();
-        table.set(VnicId(2), rules("b", &[]), true);
+        table.set(VnicId(2), rules("b", &[]), Links::Possible);
         assert!(!table.take_change(), "it is as it was");
-        table.set(VnicId(3), rules("c", &["ingress deny all"]), false);
+        table.set(VnicId(3), rules("c", &["ingress deny all"]), Links::None);
         assert!(!table.take_change(), "nobody is there");
         table.forget(VnicId(3));
-        table.set(VnicId(1), rules("a", &[]), true);
+        table.set(VnicId(1), rules("a", &[]), Links::Possible);
         assert!(table.take_change() && !table.are_some());
-        table.set(VnicId(1), rules("b", &[]), true);
+        table.set(VnicId(1), rules("b", &[]), Links::Possible);
         assert!(!table.take_change(), "names without rules mean nothing");
         assert_eq!(table.allowed(end(1), end(2), None), Operations::ALL);
     }
@@ -157,7 +167,7 @@ mod tests {
     #[test]
     fn only_so_many_verdicts_are_kept() {
         let mut table = RuleTable::default();
-        table.set(VnicId(1), rules("a", &["ingress accept read"]), true);
+        table.set(VnicId(1), rules("a", &["ingress accept read"]), Links::Possible);
         for number in 0..2 * VERDICTS_MAX as u32 {
             let from = (None, IpAddr::from(number.to_be_bytes()));
             assert_eq!(table.allowed(from, end(1), None), Operations::READ);
