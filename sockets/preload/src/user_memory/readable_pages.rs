@@ -48,7 +48,7 @@ fn ask(page: usize) -> bool {
 /// The kernel has read a page in for whoever may read it.
 fn is_read_in(page: usize) -> bool {
     let size = page_size();
-    let start = core::ptr::with_exposed_provenance_mut(page * PAGE & !(size - 1));
+    let start = core::ptr::with_exposed_provenance_mut((page * PAGE) & !(size - 1));
     // SAFETY: nothing is changed, whatever is there.
     unsafe { madvise(start, size, Advice::LinuxPopulateRead) }.is_ok()
 }
