@@ -7,11 +7,11 @@ import re
 import types
 
 from harness import client_server, process
-from harness.by_address import both
+from harness.rdma_cm_client_server import both
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
-from harness.host import Hosts
+from harness.simulated_host import Hosts
 
 _PREFIX = "192.168.7"
 

@@ -81,15 +81,18 @@ impl NamespaceBook {
         !self.sought.is_empty()
     }
 
-    /// Those that are known already.
+    /// Those that are known and need not be found again.
     pub(crate) fn identities(&self) -> impl Iterator<Item = Identity> {
-        self.known.values().map(|found| found.identity)
+        let found = self.known.iter().filter(|(number, _)| !self.sought.contains_key(number));
+        found.map(|(_, found)| found.identity)
     }
 
     /// The namespace of this number was found.
     pub(crate) fn found(&mut self, number: u32, found: Found) {
         if self.sought.remove(&number).is_some() {
-            self.known.insert(number, found);
+            let identity = found.identity;
+            let before = self.known.insert(number, found).map(|before| before.identity);
+            self.ended.extend(before.filter(|before| *before != identity));
             self.changed.insert(number);
         }
     }
@@ -111,9 +114,10 @@ impl NamespaceBook {
         Some((number, self.known.get(&number)?.clone()))
     }
 
-    /// Another namespace is where a known one was found.
-    pub(crate) fn mistaken(&mut self, number: u32) {
-        if self.known.remove(&number).is_some() {
+    /// A known namespace is not any more where it was found. It may be elsewhere, or have ended,
+    /// which the kernel tells.
+    pub(crate) fn moved(&mut self, number: u32) {
+        if self.known.contains_key(&number) {
             self.sought.insert(number, 0);
         }
     }
@@ -146,9 +150,12 @@ mod tests {
         assert!(book.next_changed().is_none() && !book.is_due());
         book.hear(NetworkEvent::Changed(5));
         assert_eq!(book.next_changed(), Some((5, found(7))));
-        book.mistaken(5);
+        book.moved(5);
         assert!(book.seeks() && book.identities().next().is_none());
         book.found(5, found(8));
+        assert_eq!(book.next_ended(), Some(found(7).identity), "another has its number");
+        // It ends, and is not where it was before the kernel says so.
+        book.moved(5);
         book.hear(NetworkEvent::Ended(5));
         assert_eq!((book.next_ended(), book.next_ended()), (Some(found(8).identity), None));
         assert!(!book.is_due() && !book.seeks());

@@ -139,7 +139,7 @@ impl NamespaceWatcher {
                         send_appeared(self.socket.as_fd(), found.identity, cookie, &facts)?;
                     }
                 }
-                None => self.book.mistaken(number),
+                None => self.book.moved(number),
             }
         }
         Ok(())
