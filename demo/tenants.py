@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 
 from harness import client_server, process  # noqa: E402
 from harness.case import Failure  # noqa: E402
-from harness.host import Hosts  # noqa: E402
+from harness.simulated_host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
 # Which containers are whose: the numbers of addresses from 1, and from 17.

@@ -355,7 +355,7 @@ def _damaged(scene):
     scene.apply("[tenant.red]\n")
     scene.has("red")
     check(scene.vnic("web")["fields"]["tenant"] == "blue", "it is held")
-    for word in ("EOF", "colour", "policy gold: ", "twice"):
+    for word in ("EOF", 'kind "colour"', "policy gold: ", "twice"):
         check(agent.text().count(word) == 1, agent.text())
     check("damaged" in scene.cluster("get"), "people are told")
     shown = json.loads(scene.cluster("hosts", "--json"))
@@ -484,7 +484,7 @@ def _secured(stage):
         process.run([*openssl, "-keyout", folder / "key", "-out", folder / "cert", "-addext",
                      "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext",
                      "extendedKeyUsage=serverAuth,clientAuth", "-addext",
-                     "basicConstraints=critical,CA:true"])
+                     "basicConstraints=critical,CA:false"])
         url = "https://127.0.0.1:2379"
         files = [f"--{name}={folder / file}"
                  for name, file in (("cacert", "cert"), ("cert", "cert"), ("key", "key"))]
@@ -510,7 +510,7 @@ def _secured(stage):
 
         get(*files, "--user", "root:secret")
         get(*files, "--user", "root", "--password-file", password)
-        for words, word in ((files, "user name is empty"),
+        for words, word in ((files, "permission denied"),
                             ([*files, "--user", "root:wrong"], "authentication failed"),
                             ([*files[1:], "--user", "root:secret"], ""),
                             ([files[0], "--user", "root:secret"], "")):

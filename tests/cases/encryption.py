@@ -99,7 +99,12 @@ def _contents(scene):
     seen = _said(watched)
     check(seen["plain"] == 0 and seen["readable"] == 0, f"{seen}")
     check(sum(seen["spis"].values()) > 2000 and seen["messages"] >= 4, f"{seen}")
-    shown = [vnic["encryption"] for vnic in hosts.a.daemon.status()["vnics"]]
+    running = client_server.Duet(hosts, ["ib_send_bw", "-F", "-D", "60"])
+    try:
+        process.until(hosts.a.daemon.queue_pairs, 20, "a device in use")
+        shown = [vnic["encryption"] for vnic in hosts.a.daemon.status()["vnics"]]
+    finally:
+        running.abort()
     check(shown and set(shown) == {"psp"}, f"{shown}")
     for hexadecimal in (scene.key.hex(), scene.key.hex().upper()):
         check(hexadecimal not in scene.logs(), "a log shows the key")
@@ -155,7 +160,7 @@ def _play_peer(order):
 
 
 def _attacked(scene):
-    """Whatever passes is sent once more, as it is and changed: the programs notice nothing."""
+    """What passes one way is sent again, as it is and changed: the programs notice nothing."""
     hosts = scene.hosts
     soak = hosts.apart().start("/opt/programs/soak", "two_processes", 40_000, 5,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
