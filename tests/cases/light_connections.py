@@ -228,7 +228,7 @@ def groups():
               Case("light.accepting", _accepting, 90), Case("light.crossed", crossed(1, 300), 90)]
     cases += [Case(f"light.lanes.{way}", _lanes(way), 90)
               for way in ("held", "both", "asleep", "turns", "ends", "calls")]
-    cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90)
+    cases += [Case(f"light.pieces.{way}", _lanes(way, "single_buffer_calls"), 90)
               for way in ("flags", "slow", "owes")]
     cases += [Case(f"light.alike.{way}", _alike(way), 90) for way in _ALIKE]
     cases += [Case(f"light.refused.{way}", _refused(way), 90)
