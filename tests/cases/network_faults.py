@@ -263,7 +263,7 @@ def groups():
                       program("two_process_transport.receiver_not_ready"),
                       program("remote_keys.deregistered_under_way", 1, limit=150)),
             *[replace(case, slow=True) for case in _renamed("faults", program(
-                "keys.deregistered_under_way", 20, limit=900, title=" 20"))],
+                "remote_keys.deregistered_under_way", 20, limit=900, title=" 20"))],
             Case("faults.pingpong", _pingpong, 120),
             _perftest("ib_write_bw", "-s", "65536", "-n", "500"),
             _perftest("ib_read_bw", "-s", "65536", "-n", "300"),
