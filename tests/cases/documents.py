@@ -33,7 +33,8 @@ INSTEAD = [
     (r"(.* redis-benchmark .*)", r"\1 -n 1000"),
     (r"(.* ucx_perftest .*tag_lat)( &)?", r"\1 -n 1000\2"),
     (r"(omniverb run -- target/tests/programs/soak two_processes) 1000000 (\d+)", r"\1 2000 \2"),
-    (r"(\(umask 077; openssl rand -hex 16 > /var/lib/\S+\))", r"\1"),
+    (r"(omniverb tenant create blue --encryption psp --key-file (\S+))",
+     r"(umask 077; openssl rand -hex 16 > \2); \1"),
     (r"(tests/run .*|tests/run)", r"\1 --list | grep -q ."),
     (r"cc -o program program.c (.*)",
      r"echo '#include <infiniband/verbs.h>\nint main(void) { return !ibv_get_device_list(0); }' "
@@ -99,7 +100,7 @@ ELSEWHERE = {
     r"systemctl enable --now omniverb-cluster": "needs etcd; cluster.* runs the same program",
     r"OPTIONS=.*": "is a line of a file",
     r"systemctl restart omniverbd": "restarts the service of the machine",
-    r"which extent\? where\?.*": "is a line of a drawing",
+    r"which extent\? where\?.*|etcd +-> .*": "is a line of a drawing",
 }
 _PRELUDE = """
 set -eu
