@@ -47,9 +47,12 @@ for turn in 1 2; do
     systemd-analyze verify --man=no /usr/lib/systemd/system/omniverb*.service >/tmp/units 2>&1 ||
         true
     if grep omniverb /tmp/units; then exit 1; fi
-    # It is started when the system is, and by whoever takes a removal back.
-    unit=$(basename /usr/lib/systemd/system/omniverb*.service)
-    [ "$(systemctl is-enabled "$unit")" = enabled ]
+    # It is started when the system is, and when a removal is taken back; a cluster's agent is not.
+    for unit in /usr/lib/systemd/system/omniverb*.service; do
+        wanted=enabled
+        [ "${unit##*/}" != omniverb-cluster.service ] || wanted=disabled
+        [ "$(systemctl is-enabled "${unit##*/}" || true)" = "$wanted" ]
+    done
     sh /var/lib/dpkg/info/"$1".prerm remove
     sh /var/lib/dpkg/info/"$1".postinst abort-remove
     if [ "$turn" = 1 ]; then dpkg --remove "$1"; fi
