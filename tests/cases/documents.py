@@ -98,7 +98,6 @@ ELSEWHERE = {
     r"rmmod rdma_rxe|sysctl vm.*": "changes the whole machine",
     r"ss -ulnp .*": "shows what happens to be there",
     r"systemctl enable --now omniverb-cluster": "needs etcd; cluster.* runs the same program",
-    r"OPTIONS=.*": "is a line of a file",
     r"systemctl restart omniverbd": "restarts the service of the machine",
     r"which extent\? where\?.*|etcd +-> .*": "is a line of a drawing",
 }
