@@ -23,7 +23,7 @@ pub(crate) enum Timer {
     Accept(Entrance),
     /// A port that was in use is tried again.
     Port(VnicId),
-    /// The same, of a port of PSP.
+    /// The PSP port of a vNIC that was in use is tried again.
     PspPort(VnicId),
     /// What a machine has said of its addresses is heard again.
     Addresses(SessionId),

@@ -159,7 +159,7 @@ impl VnicPort {
         }
     }
 
-    /// The sockets, if they are open, for somebody else to have as well.
+    /// The sockets, if they are open, to share with another owner.
     pub(crate) fn shared(&self) -> Option<Arc<Port>> {
         match &self.state {
             State::Open(port) => Some(port.clone()),

@@ -134,7 +134,7 @@ impl Line {
         missed.into_iter().for_each(|event| self.qp.tell(event));
     }
 
-    /// What is known of it, now that the maker cannot be asked any more.
+    /// Its last known attributes, now that the maker cannot be asked any more.
     pub(crate) fn remains(&self) -> Option<Attributes> {
         let known = lock(&self.state);
         known.lost.then_some(known.attributes)

@@ -12,7 +12,7 @@ use super::stream_connection::Link;
 use super::stream_socket::{Inner, Phase};
 use crate::errno::last;
 
-/// What is true of a socket, of what was asked for, and of what is always reported.
+/// The events of a socket: those asked for, and those that are always reported.
 fn events(inner: &mut Inner, asked: i16) -> i16 {
     inner.progress();
     let (input, output, other) = match &inner.phase {

@@ -20,7 +20,7 @@ pub(crate) const LOOKS: u32 = 64;
 /// Descriptors that a socket sleeps on.
 pub(crate) const FILES: usize = 3;
 
-/// What is locked of a socket, and changes while a thread sleeps.
+/// The locked part of a socket, which changes while a thread sleeps.
 pub(crate) trait Sleepy {
     /// Takes notice of what has happened.
     fn progress(&mut self);
@@ -37,7 +37,7 @@ pub(crate) trait Sleepy {
     fn has_more(&self) -> bool {
         false
     }
-    /// What is told is for all sleepers, not for the first ones.
+    /// Whether news are for all sleepers, not for the first ones only.
     fn is_for_all(&self) -> bool {
         true
     }

@@ -86,7 +86,7 @@ pub(crate) fn decide<'a>(rules: &'a [ContainerRule], container: &'a Container) -
 }
 
 impl ContainerRule {
-    /// What is wrong with it.
+    /// The problem with the rule, if there is one.
     pub(crate) fn problem(&self) -> Option<String> {
         let texts = [&self.bridge, &self.interface, &self.cgroup, &self.namespace, &self.name];
         if texts.into_iter().flatten().any(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {

@@ -160,7 +160,7 @@ impl Objects {
         (self.keys.keys(name), tenant.key_lifetime())
     }
 
-    /// What is wrong with the state files.
+    /// The problems of the state files.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         self.cluster_state.problem().into_iter().chain(self.state.problem())
     }

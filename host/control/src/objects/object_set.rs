@@ -350,7 +350,7 @@ impl ObjectSet {
         RuleSet::new(policies.flat_map(|policy| &policy.rule).map(|rule| rule.0.clone()))
     }
 
-    /// What is wrong with the names of a tenant and of policies.
+    /// The problem with the names of a tenant and of policies, if there is one.
     fn problem_of_names(&self, vnic: &VnicObject) -> Option<String> {
         if let Some(tenant) = &vnic.tenant
             && tenant != DEFAULT_TENANT

@@ -2,9 +2,9 @@
 //! this host QPNs of its own.
 //!
 //! In: objects. Out: the place of each vNIC, and what makes vGIDs. A vNIC that is described as on
-//! another host has no QPNs here, but a place. QPNs that nobody chose come from the vNIC's name in
-//! its network, so that the next daemon gives the same; where two would have the same, the one
-//! that comes first keeps them.
+//! another host has no QPNs here, but a place. QPNs without a `qpn_offset` come from the vNIC's
+//! address in its network, so that the next daemon gives the same. If two vNICs would have the
+//! same, the one that comes first keeps them.
 
 use super::object_set::{DEFAULT_TENANT, ObjectSet, Tenant, VnicObject};
 use super::tenant_keys::TenantKeys;
@@ -19,7 +19,7 @@ pub(crate) const QPNS: u32 = 1024;
 /// Among which they are chosen, in steps of as many.
 const NUMBERS: Range<u32> = 0x40_0000..0xc0_0000;
 
-/// What is wrong with an underlay of the other family.
+/// The problem of an IPv6 underlay.
 const NO_IPV6: &str = "IPv6 underlays are not supported yet: give an IPv4 address";
 
 /// Places of vNICs, by their tenants and objects.
@@ -42,7 +42,7 @@ impl ObjectSet {
         host.zip(vnic.underlay).is_some_and(|(host, underlay)| host != underlay)
     }
 
-    /// What is wrong with what a tenant says of its virtual network.
+    /// The problem with a tenant's virtual network, if there is one.
     pub(crate) fn problem_of_tenant(name: &str, tenant: &Tenant) -> Option<String> {
         let underlay = tenant.underlay?;
         if name == DEFAULT_TENANT {
@@ -61,7 +61,7 @@ impl ObjectSet {
         underlay.is_ipv6().then(|| NO_IPV6.into())
     }
 
-    /// What is wrong with what a vNIC says of its place.
+    /// The problem with a vNIC's place in a virtual network, if there is one.
     pub(crate) fn problem_of_place(&self, vnic: &VnicObject) -> Option<String> {
         let VnicObject { address, underlay, qpn_offset, qpns, .. } = vnic;
         let Some((tenant, _)) = self.network_of(vnic) else {
@@ -98,7 +98,7 @@ impl ObjectSet {
     }
 }
 
-/// The QPNs that somebody chose for a vNIC.
+/// The QPNs from a chosen offset on, if they fit.
 fn chosen(offset: u32, count: u32) -> Option<QpnRange> {
     let fits = NUMBERS.contains(&offset) && offset.saturating_add(count) <= NUMBERS.end;
     QpnRange::new(QpnOffset::new(offset)?, count).filter(|_| fits)
@@ -214,7 +214,7 @@ fn codec(keys: &[TenantKey]) -> Option<Codec> {
     }
 }
 
-/// Notes QPNs of a host as a vNIC's; whose some of them are already, if they are somebody's.
+/// Claims QPNs of a host for a vNIC. Returns the vNIC that has some of them already, if one has.
 fn claim<'a>(
     taken: &mut BTreeMap<(IpAddr, u32), (u32, &'a str)>,
     host: IpAddr,
@@ -233,7 +233,7 @@ fn claim<'a>(
     None
 }
 
-/// The same for every daemon (FNV-1a, 32 bits).
+/// A hash that every daemon computes alike (FNV-1a, 32 bits).
 fn hash(tenant: &str, address: Ipv4Addr) -> u32 {
     let bytes = tenant.bytes().chain([0]).chain(address.octets());
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))

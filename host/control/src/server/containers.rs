@@ -6,10 +6,10 @@
 
 use crate::attachment::Attached;
 use crate::attachment_identity::{Attachment, Evidence};
-use crate::container_looks::Look;
 use crate::helper_queue::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::objects::{Container, Interface};
+use crate::pending_namespace_inspections::PendingInspection;
 use crate::server::Server;
 use omniverb_fairness::Holder;
 use omniverb_netns::{ContainerFacts, Kind, Process};
@@ -108,7 +108,10 @@ impl Server {
         let Process { namespace, cookie, cgroup, .. } = process;
         let namespace = Arc::new(namespace);
         let enclosed = Enclosed::Namespace(namespace.clone());
-        self.looks.insert(subject, Look { namespace, cookie, cgroup, holder: holder.clone() });
+        self.looks.insert(
+            subject,
+            PendingInspection { namespace, cookie, cgroup, holder: holder.clone() },
+        );
         self.helper.ask(Kind::Interfaces, subject, holder, enclosed, clock::now());
     }
 

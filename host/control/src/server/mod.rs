@@ -33,7 +33,6 @@ mod vnics;
 use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
-use crate::container_looks::Looks;
 use crate::decision_tables::Tables;
 use crate::departed_processes::Departed;
 use crate::engine::Packets;
@@ -46,6 +45,7 @@ use crate::journal::Journal;
 use crate::machines::Machines;
 use crate::objects::Objects;
 use crate::operators::Operators;
+use crate::pending_namespace_inspections::PendingInspections;
 use crate::qp_counters::Counters;
 use crate::reactor::{Reactor, Timer};
 use crate::settings::Ended;
@@ -91,7 +91,7 @@ pub struct Server {
     reload: Option<Reload>,
     departed: Departed,
     /// Namespaces that the helper looks at, for rules.
-    looks: Looks,
+    looks: PendingInspections,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.

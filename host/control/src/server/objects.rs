@@ -147,12 +147,10 @@ impl EnginePorts<'_> {
     /// Gives a vNIC its place in its tenant's virtual network, or none. It has other sockets then.
     fn apply_place(&mut self, key: VnicId) {
         let place = self.objects.place(key);
-        if self.tables.place(key) == place.map(|(_, place)| place) {
-            return self.tables.decide(|tables| tables.set_place(key, place));
-        }
-        let is_open = self.vnics.has_port(key);
+        let has_moved = self.tables.place(key) != place.map(|(_, place)| place);
+        let has_other_sockets = has_moved && self.vnics.has_port(key);
         self.tables.decide(|tables| tables.set_place(key, place));
-        if is_open {
+        if has_other_sockets {
             self.end_port(key);
             self.want_port(key);
         }
@@ -180,7 +178,7 @@ impl EnginePorts<'_> {
         }
     }
 
-    /// The same, but for encryption.
+    /// Applies to a vNIC what its object says of all but encryption.
     fn apply_policy(&mut self, key: VnicId) {
         let registry = self.vnics.registry();
         let found = registry.place(key);

@@ -2,8 +2,8 @@
 //!
 //! In: packets at UDP port 4791 of this host's underlay addresses; packets of vNICs, from the other
 //! ends of their ports. Out: the same, the other way round. A packet goes to the vNIC in whose
-//! range of QPNs its destination is, of those with that underlay address; any other is dropped, and
-//! nobody is answered. Whether its sender is a peer the packet thread finds out. A vNIC sends from
+//! range of QPNs its destination is, of those with that underlay address; any other is dropped
+//! without an answer. Whether its sender is a peer the packet thread finds out. A vNIC sends from
 //! its own underlay address alone.
 
 use crate::network::handshake_datagram;
@@ -147,7 +147,7 @@ struct Relay {
 }
 
 impl Relay {
-    /// Until nobody gives orders any more.
+    /// Serves until the control plane drops its end.
     fn run(&mut self, pulse: &Pulse) {
         let mut ready = Vec::new();
         loop {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Those that wait, by what the helper is asked for.
-pub(crate) type Looks = BTreeMap<Subject, Look>;
+pub(crate) type PendingInspections = BTreeMap<Subject, PendingInspection>;
 
 /// A namespace that is looked at, and what is known of the process in it.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct PendingInspection {
     pub(crate) namespace: Arc<Namespace>,
     pub(crate) cookie: Option<u64>,
     pub(crate) cgroup: String,
