@@ -1,8 +1,9 @@
 //! Decides which processes may use the tenants' socket, if the configuration says so.
 //!
-//! In: what the kernel says of who has connected, and the cgroup that the helper has found, since
-//! who serves tenants may not look at their processes. Out: yes, no, or to be asked again with it.
-//! A rule is about users, groups and cgroups; whom one of its entries fits may connect.
+//! In: the kernel's credentials of a connected process, and the cgroup that the helper has found: a
+//! daemon that serves tenants may not look at their processes itself. Out: yes, no, or a question
+//! for the helper. A rule lists users, groups and cgroups; a process that fits one entry may
+//! connect.
 
 use crate::journal::{Journal, Level};
 use omniverb_sys::clock;
@@ -11,7 +12,7 @@ use omniverb_sys::users_and_groups::People;
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Whom an entry fits may connect.
+/// An entry: the processes that fit it may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
     /// Users and groups.
@@ -33,8 +34,8 @@ pub(crate) fn is_below(path: &str, cgroup: &str) -> bool {
     inside && path.starts_with('/') && !path.split('/').any(|part| part == "..")
 }
 
-/// Who may use the tenants' socket, and the log of who may not: a line a second, and how many it
-/// stands for.
+/// The processes that may use the tenants' socket, and the log of refused ones: one line a second,
+/// with the number of refusals it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     allow: Option<Allow>,
@@ -47,12 +48,12 @@ impl Admission {
         Admission { allow, ..Admission::default() }
     }
 
-    /// Whom it admits; `None`: everybody.
+    /// The processes that it admits; `None`: all.
     pub(crate) fn allow(&self) -> Option<&Allow> {
         self.allow.as_ref()
     }
 
-    /// Whether somebody who has connected may use the socket, or else may if the cgroup fits.
+    /// Whether a connected process may use the socket, or may if its cgroup fits.
     pub(crate) fn admits(
         &mut self,
         peer: &Peer,

@@ -1,8 +1,8 @@
 //! Describes how a vNIC is attached: by a network namespace, or by a virtual machine.
 //!
-//! What follows from the kind stands here: what tells one from others, and what the helper is given
-//! to look into it. A second kind needs another line in each of these, and somebody who says what
-//! its addresses are.
+//! All that depends on the kind stands here: the evidence that tells vNICs apart, and what the
+//! helper gets to look inside. A further kind needs another line in each function, and a source of
+//! its addresses.
 
 use crate::attachment_identity::{Attachment, Evidence};
 use crate::helper_queue::Enclosed;
@@ -12,7 +12,7 @@ use omniverb_sys::netns::Namespace;
 use std::io;
 use std::sync::Arc;
 
-/// What a vNIC is attached by.
+/// The attachment of a vNIC.
 #[derive(Clone, Debug)]
 pub(crate) enum Attached {
     /// A network namespace, and its number that never comes back, where the kernel says.
@@ -32,8 +32,8 @@ impl Attached {
         Ok(Attached::Namespace(namespace, cookie))
     }
 
-    /// What tells it from others: a namespace's device and inode number are given again once nobody
-    /// has it open, its cookie is not.
+    /// The evidence that tells it from others: the kernel gives a namespace's device and inode
+    /// number again once no descriptor of it is open, but never its cookie.
     pub(crate) fn evidence(&self) -> Evidence {
         match self {
             Attached::Namespace(namespace, cookie) => {
@@ -42,7 +42,7 @@ impl Attached {
                 Evidence { attachment: Attachment::Namespace, place, serial: *cookie }
             }
             Attached::Machine(machine) => {
-                // Whoever has the name is who had it before: operators gave it.
+                // The holder of a name is the same machine as before: operators gave the name.
                 let attachment = Attachment::Machine(machine.name);
                 let [one, two] = halves(&machine.name.bytes());
                 Evidence { attachment, place: [one, two], serial: Some(0) }
@@ -67,7 +67,7 @@ impl Attached {
         }
     }
 
-    /// What the helper is given to find addresses and to open sockets; nothing if it cannot.
+    /// What the helper needs to find addresses and to open sockets; `None` if it cannot.
     pub(crate) fn enclosed(&self) -> Option<Enclosed> {
         match self {
             Attached::Namespace(namespace, _) => Some(Enclosed::Namespace(namespace.clone())),

@@ -1,6 +1,6 @@
-//! Compares vNICs by what the kernel says of their attachments.
+//! Compares vNICs by the kernel's evidence of their attachments.
 //!
-//! Made where the attachment is known, compared in the registry only.
+//! It is made where the attachment is known, and compared in the registry only.
 
 use omniverb_session::vm::MachineName;
 use omniverb_tenancy::Access;

@@ -1,8 +1,8 @@
 //! Formats the lines of the audit: which vNICs were linked, and when each link ended.
 //!
-//! Lines are counted for each vNIC, apart from all others of the log: who makes and ends links in a
-//! loop has its own lines left out (and counted), not somebody else's. A link is of two vNICs; it
-//! counts against the one that has caused more of late.
+//! Lines are counted for each vNIC, apart from all others of the log: a vNIC that makes and ends
+//! links in a loop has its own lines left out (and counted), not another's. A link has two vNICs;
+//! its line counts against the one with more recent lines.
 
 use omniverb_tenancy::VnicId;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Account {
 pub(crate) struct Audit(BTreeMap<VnicId, Account>);
 
 impl Audit {
-    /// Nobody has caused anything of late.
+    /// No vNIC has recent lines.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,7 +54,7 @@ impl Audit {
         paid.is_some()
     }
 
-    /// How many lines of whom were left out; forgets who has caused nothing of late.
+    /// The number of lines left out of each vNIC; forgets vNICs without recent lines.
     pub(crate) fn left_out(&mut self, now: u64) -> Vec<(VnicId, u64)> {
         let mut found = Vec::new();
         self.0.retain(|key, account| {

@@ -1,13 +1,13 @@
 //! Tells a fresh boot of a machine's guest from the one before.
 //!
-//! In: what the guest says. Out: whether it was booted afresh, so that nobody of before is there. A
-//! guest that lies takes memory from its own processes that they use. What was heard last is noted
-//! in the ledger, for the next daemon: what its processes had when there was another one before
-//! comes back then.
+//! In: the boot id that the guest sends. Out: whether the guest was booted afresh, so that no
+//! process of the earlier boot exists. A guest that lies takes memory from its own running
+//! processes. The last id is noted in the ledger: after another boot the next daemon takes back the
+//! memory of the earlier boot's processes.
 
 use crate::window_ledger::Ledger;
 
-/// What is known of one machine.
+/// The boot id of one machine.
 #[derive(Debug)]
 pub(crate) struct BootId {
     ledger: Ledger,
@@ -19,7 +19,7 @@ pub(crate) struct BootId {
 }
 
 impl BootId {
-    /// What a ledger says about them, of a window of so many pages.
+    /// The boot id that a ledger has, of a window of so many pages.
     pub(crate) fn of(ledger: Ledger, pages: u64) -> BootId {
         let found = ledger.whose(pages);
         BootId { ledger, pages, noted: found.is_ok(), last: found.ok().flatten() }
@@ -30,13 +30,13 @@ impl BootId {
         if boot == [0; 16] || self.last == Some(boot) {
             return false;
         }
-        // Before anything of the boot before is given to anybody: the next daemon must not take
-        // who gets it for somebody of before. A page of the ledger that cannot be written is one
-        // that was never written, so nobody finds another boot in it.
+        // The id is noted before memory of the earlier boot is given away: the next daemon must not
+        // take its new owner for a process of the earlier boot. A page of the ledger that cannot be
+        // written was never written, so no daemon finds another boot in it.
         if self.noted {
             self.noted = self.ledger.note_whose(self.pages, &boot).is_ok();
         }
-        // Of whoever was there when nothing was known nobody knows that he is gone.
+        // Of processes that existed before any id was known, no id says that they are gone.
         self.last.replace(boot).is_some()
     }
 }

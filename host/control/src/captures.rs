@@ -22,7 +22,7 @@ struct Capture {
     queue: PacketQueue,
 }
 
-/// All of them, by the operators who asked.
+/// All captures, by their operators.
 pub(crate) struct Captures {
     recorder: Recorder,
     under_way: BTreeMap<SessionId, Capture>,
@@ -30,11 +30,11 @@ pub(crate) struct Captures {
     beginning: BTreeMap<SessionId, u64>,
     /// Those that end, and the calls that wait for it.
     finishing: BTreeMap<SessionId, u64>,
-    /// Who has memory to tell through what is captured.
+    /// Sessions that have memory to report through what is captured.
     tracing: BTreeSet<SessionId>,
 }
 
-/// What a call that waited is answered.
+/// The answer to a call that waited.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The capture has begun.
@@ -66,7 +66,8 @@ impl Captures {
         self.recorder.take_ready();
     }
 
-    /// What has become of a capture that an operator's call waits for: whose, the call's tag, what.
+    /// The next result for a call that waits for a capture: the session, the call's tag, the
+    /// result.
     pub(crate) fn next_outcome(&mut self) -> Option<(SessionId, u64, Outcome)> {
         while let Some((capture, errno)) = self.recorder.next_begun() {
             let id = SessionId(capture);
@@ -83,7 +84,7 @@ impl Captures {
         None
     }
 
-    /// Whether somebody may begin one: one at a time of each vNIC, and for each operator.
+    /// Whether an operator may begin a capture: one at a time for each vNIC, and for each operator.
     pub(crate) fn may_begin(&self, id: SessionId, vnic: VnicId) -> Result<(), Errno> {
         let busy = self.under_way.contains_key(&id) || self.finishing.contains_key(&id);
         if busy || self.is_recorded(vnic) { Err(Errno::EBUSY) } else { Ok(()) }
@@ -108,13 +109,13 @@ impl Captures {
         self.queue_of(vnic).is_some()
     }
 
-    /// Where a vNIC's packets are to be left, if somebody wants them.
+    /// The queue for a vNIC's packets, if a capture wants them.
     pub(crate) fn queue_of(&self, vnic: VnicId) -> Option<&PacketQueue> {
         let mut all = self.under_way.values();
         all.find(|capture| capture.hold.vnic() == vnic).map(|capture| &capture.queue)
     }
 
-    /// Whose packets an operator has written down.
+    /// The vNIC whose packets an operator captures.
     pub(crate) fn vnic_of(&self, id: SessionId) -> Option<VnicId> {
         self.under_way.get(&id).map(|capture| capture.hold.vnic())
     }
@@ -148,8 +149,8 @@ impl Captures {
         }
     }
 
-    /// One more process is to tell what happens on its links: the memory for that. `None`: too many
-    /// do. Captures say that they miss what it would have told, also if there is no memory.
+    /// One more process reports what happens on its links: the memory for that. `None`: too many
+    /// processes do, or there is no memory; captures record that its reports are missing.
     pub(crate) fn begin_trace(
         &mut self,
         id: SessionId,
@@ -182,7 +183,7 @@ impl Captures {
         }
     }
 
-    /// What a session tells of this end of a link is sound.
+    /// The reports of a session about this end of a link may be trusted.
     pub(crate) fn trace(&self, end: &TracedEnd) {
         self.recorder.trace(end);
     }

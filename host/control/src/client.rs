@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Bytes of a statistics area.
 const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
 /// Budget: bytes of messages, with what the kernel needs to keep them, that a client may leave
-/// unread and not count as behind: some thirty messages.
+/// unread without counting as behind: some thirty messages.
 const UNREAD_MAX: usize = 32 << 10;
 
 /// Where what waits for a process counts.
@@ -42,7 +42,7 @@ pub(crate) struct Client {
     events: Option<OwnedFd>,
     /// Readable when the process has ended.
     pidfd: Option<Arc<OwnedFd>>,
-    /// What the kernel says about it.
+    /// The kernel's description of the process.
     peer: Peer,
     /// Has its vNIC open, or the errno it is refused with.
     hold: Result<Hold, Errno>,
@@ -52,7 +52,7 @@ pub(crate) struct Client {
     answers: Outbox,
     /// Events that wait for room in `events`.
     unasked: Outbox,
-    /// How it takes what it is told, as the tables know it.
+    /// How fast it takes its messages, as the tables know it.
     pace: Pace,
     /// A timer is set that will try again to send what waits.
     flush_timer: bool,
@@ -75,7 +75,7 @@ struct KeptPiece {
     origin: Origin,
 }
 
-/// Whose window something is in that a process uses.
+/// The window that a process uses something of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// Its machine's; or, if it has none, any.
@@ -84,8 +84,8 @@ pub(crate) enum Origin {
     AnotherMachine,
 }
 
-/// A process that may be there although its connection is not, and what it may use as long as it
-/// is.
+/// A process that may still run although its connection is gone, and the pieces it may use until it
+/// ends.
 #[derive(Debug)]
 pub(crate) struct DepartedProcess {
     /// Readable when it has ended.
@@ -99,7 +99,7 @@ impl DepartedProcess {
         &self.life
     }
 
-    /// Nobody will hear of its end.
+    /// Its end will not be seen.
     pub(crate) fn retire(&self) {
         self.pieces.iter().for_each(|piece| piece.retire_for_good());
     }
@@ -112,7 +112,7 @@ impl DepartedProcess {
 }
 
 impl Client {
-    /// What it is told counts in `queued` as long as it waits.
+    /// Its unsent messages count in `queued`.
     pub(crate) fn new(
         calls: OwnedFd,
         pidfd: Option<Arc<OwnedFd>>,
@@ -189,8 +189,8 @@ impl Client {
         self.loans.drop_over();
     }
 
-    /// What it has of windows that machines share with it, and what says when its process has
-    /// ended: until then it may use them.
+    /// Its pieces of windows that machines share with it, and the pidfd that tells when its process
+    /// has ended: until then it may use them.
     pub(crate) fn leave_behind(&mut self) -> Option<DepartedProcess> {
         let life = self.pidfd.clone().filter(|_| matches!(self.source, Source::Files))?;
         let kept = std::mem::take(&mut self.pieces).into_iter().map(|kept| kept.piece);
@@ -247,7 +247,7 @@ impl Client {
         [Some(self.calls), self.events].into_iter().flatten()
     }
 
-    /// Makes its second socket and a statistics area that it is to write: what it gets.
+    /// Makes its second socket and the statistics area that it writes: the client's ends of both.
     pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Memory)> {
         let (ours, theirs) = seqpacket::pair()?;
         let area = self.source.make("omniverb-statistics", AREA_BYTES as u64)?;
@@ -268,12 +268,13 @@ impl Client {
         Some(words)
     }
 
-    /// Has taken all its answers. Who has not is not asked for more.
+    /// Whether it has taken all its answers. A client that has not is not read from.
     pub(crate) fn listens(&self) -> bool {
         self.answers.is_empty()
     }
 
-    /// Answers a call. What the rest of its answers wait for, if it waited before or does now.
+    /// Answers a call. The result says what the remaining answers wait for, if they waited before
+    /// or do now.
     pub(crate) fn answer(&mut self, tag: u64, letter: Letter) -> Option<Sent> {
         let idle = self.answers.is_empty();
         let sent = self.answers.push(self.calls.as_fd(), tag, letter);
@@ -286,8 +287,8 @@ impl Client {
         waits.then(|| self.answers.flush(self.calls.as_fd()))
     }
 
-    /// Tells it something unasked, or sends what waits of that. What the rest waits for, if it
-    /// waited before or does now; `None` also before it has said hello.
+    /// Sends it an event, or what waits of events. The result says what the rest waits for, if it
+    /// waited before or does now; `None` also before its hello.
     pub(crate) fn tell(&mut self, letter: Option<Letter>) -> Option<Sent> {
         let events = self.events.as_ref()?.as_fd();
         let idle = self.unasked.is_empty();
@@ -325,7 +326,7 @@ impl Client {
         self.flush_timer = false;
     }
 
-    /// How it takes what it is told, if that has changed.
+    /// How fast it takes its messages, if that has changed.
     pub(crate) fn pace_change(&mut self) -> Option<Pace> {
         let events = self.events.as_ref()?;
         let unread = || seqpacket::unread(events.as_fd()).unwrap_or(0);

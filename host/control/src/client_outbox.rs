@@ -1,7 +1,7 @@
 //! Queues messages to one client's socket, in order, and never blocks.
 //!
-//! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
-//! is dropped.
+//! Messages that do not fit the socket stay here, up to a bound; a client that lets more pile up is
+//! dropped.
 
 use crate::live_count::{Bytes, CountedBytes, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -42,7 +42,7 @@ impl Letter {
         Letter::with(message, Vec::new())
     }
 
-    /// What it says.
+    /// The message.
     pub(crate) fn message_mut(&mut self) -> &mut Message {
         &mut self.message
     }
@@ -76,8 +76,8 @@ struct Waiting {
     _bytes: [CountedBytes; 2],
 }
 
-/// What a message takes beside its bytes: its place in the queue, which may have twice the places
-/// that it needs, and what the allocator adds to it and its descriptors.
+/// Bytes that a message takes beside its own: its place in the queue, which may have twice the
+/// places that it needs, and the overhead of the allocator and of descriptors.
 const OVERHEAD: usize = 2 * size_of::<Waiting>() + 96;
 /// Places that an empty outbox keeps.
 const SPARE: usize = 64;
@@ -89,15 +89,16 @@ pub(crate) struct Outbox {
     /// Descriptors that wait here, and in all outboxes that share this.
     descriptors: Tally,
     of_all: Arc<Tally>,
-    /// What is taken by messages here, and in all outboxes.
+    /// Bytes of messages here, and in all outboxes.
     bytes: Bytes,
     bytes_of_all: Bytes,
-    /// Where large files go that nobody else has any more.
+    /// Takes large files whose last descriptor may be ours.
     bin: Option<Bin>,
 }
 
 impl Outbox {
-    /// One whose descriptors count in `of_all`, too, and its messages' bytes in `bytes_of_all`.
+    /// An outbox whose descriptors count in `of_all`, too, and its messages' bytes in
+    /// `bytes_of_all`.
     pub(crate) fn new(bin: Bin, of_all: Arc<Tally>, bytes_of_all: Bytes) -> Outbox {
         let mut outbox = Outbox::default();
         (outbox.of_all, outbox.bytes_of_all, outbox.bin) = (of_all, bytes_of_all, Some(bin));
@@ -165,15 +166,15 @@ impl Outbox {
         Sent::All
     }
 
-    /// Nothing waits any more, because nobody will take it.
+    /// Drops all that waits, because the client will not take it.
     pub(crate) fn give_up(&mut self) {
         for next in std::mem::take(&mut self.waiting) {
             self.let_go(next.parcels);
         }
     }
 
-    /// Lets go of files. The last reference to a large one may be ours: whoever it was sent to may
-    /// have closed it already, and to free its pages takes long.
+    /// Drops files. The last reference to a large one may be ours if its receiver has closed it
+    /// already, and freeing its pages takes long.
     fn let_go(&self, parcels: Vec<Parcel>) {
         let Some(bin) = &self.bin else { return };
         for file in parcels.into_iter().filter_map(Arc::into_inner) {

@@ -1,8 +1,9 @@
 //! Keeps the connected processes, and disconnects those that break the protocol or do not read.
 //!
-//! Connections that say nothing are bounded, for a vNIC and for all; over the bound whoever has the
-//! most of them loses the oldest. So are descriptors that wait to be taken. Nobody is waited for:
-//! what a socket has no room for stays here, and who lets too much pile up is parted with.
+//! Connections that say nothing are bounded, for a vNIC and for all; over the bound the holder with
+//! the most of them loses the oldest. So are descriptors that wait to be taken. No client is waited
+//! for: messages that do not fit its socket stay here, and a client that lets too many pile up is
+//! disconnected.
 
 use crate::client::{Client, Origin, Queued};
 use crate::client_outbox::{Letter, Parcel, Sent};
@@ -40,7 +41,7 @@ pub(crate) type Received = ([u8; MESSAGE_BYTES_MAX], usize);
 #[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<SessionId, Client>,
-    /// Those that have not said hello yet, by who made them.
+    /// Connections without a hello so far, by their holders.
     half_open: Holders<SessionId>,
     /// The same for each vNIC.
     half_open_of: BTreeMap<VnicId, Holders<SessionId>>,
@@ -53,7 +54,7 @@ pub(crate) struct Clients {
     messages_max: usize,
     /// Connections that wait to be told that they are refused.
     refused: BTreeSet<SessionId>,
-    /// Whom to part with once all that follows from what was said before is done, and why.
+    /// Clients to disconnect once all that follows from earlier messages is done, with the reason.
     parting: Vec<(SessionId, &'static str)>,
     unwanted: Unwanted,
 }
@@ -108,8 +109,8 @@ impl Clients {
         Queued { descriptors, messages }
     }
 
-    /// If more waits for all than may, the vNIC for whose processes most of it does loses the one
-    /// that has most of that.
+    /// If more bytes wait than may, the vNIC whose processes have most of them loses the client
+    /// that has most.
     fn bound_messages(&mut self) {
         if self.messages.count() <= self.messages_max {
             return;
@@ -133,7 +134,7 @@ impl Clients {
         }
     }
 
-    /// Adds one, half open; says who has to make room for it.
+    /// Adds a connection, half open; names the one that has to make room for it.
     pub(crate) fn add(
         &mut self,
         id: SessionId,
@@ -206,14 +207,14 @@ impl Clients {
         }
     }
 
-    /// A client says what it has let go of.
+    /// A client reports pieces that it has released.
     pub(crate) fn let_go(&mut self, id: SessionId, said: &LetGo) {
         if let Some(client) = self.all.get_mut(&id) {
             client.let_go(said.memory, said.times);
         }
     }
 
-    /// Nobody keeps windows that are over.
+    /// Pieces of windows that are over are kept no longer.
     pub(crate) fn drop_over(&mut self) {
         self.all.values_mut().for_each(Client::drop_over);
     }
@@ -257,7 +258,7 @@ impl Clients {
         }
     }
 
-    /// Whose is to end next.
+    /// The next client to disconnect.
     pub(crate) fn next_parting(&mut self) -> Option<(SessionId, &'static str)> {
         self.parting.pop()
     }
@@ -292,7 +293,7 @@ impl Clients {
         match client.receive(channel, &mut bytes)? {
             Ok(Plain::Message(0)) => self.part(id, "closed its connection"),
             Ok(Plain::Message(length)) => return Some((bytes, length)),
-            // Nobody brings any. They stay in the socket, which somebody else closes.
+            // Clients send no descriptors. They stay in the socket; another thread closes it.
             Ok(Plain::Descriptors) => self.part(id, "sent descriptors"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
@@ -321,7 +322,7 @@ impl Clients {
         self.after_answer(id, sent, reactor);
     }
 
-    /// Waits for what the rest of a client's answers need; until then it is not listened to.
+    /// Waits until the rest of a client's answers can be sent; until then it is not read from.
     fn after_answer(&mut self, id: SessionId, sent: Option<Sent>, reactor: &mut Reactor) {
         let (Some(client), Some(sent)) = (self.all.get(&id), sent) else { return };
         let interest = match sent {
@@ -343,7 +344,7 @@ impl Clients {
         self.send_events(id, None, reactor);
     }
 
-    /// Sends events, then waits for what the rest of them need.
+    /// Sends events, then waits until the rest of them can be sent.
     fn send_events(&mut self, id: SessionId, letter: Option<Letter>, reactor: &mut Reactor) {
         let Some(client) = self.all.get_mut(&id) else { return };
         let Some(sent) = client.tell(letter) else { return };
@@ -378,13 +379,13 @@ impl Clients {
         self.flush_events(id, reactor);
     }
 
-    /// How one takes what it is told, if that has changed.
+    /// How fast a client takes its messages, if that has changed.
     pub(crate) fn pace_change(&mut self, id: SessionId) -> Option<Pace> {
         self.all.get_mut(&id)?.pace_change()
     }
 }
 
-/// Adds one; who yields if there are more than may be.
+/// Adds a connection; returns the one that yields if there are too many.
 fn over(
     half_open: &mut Holders<SessionId>,
     id: SessionId,

@@ -1,7 +1,7 @@
 //! Wraps the decision tables (`omniverb_tenancy`) and collects the actions they want.
 //!
-//! They are read as they are. Whoever tells them something tells it here, so that nothing of what
-//! they decide upon it is lost, and all of it is done in the order in which it was decided.
+//! The tables are read directly. Every change goes through this wrapper, so that no action is lost,
+//! and actions are executed in the order in which they were decided.
 
 use omniverb_tenancy::{Action, Policy, Tenancy, VnicId};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ impl Tables {
         direct_links
     }
 
-    /// What is to be done next.
+    /// The next action to execute.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }

@@ -12,10 +12,10 @@ use std::io;
 pub(crate) struct Departed(BTreeMap<SessionId, DepartedProcess>);
 
 impl Departed {
-    /// One more. What it has is given to nobody else if its end cannot be seen.
+    /// Adds a process. If its end cannot be seen, its pieces are given to no other.
     ///
     /// # Errors
-    /// What the kernel says: its end will not be seen.
+    /// The kernel's error: its end will not be seen.
     pub(crate) fn add(
         &mut self,
         id: SessionId,
@@ -30,14 +30,14 @@ impl Departed {
         Ok(())
     }
 
-    /// One has ended: what it had comes back, when the machine's process has let go of it, too.
+    /// A process has ended: its pieces come back once the machine's process has released them, too.
     pub(crate) fn ended(&mut self, id: SessionId, reactor: &Reactor) {
         if let Some(leaver) = self.0.remove(&id) {
             reactor.forget(leaver.life());
         }
     }
 
-    /// Nobody keeps windows that are over; who has nothing else is not waited for.
+    /// Windows that are over are kept no longer; a process without other windows is not waited for.
     pub(crate) fn drop_over(&mut self, reactor: &Reactor) {
         for (_, leaver) in self.0.extract_if(.., |_, leaver| !leaver.drop_over()) {
             reactor.forget(leaver.life());

@@ -42,20 +42,20 @@ pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
 /// longest delay if that is more.
 const REORDER_DELAY: u64 = 1_000_000;
 
-/// What the engine tells. A vNIC that it names may have gone meanwhile.
+/// Events of the engine. A vNIC that one names may have gone meanwhile.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// An answer to a question under way came to a vNIC.
     Answered { number: ProbeId, at: VnicId, from: IpAddr, features: Option<u32> },
     /// A management datagram for QP 1 came.
     Management { vnic: VnicId, source: Qpn, underlay: Underlay, datagram: Vec<u8> },
-    /// A datagram from somebody its QP has no link for came.
+    /// A datagram came from a sender that its QP has no link for.
     Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// Pages that stay where they are were granted for a link, and the engine cannot map them.
     NotMapped { qpn: Qpn, peer_qpn: Qpn, key: Rkey, start: u64 },
-    /// Whoever carries a vNIC's port has sent what ends that.
+    /// The process that carries a vNIC's port has sent a message that ends it.
     PortOver { vnic: VnicId },
     /// An address gets nothing of a vNIC whose packets are encrypted; no reason: it does again.
     Encryption { vnic: VnicId, remote: IpAddr, refusal: Option<Refusal> },
@@ -127,7 +127,7 @@ impl Packets {
         relay.open(Seat { vnic, underlay, qpns, end })
     }
 
-    /// Lets go of a vNIC's sockets; packets for it are nobody's.
+    /// Closes a vNIC's sockets; packets for it have no receiver.
     pub(crate) fn close(&mut self, vnic: VnicId) {
         if let Some(relay) = &self.relay {
             relay.close(vnic);
@@ -136,8 +136,8 @@ impl Packets {
         self.engine.send(Command::CloseVnic { vnic });
     }
 
-    /// Limits what a vNIC that is served sends by itself, and what it sends with others, or no
-    /// longer does. What has not changed goes on.
+    /// Sets or lifts the limits of a served vNIC: its own, and those that it shares. Unchanged
+    /// limits go on.
     pub(crate) fn limit(&mut self, vnic: VnicId, limit: Option<RateLimit>, shared: &SharedLimits) {
         for command in self.groups.limit(vnic, limit, shared, clock::now()) {
             self.engine.send(command);
@@ -216,7 +216,7 @@ impl Packets {
         self.engine.send(Command::Detach { qpn, peer_qpn });
     }
 
-    /// A link is granted what it wanted: some pages.
+    /// Grants a link the pages that it wanted.
     pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, memory: Pages) {
         self.engine.send(Command::Grant(Box::new(Grant {
             vnic,
@@ -231,12 +231,12 @@ impl Packets {
         })));
     }
 
-    /// Nobody is granted these pages of a vNIC's any more: who has them lets go.
+    /// Withdraws the grant of these pages of a vNIC: holders release them.
     pub(crate) fn withdraw(&self, vnic: VnicId, row: Arc<Row>) {
         self.engine.send(Command::Withdraw { vnic, row });
     }
 
-    /// A link gets nothing of what it wanted, or not yet.
+    /// Refuses a link what it wanted, or postpones it.
     pub(crate) fn deny(&self, vnic: VnicId, denied: &GrantDenied) {
         let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
         // What touched no whole page says nothing of the rest of the region.
@@ -283,13 +283,12 @@ impl Packets {
         self.engine.status(qpn, peer_qpn)
     }
 
-    /// What the links of a vNIC have counted that have ended.
+    /// The counters of a vNIC's links that have ended.
     pub(crate) fn ended(&self, vnic: VnicId) -> QpCounters {
         self.engine.ended(vnic)
     }
 
-    /// What is counted of links of a vNIC that have ended begins anew, behind those that were told
-    /// to end before.
+    /// Resets the counters of a vNIC's ended links, after the links that were told to end before.
     pub(crate) fn forget_counted(&self, vnic: VnicId) {
         self.engine.send(Command::ForgetCounted { vnic });
     }
@@ -374,17 +373,17 @@ impl Recorder {
         self.0.end(capture);
     }
 
-    /// Reads what a session tells.
+    /// Reads the reports of a session.
     pub(crate) fn read(&self, session: u64, memory: Window) {
         self.0.read(session, memory);
     }
 
-    /// Reads no longer what a session tells.
+    /// Stops reading the reports of a session.
     pub(crate) fn read_no_more(&self, session: u64) {
         self.0.read_no_more(session);
     }
 
-    /// Believes what a session tells of this end of a link.
+    /// Trusts a session's reports about this end of a link.
     pub(crate) fn trace(&self, end: &TracedEnd) {
         let traced = recorder::TracedEnd {
             qpn: end.qpn,
@@ -396,7 +395,7 @@ impl Recorder {
         self.0.trace(end.session.0, traced, end.vnics);
     }
 
-    /// Believes no longer what a session tells of a link.
+    /// Stops trusting a session's reports about a link.
     pub(crate) fn untrace(&self, session: u64, qpn: Qpn, peer_qpn: Qpn) {
         self.0.untrace(session, qpn, peer_qpn);
     }

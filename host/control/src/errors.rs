@@ -24,12 +24,12 @@ pub enum StartError {
         /// The other one's pid as it sees it; `None`: it did not say.
         pid: Option<i32>,
     },
-    /// The folder of the socket is somebody else's or open to others.
+    /// The folder of the socket belongs to another user or is open to others.
     #[error("{} {problem}", path.display())]
     Folder {
         /// The folder that the socket or the lock was to be in.
         path: PathBuf,
-        /// What is wrong with it: the rest of a sentence that begins with its path.
+        /// The problem: the rest of a sentence that begins with its path.
         problem: String,
     },
     /// Longer than an address of a unix socket may be.
@@ -49,15 +49,15 @@ pub enum StartError {
     Listen {
         /// The socket, or the lock beside it.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Something else the daemon cannot do without.
     #[error("cannot {what}: {source}")]
     Os {
-        /// What it cannot do: the rest of "cannot ...".
+        /// The failed step: the rest of "cannot ...".
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

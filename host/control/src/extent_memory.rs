@@ -1,9 +1,8 @@
 //! Makes the memory that owners move granted pages onto: files, or pieces of windows.
 //!
-//! They are made here and go down to the owner, to initiators and to the engine; none ever comes
-//! up from a client. What is checked of one is checked on our own descriptor. Which extent is where
-//! the tables decide, but for the place that a piece has in its window. A piece that nobody is
-//! granted any more is not forgotten with that: whoever was told of it has it until he lets go of
+//! Extents go down to the owner, to initiators and to the engine; none ever comes up from a client.
+//! Checks use our own descriptor. The tables decide which extent is where, except for a piece's
+//! place in its window. A piece outlives its last grant: each receiver keeps it until it releases
 //! it (`window_piece_loans.rs`).
 
 use crate::shared_memory::Memory;
@@ -12,10 +11,10 @@ use omniverb_tenancy::{FileId, FileRange, MemoryFacts, Neighbour, SessionId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-/// Who shares a pair window.
+/// The two sides of a pair window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedBy {
-    /// The machine whose it is.
+    /// The machine that has the window.
     pub(crate) machine: SessionId,
     pub(crate) neighbour: Neighbour,
 }
@@ -24,7 +23,7 @@ pub(crate) struct SharedBy {
 #[derive(Clone, Debug)]
 pub(crate) struct Lending {
     pub(crate) memory: Memory,
-    /// Who has it, if it is in a pair window.
+    /// The two sides, if it is in a pair window.
     pub(crate) shared_by: Option<SharedBy>,
 }
 
@@ -53,17 +52,18 @@ impl Extents {
         })
     }
 
-    /// Somebody else gets this place.
+    /// Empties a place before another owner gets it.
     pub(crate) fn empty(&self, place: &FileRange) {
-        // A piece of a window is emptied when everybody has let go of it.
+        // A piece of a window is emptied when all its holders have released it.
         let memory = self.files.get(&place.file).map(|lending| &lending.memory);
         if let Some(memory) = memory.filter(|memory| memory.piece().is_none()) {
-            // A file that nobody can write has no second owner: its places are not given again.
+            // A file that peers cannot write has no second owner: its places are not given again.
             let _ = Extent::new(&memory.extent.file, place.offset, place.length).empty();
         }
     }
 
-    /// Nobody is given this one any more; the file, if nobody has it on its way.
+    /// Drops a file that is granted to no peer any more; returns it unless a message still carries
+    /// it.
     pub(crate) fn forget(&mut self, file: FileId) -> Option<OwnedFd> {
         self.files.remove(&file).and_then(|lending| lending.memory.into_file())
     }

@@ -32,10 +32,10 @@ impl ForeignWindows {
         self.0.contains_key(&number)
     }
 
-    /// One more.
+    /// Adds a window.
     ///
     /// # Errors
-    /// What the kernel says of the file.
+    /// The kernel's error about the file.
     pub(crate) fn add(&mut self, place: PieceRange, file: OwnedFd, bin: Bin) -> io::Result<()> {
         let id = Extent::new(&file, 0, 0).file_id()?;
         self.0.insert(place.number, ForeignWindow { file, id, at: place.at, bin });

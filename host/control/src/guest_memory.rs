@@ -1,10 +1,10 @@
 //! Describes a virtual machine's memory, and the parts that the engine may reach.
 //!
-//! In: the file that the machine's memory is, from whoever started it; pages that its agent says
-//! are pinned. Out: rows of parts of that file, for the engine, and who has them still. What a
-//! guest says names parts of its own memory or nothing; that the pages are pinned, and whose they
-//! are, nobody here can know: a guest that lies about it lets the engine write into itself. Nobody
-//! else ever gets the file.
+//! In: the file behind the machine's memory, from its supervisor; pages that its agent reports as
+//! pinned. Out: rows of parts of that file, for the engine, and their holders. A guest can name
+//! parts of its own memory only. The daemon cannot know whether the pages are pinned, nor by which
+//! process: a guest that lies lets the engine write into itself. No other process ever gets the
+//! file.
 
 use crate::engine::Row;
 use omniverb_session::pinned_pages::{Layout, Refused, Run};
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// What a machine's memory is multiples of here; a page is nothing smaller anywhere.
+/// Granularity of a machine's memory here; no page is smaller.
 const PAGE: usize = 4096;
 
 /// A machine's memory.
@@ -71,9 +71,9 @@ impl Drop for Ram {
 /// Pages that agents keep where they are because of what this daemon asked.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    /// What the tables may grant still, and whose it is.
+    /// What the tables may still grant, with its vNIC.
     held: HashMap<FileId, (VnicId, Arc<Row>)>,
-    /// By the numbers of the questions: what somebody has still, be it only mapped.
+    /// Rows that are in use, if only mapped, by the numbers of the questions.
     by_token: HashMap<u64, (VnicId, Weak<Row>)>,
 }
 
@@ -91,14 +91,13 @@ impl Pins {
         self.held.get(&file).map(|(_, row)| row.clone())
     }
 
-    /// Nobody is granted it any more: what it was, and of which vNIC, whose links may have it
-    /// still.
+    /// It is granted to no link any more: its vNIC and row; links of that vNIC may still use it.
     pub(crate) fn forget(&mut self, file: FileId) -> Option<(VnicId, Arc<Row>)> {
         self.held.remove(&file)
     }
 
-    /// Those of these that nobody has, of a vNIC: what is not known was another daemon's, which is
-    /// gone, and what it had mapped with it.
+    /// Those of these rows of a vNIC that are not in use. An unknown one was an earlier daemon's,
+    /// which is gone with its mappings.
     pub(crate) fn over(&self, vnic: VnicId, tokens: &[u64]) -> Vec<u64> {
         let has = |token: &u64| {
             let known = self.by_token.get(token).filter(|(whose, _)| *whose == vnic);
@@ -107,7 +106,7 @@ impl Pins {
         tokens.iter().copied().filter(|token| !has(token)).collect()
     }
 
-    /// Bytes that somebody has of a vNIC's.
+    /// Bytes in use of a vNIC's memory.
     pub(crate) fn bytes(&self, vnic: VnicId) -> u64 {
         let rows = self.by_token.values().filter(|(whose, _)| *whose == vnic);
         rows.filter_map(|(_, row)| row.upgrade()).map(|row| row.bytes()).sum()

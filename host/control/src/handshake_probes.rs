@@ -12,12 +12,12 @@ use std::net::IpAddr;
 const MILLISECOND: u64 = 1_000_000;
 /// When a datagram goes out, counted from the start. The first may wait for address resolution.
 const TRIES: [u64; 3] = [0, 30 * MILLISECOND, 100 * MILLISECOND];
-/// When nobody is there.
+/// When no host answers.
 const GIVEN_UP: u64 = 300 * MILLISECOND;
 /// Budget: rounds of datagrams of one question, if receive queues overflow in each.
 const ROUNDS_MAX: u32 = 3;
-/// Who hears handshakes are threads of ours. When one of them stood still meanwhile, or we did,
-/// silence says nothing: so much longer is listened after that, and so long in all.
+/// Threads of ours hear handshakes. If one of them stood still meanwhile, or this one did, silence
+/// says nothing: probes listen so much longer after that, and so long in all.
 const LISTEN_ON: u64 = 100 * MILLISECOND;
 const LISTEN_MOST: u64 = 30_000 * MILLISECOND;
 /// Later than this we were standing still ourselves.
@@ -37,7 +37,7 @@ pub(crate) struct Probe {
     /// an answer is heard.
     rounds: u32,
     lost: Vec<(VnicId, u32)>,
-    /// Where those who hear were at the last try; `None`: they have gone on since.
+    /// Progress of the hearing threads at the last try; `None`: they have gone on since.
     heard: Option<Mark>,
     /// When something is due for it.
     due: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Probes {
     by_vnic: BTreeSet<(VnicId, ProbeId)>,
 }
 
-/// What is due for a probe.
+/// The next step of a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Send its datagram.
@@ -170,7 +170,7 @@ impl Probes {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// What is due now; each thing once, and no work for what is not.
+    /// The steps that are due now; each once, and no work for probes that are not due.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Due> {
         let mut due = Vec::new();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
@@ -236,7 +236,7 @@ mod tests {
             probes.start(7, vnic, 0, "10.0.0.1".parse().unwrap(), 1);
             TRIES.iter().for_each(|at| assert_eq!(probes.due(1 + at).len(), 1));
         };
-        // Somebody who hears stands in one turn, for longer than a probe lasts.
+        // A hearing thread stays in one iteration for longer than a probe lasts.
         engine.work();
         start(&mut probes);
         let mut now = 1 + GIVEN_UP;
@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(probes.due(now), []);
             now = probes.next_deadline().unwrap();
         }
-        // It goes on: what it heard has time to arrive.
+        // The thread goes on: what it received has time to arrive.
         engine.rest();
         assert_eq!(probes.due(now), []);
         now = probes.next_deadline().unwrap();

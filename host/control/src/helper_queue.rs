@@ -1,7 +1,7 @@
 //! Limits the helper's running requests, for each kind and for each branch of cgroups.
 //!
-//! What is under way is counted where it lies: there is no number beside the rows that could be
-//! wrong. A question that took too long counts until the helper has answered it.
+//! Running requests are counted in their table: there is no separate count that could be wrong. A
+//! question that took too long counts until the helper has answered it.
 
 use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
@@ -28,7 +28,7 @@ fn slots(kind: Kind, steps: usize) -> usize {
     (all >> steps.min(all.ilog2() as usize)).max(1)
 }
 
-/// For whom something is asked.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Subject {
     /// A connection whose process is to be identified.
@@ -66,7 +66,7 @@ impl AsFd for Enclosed {
 pub(crate) struct Question {
     pub(crate) kind: Kind,
     pub(crate) subject: Subject,
-    /// Who waits for it, in whose turn it is asked.
+    /// The holder that waits for it, in whose turn it is sent.
     pub(crate) holder: Holder,
     pub(crate) enclosed: Enclosed,
 }
@@ -81,16 +81,16 @@ pub(crate) struct PendingRequest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Somebody waits for the answer.
+    /// A caller waits for the answer.
     Waited,
     /// The same, and a helper that was asked before has died.
     Again,
-    /// Nobody waits for it any more.
+    /// No caller waits for it any more.
     Late,
 }
 
 impl PendingRequest {
-    /// Nobody waits for the answer any more.
+    /// Whether no caller waits for the answer any more.
     pub(crate) fn is_late(&self) -> bool {
         self.state == State::Late
     }
@@ -100,7 +100,7 @@ impl PendingRequest {
 #[derive(Debug, Default)]
 pub(crate) struct HelperQueue {
     rows: BTreeMap<u64, PendingRequest>,
-    /// Of those that somebody waits for: until when, in nanoseconds.
+    /// Deadlines of requests with a waiting caller, in nanoseconds.
     deadlines: BTreeSet<(u64, u64)>,
 }
 
@@ -152,8 +152,8 @@ impl HelperQueue {
         Some(asked)
     }
 
-    /// The helper has died: what is asked once more, if somebody waits for it and it was not asked
-    /// twice already.
+    /// The helper has died: the request is sent once more if a caller waits for it and it was not
+    /// sent twice already.
     pub(crate) fn ask_again(&mut self, id: u64) -> Option<&Question> {
         let asked = self.rows.get_mut(&id).filter(|asked| asked.state == State::Waited)?;
         asked.state = State::Again;
@@ -165,7 +165,7 @@ impl HelperQueue {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// One that has taken too long by now. From now on nobody waits for it.
+    /// The next request that has taken too long; no caller waits for it from now on.
     pub(crate) fn next_late(&mut self, now: u64) -> Option<&Question> {
         let (deadline, id) = *self.deadlines.first().filter(|(at, _)| *at <= now)?;
         self.deadlines.remove(&(deadline, id));

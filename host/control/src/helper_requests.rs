@@ -1,8 +1,8 @@
 //! Queues requests for the privileged helper (`host/netns`) and matches its answers.
 //!
-//! The kernel may make the helper wait for its networking lock, so several requests are under way
-//! at a time, a few of each kind and for each user, and what takes too long is given up. A helper
-//! that dies is started again by its starter; what it was doing is asked once more.
+//! The kernel may make the helper wait for its networking lock, so several requests run at a time,
+//! a few of each kind and for each user, and one that takes too long is given up. The helper's
+//! starter starts a helper that died again; its requests are sent once more.
 
 use crate::helper_queue::{Enclosed, HelperQueue, PendingRequest, Question, Subject};
 use omniverb_fairness::{FairQueue, Holder};
@@ -21,7 +21,7 @@ const PATIENCE: u64 = 5_000_000_000;
 /// How long the helper may take to start.
 const START: Duration = Duration::from_secs(10);
 
-/// What the daemon hears of it.
+/// Events of the helper.
 #[derive(Debug)]
 pub(crate) enum FromHelper {
     /// An answer, or that none came in time.
@@ -44,7 +44,7 @@ pub(crate) struct HelperRequests {
     under_way: HelperQueue,
     /// Of vNICs, each thing is asked once at a time.
     known: HashSet<(Kind, Subject)>,
-    /// What nobody has taken yet, oldest first.
+    /// Events not taken yet, oldest first.
     news: VecDeque<FromHelper>,
     last: u64,
     /// Within a turn as long as it owes an answer; each answer begins another.
@@ -100,7 +100,7 @@ impl HelperRequests {
         self.go_on(now);
     }
 
-    /// Nobody wants to know any more.
+    /// Drops a request that no caller needs any more.
     pub(crate) fn forget(&mut self, kind: Kind, subject: Subject, holder: &Holder) {
         if let Some(waiting) = self.waiting.get_mut(&kind) {
             waiting.remove(holder, |question| question.subject == subject);
@@ -188,8 +188,8 @@ impl HelperRequests {
         }
     }
 
-    /// What the helper that died was doing is asked once more; if that is what it died of, not
-    /// again.
+    /// The requests of the helper that died are sent once more, but not a third time: the helper
+    /// may have died of one.
     fn restarted(&mut self) {
         self.news.push_back(FromHelper::Restarted);
         for id in self.under_way.ids() {

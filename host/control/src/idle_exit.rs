@@ -1,31 +1,31 @@
-//! Decides when a daemon ends that nobody uses.
+//! Decides when an unused daemon ends.
 //!
-//! Who is at the broker of sockets is not known here. So before the daemon ends the broker is asked
-//! for how long nobody was there.
+//! The broker knows its own clients only. So before the daemon ends it asks the broker for how long
+//! it has had none.
 
 use std::time::Duration;
 
 /// No daemon ends sooner: the broker is asked no more often than that.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// How long nobody has been connected, and how long that may be.
+/// How long no client has been connected, and how long that may last.
 #[derive(Debug)]
 pub(crate) struct Idle {
     /// Nanoseconds; `None`: for ever.
     patience: Option<u64>,
-    /// When somebody was connected last.
+    /// When a client was connected last.
     since: u64,
-    /// What is known of the broker.
+    /// The state of the broker.
     broker: Broker,
 }
 
-/// Whether somebody is at the broker.
+/// Whether the broker has clients.
 #[derive(Debug, PartialEq, Eq)]
 enum Broker {
     Unknown,
     /// It was asked, at that time.
     Asked(u64),
-    /// Nobody, since [`Idle::since`] at least.
+    /// None, since [`Idle::since`] at least.
     Alone,
 }
 
@@ -36,8 +36,8 @@ impl Idle {
         Idle { patience, since: now, broker: Broker::Unknown }
     }
 
-    /// When the daemon ends, if nobody comes and nobody is there. Of a broker that does not answer:
-    /// when it is asked again.
+    /// When the daemon ends, if no client comes and none is connected. If the broker does not
+    /// answer: when it is asked again.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let since = match self.broker {
             Broker::Asked(at) => at,
@@ -46,7 +46,7 @@ impl Idle {
         Some(since.saturating_add(self.patience?))
     }
 
-    /// Somebody is connected, or there is a new broker, which knows nobody so far.
+    /// A client is connected, or there is a new broker, without clients so far.
     pub(crate) fn somebody_is_there(&mut self, now: u64) {
         (self.since, self.broker) = (now, Broker::Unknown);
     }
@@ -60,7 +60,7 @@ impl Idle {
         !is_alone
     }
 
-    /// Its answer: for how many nanoseconds nobody was there; `None`: somebody is.
+    /// The broker's answer: for how many nanoseconds it has had no client; `None`: it has one.
     pub(crate) fn answered(&mut self, alone: Option<u64>, now: u64) {
         if !matches!(self.broker, Broker::Asked(_)) {
             return;
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(idle.deadline(), Some(15 * SECOND));
         assert!(idle.asks(15 * SECOND));
         assert_eq!(idle.deadline(), Some(25 * SECOND), "it has not answered");
-        // Somebody was there until five seconds ago.
+        // The broker had a client until five seconds ago.
         idle.answered(Some(5 * SECOND), 15 * SECOND);
         assert_eq!(idle.deadline(), Some(20 * SECOND));
         assert!(idle.asks(20 * SECOND));
@@ -93,7 +93,7 @@ mod tests {
         assert!(idle.asks(30 * SECOND));
         idle.answered(Some(u64::MAX), 30 * SECOND);
         assert!(!idle.asks(30 * SECOND) && idle.deadline() == Some(30 * SECOND), "that is all");
-        // Who comes at the last moment is somebody, and so is who may come to a new broker.
+        // A client at the last moment counts, and so does one that may come to a new broker.
         idle.somebody_is_there(31 * SECOND);
         assert!(idle.asks(41 * SECOND));
         idle.somebody_is_there(42 * SECOND);

@@ -1,8 +1,8 @@
-//! The lock that says which daemon serves a socket.
+//! Holds the lock that names the daemon which serves a socket.
 //!
-//! It is an flock on a file in a folder that nobody else is given, so it goes with its holder,
-//! unless that is dead but stuck in the kernel with its files: then a new daemon puts a new lock
-//! file in the place of the old one. A guard makes sure that of two newcomers one does.
+//! It is an flock on a file in a folder that only the daemon's user may write to, so it ends with
+//! its holder, unless that is dead but stuck in the kernel with its files: then a new daemon puts a
+//! new lock file in the place of the old one. A guard lets only one of two new daemons do so.
 
 use crate::errors::StartError;
 use omniverb_sys::process_state;
@@ -17,20 +17,20 @@ use std::time::Duration;
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is known of whoever had the lock last.
+/// The state of the last holder of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastHolder {
     /// It is dead, though the kernel may not have let go of its files yet.
     Dead,
-    /// There was none, or it did not say who it was.
+    /// There was none, or its pid is not in the file.
     Unknown,
 }
 
-/// Takes the lock of the socket at `path`, a file whose name begins with `files`; also tells what
-/// is known of the last holder.
+/// Takes the lock of the socket at `path`, a file whose name begins with `files`; also returns the
+/// state of the last holder.
 ///
 /// # Errors
-/// [`StartError::InUse`] if somebody who lives has it.
+/// [`StartError::InUse`] if a living process holds it.
 pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), StartError> {
     let name = with(files, ".lock");
     let failed = |source: io::Error| StartError::Listen { path: name.clone(), source };
@@ -39,7 +39,7 @@ pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), Star
         let pid = holder(&mut file);
         let dead = pid.is_some_and(process_state::is_dead);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Somebody may have put another in its place while we opened it.
+            // Another process may have put a new file in its place while we opened it.
             if is_at(&file, &name) {
                 sign(&mut file).map_err(failed)?;
                 let last = if dead { LastHolder::Dead } else { LastHolder::Unknown };
@@ -68,7 +68,7 @@ fn open_file(name: &Path) -> io::Result<File> {
     Ok(File::from(open(name, flags, Mode::from_raw_mode(0o600))?))
 }
 
-/// Who wrote its pid into the file.
+/// The process that wrote its pid into the file.
 fn holder(file: &mut File) -> Option<i32> {
     let mut text = String::new();
     file.take(32).read_to_string(&mut text).ok()?;
@@ -89,8 +89,8 @@ fn is_at(file: &File, name: &Path) -> bool {
     }
 }
 
-/// Whether the kernel says that this process, as we see it, has the lock: a pid from another pid
-/// namespace means somebody else here.
+/// Whether this process, as we see it, has the lock by the kernel's word: a pid from another pid
+/// namespace names another process here.
 fn is_held_by(file: &File, pid: i32) -> bool {
     let inode = fstat(file).map(|status| status.st_ino).unwrap_or_default();
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -105,10 +105,10 @@ fn says(line: &str, inode: u64, pid: i32) -> bool {
         && place.rsplit(':').next().and_then(|text| text.parse().ok()) == Some(inode)
 }
 
-/// Puts a new lock file, locked by us, in the place of `old`, unless somebody else has done so.
+/// Puts a new lock file, locked by us, in the place of `old`, unless another process has done so.
 fn replace(files: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
     let guard = open_file(&with(files, ".guard"))?;
-    // Held for a moment only, by somebody who is about to have the lock.
+    // Held for a moment only, by a process that is about to have the lock.
     if flock(&guard, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(old, name) {
         return Ok(None);
     }

@@ -12,7 +12,7 @@ use std::io::Write;
 pub enum Level {
     /// What stops the daemon or a part of it.
     Error,
-    /// What somebody should look at.
+    /// An event that an operator should look at.
     Warning,
     /// That the daemon serves, that operators ended links.
     #[default]
@@ -33,7 +33,7 @@ pub enum Form {
 /// Writes the log.
 #[derive(Debug)]
 pub struct Journal {
-    /// What is less important than this is not logged.
+    /// Less important events are not logged.
     level: Level,
     form: Form,
     lines: Lines,
@@ -42,7 +42,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Logs what is at least as important as `level`.
+    /// Logs events that are at least as important as `level`.
     #[must_use]
     pub fn new(level: Level, form: Form) -> Journal {
         Journal { level, form, lines: Lines::new(clock::now()), errors: Lines::new(clock::now()) }

@@ -4,7 +4,7 @@
 //! given away until the guest is booted afresh: then none of its processes is there
 //! any more.
 
-/// Why a piece does not come back when everybody has let go of it.
+/// Why a piece does not come back when all its holders have released it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Retired {
     /// It comes back.
@@ -12,7 +12,7 @@ pub(crate) enum Retired {
     No,
     /// A process of the guest may use it, of the boot of this number.
     InBoot(u64),
-    /// Somebody outside the guest may.
+    /// A process outside the guest may use it.
     ForGood,
 }
 
@@ -31,7 +31,8 @@ impl LeakedPieces {
         LeakedPieces { boots: 0, pieces }
     }
 
-    /// What becomes of a piece that a process of the guest may use, of whose end nobody hears.
+    /// The next state of a piece that a process of the guest may use, if the end of that process
+    /// cannot be seen.
     pub(crate) fn in_this_boot(&self, before: Retired) -> Retired {
         match before {
             Retired::ForGood => before,
@@ -39,7 +40,7 @@ impl LeakedPieces {
         }
     }
 
-    /// Everybody has let go of a piece. True: it comes back at once.
+    /// All holders have released a piece. True: it comes back at once.
     pub(crate) fn comes_back(&mut self, retired: Retired, piece: (u64, u64)) -> bool {
         match retired {
             Retired::No => return true,

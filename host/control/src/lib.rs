@@ -1,10 +1,10 @@
-//! The daemon's one thread: client connections, their life and death, and what the tables
-//! (`omniverb_tenancy`) decide.
+//! Runs the daemon's one thread: it serves client connections and executes the decisions of the
+//! tables (`omniverb_tenancy`).
 //!
 //! In: connections and messages of clients, deaths, handshake datagrams, timers. Out: answers and
-//! events, link memory, granted pages. No client can hold it up: every socket call is
-//! non-blocking, every queue bounded, and what may take the kernel long (looking into other
-//! network namespaces) is done on a helper thread.
+//! events, link memory, granted pages. No client can hold it up: every socket call is non-blocking,
+//! every queue bounded, and calls that may take long in the kernel (looking into other network
+//! namespaces) run in a helper.
 //!
 //! Start reading at [`Server::run`].
 #![forbid(unsafe_code)]

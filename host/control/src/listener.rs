@@ -1,7 +1,7 @@
 //! Listens at one of the daemon's unix sockets, and removes its path at the end.
 //!
-//! Whoever cannot be let in for want of descriptors waits outside; the listener is looked at again
-//! a moment later, and nobody who is in notices.
+//! When descriptors run out, new connections wait in the kernel's queue; the listener is polled
+//! again a moment later. Accepted connections go on.
 
 use crate::journal::{Journal, Level};
 use crate::reactor::{Reactor, Timer};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// When a listener that nobody could be let in by is looked at again.
+/// Delay before a listener is polled again after it could accept no connection.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// One of the two, open.
@@ -39,7 +39,7 @@ impl Listener {
         self.place.path()
     }
 
-    /// Who has connected next.
+    /// The next connection.
     pub(crate) fn accept(&self, reactor: &mut Reactor, journal: &mut Journal) -> Option<OwnedFd> {
         match seqpacket::accept(self.place.listener().as_fd()) {
             Ok(accepted) => accepted,
@@ -53,7 +53,7 @@ impl Listener {
         }
     }
 
-    /// The moment for which nobody was let in is over.
+    /// The delay after a failed accept is over.
     pub(crate) fn look_again(&self, reactor: &mut Reactor) {
         let ready = Wakeup::Connection(self.entrance);
         if reactor.watch(self.place.listener(), ready).is_err() {
@@ -61,13 +61,13 @@ impl Listener {
         }
     }
 
-    /// Nobody can connect any more. Those who have may have sent something: they are still to be
-    /// let in by [`next_left`](Self::next_left).
+    /// Closes the socket for new connections. Those in its queue may have sent messages:
+    /// [`next_left`](Self::next_left) still accepts them.
     pub(crate) fn close(&mut self) {
         self.place.close();
     }
 
-    /// Who had connected before it was closed.
+    /// The next connection that was made before the socket was closed.
     pub(crate) fn next_left(&self) -> Option<OwnedFd> {
         seqpacket::accept(self.place.listener().as_fd()).ok().flatten()
     }

@@ -14,8 +14,8 @@ const BEHIND: u64 = 16;
 const KIND: u64 = 2;
 const KNOWN: u64 = 1;
 
-/// Who the machine with this ledger, about so many pages, is to others; `None` if nobody could tell
-/// afterwards.
+/// The identity, towards others, of the machine with this ledger for so many pages; `None` if it
+/// could not be recovered later.
 pub(crate) fn of(ledger: &Ledger, pages: u64) -> Option<Neighbour> {
     let at = pages + BEHIND;
     let bytes: [u8; 16] = match ledger.whose(at).ok()? {

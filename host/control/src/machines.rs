@@ -24,7 +24,7 @@ const MACHINES_MAX: usize = 1024;
 /// Budget: processes of one machine that are there at a time, or want to be.
 pub(crate) const SESSIONS_MAX: usize = 1024;
 
-/// What a machine's vNIC is attached by.
+/// The attachment of a machine's vNIC.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) name: MachineName,
@@ -37,29 +37,29 @@ pub(crate) struct Record {
     pub(crate) machine: Arc<Machine>,
     /// Has its vNIC open.
     hold: Hold,
-    /// Our end of its machine socket, and who has the other one.
+    /// Our end of its machine socket, and the process at the other end.
     pub(crate) machine_socket: OwnedFd,
     pub(crate) proxy: Peer,
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
     /// Which boot of its guest it is in.
     pub(crate) boots: BootId,
-    /// Its memory, if whoever started it brought that.
+    /// Its memory, if its supervisor sent it.
     pub(crate) ram: Option<Arc<Ram>>,
-    /// What it shares with neighbours.
+    /// The windows that it shares with neighbours.
     pairs: Pairs,
     /// Sessions of its processes.
     pub(crate) sessions: BTreeSet<SessionId>,
     /// What its addresses are, as it says.
     pub(crate) addresses: Vec<VnicAddress>,
-    /// What it has said since; heard when the timer that is set is due.
+    /// The addresses that it has sent since; taken when the timer that is set is due.
     pub(crate) said: Option<Vec<VnicAddress>>,
     pub(crate) timer: bool,
-    /// How often more it is looked whether it has windows that nobody uses.
+    /// How many more times to check for windows without users.
     pub(crate) looks: u8,
 }
 
-/// What supervisors are told that wait: whose calls are to be answered.
+/// The answers that waiting supervisors get, with the calls to answer.
 #[derive(Default)]
 pub(crate) struct WindowDemand {
     /// Another window is wanted.
@@ -71,8 +71,8 @@ pub(crate) struct WindowDemand {
 }
 
 impl Record {
-    /// One that nothing is known of yet but who brought it, what daemons before this one heard, and
-    /// who it is to other machines.
+    /// A machine of which only its proxy is known, the reports to earlier daemons, and its identity
+    /// towards other machines.
     pub(crate) fn new(
         machine: Arc<Machine>,
         hold: Hold,
@@ -107,7 +107,7 @@ impl Record {
         self.machine_socket
     }
 
-    /// What it shares with neighbours.
+    /// The windows that it shares with neighbours.
     pub(crate) fn pairs(&self) -> &Pairs {
         &self.pairs
     }
@@ -117,7 +117,7 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Machines {
     all: BTreeMap<SessionId, Record>,
-    /// Those whose pair windows have changed since somebody asked what has.
+    /// Machines whose pair windows have changed since the last query.
     changed: BTreeSet<SessionId>,
     /// Two that want a window in common, which they cannot have yet.
     wants: BTreeSet<[SessionId; 2]>,
@@ -184,21 +184,21 @@ impl Machines {
         Some(pairs)
     }
 
-    /// What a machine's pair windows have room for may be another number than the tables think.
+    /// The room in a machine's pair windows may differ from what the tables assume.
     pub(crate) fn look_at_pairs(&mut self, id: SessionId) {
         self.changed.insert(id);
     }
 
-    /// There may be room again in the pair windows of who has this vNIC, and in those that whoever
-    /// has this proof was given.
+    /// There may be room again in the pair windows of the machine with this vNIC, and in those
+    /// given to the holder of this proof.
     pub(crate) fn look_at_pairs_of(&mut self, vnic: VnicId, proof: [u64; 4]) {
         let concerned = |record: &Record| record.vnic() == vnic || record.pairs.are_of(proof);
         let ids = self.all.iter().filter(|(_, record)| concerned(record)).map(|(id, _)| *id);
         self.changed.extend(ids);
     }
 
-    /// What the tables are to know of pair windows that have changed since this was asked last.
-    /// `link_bytes`: of each link.
+    /// The pair windows that have changed since the last query, for the tables. `link_bytes`: of
+    /// each link.
     pub(crate) fn changed_pairs(&mut self, link_bytes: u64) -> Vec<(VnicId, PairWindows)> {
         let changed = std::mem::take(&mut self.changed);
         let records = changed.iter().filter_map(|id| self.all.get(id));
@@ -206,7 +206,7 @@ impl Machines {
         records.map(|record| (record.vnic(), record.pairs.known(link_bytes, is_in))).collect()
     }
 
-    /// Whose calls are to be answered, of machines that have changed.
+    /// The calls to answer, of machines that have changed.
     pub(crate) fn wanted_pairs(&mut self) -> WindowDemand {
         self.spread_changes();
         self.share();
@@ -228,7 +228,7 @@ impl Machines {
         full.map(|(id, _)| *id).collect()
     }
 
-    /// An operator is gone, who may have been a machine's supervisor.
+    /// An operator is gone. It may have been a machine's supervisor.
     pub(crate) fn operator_gone(&mut self, operator: SessionId) {
         for (id, record) in &mut self.all {
             if record.pairs.plugger().is_some_and(|plugger| plugger.operator == operator) {

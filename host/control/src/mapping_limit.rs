@@ -1,6 +1,6 @@
 //! Reads how many mappings the kernel allows this process.
 
-/// What it allows where nobody changed it, or where it does not say.
+/// The kernel's default, also taken if the file cannot be read.
 const DEFAULT: usize = 65530;
 
 /// `vm.max_map_count`, as it is now.

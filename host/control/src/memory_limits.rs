@@ -10,9 +10,9 @@ use std::path::Path;
 /// Budget: the share of the machine's memory that the daemon may use. The unit says the same to
 /// systemd (`MemoryMax=50%`).
 const MACHINE_SHARE: u64 = 2;
-/// Budget: the share of the whole for what the engine keeps on behalf of vNICs.
+/// Budget: the share of the whole for what the engine keeps for vNICs.
 const KEPT_SHARE: u64 = 16;
-/// Budget: and its bytes at most: more than that only makes what is late later.
+/// Budget: bytes of that at most; more only delays packets that are late already.
 const KEPT_MAX: u64 = 1 << 30;
 
 /// Budget: the share of the whole for rings of links to the engine for datagrams.
@@ -36,7 +36,7 @@ const CAPTURE_MAX: u64 = 192 << 20;
 pub struct Totals {
     /// All of it.
     pub whole: u64,
-    /// What the engine keeps on behalf of vNICs: backlogs, early and delayed packets, READ data.
+    /// Bytes that the engine keeps for vNICs: backlogs, early and delayed packets, READ data.
     pub kept: usize,
     /// Rings of links to the engine for connections.
     pub connections: u64,

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 /// Budget: operators at the same time: they hold descriptors of ours, and root has no need of more.
 const OPERATORS_MAX: usize = 64;
 
-/// What an operator calls, with the descriptors that came with it.
+/// An operator's call, with the descriptors that came with it.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) tag: u64,
@@ -50,8 +50,8 @@ pub(crate) struct Operator {
     peer: Peer,
     /// The call that waits until the process it names was looked at.
     waiting: Option<Call>,
-    /// It waits for what a machine wants: there is one for each machine, and none of the others'
-    /// places is its.
+    /// It waits for a machine's demand: there is one such call for each machine, beside the
+    /// operators' places.
     keeps: bool,
 }
 
@@ -87,7 +87,7 @@ impl Operators {
         }
     }
 
-    /// Nobody comes any more; who is there, and the sockets of those who were not let in yet.
+    /// Closes the listener; the connected operators, and the sockets that were not accepted yet.
     pub(crate) fn close(&mut self) -> (Vec<SessionId>, Vec<OwnedFd>) {
         self.listener.close();
         let left = std::iter::from_fn(|| self.listener.next_left());
@@ -102,13 +102,13 @@ impl Operators {
         self.all.get(&id).map(|operator| &operator.socket)
     }
 
-    /// What the kernel says about one.
+    /// The kernel's credentials of an operator.
     pub(crate) fn peer(&self, id: SessionId) -> Option<Peer> {
         self.all.get(&id).map(|operator| operator.peer)
     }
 
-    /// For whom it is counted that the process that a call names is looked at; nobody, if another
-    /// call of his waits for that.
+    /// The holder that the inspection of the process that a call names counts for; `None` if
+    /// another call of this operator waits for one.
     pub(crate) fn may_wait(&self, id: SessionId) -> Option<Holder> {
         let operator = self.all.get(&id).filter(|operator| operator.waiting.is_none())?;
         Some(Holder::new("", operator.peer.uid).in_process(operator.peer.pid))

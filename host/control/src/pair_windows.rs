@@ -1,10 +1,10 @@
 //! Keeps a machine's pair windows, each shared with one neighbour (decision 0039).
 //!
-//! In: windows that an operator brings, which of them the machine's agent has found. Out: for a
-//! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its
-//! ledger, before any of it is given away, so that the next daemon gives it to nobody else. Where
-//! windows can be taken out of the machine again (decision 0048) one that nobody uses is, when
-//! there is no place for another: what is put there then is another file.
+//! In: windows that an operator brings, and those that the machine's agent has found. Out: a
+//! neighbour's window, or a free one that becomes the neighbour's for good: its owner is written to
+//! its ledger before any of it is given away, so that the next daemon gives it to no other. Where
+//! windows can be unplugged (decision 0048), an unused one is when there is no slot for another;
+//! the slot then gets another file.
 
 use crate::foreign_windows::ForeignWindows;
 use crate::machine_supervisor::MachineSupervisor;
@@ -32,19 +32,19 @@ const SHOWN_MAX: usize = 8;
 /// Where a window begins in a guest's device is said with its number in the top byte.
 const AT_MAX: u64 = 1 << 48;
 
-/// Whose a window is.
+/// The owner of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WindowOwner {
     Unowned,
-    /// His, and the name of his vNIC, if he was here since the daemon began.
+    /// A neighbour, and the name of its vNIC, if it was connected since the daemon began.
     Of(Neighbour, Option<String>),
-    /// Somebody's; nobody says whose.
+    /// It has an owner that is not known.
     Forgotten,
-    /// Nobody's any more: it is taken out of the machine.
+    /// It has no owner any more: it is unplugged from the machine.
     Over,
 }
 
-/// A pair window, and whose it is.
+/// A pair window, and its owner.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pieces: Arc<Pieces>,
@@ -58,7 +58,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Bytes that a ledger has beyond those for pages: who has the window.
+    /// Bytes that a ledger has beyond those for pages: the owner of the window.
     pub(crate) const LEDGER_BYTES: u64 = 64;
 
     /// Whether a window can have this number, place and size.
@@ -98,7 +98,7 @@ impl Pair {
         Extent { offset, length: self.pages * PAGE - offset }
     }
 
-    /// Whose it is, if that is known.
+    /// Its owner, if known.
     fn of(&self) -> Option<&Neighbour> {
         match &self.whose {
             WindowOwner::Of(neighbour, _) => Some(neighbour),
@@ -106,7 +106,7 @@ impl Pair {
         }
     }
 
-    /// It becomes somebody's, for good.
+    /// Makes a neighbour its owner, for good.
     fn give(&mut self, neighbour: Neighbour, name: &str) -> io::Result<()> {
         self.ledger.note_whose(self.pages, &written(&neighbour))?;
         self.whose = WindowOwner::Of(neighbour, Some(name.to_owned()));
@@ -128,8 +128,8 @@ impl Pair {
     }
 }
 
-/// Doorbells lie at the beginning. Who passes wakes on knows the place of each, and may have slept
-/// on what its counters said when there was another: so they begin with random numbers.
+/// Doorbells lie at the beginning. A wake bridge knows the place of each, and may sleep on the
+/// counters of an earlier one: so they begin with random numbers.
 fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
     // All of a doorbell: where doorbells are nothing else is given away, links and pages are behind
     // them.
@@ -143,7 +143,7 @@ fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What stands in a ledger of whose it is.
+/// Bytes of the owner in a ledger.
 const WHOSE_BYTES: usize = 40;
 
 fn written(neighbour: &Neighbour) -> [u8; WHOSE_BYTES] {
@@ -156,7 +156,7 @@ fn written(neighbour: &Neighbour) -> [u8; WHOSE_BYTES] {
     bytes
 }
 
-/// Nobody's, if it makes no sense.
+/// No owner, if the bytes are malformed.
 fn read(bytes: &[u8; WHOSE_BYTES]) -> Option<Neighbour> {
     let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
     let uid = u32::from_le_bytes(*bytes[32..].first_chunk()?);
@@ -171,7 +171,7 @@ pub(crate) struct Pairs {
     /// Those that the agent has found: bit `number - 1`. Nothing, if it knows nothing of windows.
     present: Option<u64>,
     plugger: Option<MachineSupervisor>,
-    /// Who this machine is to others, if that can be told.
+    /// The identity of this machine towards others, if known.
     this: Option<Neighbour>,
     /// Windows of others that it has plugged in.
     joined: ForeignWindows,
@@ -202,13 +202,13 @@ impl Pairs {
         self.windows.values().filter_map(Pair::of).any(|whose| whose == neighbour)
     }
 
-    /// Those that are somebody's.
+    /// The windows of a neighbour.
     pub(crate) fn given_to(&self, neighbour: Neighbour) -> Vec<(FileId, Arc<OwnedFd>)> {
         let his = self.windows.values().filter(|pair| pair.of() == Some(&neighbour));
         his.map(|pair| (pair.file, pair.pieces.file().clone())).collect()
     }
 
-    /// The number of one that is nobody's and that the machine has found.
+    /// The number of a window without owner that the machine has found.
     fn first_free(&self) -> Option<u8> {
         let mut all = self.windows.iter();
         let free = all
@@ -224,7 +224,8 @@ impl Pairs {
         self.windows.iter().filter(free).count()
     }
 
-    /// Gives one that is nobody's to another machine, before it has it; false: there is none.
+    /// Gives a window without owner to another machine before it is plugged in there; false: there
+    /// is none.
     ///
     /// # Errors
     /// If it cannot be noted.
@@ -278,7 +279,7 @@ impl Pairs {
         bit.is_some_and(|bit| self.present.unwrap_or(0) & bit != 0)
     }
 
-    /// Somebody can plug in more. Who could before.
+    /// Sets the operator that can plug in more windows; returns the earlier one.
     pub(crate) fn set_plugger(
         &mut self,
         plugger: Option<MachineSupervisor>,
@@ -290,10 +291,9 @@ impl Pairs {
         self.plugger.as_ref()
     }
 
-    /// Whose call is to be answered, if another window is to be plugged in: there is none left for
-    /// somebody new. One that does not find what was plugged in last gets no more; that it does not
-    /// find one that is somebody's, who may write anything into it, keeps nobody else from having
-    /// one.
+    /// The call to answer if another window is to be plugged in: none is left for a new neighbour.
+    /// A machine that does not find the last window plugged in gets no more. A window that is not
+    /// found because its neighbour wrote into it keeps no other from having one.
     pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
         let given = self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned);
         let left = self.plugger.is_some_and(|plugger| plugger.left > 0);
@@ -306,9 +306,8 @@ impl Pairs {
         none && self.windows.values().all(|pair| pair.whose != WindowOwner::Unowned)
     }
 
-    /// Whose call is to be answered, and the number of a window that is to be taken out: there is
-    /// no place for another, and nobody has anything in this one. `is_there`: whether that machine
-    /// is.
+    /// The call to answer, and the number of a window to unplug: there is no slot for another, and
+    /// this one is unused. `is_there`: whether that machine is attached.
     pub(crate) fn over(
         &mut self,
         is_there: impl Fn(&Neighbour) -> bool,
@@ -321,7 +320,7 @@ impl Pairs {
             return None;
         }
         let unused = |pair: &Pair| {
-            // What is in another machine, too, is not taken out there.
+            // A window that another machine has plugged in, too, is not unplugged there.
             let left = pair.of().is_some_and(|of| of.uid != Neighbour::ALL_USERS || !is_there(of));
             // Nor is a device of its own, which stays as long as QEMU does.
             pair.at != 0 && left && pair.pieces.sizes().1 == 0
@@ -371,12 +370,12 @@ impl Pairs {
         known
     }
 
-    /// Memory for a link with a neighbour, in the window that is his, or becomes it. `name`: of his
-    /// vNIC.
+    /// Memory for a link with a neighbour, in its window, or in one that becomes its. `name`: of
+    /// its vNIC.
     ///
     /// # Errors
-    /// `Unsupported` if there is no window for him, `OutOfMemory` if his is full; what the kernel
-    /// says.
+    /// `Unsupported` if there is no window for it, `OutOfMemory` if that is full; the kernel's
+    /// error.
     pub(crate) fn make(
         &mut self,
         neighbour: Neighbour,
@@ -393,7 +392,7 @@ impl Pairs {
         let pair = self.windows.get_mut(&number).ok_or(io::ErrorKind::Unsupported)?;
         match found {
             None => pair.give(neighbour, name)?,
-            // One that a daemon before gave him had no name.
+            // A window given by an earlier daemon has no name.
             Some(_) => pair.whose = WindowOwner::Of(neighbour, Some(name.to_owned())),
         }
         let bells = pair_window::bell_pages(pair.pages * PAGE);
@@ -437,7 +436,7 @@ impl Pairs {
         self.windows.values().for_each(|pair| pair.pieces.part());
     }
 
-    /// What there is to see of them. `links`: how many are in them. `others`: machines whose
+    /// The windows for the status. `links`: the number of links in them. `others`: machines whose
     /// windows it has.
     pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
         let somebodys =

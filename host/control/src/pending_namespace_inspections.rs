@@ -1,4 +1,4 @@
-//! Holds what is known of processes that wait until the helper has looked at their namespaces.
+//! Stores processes that wait until the helper has inspected their namespaces.
 
 use crate::helper_queue::Subject;
 use omniverb_fairness::Holder;
@@ -6,10 +6,10 @@ use omniverb_sys::netns::Namespace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Those that wait, by what the helper is asked for.
+/// Waiting processes, by the subject of the helper's request.
 pub(crate) type PendingInspections = BTreeMap<Subject, PendingInspection>;
 
-/// A namespace that is looked at, and what is known of the process in it.
+/// A namespace under inspection, and its process.
 #[derive(Debug)]
 pub(crate) struct PendingInspection {
     pub(crate) namespace: Arc<Namespace>,

@@ -1,10 +1,11 @@
-//! Sums the counters of queue pairs: of those that there are, and of each vNIC's that are no more.
-//! A device's counters do not go back when a program ends. They do when the vNIC is another: one
-//! that is no more is [forgotten](Counters::forget), and of a virtual machine's, which keeps its
-//! name and what was set for that, each machine [begins anew](Counters::begin).
+//! Sums the counters of queue pairs: of the existing ones, and of each vNIC's former ones.
 //!
-//! The words are the programs' own, and so is what comes of them: they are shown, nothing else.
-//! Packets are what the engine has counted.
+//! A device's counters do not go back when a program ends. They do when the vNIC is another: a
+//! former vNIC is [forgotten](Counters::forget), and a virtual machine's, which keeps its name and
+//! settings, [begins anew](Counters::begin) with each machine.
+//!
+//! The programs write the words, so the sums are shown and used for nothing else. The engine counts
+//! packets.
 
 use crate::engine::QpCounters;
 use omniverb_session::limits::STATISTICS_WORDS;
@@ -13,7 +14,7 @@ use omniverb_tenancy::VnicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The words of a statistics slot. The first says whose it is.
+/// The words of a statistics slot. The first is its QP number.
 pub(crate) type Slot = [u64; STATISTICS_WORDS];
 
 /// By vNIC, for as long as that is remembered: the sums of what slots had at last.
@@ -28,8 +29,8 @@ struct Totals {
 }
 
 impl Counters {
-    /// Whether the machine with this window is the one that had this vNIC last: whoever attaches it
-    /// may have ended meanwhile, and the machine have gone on.
+    /// Whether the machine with this window is the one that had this vNIC last: its proxy may have
+    /// ended meanwhile and the machine have gone on.
     pub(crate) fn are_of(&self, vnic: VnicId, window: FileId) -> bool {
         self.0.get(&vnic).is_some_and(|totals| totals.window == Some(window))
     }
@@ -47,7 +48,7 @@ impl Counters {
         }
     }
 
-    /// Nobody will ask for this one any more.
+    /// Drops the counters of a vNIC that is gone.
     pub(crate) fn forget(&mut self, vnic: VnicId) {
         self.0.remove(&vnic);
     }
@@ -61,7 +62,7 @@ impl Counters {
     }
 }
 
-/// What a slot says, or the sum of some. (Which word is which: docs/architecture.md.)
+/// A slot as JSON, or the sum of some. (The words: docs/architecture.md.)
 pub(crate) fn row(slot: &Slot) -> Value {
     let [_, sends, bytes_sent, receives, bytes_received, mapped, mediated, others_sent, ..] = *slot;
     let [others_received, waits, heard, said, exceeded, rnr_exceeded, ..] = slot[8..] else {
@@ -84,7 +85,7 @@ pub(crate) fn row(slot: &Slot) -> Value {
     })
 }
 
-/// What the engine has counted of one link, or of some together.
+/// The engine's counters of one link, or of several together, as JSON.
 pub(crate) fn packets(counters: &QpCounters) -> Value {
     json!({
         "sent": counters.sent_packets,

@@ -25,9 +25,9 @@ pub(crate) enum Timer {
     Port(VnicId),
     /// The PSP port of a vNIC that was in use is tried again.
     PspPort(VnicId),
-    /// What a machine has said of its addresses is heard again.
+    /// Takes the addresses that a machine has sent.
     Addresses(SessionId),
-    /// It is looked again whether a machine has windows that nobody uses.
+    /// Checks again whether a machine has unused windows.
     Unused(SessionId),
     /// It is said how many lines of the audit were left out.
     Audit,
@@ -79,8 +79,8 @@ impl Reactor {
         Some(timer)
     }
 
-    /// Sleeps until something is ready, a timer is due, or `deadline` has come; then puts what is
-    /// ready into `ready`, emptied first.
+    /// Sleeps until an event is ready, a timer is due, or `deadline` has come; then fills `ready`
+    /// with the ready events.
     pub(crate) fn wait(
         &mut self,
         deadline: Option<u64>,

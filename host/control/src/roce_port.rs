@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long sockets that could not be had are not asked for again.
 const AGAIN: u64 = 5_000_000_000;
-/// Times a port that is in use is tried again: if by somebody else, and if perhaps by us ourselves,
+/// Times a port that is in use is tried again: held by another process, and held perhaps by us,
 /// half a minute.
 const TRIES: u32 = 10;
 const TRIES_OURS: u32 = 1500;
@@ -36,11 +36,11 @@ enum State {
 pub(crate) enum Closed {
     /// A packet thread has not let go of some.
     Lingering,
-    /// Nobody has any.
+    /// No socket is left.
     Gone,
 }
 
-/// What is to be done for somebody who wants the sockets.
+/// What to do for a caller that wants the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortUse {
     /// They are there, or will be.
@@ -91,7 +91,7 @@ pub(crate) struct VnicPort {
 }
 
 impl VnicPort {
-    /// Somebody wants the sockets. They are asked for again only if that was long ago.
+    /// A caller wants the sockets. They are asked for again only if the last attempt was long ago.
     pub(crate) fn want(&mut self, now: u64) -> PortUse {
         match self.state {
             State::Open(_) | State::Asked(_) => PortUse::Coming,
@@ -124,12 +124,13 @@ impl VnicPort {
         matches!(self.state, State::Asked(_))
     }
 
-    /// Here the sockets are; who has waited for them. Nothing if nobody wants them any more.
+    /// The sockets are open: the links that waited for them. `None` if none wants them any more.
     pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<EngineEnd>> {
         self.settle(State::Open(port))
     }
 
-    /// They cannot be had; who has waited for them. Nothing if nobody wants them any more.
+    /// The sockets cannot be opened: the links that waited for them. `None` if none wants them any
+    /// more.
     pub(crate) fn failed(&mut self, now: u64) -> Option<Vec<EngineEnd>> {
         self.settle(State::Failed(now))
     }
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Gone)).count(), TRIES as usize);
         assert!(port.failed(3).is_some() && port.failed(4).is_none());
         assert_eq!([port.want(5), port.want(3 + AGAIN)], [PortUse::Vain, PortUse::Ask]);
-        // What is perhaps still ours is waited for; and then not any more.
+        // A port that is perhaps still ours is waited for; afterwards no more.
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Lingering)).count(), 20);
         assert!(!port.tries_again(Closed::Gone));
         assert!(port.close().is_none());

@@ -1,7 +1,7 @@
 //! Prepares the daemon's folder, sockets and lock file.
 //!
-//! The lock is held while the daemon lives and goes with it however it dies, so "is somebody
-//! serving this socket" has one answer, and two daemons started at once cannot both win.
+//! The lock is held while the daemon lives and goes with it however it dies, so whether a daemon
+//! serves this socket has one answer, and two daemons started at once cannot both win.
 
 use crate::errors::{PATH_BYTES_MAX, StartError};
 use crate::instance_lock::{self, LastHolder};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Who may connect.
+/// The users that may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The daemon's own user (and root).
@@ -21,7 +21,7 @@ pub enum Audience {
     Everybody,
 }
 
-/// A listening socket that nobody else serves.
+/// A listening socket that no other process serves.
 #[derive(Debug)]
 pub struct RuntimeFolder {
     path: PathBuf,
@@ -32,7 +32,7 @@ pub struct RuntimeFolder {
 }
 
 impl RuntimeFolder {
-    /// Nobody finds this place any more, and nobody can connect to it.
+    /// Closes it: no process finds it any more or can connect to it.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         let _ = std::fs::remove_file(&self.path);
@@ -42,17 +42,17 @@ impl RuntimeFolder {
     /// Takes the place at `path`, with its files beside it; see [`RuntimeFolder::take_apart`].
     ///
     /// # Errors
-    /// [`StartError`] says what is in the way.
+    /// [`StartError`] names what is in the way.
     pub fn take(path: &Path, audience: Audience) -> Result<RuntimeFolder, StartError> {
         RuntimeFolder::take_apart(path, path, audience)
     }
 
-    /// Takes the place at `path`. `files`: what the names of the lock and of other files begin
-    /// with; in a folder that containers are given, root there could hold the lock. The folder must
-    /// be the owner's, or root's, whoever may connect.
+    /// Takes the place at `path`. `files`: the prefix of the names of the lock and of other files;
+    /// root in a container could hold a lock in a folder that the container gets. The folder must
+    /// be the owner's, or root's, for every audience.
     ///
     /// # Errors
-    /// [`StartError`] says what is in the way.
+    /// [`StartError`] names what is in the way.
     pub fn take_apart(
         path: &Path,
         files: &Path,
@@ -88,7 +88,7 @@ impl RuntimeFolder {
         &self.path
     }
 
-    /// What the names of the daemon's files begin with.
+    /// The prefix of the daemon's files.
     pub(crate) fn files(&self) -> &Path {
         &self.files
     }
@@ -151,8 +151,8 @@ fn remove_stale(path: &Path, last: LastHolder) -> Result<(), StartError> {
     if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
         return Err(StartError::NotASocket { path: path.into() });
     }
-    // We hold the lock, so no daemon of ours lives; somebody else's server may. A dead process
-    // that cannot let go of its files still listens.
+    // We hold the lock, so no daemon of ours lives; another program's server may. A dead process
+    // that is stuck with its files still listens.
     let alive = match seqpacket::listener(path) {
         Listener::Alive => true,
         Listener::Full => last == LastHolder::Unknown,
@@ -180,7 +180,7 @@ mod tests {
         let tenants = || std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap);
         let names: Vec<_> = tenants().map(|entry| entry.file_name()).collect();
         assert_eq!(names, ["x.sock"], "nothing but the socket");
-        // What can be opened there, and the folder itself, is held by somebody else.
+        // Another process holds what can be opened there, and the folder itself.
         let opened = tenants().filter_map(|entry| std::fs::File::open(entry.path()).ok());
         let files: Vec<_> = opened.chain(std::fs::File::open(path.parent().unwrap())).collect();
         for file in &files {

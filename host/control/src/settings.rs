@@ -26,19 +26,20 @@ pub struct Settings {
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
     /// own until then.
     pub queued_descriptors: usize,
-    /// Who may use the tenants' socket; nothing: everybody.
+    /// The processes that may use the tenants' socket; `None`: all.
     pub allow: Option<Allow>,
-    /// Whether it is logged who is linked with whom.
+    /// Whether links between vNICs are logged.
     pub has_audit: bool,
     /// After so long without a client the daemon ends; `None`: never.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
     pub helpers: Helpers,
-    /// What is done about descriptors that clients send.
+    /// How descriptors that clients send are treated.
     pub unwanted: Unwanted,
-    /// How long a turn of a thread's loop may last until that is said; nobody looks if not given.
+    /// How long an iteration of a thread's loop may last before it is logged; `None`: it is not
+    /// watched.
     pub watchdog: Option<Duration>,
-    /// What the service manager wants to hear; `None`: nothing.
+    /// The signs of life for the service manager; `None`: it wants none.
     pub sign_of_life: Option<SignOfLife>,
     /// The threads that are looked at; more can be added.
     pub pulses: Pulses,
@@ -68,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// What to do about descriptors that clients send. Nobody has a reason to.
+/// How descriptors that clients send are treated. No client has a reason to send any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwanted {
     /// The kernel refuses them at their senders, where it can (from 6.16 on).
@@ -80,8 +81,8 @@ pub enum Unwanted {
 /// Why a daemon ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Whoever started it wanted that.
+    /// Its starter wanted that.
     Terminated,
-    /// Nobody was connected for [`Settings::idle_exit`].
+    /// No client was connected for [`Settings::idle_exit`].
     Idle,
 }

@@ -1,8 +1,7 @@
 //! Makes the memory that two processes share, and keeps it until it has been sent.
 //!
-//! Where it comes from and how it travels follows from who gets it ([`Source`]): a memory file of
-//! its own, whose descriptor goes along, or a piece of the machine's window, of which the offset is
-//! said (decision 0036).
+//! Its kind follows from the receiver ([`Source`]): a memory file of its own, sent as a descriptor,
+//! or a piece of the machine's window, sent as an offset (decision 0036).
 
 use crate::client_outbox::{Letter, Parcel};
 use crate::window_allocator::{Piece, PieceRange, Pieces};
@@ -16,13 +15,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What files for pages are called: shows in `/proc/PID/maps` of whoever maps one.
+/// Name of files for pages: shows in `/proc/PID/maps` of a process that maps one.
 const PAGES_NAME: &str = "omniverb-mr";
 /// A doorbell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
-/// In a window with less than that left in one piece nobody connects: the largest link, that to the
-/// engine, has 4.5 MiB, and there shall be room for processes that come. (Of a small window: a
-/// quarter.)
+/// A window with less than that left in one piece accepts no new connection: the largest link, that
+/// to the engine, has 4.5 MiB, and new processes need room. (Of a small window: a quarter.)
 const LINK_ROOM: u64 = 8 << 20;
 
 /// Where memory comes from.
@@ -51,8 +49,8 @@ impl Source {
         pieces.longest() < LINK_ROOM.min(pieces.sizes().0 / 4)
     }
 
-    /// Makes memory that an owner is to move pages onto, so that peers can be granted them. What is
-    /// a file of its own is not sealed finally.
+    /// Makes memory that an owner is to move pages onto, so that peers can be granted them. A file
+    /// of its own is not sealed finally.
     pub(crate) fn make_for_pages(&self, bytes: u64) -> io::Result<Memory> {
         Ok(match self {
             Source::Files => Memory::of_file(memfd::create_sealable(PAGES_NAME, bytes)?, bytes),
@@ -99,12 +97,13 @@ impl Memory {
         Ok(Memory::of_piece(pieces.take_in(part, bytes)?, Some(place)))
     }
 
-    /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.
+    /// Maps it. The piece is kept as long as the mapping, so that its holder never sees another's
+    /// data.
     pub(crate) fn map(&self, access: Access) -> io::Result<Window> {
         self.extent.map_and_keep(access, self.piece.clone())
     }
 
-    /// What whoever has it mapped keeps for so long.
+    /// The value that a mapping of it keeps for so long.
     pub(crate) fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.piece.clone().map(|piece| piece as Arc<dyn Any + Send + Sync>)
     }
@@ -123,12 +122,12 @@ impl Memory {
         self.piece.as_ref().map_or(body::Extent::NONE, |piece| in_device(place, piece))
     }
 
-    /// The file, if it is all of one that nobody else has.
+    /// The file, if it is a whole one and this the only descriptor.
     pub(crate) fn into_file(self) -> Option<OwnedFd> {
         self.piece.is_none().then(|| Arc::into_inner(self.extent.file)).flatten()
     }
 
-    /// As the neighbour is told of it with whom a machine shares it: he has the file.
+    /// Its place as the neighbour of a machine is told: the neighbour has the file.
     fn said_outside(&self) -> body::Extent {
         body::Extent { offset: self.extent.offset, length: self.extent.length }
     }
@@ -155,15 +154,15 @@ fn in_device(PieceRange { number, at }: PieceRange, piece: &Piece) -> body::Exte
     pair_window::numbered(number, body::Extent { offset: at + offset, length })
 }
 
-/// What the ends of a new link get: its memory and, if the doorbell between these two processes is
-/// new, that of the doorbell.
+/// The memory that the ends of a new link get: the link's and, if the doorbell between these two
+/// processes is new, the doorbell's.
 pub(crate) struct Shared {
     pub(crate) link: Memory,
     pub(crate) bell: Option<Memory>,
 }
 
 impl Shared {
-    /// Makes what the link that `ready` (either end's) describes needs.
+    /// Makes the memory for the link that `ready` (either end's) describes.
     pub(crate) fn make(source: &Source, ready: &LinkReady) -> io::Result<Shared> {
         let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
         let link = source.make("omniverb-link", bytes as u64)?;
@@ -186,7 +185,7 @@ impl Shared {
         Ok(Shared { link, bell })
     }
 
-    /// What the neighbour is told with whom a machine shares it.
+    /// The message to the neighbour that a machine shares it with.
     pub(crate) fn letter_outside(&self, ready: &LinkReady) -> Letter {
         let files = self.all().map(|memory| memory.extent.file.clone()).collect();
         let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, Memory::said_outside);
@@ -194,14 +193,14 @@ impl Shared {
         Letter::with(ready, files)
     }
 
-    /// What a process of another machine's is told, which has the pair window there.
+    /// The message to a process of another machine, which has the pair window there.
     pub(crate) fn letter_as(&self, place: PieceRange, ready: &LinkReady) -> Letter {
         let bell = self.bell.as_ref();
         let bell_memory = bell.map_or(body::Extent::NONE, |bell| bell.said_as(place));
         Letter::of(LinkReady { memory: self.link.said_as(place), bell_memory, ..*ready })
     }
 
-    /// What an end is told.
+    /// The message to an end.
     pub(crate) fn letter(&self, ready: &LinkReady) -> Letter {
         let files = self.all().filter_map(Memory::enclosed).collect();
         let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, Memory::said);

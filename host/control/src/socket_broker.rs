@@ -1,6 +1,6 @@
 //! Runs the socket broker as a helper process, and starts it again with its listener when it dies.
 //!
-//! What it had introduced goes on without it.
+//! Connections that it had introduced go on without it.
 
 use crate::journal::{Journal, Level};
 use crate::reactor::{Reactor, Timer};
@@ -34,21 +34,21 @@ pub(crate) struct Broker {
     helper: Option<Helper>,
     /// They have died, or were told to: what others sent them can keep them from ending.
     ending: Vec<Helper>,
-    /// What it is to be told, and had no room for; an operator's socket with it.
+    /// Messages to it that had no room, with an operator's socket.
     unheard: VecDeque<(FromDaemon, Option<OwnedFd>)>,
 }
 
-/// What the daemon hears of it.
+/// Events of the broker.
 #[derive(Debug)]
 pub(crate) enum FromBroker {
     /// A question, and descriptors of processes.
     Said(ToDaemon, Vec<OwnedFd>),
-    /// It has died, or talks nonsense.
+    /// It has died, or sent a malformed message.
     Died,
 }
 
 impl Broker {
-    /// At that place, with no helper so far. `order`: what a helper is told.
+    /// A broker at that place, without a helper so far. `order`: the helper's instructions.
     pub(crate) fn new(helpers: Helpers, place: RuntimeFolder, order: Vec<u8>) -> Broker {
         let (ending, unheard) = (Vec::new(), VecDeque::new());
         Broker { helpers, place, order, helper: None, ending, unheard }
@@ -73,7 +73,7 @@ impl Broker {
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0)
     }
 
-    /// What it says; `None`: nothing now.
+    /// Its next message; `None`: there is none now.
     pub(crate) fn hear(&self) -> Option<FromBroker> {
         let helper = self.helper.as_ref()?;
         let mut bytes = [0; BYTES];
@@ -135,7 +135,7 @@ impl Broker {
         }
     }
 
-    /// Nobody finds it any more. Who had connected and was not let in may have sent something.
+    /// Closes its socket. A connection that was not accepted may carry a message.
     pub(crate) fn close(&mut self, disposal: &Disposal) {
         self.place.close();
         self.helper = None;
@@ -198,7 +198,8 @@ mod tests {
         (ours.into(), theirs)
     }
 
-    /// Who waits while there is no broker has sent something that takes a minute to close.
+    /// A client that waits while there is no broker has sent a descriptor that takes a minute to
+    /// close.
     #[test]
     fn who_was_not_let_in_is_not_let_go_of_here() {
         let mut fixture = Fixture::new("left");

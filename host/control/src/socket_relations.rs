@@ -1,7 +1,7 @@
 //! Keeps pairs of network namespaces whose sockets may share memory, and pending questions.
 //!
-//! A namespace in which somebody has such sockets is a vNIC for as long, whether or not anybody has
-//! an RDMA device there: its addresses are read, and the network is asked who has whose. So it is
+//! A namespace with such sockets is a vNIC for as long, with or without an RDMA device: its
+//! addresses are read, and the network is asked for the vNICs of its peers' addresses. So it is
 //! found by a process in it, opened, and has a session of its own in the tables.
 
 use crate::vnic_references::Hold;
@@ -32,14 +32,15 @@ struct Entry {
     stage: Stage,
     /// By which the helper's answer is known.
     number: u64,
-    /// For whom it is sought.
+    /// The user that it is sought for.
     user: u32,
     /// The pair whose process it is sought by.
     by: u64,
     /// The pairs that it is in.
     pairs: BTreeSet<u64>,
-    /// Some of those whose process was not needed so far, with that and its user: until it is
-    /// known, since the first one may have ended, or have too much already.
+    /// Some pairs whose process was not needed so far, with their processes and users: until the
+    /// namespace is known, since the first process may have ended, or its user have too many
+    /// already.
     others: BTreeMap<u64, (u32, OwnedFd)>,
 }
 
@@ -55,7 +56,7 @@ struct Pair {
 pub(crate) struct SocketRelations {
     /// By their cookies.
     namespaces: BTreeMap<u64, Entry>,
-    /// Whose sessions these are.
+    /// The namespaces of these sessions.
     sessions: BTreeMap<SessionId, u64>,
     pairs: BTreeMap<u64, Pair>,
     /// Sessions that are to end.
@@ -70,13 +71,13 @@ pub(crate) struct SocketRelations {
 pub(crate) struct ToSeek {
     /// By which the helper's answer is known.
     pub(crate) number: u64,
-    /// For whom, in whose turn.
+    /// The user in whose turn it is sought.
     pub(crate) user: u32,
     /// A process in it.
     pub(crate) process: OwnedFd,
 }
 
-/// What is to be let go of.
+/// Objects to release.
 #[derive(Debug, Default)]
 pub(crate) struct ForgottenRelation {
     /// The tables are to forget these pairs.
@@ -118,8 +119,8 @@ impl SocketRelations {
         Some(ToSeek { number, user, process })
     }
 
-    /// A namespace was not found by a process, or there is no room for who that is: it is sought by
-    /// the next one's, if there is one. The pair that it was sought for before comes with that.
+    /// A namespace was not found by a process, or its user has no room: it is sought by the next
+    /// process, if there is one. The pair that it was sought for before comes with that.
     pub(crate) fn next(&mut self, namespace: u64) -> Option<(u64, ToSeek)> {
         let entry = self.namespaces.get_mut(&namespace)?;
         let (pair, (user, process)) = entry.others.pop_first()?;
@@ -137,7 +138,7 @@ impl SocketRelations {
         Some((before, ToSeek { number, user, process }))
     }
 
-    /// The namespace that is sought by this number, and for whom.
+    /// The namespace that is sought by this number, and its user.
     pub(crate) fn sought(&self, number: u64) -> Option<(u64, u32)> {
         let is_it = |entry: &Entry| entry.number == number && matches!(entry.stage, Stage::Sought);
         let found = self.namespaces.iter().find(|(_, entry)| is_it(entry));
@@ -186,7 +187,7 @@ impl SocketRelations {
         Some(ends)
     }
 
-    /// A pair is no more, and the namespaces that are in no other. What is to be let go of.
+    /// Removes a pair, and the namespaces that are in no other. Returns the objects to release.
     pub(crate) fn remove(&mut self, number: u64) -> Option<ForgottenRelation> {
         let pair = self.pairs.remove(&number)?;
         let mut left = ForgottenRelation::default();
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!((by, second.user), (1, 7));
         assert!(related.sought(first.number).is_none(), "what it answers is too late");
         assert_eq!(related.sought(second.number), Some((7, 7)));
-        // Nobody needs this one any more.
+        // No pair needs this one any more.
         related.remove(3).unwrap();
         related.opened(7, SessionId(1), left.hold(VnicId(1)).0);
         let (by, third) = related.next(7).unwrap();

@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 const BYTES: usize = 24;
 const MARK: [u8; 8] = *b"omnivsec";
 
-/// Whose a secret is.
+/// The origin of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// That of a daemon before, whose clients may announce what they have of it.
+    /// That of an earlier daemon, whose clients may announce what they have of it.
     Inherited,
     /// Drawn for this one.
     Drawn,
 }
 
-/// What the daemon before has left for this one.
+/// The secret that the earlier daemon has left for this one.
 #[derive(Debug)]
 pub(crate) struct StoredSecret {
     pub(crate) secret: Secret,
@@ -34,7 +34,7 @@ pub(crate) struct StoredSecret {
     pub(crate) problem: Option<io::Error>,
 }
 
-/// The secret of the daemon before, or a new one. Only whoever holds the lock may ask.
+/// The secret of the earlier daemon, or a new one. Only the holder of the lock may ask.
 pub(crate) fn take(files: &Path) -> StoredSecret {
     let mut name = files.as_os_str().to_owned();
     name.push(".secret");

@@ -1,7 +1,7 @@
 //! Holds the tenants' listener, and its connections until the helper has identified their
 //! processes.
 //!
-//! Bounded; over the bound whoever has the most of them loses the oldest.
+//! Bounded; over the bound the holder with the most of them loses the oldest.
 
 use crate::allowed_processes::Admission;
 use crate::journal::Journal;
@@ -24,13 +24,13 @@ pub(crate) struct Arrival {
     pub(crate) calls: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
-    /// Who may look into its process, once the helper has said that; `None`: not known.
+    /// The ptrace domain of its process, once the helper has reported it; `None`: not known.
     pub(crate) circle: Option<PtraceDomain>,
-    /// For whom it is counted: at first its process and user, then its cgroup and user.
+    /// The holder that it counts for: at first its process and user, then its cgroup and user.
     pub(crate) holder: Holder,
 }
 
-/// All of them, whose they are, and who may come in at all.
+/// All connections with their holders, and the admission rules.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     listener: Listener,
@@ -44,7 +44,7 @@ impl Arrivals {
         Arrivals { listener, admission, waiting: BTreeMap::new(), of: Holders::default() }
     }
 
-    /// Who may come in.
+    /// The admission rules.
     pub(crate) fn admission(&self) -> &Admission {
         &self.admission
     }
@@ -77,7 +77,7 @@ impl Arrivals {
         self.waiting.contains_key(&id)
     }
 
-    /// Adds one; who has to make room for it, which may be itself.
+    /// Adds a connection; returns the one that has to make room for it, which may be itself.
     pub(crate) fn add(&mut self, id: SessionId, arrival: Arrival) -> Option<SessionId> {
         self.of.add(&arrival.holder, id);
         self.waiting.insert(id, arrival);
@@ -91,7 +91,7 @@ impl Arrivals {
         self.waiting.remove(&id)
     }
 
-    /// Nobody comes any more; the sockets of those who have.
+    /// Closes the listener; the sockets of all connections.
     pub(crate) fn close(&mut self) -> Vec<OwnedFd> {
         self.listener.close();
         let left = std::iter::from_fn(|| self.listener.next_left());

@@ -1,8 +1,8 @@
 //! Names vNICs: by names that no other vNIC has, now or later.
 //!
-//! A name is made of what the kernel counts and gives only once (a namespace's cookie), and of a
-//! mark of the boot that it counts in. Nothing in it can be chosen by a tenant. Where the kernel
-//! does not count, the daemon does, with a mark of its own.
+//! A name is made of a number that the kernel gives only once (a namespace's cookie), and of a mark
+//! of the boot that it counts in. Nothing in it can be chosen by a tenant. Where the kernel does
+//! not count, the daemon does, with a mark of its own.
 
 use crate::attachment_identity::{Attachment, Evidence};
 use omniverb_tenancy::VnicId;
@@ -16,7 +16,7 @@ pub(crate) struct Marks {
     pub(crate) daemon: u64,
 }
 
-/// The name of whoever shows this evidence.
+/// The name of the vNIC with this evidence.
 pub(crate) fn name(marks: &Marks, evidence: &Evidence, id: VnicId) -> String {
     let kind = match evidence.attachment {
         Attachment::Namespace => "vnic",

@@ -1,4 +1,4 @@
-//! What an operator sets for a vNIC, and how it is shown.
+//! Applies an operator's settings to a vNIC's policy, and shows them.
 
 use crate::objects::{AdoptionValue, DatapathValue, FaultsValue, RateValue, SizeValue, VnicObject};
 use omniverb_session::operator::{
@@ -17,7 +17,7 @@ pub(crate) fn datapath_name(policy: Policy) -> &'static str {
     }
 }
 
-/// A policy with what an operator wants of it.
+/// A policy with an operator's changes.
 pub(crate) fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> {
     let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS | SET_ADOPTION;
     if m.what == 0 || m.what & !known != 0 {
@@ -56,7 +56,7 @@ pub(crate) fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> 
     Ok(policy)
 }
 
-/// Writes into a vNIC's object what an operator wants of it.
+/// Writes an operator's changes into a vNIC's object.
 pub(crate) fn set_fields(object: &mut VnicObject, policy: &Policy, m: &SetVnic) {
     if m.what & SET_DATAPATH != 0 {
         object.datapath = Some(DatapathValue(policy.datapath));
@@ -73,7 +73,7 @@ pub(crate) fn set_fields(object: &mut VnicObject, policy: &Policy, m: &SetVnic) 
     }
 }
 
-/// What an operator is told that holds now.
+/// The settings that hold now, for an operator.
 pub(crate) fn shown(policy: &Policy, direct_links: usize) -> VnicChanged {
     VnicChanged {
         bits_per_second: policy.limit.map_or(0, |limit| limit.bits_per_second),

@@ -4,12 +4,12 @@ use omniverb_sys::lock;
 use omniverb_tenancy::VnicId;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Somebody has a vNIC open as long as he has this.
+/// Keeps a vNIC open as long as it lives.
 #[derive(Clone, Debug)]
 #[must_use = "what nobody has is let go of"]
 pub(crate) struct Hold(Arc<Holding>);
 
-/// Whether somebody has it open.
+/// Tells whether a vNIC is open.
 #[derive(Debug)]
 pub(crate) struct WeakHold(Weak<Holding>);
 
@@ -19,33 +19,33 @@ struct Holding {
     left: UnusedVnics,
 }
 
-/// Those that nobody has open any more, until that is heard.
+/// vNICs whose last holder has gone, until they are taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnusedVnics(Arc<Mutex<Vec<VnicId>>>);
 
 impl UnusedVnics {
-    /// The first who has a vNIC open, and how to see whether others have.
+    /// The first hold of a vNIC, and a weak one that tells whether others exist.
     pub(crate) fn hold(&self, vnic: VnicId) -> (Hold, WeakHold) {
         let holding = Arc::new(Holding { vnic, left: self.clone() });
         let held = WeakHold(Arc::downgrade(&holding));
         (Hold(holding), held)
     }
 
-    /// Who has been let go of since this was asked last. They may have been opened again.
+    /// vNICs released since the last call. They may have been opened again.
     pub(crate) fn take(&self) -> Vec<VnicId> {
         std::mem::take(&mut *lock(&self.0))
     }
 }
 
 impl Hold {
-    /// What he has open.
+    /// The vNIC that it keeps open.
     pub(crate) fn vnic(&self) -> VnicId {
         self.0.vnic
     }
 }
 
 impl WeakHold {
-    /// Another one who has it open, if somebody has.
+    /// Another hold, if one exists.
     pub(crate) fn another(&self) -> Option<Hold> {
         self.0.upgrade().map(Hold)
     }

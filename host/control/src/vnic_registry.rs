@@ -1,9 +1,9 @@
 //! Identifies vNICs: the only place that compares their attachments.
 //!
-//! In: evidence, what the kernel says of the attachment through which somebody reaches a vNIC
-//! (today a network namespace: device, inode, cookie). Out: the vNIC's number, which is counted
-//! here and never given again, and what follows from the evidence alone: name, node GUID, proof.
-//! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
+//! In: evidence, the kernel's description of the attachment through which a process reaches a vNIC
+//! (for a network namespace: device, inode, cookie). Out: the vNIC's number, which is counted here
+//! and never given again, and values that follow from the evidence alone: name, node GUID, proof.
+//! No other module compares evidence, and nothing here depends on the kind of attachment.
 
 use crate::attachment_identity::{Attachment, Evidence};
 use crate::vnic_names::{Marks, guid, inode_in, name};
@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// vNICs that something may be set for.
 const KEPT_MAX: usize = 65536;
 /// vNICs that are remembered after their last process, so that they are the same when they come
-/// back. Whoever makes more namespaces than that has no more of it than by making new ones.
+/// back. A user gains nothing by making more namespaces than that.
 const RESTING_MAX: usize = 4096;
 
 #[derive(Debug)]
 struct Entry {
     evidence: Evidence,
     name: String,
-    /// Somebody has its attachment open.
+    /// A process has its attachment open.
     is_held: bool,
     /// Something is set for it.
     kept: bool,
@@ -32,9 +32,9 @@ struct Entry {
 /// What there is to say about changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// There is a new vNIC: who it is, and how it is attached.
+    /// There is a new vNIC: its identity, and how it is attached.
     New(VnicId, Identity, Access),
-    /// Nobody refers to this one any more.
+    /// Nothing refers to this one any more.
     Gone(VnicId),
     /// Configuration names this inode number, and meant another namespace by it.
     NotMeant(VnicId, u64),
@@ -100,12 +100,12 @@ impl Registry {
         std::mem::take(&mut self.news)
     }
 
-    /// Whose evidence this is. Who is new gets a number.
+    /// The vNIC with this evidence. A new one gets a number.
     pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
         if let Some(id) = self.by_slot.get(&evidence.slot()).copied() {
             let known = self.entries.get(&id);
-            // What is held cannot have been given to another. Where the kernel does not say now,
-            // nobody escapes from a limit by that.
+            // A held attachment cannot have been given to another. If the kernel does not tell now,
+            // no vNIC escapes a limit by that.
             let same = known.is_some_and(|known| {
                 let serials = [known.evidence.serial, evidence.serial];
                 known.is_held || serials[1].is_none() || serials[0] == serials[1]
@@ -150,7 +150,7 @@ impl Registry {
         Some(format!("net-{inode}"))
     }
 
-    /// Somebody has its attachment open.
+    /// Its attachment is open from now on.
     pub(crate) fn hold(&mut self, id: VnicId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.is_held = true;
@@ -158,8 +158,8 @@ impl Registry {
         self.rest(id);
     }
 
-    /// Nobody has, but we our own's. Without a serial nobody can tell whether the next at that
-    /// place is the same, so nothing set for it stays then.
+    /// Its attachment is no longer open, but for our own. Without a serial it cannot be told
+    /// whether the next attachment at that place is the same, so its settings end, too.
     pub(crate) fn release(&mut self, id: VnicId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.is_held = id == self.home;
@@ -169,7 +169,7 @@ impl Registry {
         self.rest(id);
     }
 
-    /// What is attached there is gone: it is not remembered, unless somebody has it open.
+    /// The attachment is gone: its vNIC is forgotten, unless it is open.
     pub(crate) fn end_unused(&mut self, evidence: &Evidence) {
         let found = self.by_slot.get(&evidence.slot()).copied();
         let is_held = |id: &VnicId| self.entries.get(id).is_some_and(|entry| entry.is_held);
@@ -178,7 +178,7 @@ impl Registry {
         }
     }
 
-    /// Whether somebody has its attachment open, or something is set for it.
+    /// Whether its attachment is open, or it has settings.
     pub(crate) fn is_in_use(&self, id: VnicId) -> bool {
         self.entries.get(&id).is_some_and(|entry| entry.is_held || entry.kept)
     }
@@ -236,8 +236,8 @@ impl Registry {
         self.entries.get(&id)?.evidence.serial
     }
 
-    /// Who is called that, of those who are there or whom something is set for. `net-INODE` is a
-    /// name, too, of a namespace that is held: only then that number is certainly its own.
+    /// The vNIC with this name, of those that are open or have settings. `net-INODE` is a name,
+    /// too, of a namespace that is held: only then that number is certainly its own.
     pub(crate) fn named(&self, name: &str) -> Option<VnicId> {
         let by_inode = |inode| {
             let is = |entry: &Entry| entry.evidence.inode() == Some(inode) && entry.name != "host";

@@ -1,7 +1,7 @@
 //! Keeps the daemon's vNICs: their identity, attachments and UDP sockets.
 //!
-//! The registry, and what is kept of the attachment, go by who has a vNIC open at once
-//! (`vnic_references.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
+//! The registry and the stored attachment change as soon as a vNIC's first holder comes or its last
+//! goes (`vnic_references.rs`). The helper reads its addresses and opens its sockets.
 
 use crate::attachment::Attached;
 use crate::attachment_identity::Evidence;
@@ -26,11 +26,11 @@ const REFUSED_MAX: usize = 256;
 /// Budget: vNICs that a warning is remembered for.
 const WARNED_MAX: usize = 4096;
 
-/// A vNIC that somebody has open, and what is kept of it for so long.
+/// An open vNIC, and what is stored for so long.
 #[derive(Debug)]
 struct Served {
     attached: Attached,
-    /// Who came first, for whom the helper is asked; nobody: it was opened for a capture.
+    /// The first holder, for which the helper is asked; empty: it was opened for a capture.
     holder: Holder,
     /// Clients, machines and captures that have it open.
     held: WeakHold,
@@ -48,7 +48,7 @@ struct PspPort {
     refused: BTreeMap<IpAddr, Refusal>,
 }
 
-/// A vNIC that somebody named, and what it is attached by if that is at hand.
+/// A named vNIC, and its attachment if that is open.
 pub(crate) type Named = (VnicId, Option<Attached>);
 
 /// All of them.
@@ -56,11 +56,11 @@ pub(crate) type Named = (VnicId, Option<Attached>);
 pub(crate) struct Vnics {
     registry: Registry,
     served: HashMap<VnicId, Served>,
-    /// Whom nobody has open any more.
+    /// vNICs whose last holder has gone.
     left: UnusedVnics,
     /// Sockets that were closed: there as long as a packet thread has not let go of them.
     closed: Vec<Weak<Port>>,
-    /// Those whose sockets could not be opened, once this was said.
+    /// vNICs whose sockets could not be opened and were logged.
     warned: BTreeSet<VnicId>,
 }
 
@@ -89,24 +89,24 @@ impl Vnics {
         }
     }
 
-    /// Who they are.
+    /// The registry of vNICs.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Who has come and gone since this was asked last.
+    /// vNICs that have come and gone since the last call.
     pub(crate) fn news(&mut self) -> Vec<News> {
         self.let_go_of_left();
         self.registry.news()
     }
 
-    /// Whose evidence this is.
+    /// The vNIC with this evidence.
     pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
         self.let_go_of_left();
         self.registry.recognize(evidence)
     }
 
-    /// A namespace is gone: nothing is remembered of its vNIC, unless somebody has it open.
+    /// A namespace is gone: its vNIC is forgotten, unless it is open.
     pub(crate) fn end_unused(&mut self, evidence: &Evidence) {
         self.let_go_of_left();
         self.registry.end_unused(evidence);
@@ -117,13 +117,13 @@ impl Vnics {
         self.registry.keep(vnic)
     }
 
-    /// Somebody reaches a vNIC that way from now on.
+    /// A process reaches a vNIC that way from now on.
     pub(crate) fn join(&mut self, attached: Attached, holder: &Holder) -> Hold {
         let vnic = self.recognize(&attached.evidence());
         self.open(vnic, attached, holder)
     }
 
-    /// Somebody else needs a vNIC.
+    /// A further hold of a vNIC.
     pub(crate) fn hold(&mut self, vnic: VnicId, attached: Attached) -> Hold {
         self.let_go_of_left();
         self.open(vnic, attached, &Holder::default())
@@ -140,7 +140,7 @@ impl Vnics {
         hold
     }
 
-    /// The attachments of those that nobody has open any more are let go of.
+    /// Releases the attachments of vNICs whose last holder has gone.
     fn let_go_of_left(&mut self) {
         for vnic in self.left.take() {
             self.served.remove(&vnic);
@@ -159,17 +159,17 @@ impl Vnics {
         self.by_id(vnic)
     }
 
-    /// A vNIC, and what it is attached by if that is at hand.
+    /// A vNIC, and its attachment if that is open.
     pub(crate) fn by_id(&self, vnic: VnicId) -> Result<Named, Errno> {
         Ok((vnic, self.served.get(&vnic).map(|served| served.attached.clone())))
     }
 
-    /// Whether somebody has a vNIC open.
+    /// Whether all of these vNICs are open.
     pub(crate) fn are_open(&self, vnics: &[VnicId]) -> bool {
         vnics.iter().all(|vnic| self.served.contains_key(vnic))
     }
 
-    /// The port of a vNIC that somebody has open.
+    /// The port of an open vNIC.
     pub(crate) fn port(&self, vnic: VnicId) -> Option<&VnicPort> {
         self.served.get(&vnic).map(|served| &served.port)
     }
@@ -178,7 +178,7 @@ impl Vnics {
         self.served.get_mut(&vnic).map(|served| &mut served.port)
     }
 
-    /// The port of PSP of a vNIC that somebody has open.
+    /// The port of PSP of an open vNIC.
     pub(crate) fn psp_port_mut(&mut self, vnic: VnicId) -> Option<&mut VnicPort> {
         self.served.get_mut(&vnic).map(|served| &mut served.psp.port)
     }
@@ -250,7 +250,7 @@ impl Vnics {
         self.served.get(&vnic)?.psp.refused.get(&remote).copied()
     }
 
-    /// Who opened a vNIC that somebody has open.
+    /// The first holder of an open vNIC.
     pub(crate) fn holder(&self, vnic: VnicId) -> Holder {
         self.served.get(&vnic).map(|served| served.holder.clone()).unwrap_or_default()
     }

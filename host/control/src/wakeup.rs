@@ -8,16 +8,16 @@ use omniverb_tenancy::SessionId;
 pub(crate) enum Entrance {
     /// For processes that want a device.
     Tenants,
-    /// For those who may see and change everything.
+    /// For operators, which may see and change everything.
     Operators,
 }
 
 /// What has something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakeup {
-    /// Whoever started the daemon wants it to end.
+    /// The starter of the daemon wants it to end.
     Termination,
-    /// Somebody connects at one of the listeners.
+    /// A connection waits at one of the listeners.
     Connection(Entrance),
     /// The helper has answered.
     Helper,
@@ -43,7 +43,7 @@ pub(crate) enum Wakeup {
     Broker,
     /// The configuration is to be read again.
     Reload,
-    /// Files are gone that somebody might have had yet.
+    /// Files are gone that a process might have had until now.
     Held,
 }
 

@@ -1,11 +1,11 @@
 //! Watches the other threads, and logs one that is stuck.
 //!
 //! In: pulses of the daemon's threads. Out: a line in the log when one is stuck, and one when it
-//! goes on; what status shows; and signs of life for the service manager, which are not given
-//! while a thread is stuck that everybody depends on, so that the daemon is started afresh. What
-//! others can do without for a while (the recorder with its files, whoever unmaps, the helper that
-//! looks into tenants' namespaces) is told, but no reason to end: a restart would not help it.
-//! Beside that it gives memory that others have freed back to the kernel.
+//! goes on; what status shows; and signs of life for the service manager, which stop while a thread
+//! is stuck that all depend on, so that the daemon is started afresh. Threads that the others can
+//! do without for a while (the recorder, the thread that unmaps, the helper that looks into
+//! tenants' namespaces) are logged, but no reason to end: a restart would not help. It also returns
+//! memory that other threads have freed to the kernel.
 
 use crate::journal::{Journal, Level};
 use omniverb_sys::heap_trim::Trimmer;
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The shortest time between two looks.
 const LOOK_AT_MOST: Duration = Duration::from_millis(10);
 
-/// What the service manager is to be told as long as all is well.
+/// The sign of life for the service manager as long as no needed thread is stuck.
 #[derive(Clone, Copy, Debug)]
 pub struct SignOfLife {
     /// How often it wants to hear that, at least.
@@ -34,7 +34,7 @@ pub struct SignOfLife {
 pub(crate) struct PulseState {
     /// Threads that have not answered for too long now.
     pub(crate) stuck: Vec<Stuck>,
-    /// How often somebody was, so far.
+    /// How often one was stuck, so far.
     pub(crate) total: u64,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread. Without `patience` nobody is looked
-    /// at, and signs of life are given all the time.
+    /// Starts the thread. Without `patience` no thread is watched, and signs of life are given all
+    /// the time.
     pub(crate) fn start(
         pulses: &Pulses,
         patience: Option<Duration>,
@@ -63,7 +63,7 @@ impl Watchdog {
         let watch = patience.map(|time| Watch::new(pulses.clone(), nanoseconds(time), step));
         let trimmer = Trimmer::default();
         let mut dog = Dog { watch, sign, signed: None, seen, journal, trimmer, trims: 0 };
-        // Nobody waits for its end: it may stand in the log.
+        // The thread is not joined: it may be blocked in the log.
         std::thread::Builder::new().name("watchdog".into()).spawn(move || {
             while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
                 dog.look(clock::now(), nanoseconds(every));

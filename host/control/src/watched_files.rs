@@ -8,8 +8,8 @@ use omniverb_tenancy::FileId;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Budget: files that are looked at, of all owners: what the kernel has to say of them fits into
-/// the queue that it keeps for that (16384 events, two for each).
+/// Budget: watched files, of all owners: the kernel's events about them fit into its queue (16384
+/// events, two for each).
 const HELD_MAX: usize = 8192;
 
 /// Those files, by both of their names.
@@ -47,7 +47,7 @@ impl WatchedFiles {
         }
     }
 
-    /// Those that nobody has any more.
+    /// Files that no process has any more.
     pub(crate) fn gone(&mut self) -> Vec<FileId> {
         let gone = self.last.iter().flat_map(LastHolder::gone);
         let files: Vec<FileId> = gone.filter_map(|name| self.files.remove(&name)).collect();

@@ -1,12 +1,12 @@
 //! Allocates pieces of a machine's window: whole pages, held by a [`Piece`] until it is dropped.
 //!
-//! What is free is known here only, and noted in a ledger for the next daemon; nothing in the
-//! window says anything about it. A piece that comes back is emptied before it is free, by a thread
-//! of the window's own: the kernel takes long for many pages, and lets whoever has the file make it
-//! longer. One that somebody may still use does not come back (`leaked_window_pieces.rs`), and none
-//! does when the machine is parted with: its processes go on with what they have, and the memory is
-//! the machine's. So they do with what a daemon before this one gave them, until the guest is
-//! booted afresh.
+//! The list of free ranges is kept here only, and noted in a ledger for the next daemon; the window
+//! itself has no record of it. A piece that comes back is emptied before it is free, by a thread of
+//! the window's own: the kernel takes long for many pages, and a holder of the file can make it
+//! take longer. A piece that a process may still use does not come back
+//! (`leaked_window_pieces.rs`), and none does when the machine is disconnected: its processes go on
+//! with their pieces, and the memory is the machine's. The same holds for pieces of an earlier
+//! daemon, until the guest is booted afresh.
 
 use crate::leaked_window_pieces::{LeakedPieces, Retired};
 use crate::window_ledger::{Ledger, State};
@@ -38,9 +38,9 @@ pub(crate) struct PieceRange {
 #[derive(Debug)]
 pub(crate) struct Pieces {
     room: Arc<Room>,
-    /// Where in the file what the guest sees begins, and how long it is.
+    /// The part of the file that the guest sees.
     data: body::Extent,
-    /// What is to be emptied: where it begins, how long it is.
+    /// Ranges to empty: offset, length.
     returned: Sender<(u64, u64)>,
     /// The same for the thread that empties, which there is once something was given away.
     to_empty: Mutex<Option<Receiver<(u64, u64)>>>,
@@ -51,22 +51,21 @@ pub(crate) struct Pieces {
 #[derive(Debug)]
 struct Room {
     file: Arc<OwnedFd>,
-    /// What is free: where it begins, how long it is. No two of them touch.
+    /// Free ranges: length by offset. No two of them touch.
     free: Mutex<BTreeMap<u64, u64>>,
-    /// The same, by pages of what the guest sees, which begins there. Changed with the lock held.
+    /// The same, by pages of the guest's part, which begins at `begin`. Changed with the lock held.
     ledger: Ledger,
     begin: u64,
-    /// What nobody gives back.
+    /// Pieces that do not come back.
     left: Mutex<LeakedPieces>,
     /// The machine is parted with.
     over: Mutex<bool>,
-    /// What is done with pieces that were emptied.
+    /// Prepares pieces that were emptied.
     fresh: Fresh,
 }
 
-/// What is done with a piece once it was emptied, before somebody else gets it: by the thread that
-/// empties, since whoever has the file can make that take long. It is told where in what the guest
-/// sees the piece begins.
+/// Prepares an emptied piece for its next holder, on the thread that empties, since a holder of the
+/// file can make that take long. The second argument is the piece's offset in the guest's part.
 pub(crate) type Fresh = fn(&Extent<&Arc<OwnedFd>>, u64) -> io::Result<()>;
 
 /// Some pages of a window.
@@ -97,8 +96,8 @@ impl Pieces {
         Ok(pieces)
     }
 
-    /// The same, of which pieces are made as they are to be before they are given again. What is
-    /// given away may be used by others than processes of the guest, and never comes back.
+    /// Like [`new`](Self::new), with a function that prepares each piece before it is given again.
+    /// Processes outside the guest may use pieces that are given now; they never come back.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -132,7 +131,7 @@ impl Pieces {
         let mut to_empty = lock(&self.to_empty);
         let Some(receiver) = to_empty.take() else { return Ok(()) };
         let ours = self.room.clone();
-        // Ends when nobody can return anything any more.
+        // Ends when no piece can be returned any more.
         let work = move || receiver.into_iter().for_each(|(at, length)| ours.empty(at, length));
         let begun =
             thread::Builder::new().name("window".into()).stack_size(STACK_BYTES).spawn(work);
@@ -157,7 +156,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// So many bytes: zeros, if those who had them before have let go of them as they said.
+    /// A piece of so many bytes: zeros, if its earlier holders have released it as they said.
     ///
     /// # Errors
     /// `OutOfMemory` if there is no such piece; `WouldBlock` if there can be no more threads.
@@ -165,7 +164,7 @@ impl Pieces {
         self.take_in(body::Extent { offset: 0, length: self.data.length }, bytes)
     }
 
-    /// The same, of a part of what the guest sees.
+    /// Like [`take`](Self::take), from a part of what the guest sees.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -200,7 +199,7 @@ impl Pieces {
         }
     }
 
-    /// What is not free, the first page left out: where it begins, how long it is.
+    /// Ranges that are not free, without the first page: offset, length.
     fn given(&self) -> Vec<(u64, u64)> {
         let (mut given, mut next) = (Vec::new(), self.data.offset + PAGE);
         let end = self.data.offset + self.data.length;
@@ -213,8 +212,8 @@ impl Pieces {
         given
     }
 
-    /// The guest was booted afresh: what its processes had that were there before comes back, if
-    /// nobody else has it.
+    /// The guest was booted afresh: pieces of its earlier processes come back if no other process
+    /// has them.
     pub(crate) fn boot(&self) {
         let left = lock(&self.room.left).boot();
         // If there can be no thread nothing comes back, as ever.
@@ -228,7 +227,7 @@ impl Pieces {
         &self.room.file
     }
 
-    /// How many pieces of so many bytes there are in a part of what the guest sees.
+    /// The number of pieces of so many bytes in a part of what the guest sees.
     pub(crate) fn room(&self, part: body::Extent, bytes: u64) -> usize {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let free = lock(&self.room.free);
@@ -236,7 +235,7 @@ impl Pieces {
         usize::try_from(pieces).unwrap_or(usize::MAX)
     }
 
-    /// What is free, where it begins and how long it is; and how much of that is in a part.
+    /// Free ranges, offset and length; and how much of each is in a part.
     fn free_in<'a>(
         &self,
         free: &'a BTreeMap<u64, u64>,
@@ -277,7 +276,7 @@ impl Room {
         if *lock(&self.over) {
             return;
         }
-        // What cannot be emptied is nobody's.
+        // A piece that cannot be emptied is never given again.
         let piece = Extent::new(&self.file, offset, length);
         if piece.empty().and_then(|()| (self.fresh)(&piece, offset - self.begin)).is_ok() {
             self.give_back(offset, length);
@@ -285,13 +284,13 @@ impl Room {
     }
 
     fn give_back(&self, mut offset: u64, mut length: u64) {
-        // Whoever has the window next goes by what was noted until then.
+        // The next owner of the window goes by the notes made until then.
         let over = lock(&self.over);
         if *over {
             return;
         }
         let mut free = lock(&self.free);
-        // Who cannot be told that it is free is told that it is not.
+        // If the ledger cannot be told that it is free, it stays given.
         if self.note(offset, length, State::Free).is_err() {
             return;
         }
@@ -321,15 +320,15 @@ impl Piece {
         Extent::new(self.of.room.file.clone(), self.offset, self.length)
     }
 
-    /// A process of the guest that was told of it may use it for as long as it lives, which nobody
-    /// hears of: it is given to nobody else until the guest is booted afresh.
+    /// A process of the guest that was told of it may use it for as long as it lives, and its end
+    /// cannot be seen: no other gets it until the guest is booted afresh.
     pub(crate) fn retire(&self) {
         let left = lock(&self.of.room.left);
         let mut retired = lock(&self.retired);
         *retired = left.in_this_boot(*retired);
     }
 
-    /// The same of a process outside the guest: it is given to nobody else.
+    /// Like [`retire`](Self::retire), of a process outside the guest: no other ever gets it.
     pub(crate) fn retire_for_good(&self) {
         *lock(&self.retired) = Retired::ForGood;
     }
@@ -344,7 +343,7 @@ impl Piece {
         *lock(&self.of.room.over)
     }
 
-    /// Where in what the guest sees of the window it is.
+    /// Its place in the part of the window that the guest sees.
     pub(crate) fn in_guest(&self) -> body::Extent {
         body::Extent { offset: self.offset - self.of.data.offset, length: self.length }
     }

@@ -3,7 +3,7 @@
 //! The machine's supervisor keeps it and hands it to the next daemon; no guest ever sees it.
 //!
 //! A byte for each page of the data part; zero: free. It is written before a page is given and
-//! after it came back, so whatever is noted as free nobody uses.
+//! after it came back, so a page that is noted as free is unused.
 
 use omniverb_sys::{Extent, memfd};
 use rustix::io::{Errno, pread, pwrite};
@@ -15,27 +15,27 @@ use std::sync::Arc;
 /// Pages that are read, or noted, at a time.
 const STEP: usize = 4096;
 
-/// What is noted of a page: the byte for it.
+/// The state of a page: the byte for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nobody uses it.
+    /// Unused.
     Free = 0,
-    /// Somebody may use it.
+    /// A process may use it.
     Given = 1,
 }
 
-/// The notes on a window, if somebody keeps any.
+/// The notes on a window, if it has any.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(Option<Arc<OwnedFd>>);
 
 impl Ledger {
-    /// A ledger that nobody keeps: everything is free, and nothing is noted.
+    /// A ledger that is not kept: everything is free, and nothing is noted.
     pub(crate) fn none() -> Ledger {
         Ledger(None)
     }
 
-    /// Whether somebody keeps it.
+    /// Whether it is kept.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -57,10 +57,10 @@ impl Ledger {
         }
     }
 
-    /// Which of so many pages are given away.
+    /// The ranges of given pages, of so many.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn given(&self, pages: u64) -> io::Result<Vec<Range<u64>>> {
         let mut given: Vec<Range<u64>> = Vec::new();
         let Some(file) = &self.0 else { return Ok(given) };
@@ -83,10 +83,10 @@ impl Ledger {
         Ok(given)
     }
 
-    /// What stands behind the notes about so many pages; `None`: zeros, or nothing.
+    /// The bytes behind the notes about so many pages; `None`: zeros, or nothing.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn whose<const N: usize>(&self, pages: u64) -> io::Result<Option<[u8; N]>> {
         let Some(file) = &self.0 else { return Ok(None) };
         let mut bytes = [0; N];
@@ -96,10 +96,10 @@ impl Ledger {
         Ok(bytes.iter().any(|byte| *byte != 0).then_some(bytes))
     }
 
-    /// Writes something there.
+    /// Writes the bytes behind the notes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn note_whose(&self, pages: u64, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &self.0 else { return Ok(()) };
         match pwrite(file, bytes, pages)? == bytes.len() {
@@ -108,10 +108,10 @@ impl Ledger {
         }
     }
 
-    /// Notes what pages are from now on.
+    /// Notes the state of pages.
     ///
     /// # Errors
-    /// What the kernel says; some of them may be noted then.
+    /// The kernel's error; some of them may be noted then.
     pub(crate) fn note(&self, pages: Range<u64>, state: State) -> io::Result<()> {
         let Some(file) = &self.0 else { return Ok(()) };
         let bytes = [state as u8; STEP];

@@ -1,8 +1,8 @@
 //! Keeps the window pieces that a process has for pages: its own, or a peer's that it was granted.
 //!
-//! It may be told of one several times, and has let go of it when it has said so as often: what it
-//! is told meanwhile it cannot have answered. A process that says nothing has it as long as it
-//! lives. What it says is about its own part in a piece: nobody else's ends by that.
+//! A process may be told of a piece several times, and has released it when it has said so as
+//! often: it cannot have answered messages under way. A process that says nothing has it as long as
+//! it lives. It can release its own part in a piece only, not another process's.
 
 use crate::window_allocator::{Piece, Pieces};
 use omniverb_session::body;
@@ -16,7 +16,7 @@ struct LoanRecord<T> {
     piece: Option<Arc<Piece>>,
     length: u64,
     told: u32,
-    /// What is kept with it.
+    /// The value stored with it.
     with: T,
 }
 
@@ -50,8 +50,8 @@ impl<T> Loans<T> {
         Some(number)
     }
 
-    /// Whether the window of a number is gone, and the process has let go of all in it: it must not
-    /// say of another one's pieces what it means of these.
+    /// Whether the window of a number is gone, and the process has released all pieces in it: a
+    /// message about these must not mean another window's pieces.
     fn is_free(&self, place: usize) -> bool {
         let is_in = |offset: &u64| u64::from(offset.to_be_bytes()[0]) == place as u64 + 1;
         let gone = self.numbered.get(place).is_some_and(|window| window.strong_count() == 0);
@@ -64,7 +64,7 @@ impl<T> Loans<T> {
         self.pieces.entry(said.offset).or_insert(new).told += 1;
     }
 
-    /// It says that it has let go of what it was told of so many times.
+    /// The process has released what it was told of so many times.
     pub(crate) fn let_go(&mut self, memory: body::Extent, times: u32) {
         let known = self.pieces.get_mut(&memory.offset);
         let Some(known) = known.filter(|known| known.length == memory.length) else { return };
@@ -74,7 +74,7 @@ impl<T> Loans<T> {
         }
     }
 
-    /// All of them, with what is kept with each.
+    /// All pieces, with the value stored with each.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<Piece>, &T)> {
         self.pieces.values().filter_map(|known| Some((known.piece.as_ref()?, &known.with)))
     }

@@ -1,4 +1,4 @@
-//! Keeps the groups of vNICs that share a limit, and says what the engine is to be told of them.
+//! Keeps the groups of vNICs that share a limit, and returns the engine's commands for them.
 //!
 //! A tenant is a group. A policy for all of its vNICs together is a group within each tenant that
 //! has such vNICs: all these groups share one limit. A group is made when the first vNIC needs it.
@@ -50,14 +50,14 @@ impl Key {
 #[derive(Debug)]
 struct Group {
     number: LimitGroup,
-    /// What the engine was told last.
+    /// The limit that the engine was told last.
     limit: Option<RateLimit>,
     /// vNICs, and groups, in it.
     members: usize,
 }
 
-/// What a vNIC that is served has: its own limit, and those of its groups. If any of them changes
-/// the engine is told of the vNIC again: notices of delay are a part of the limit.
+/// The limits of a served vNIC: its own, and those of its groups. If any of them changes the engine
+/// gets the vNIC's limits again: notices of delay are part of the limit.
 type Placed = (Option<RateLimit>, SharedLimits);
 
 /// Groups by their tenants and policies, and which vNIC is in which.
@@ -76,7 +76,7 @@ fn in_words_of_engine(limit: RateLimit) -> Limit {
 }
 
 impl LimitGroups {
-    /// What the engine is to be told, in this order, so that these limits hold for a vNIC.
+    /// The commands to the engine, in this order, that make these limits hold for a vNIC.
     pub(super) fn limit(
         &mut self,
         vnic: VnicId,
@@ -158,7 +158,7 @@ impl LimitGroups {
         }
     }
 
-    /// Closes groups that have no member: inner ones first. What the engine is to be told.
+    /// Closes groups without members, inner ones first. Returns the commands to the engine.
     pub(super) fn close_empty(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
         for is_inner in [true, false] {

@@ -1,8 +1,8 @@
 //! Finds pair windows that two machines have plugged in (decision 0042), by the owner's ledger.
 //!
-//! In: which machines want one. Out: whose it becomes, whom it is offered, where links can be in
-//! it. Nothing is remembered of an offer: what is one machine's to have and is not in it is offered
-//! whenever its supervisor waits, by whichever daemon.
+//! In: the machines that want one. Out: its owner, the machine that it is offered to, and where
+//! links can be in it. Offers are not stored: a window that a machine may have and has not plugged
+//! in is offered whenever its supervisor waits, by any daemon.
 
 use super::{Machines, Record};
 use crate::window_allocator::PieceRange;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A window that is to be plugged into another machine: whose call is answered with it.
+/// A window that is to be plugged into another machine, with the call that it answers.
 pub(crate) struct Offer {
     pub(crate) operator: SessionId,
     pub(crate) tag: u64,
@@ -37,7 +37,7 @@ impl Machines {
         self.changed.extend(both);
     }
 
-    /// Gives windows to those who want one and can have it now.
+    /// Gives windows to the machines that want one and can have it now.
     pub(super) fn share(&mut self) {
         let wants = std::mem::take(&mut self.wants);
         for both in wants {
@@ -57,7 +57,7 @@ impl Machines {
         if one.pairs.is_given(&of_other) || other.pairs.is_given(&of_one) {
             return true;
         }
-        // Who has more left has it.
+        // The machine with more windows left owns it.
         let mut ways = [(both[0], both[1]), (both[1], both[0])];
         if other.pairs.free() > one.pairs.free() {
             ways.swap(0, 1);
@@ -80,7 +80,8 @@ impl Machines {
         false
     }
 
-    /// Whom to offer what is his to have and not in his machine yet, of machines that have changed.
+    /// The offers to machines that have changed: windows that they may have and have not plugged in
+    /// yet.
     pub(super) fn offers(&mut self) -> Vec<Offer> {
         let mut offers = Vec::new();
         for id in &self.changed {
@@ -135,7 +136,7 @@ impl Machines {
         way(0).or_else(|| way(1))
     }
 
-    /// The names of those whose windows a machine has plugged in.
+    /// The names of the machines whose windows this one has plugged in.
     pub(crate) fn whose_joined(&self, record: &Record) -> Vec<String> {
         let joined: BTreeSet<FileId> = record.pairs.joined().files().collect();
         let this = record.pairs.this();

@@ -1,4 +1,4 @@
-//! Changes of objects: what an operator wants of them, all of it or nothing.
+//! Parses and applies changes of objects by operators: each is done wholly or not at all.
 
 use super::object_set::{ObjectKind, ObjectSet};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What is done with an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verb {
@@ -26,19 +26,19 @@ pub(crate) enum Verb {
 pub(crate) enum Source {
     /// What all hosts agree on, which an agent brings.
     Cluster,
-    /// What an operator of this host says.
+    /// A command of an operator of this host.
     #[default]
     Command,
 }
 
-/// What the objects of a source stand above and below.
+/// The objects below and above those of a source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings<'a> {
-    /// What is configured.
+    /// The objects of the configuration.
     pub(crate) configured: &'a ObjectSet,
-    /// What is below the source: `configured`, and the cluster's if the source is `Command`.
+    /// The objects below the source: `configured`, and the cluster's if the source is `Command`.
     pub(crate) below: &'a ObjectSet,
-    /// What is above the source.
+    /// The objects above the source.
     pub(crate) above: &'a ObjectSet,
 }
 

@@ -1,8 +1,8 @@
 //! Gives vNICs of containers the objects that follow from rules.
 //!
-//! What a rule has decided holds until the namespace ends or the rule is no more: a container that
-//! takes another address does not leave its tenant. What no rule matched is decided anew when there
-//! is news of it.
+//! A rule's decision holds until the namespace ends or the rule is deleted: a container that takes
+//! another address does not leave its tenant. A namespace that no rule matched is decided again
+//! when it changes.
 
 use super::Objects;
 use super::container_rules::{Container, Verdict, decide};
@@ -92,8 +92,7 @@ impl Objects {
         true
     }
 
-    /// Whether a name can be given. A namespace that nobody uses, and whose end is not heard of,
-    /// has to let go of its own.
+    /// Whether a name can be given. An unused namespace, whose end cannot be seen, loses its name.
     fn is_free(&mut self, name: &str, is_in_use: impl Fn(VnicId) -> bool) -> bool {
         match self.containers.objects.get(name) {
             Some((vnic, _)) if is_in_use(*vnic) => false,

@@ -1,4 +1,4 @@
-//! Keeps what is known of containers' namespaces, and the objects that rules have given them.
+//! Stores what is known of containers' namespaces, and the objects that rules have given them.
 
 use super::container_rules::{Container, ContainerRule};
 use super::object_set::VnicObject;

@@ -66,7 +66,7 @@ pub(crate) struct Objects {
     /// What holds where no object says anything.
     general: Policy,
     configured: Set,
-    /// What an agent brought of a cluster.
+    /// The objects of the cluster, brought by an agent.
     cluster: Set,
     /// What was set at run time.
     set: Set,
@@ -209,7 +209,7 @@ impl Objects {
         Ok(())
     }
 
-    /// What is configured, and what follows from rules.
+    /// The objects of the configuration, and those that follow from rules.
     fn base(&self) -> Set {
         let mut base = self.configured.clone();
         for (name, object) in self.containers.objects() {
@@ -276,10 +276,10 @@ impl Objects {
         Ok(())
     }
 
-    /// vNICs whose object is another one, or attached elsewhere, have to be given one anew.
+    /// vNICs whose object or attachment has changed need their object again.
     fn replace(&mut self, all: Set) {
-        // What an operator wants was checked; what is described by a rule has no place if that
-        // would be another's.
+        // Changes by operators were checked; an object that follows from a rule gets no place if
+        // that is another's.
         if let Ok(places) = VirtualPlaces::of(&all, &self.places) {
             self.places = places;
         }
@@ -303,7 +303,7 @@ impl Objects {
         self.keep(set)
     }
 
-    /// The object that a vNIC has: what it was given, or what is attached to it now.
+    /// The object of a vNIC: the one that it was given, or the one attached to it now.
     fn object_of(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<&VnicObject> {
         if !self.given.contains_key(&vnic) {
             let name = self.attached_to(place)?;
@@ -444,7 +444,7 @@ fn inode_at(path: &str) -> Option<[u64; 2]> {
     rustix::fs::stat(path).ok().map(|status| [status.st_dev, status.st_ino])
 }
 
-/// Why the daemon cannot say what is at a path. That nothing is there yet is no problem.
+/// Why the daemon cannot read a path. That it does not exist yet is no problem.
 fn problem_at(path: &str) -> Option<String> {
     match rustix::fs::stat(path) {
         Ok(_) | Err(Errno::NOENT) => None,

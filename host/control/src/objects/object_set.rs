@@ -93,13 +93,13 @@ pub struct PolicyObject {
     /// How traffic within the host travels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datapath: Option<DatapathValue>,
-    /// What a vNIC may send.
+    /// The rate at which a vNIC may send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateValue>,
-    /// What it may send at once above the rate.
+    /// Bytes that it may send at once above the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<SizeValue>,
-    /// To what the rate applies.
+    /// Whether the rate is for each vNIC or shared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeValue>,
     /// What happens to packets that arrive.
@@ -204,14 +204,14 @@ impl ObjectKind {
     }
 }
 
-/// What is wrong with a set of objects: with which of them, and what.
+/// The problem of a set of objects: the object, and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectError {
     /// The kind of the object.
     pub kind: ObjectKind,
     /// The name of the object that is wrong.
     pub name: String,
-    /// What is wrong with it.
+    /// Its fault.
     pub problem: String,
 }
 

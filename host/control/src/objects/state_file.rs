@@ -1,8 +1,8 @@
 //! Keeps objects that were set at run time in a file, which the next daemon reads.
 //!
 //! The file is replaced as a whole: a new one is written beside it, synchronised, and takes its
-//! name. A file that cannot be understood is left as it is, and nothing is written until an
-//! operator has moved it away: what it held is not guessed at.
+//! name. A file that cannot be parsed is left as it is, and nothing is written until an operator
+//! has moved it away: its contents are not guessed.
 
 use super::object_set::ObjectSet;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -30,14 +30,14 @@ struct Written {
 pub(crate) struct StateFile {
     /// `None`: nothing outlives this daemon.
     path: Option<PathBuf>,
-    /// What is wrong with the file that is there.
+    /// The fault of the existing file.
     damage: Option<String>,
-    /// What it held comes from elsewhere again: a damaged one is moved away.
+    /// Its contents come from elsewhere again: a damaged file is moved away.
     is_rebuilt: bool,
 }
 
 impl StateFile {
-    /// Opens the file at `path`: what it holds beside what is configured.
+    /// Opens the file at `path` and reads its objects, without those of the configuration.
     pub(crate) fn open(path: Option<PathBuf>, configured: &ObjectSet) -> (StateFile, ObjectSet) {
         let found = path.as_deref().map_or(Ok(None), read).and_then(|found| {
             let all = found.as_ref().map(|objects| configured.overlaid(objects));
@@ -55,12 +55,12 @@ impl StateFile {
         }
     }
 
-    /// Says that what it holds comes from elsewhere again: damage is no reason not to write.
+    /// Records that its contents come from elsewhere again: then a damaged file may be replaced.
     pub(crate) fn rebuilt(self) -> StateFile {
         StateFile { is_rebuilt: true, ..self }
     }
 
-    /// What is wrong with the file, in words for an operator.
+    /// The fault of the file, for an operator.
     pub(crate) fn problem(&self) -> Option<String> {
         let (path, damage) = self.path.as_ref().zip(self.damage.as_ref())?;
         let until = match self.is_rebuilt {
@@ -73,10 +73,10 @@ impl StateFile {
         ))
     }
 
-    /// Replaces what the file holds.
+    /// Replaces the contents of the file.
     ///
     /// # Errors
-    /// Why that was not done, in words for an operator. The file is as it was.
+    /// The reason, for an operator. The file is as it was.
     pub(crate) fn write(&mut self, objects: &ObjectSet) -> Result<(), String> {
         let Some(path) = self.path.clone() else { return Ok(()) };
         if self.damage.is_some() && !path.exists() {
@@ -99,7 +99,7 @@ impl StateFile {
     }
 }
 
-/// What a file holds; `None`: there is none.
+/// The contents of a file; `None`: it does not exist.
 fn read(path: &Path) -> Result<Option<ObjectSet>, String> {
     // Not blocking, should it be a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -36,11 +36,10 @@ pub(crate) struct TenantKeys {
 }
 
 impl TenantKeys {
-    /// These keys, and what the files of tenants hold now. One that is the same as before stays the
-    /// same generation.
+    /// These keys, read again from the tenants' files. An unchanged key keeps its generation.
     ///
     /// # Errors
-    /// Which file cannot be used, and why.
+    /// The file that cannot be used, and why.
     pub(crate) fn read_again(&self, objects: &ObjectSet) -> Result<TenantKeys, String> {
         let mut after = TenantKeys { of: BTreeMap::new(), last: self.last };
         for (name, tenant) in &objects.tenant {
@@ -91,7 +90,7 @@ fn read(path: &str) -> Result<TenantKey, String> {
     }
     let mut text = Zeroizing::new(String::with_capacity(BYTES_MAX as usize + 1));
     let read = File::from(file).take(BYTES_MAX).read_to_string(&mut text);
-    // What is wrong with the text is not said by showing it.
+    // The error does not show the text.
     read.map_err(|_| "it is no text".to_owned())?;
     parse(text.trim()).ok_or_else(|| format!("it does not hold {DIGITS} hexadecimal digits"))
 }

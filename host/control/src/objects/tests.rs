@@ -142,7 +142,7 @@ fn a_command_decides_before_the_cluster_and_this_before_the_configuration() {
     let delete = |name: &str| json!([{ "do": "delete", "kind": "vnic", "name": name }]);
     let refusal = all.change(&json!({ "changes": delete("web") }).to_string()).unwrap_err();
     assert!(refusal.contains("the cluster's"), "{refusal}");
-    // What a command says stays, whatever the cluster says later.
+    // A command's value stays, whatever the cluster says later.
     change(&mut all, "set", "vnic", "web", json!({ "rate": "16mbit" }));
     cluster(&mut all, json!([put("vnic", "web", json!({ "tenant": "blue" }))])).unwrap();
     let row = all.row(1).unwrap();
@@ -153,7 +153,7 @@ fn a_command_decides_before_the_cluster_and_this_before_the_configuration() {
     assert_eq!((&row["source"], &row["fields"]), (&"cluster".into(), &json!({"tenant": "blue"})));
     cluster(&mut all, delete("web")).unwrap();
     assert!(all.row(1).is_none() && cluster(&mut all, delete("web")).is_err());
-    // Below it stands what is configured.
+    // Below it stands the configuration.
     cluster(&mut all, json!([{ "do": "delete", "kind": "tenant", "name": "blue" }])).unwrap();
     let row = all.row(0).unwrap();
     assert_eq!(

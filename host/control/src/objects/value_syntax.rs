@@ -46,11 +46,11 @@ words! {
         |faults| faults.map_or("none".into(), |faults| faults.show());
     /// `psp` or `none`.
     EncryptionValue(Encryption), encryption, |encryption| encryption_word(*encryption).into();
-    /// To what a policy's rate applies.
+    /// Whether a policy's rate is for each vNIC or shared.
     ModeValue(Mode), mode, |mode| if *mode == Mode::Each { "each" } else { "shared" }.into();
 }
 
-/// To what a policy's rate applies.
+/// Whether a policy's rate is for each vNIC or shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// To each vNIC that has the policy.

@@ -70,7 +70,7 @@ fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
     assert_eq!((known.free, known.given.len()), (1, 1));
     assert_eq!(known.given[&neighbour(1)] + 1, known.room);
     drop(kept);
-    // Nobody else gets it when nothing of it is in use.
+    // No other gets it when nothing of it is in use.
     first.make(neighbour(2), "two", &ready()).unwrap();
     assert!(first.make(neighbour(3), "three", &ready()).is_err());
     first.part();
@@ -117,7 +117,7 @@ fn a_window_has_room_for_so_many_links() {
     assert_eq!(pairs.known(LINK, |_, _| false).given[&neighbour(1)], 0);
 }
 
-/// Who slept on the place before sees that it was rung since.
+/// A thread that slept on the place before sees that it was rung since.
 #[test]
 fn the_counters_of_a_bell_that_is_given_again_are_others() {
     let files = files();
@@ -174,7 +174,7 @@ fn plugger(left: u32) -> MachineSupervisor {
     MachineSupervisor { operator, tag, left, may_join: true, can_take_out: false, trouble: None }
 }
 
-/// Who has one may write anything into it, so that the machine does not find it again.
+/// A neighbour may write anything into its window, so that the machine does not find it again.
 #[test]
 fn nobody_keeps_others_from_having_a_window() {
     let files = [files(), files()];
@@ -219,7 +219,7 @@ fn what_is_plugged_in_is_not_taken_out() {
     assert_eq!(pairs.over(|_| false), Some((SessionId(7), 3, 2)));
 }
 
-/// Where windows can be taken out one goes that nobody uses, and only when there is no place left.
+/// Where windows can be unplugged an unused one goes, and only when no slot is left.
 #[test]
 fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
     let files = [files(), files()];
@@ -254,7 +254,7 @@ fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
     assert!(pairs.make_for_pages(&neighbour(1), 4096, LINK).is_err());
 }
 
-/// What a machine is told of a piece counts from where its device begins.
+/// The place of a piece that a machine is told counts from the beginning of its device.
 #[test]
 fn a_machine_is_told_where_in_its_device_a_piece_is() {
     let [file, notes] = files();

@@ -65,12 +65,12 @@ fn who_does_not_show_a_serial_escapes_from_nothing() {
         let one = registry.recognize(&at(7, Some(20)));
         registry.keep(one).unwrap();
         assert_eq!(registry.recognize(&at(7, None)), one);
-        // What is held cannot be another.
+        // A held namespace cannot be another.
         let other = registry.recognize(&at(8, None));
         registry.hold(other);
         assert_eq!(registry.recognize(&at(8, Some(30))), other);
         registry.keep(other).unwrap();
-        // But nobody can tell who comes after it.
+        // But the one that comes after it may be any.
         registry.release(other);
         assert_ne!(registry.recognize(&at(8, None)), other);
         assert!(!registry.is_kept(other));

@@ -73,7 +73,7 @@ fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
     mapped.iter().for_each(|window| window.store(8, 7, Ordering::Relaxed));
     retired.retire();
     drop(retired);
-    // Who comes back behind it has been emptied when this is so.
+    // A piece returned after this one has been emptied when this holds.
     drop(pieces.take(PAGE).unwrap());
     until(|| pieces.sizes().1 == 2 * PAGE);
     assert_eq!(pieces.take(PAGE).unwrap().in_guest().offset, 3 * PAGE);
