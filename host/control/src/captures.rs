@@ -26,7 +26,7 @@ struct Capture {
 pub(crate) struct Captures {
     recorder: Recorder,
     under_way: BTreeMap<SessionId, Capture>,
-    /// Those whose file is looked at, and the calls that wait for it.
+    /// Captures whose file the recorder checks, and the calls that wait for it.
     beginning: BTreeMap<SessionId, u64>,
     /// Those that end, and the calls that wait for it.
     finishing: BTreeMap<SessionId, u64>,

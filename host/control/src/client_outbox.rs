@@ -42,7 +42,7 @@ impl Letter {
         Letter::with(message, Vec::new())
     }
 
-    /// The message.
+    /// The message, which the caller may change.
     pub(crate) fn message_mut(&mut self) -> &mut Message {
         &mut self.message
     }

@@ -58,7 +58,7 @@ impl ForeignWindows {
 }
 
 impl Drop for ForeignWindow {
-    /// It may be the last descriptor, and the kernel takes long to close what is full.
+    /// It may be the last descriptor, and the kernel takes long to close a full file.
     fn drop(&mut self) {
         self.bin.put_copy(&self.file);
     }

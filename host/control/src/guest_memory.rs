@@ -71,7 +71,7 @@ impl Drop for Ram {
 /// Pages that agents keep where they are because of what this daemon asked.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    /// What the tables may still grant, with its vNIC.
+    /// Rows that the tables may still grant, with their vNICs.
     held: HashMap<FileId, (VnicId, Arc<Row>)>,
     /// Rows that are in use, if only mapped, by the numbers of the questions.
     by_token: HashMap<u64, (VnicId, Weak<Row>)>,

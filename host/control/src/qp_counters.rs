@@ -14,7 +14,7 @@ use omniverb_tenancy::VnicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The words of a statistics slot. The first is its QP number.
+/// The words of a statistics slot. The first names the queue pair.
 pub(crate) type Slot = [u64; STATISTICS_WORDS];
 
 /// By vNIC, for as long as that is remembered: the sums of what slots had at last.

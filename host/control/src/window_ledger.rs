@@ -19,7 +19,7 @@ const STEP: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Unused.
+    /// No process uses it.
     Free = 0,
     /// A process may use it.
     Given = 1,

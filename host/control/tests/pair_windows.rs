@@ -60,7 +60,7 @@ fn can_plug(text: &str, left: u32) -> AwaitPair {
     AwaitPair { name: name(text), left, trouble: 0, can: 0 }
 }
 
-/// The operator has no answer, whatever else was done since he asked.
+/// The operator has no answer, whatever else was done since its call.
 fn waits(supervisor: &Operator) {
     assert_eq!(supervisor.heard(MOMENT), None);
 }
@@ -91,7 +91,7 @@ fn a_supervisor_is_asked_for_a_window_when_there_is_none_left() {
     assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
     supervisor.say(can_plug("one", 2));
     waits(&supervisor);
-    // It is found: there is one that is nobody's.
+    // It is found: there is one without owner.
     tell(1);
     waits(&supervisor);
     // Another supervisor has taken its place.
@@ -159,7 +159,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     // A second link between them has the same doorbell.
     let [(second, _), (_, one)] = far.link(&mut b, &mut a);
     assert_eq!((second.bell_new, second.bell, one), (0, theirs.bell, 1));
-    // The machine's process is gone as the guest says; the neighbour's may use what it has.
+    // The machine's process is gone by the guest's word; the neighbour's may use what it has.
     far.machine.end(session);
     drop(b);
     until(|| seen(&daemon, "one").unwrap()["sessions"] == 0);
@@ -168,14 +168,14 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     a.kill();
     until(|| row(&daemon, "used") == 0);
     assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 0]);
-    // Who comes from there again has the same window.
+    // The next client from there has the same window.
     let mut again = here.client(&daemon);
     let (mut c, _) = far.machine.process();
     let [(third, _), _] = far.link(&mut c, &mut again);
     assert_eq!((third.engine, third.memory.offset >> 56), (0, 1));
 }
 
-/// Where there is no place left for another one, a window that nobody uses goes, if it can.
+/// Where there is no slot left for another, an unused window goes, if it can.
 #[test]
 fn what_nobody_uses_is_taken_out_where_that_can_be() {
     if !is_root() {
@@ -201,7 +201,7 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
     a.kill();
     let said = supervisor.heard(SOON);
     assert!(matches!(said, Some(Ok(Said::PairOver(over))) if over.number == 1), "{said:?}");
-    // Nobody is given any of it.
+    // No client is given any of it.
     let mut again = here.client(&daemon);
     let (mut c, _) = far.machine.process();
     let [(third, _), _] = far.link(&mut c, &mut again);
@@ -218,7 +218,7 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
 }
 
 /// The machine's end of a place in a window is over when its guest is booted afresh; the
-/// neighbour's is when his process has ended. Either may be first.
+/// neighbour's is when its process has ended. Either may be first.
 #[test]
 fn a_place_comes_back_when_both_ends_are_over_that_of_a_guest_by_a_boot() {
     if !is_root() {
@@ -232,7 +232,7 @@ fn a_place_comes_back_when_both_ends_are_over_that_of_a_guest_by_a_boot() {
         let (mut b, _) = far.machine.process();
         far.link(&mut lost, &mut a);
         let [(theirs, _), (ours, _)] = far.link(&mut b, &mut a);
-        // Of one nobody hears any more; the other is there when the guest is booted.
+        // The end of one is not reported; the other is there when the guest is booted.
         drop(lost);
         until(|| seen(&daemon, "one").unwrap()["sessions"] == 1);
         let used = || row(&daemon, "used").as_u64().unwrap();
@@ -286,7 +286,7 @@ fn a_window_ends_with_its_machine() {
     create(&mut a, Service::Rc);
 }
 
-/// Whose a window is the next daemon finds in its ledger.
+/// The next daemon finds the owner of a window in its ledger.
 #[test]
 fn who_has_the_address_of_a_neighbour_has_not_his_window() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Tests two hosts as two daemons: forwarded and limited vNICs, and who may set that.
+//! Tests two hosts as two daemons: forwarded and limited vNICs, and the users that may set that.
 
 #[path = "all/support/mod.rs"]
 mod support;
@@ -133,7 +133,7 @@ fn strangers_probes_are_answered_but_not_without_bounds() {
     let hosts = Hosts::new();
     let mut a = hosts.nets[0].client(&hosts.daemons[0]);
     create(&mut a, Service::Rc);
-    // 40 bytes: a header nobody takes for RoCE, the mark, a number, zeroes.
+    // 40 bytes: a header that is not RoCE, the mark, a number, zeroes.
     let script = format!(
         "import socket,time
 s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',4791)); s.settimeout(1)
@@ -171,7 +171,7 @@ print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].
     let budget = 1024 + 5 * milliseconds;
     let range = 200..=budget;
     assert!(range.contains(&answers), "{answers} of {sent} in {milliseconds} ms");
-    // Whoever is there is still served.
+    // Connected clients are still served.
     assert!(matches!(a.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
 }
 
@@ -195,7 +195,7 @@ fn a_forwarded_host_joins_nobody_directly() {
     b.call(connect(other, one, B, A).into());
     let (ours, theirs) = (link_ready(&mut a), link_ready(&mut b));
     assert_eq!((ours.engine, theirs.engine, ours.side, theirs.side), (1, 1, 0, 0));
-    // Within one process, before anybody has asked for the sockets.
+    // Within one process, before any process has asked for the sockets.
     let (c, d) = (create(&mut a, Service::Ud), create(&mut a, Service::Ud));
     let home = "127.0.0.1";
     assert_eq!(a.call(connect(c, d, home, home).into()), Connected { qpn: c, ready: 1 }.into());

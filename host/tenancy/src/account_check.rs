@@ -9,10 +9,10 @@ use crate::tenancy::Tenancy;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-/// What an account should say: of each kind, and receipts.
+/// The expected counts of an account: of each kind, and receipts.
 type ExpectedCounts = ([usize; Kind::ALL.len()], usize);
 
-/// What the accounts should say that were charged, those above them left out.
+/// The expected counts of charged accounts, without those above them.
 #[derive(Default)]
 struct Tally(HashMap<usize, (Account, ExpectedCounts)>);
 
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-/// Compares what an account says with what it should say.
+/// Compares an account's counts with the expected ones.
 fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn Debug) {
     let (counts, receipts) = tally.get(&account.id()).copied().unwrap_or_default();
     for kind in Kind::ALL {
@@ -61,7 +61,7 @@ fn check(tally: &HashMap<usize, ExpectedCounts>, account: &Account, whose: &dyn 
 }
 
 impl Tenancy {
-    /// Checks that no link joins two tenants, and who has which address.
+    /// Checks that no link joins two tenants, and the owners of addresses.
     fn check_tenants(&self) {
         self.tenants.check_owners();
         for (key, link) in self.links.all_direct() {
@@ -74,10 +74,10 @@ impl Tenancy {
         }
     }
 
-    /// Compares what the accounts say with what is in the tables.
+    /// Compares the accounts with the rows of the tables.
     ///
     /// # Panics
-    /// If they do not agree, or if no receipt is out and yet something is left.
+    /// If they do not agree, or if no receipt is out and yet a row is left.
     pub fn check_accounts(&self) {
         self.check_tenants();
         let mut tally = Tally::default();
@@ -151,7 +151,7 @@ impl Tenancy {
         for ((session, _), id) in self.connections.iter() {
             tally.row(id.receipt(), self.tenants.sessions[session].account(), &[Kind::CmId]);
             if let Some((waits, listener)) = self.connections.waits(id) {
-                // Whose listener is gone has not gone with it.
+                // A waiting id outlives its listener.
                 let account = listener.unwrap_or(waits.account());
                 tally.row(waits, account, &[Kind::CmWaiting]);
             }
@@ -162,7 +162,7 @@ impl Tenancy {
             windows.left().for_each(|place| tally.row(place, place.account(), &[Kind::PairPlace]));
         }
         for receipt in self.network.receipts() {
-            // Whose vNIC is gone by now has not taken the question with it.
+            // A question outlives its vNIC.
             assert!(receipt.kinds().all(|kind| matches!(kind, Kind::Probe | Kind::Consent)));
             tally.count(receipt);
         }
@@ -215,7 +215,7 @@ impl Tenancy {
         }
     }
 
-    /// What is only there to find rows by goes with them.
+    /// Indexes are empty when their rows are.
     fn check_empty(&self) {
         let tables = [
             ("vNICs", self.tenants.vnics.is_empty()),

@@ -1,4 +1,5 @@
-//! Lists what the tables tell the daemon to do, and what the daemon tells them beside messages.
+//! Lists the actions that the tables tell the daemon to take, and the daemon's inputs beside
+//! messages.
 
 use crate::links::socket_relation_refusal::RelationRefusal;
 use crate::memory::extent_layout::{FileId, FileRange, PageHome};
@@ -18,8 +19,8 @@ pub enum Channel {
     Events,
 }
 
-/// What the daemon found out about a memory file that came with a message, or about its own that
-/// an owner was to move pages onto.
+/// The daemon's findings about a memory file that came with a message, or about its own that an
+/// owner was to move pages onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
     /// It cannot be resized, and its seals are final.
@@ -35,7 +36,7 @@ pub struct Arrived {
     pub channel: Channel,
     /// The caller's number for it.
     pub tag: u64,
-    /// What it says, as it was decoded; nothing of it is believed yet.
+    /// The decoded message; it is not trusted yet.
     pub message: Message,
     /// Of an `Adopted`: how the file is now that the owner was given. `None` for all others.
     pub memory: Option<MemoryFacts>,
@@ -63,21 +64,21 @@ pub struct EngineEnd {
     pub underlay: Underlay,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub within: Option<VnicId>,
-    /// What the other Omniverb said about itself; 0: it is none, as far as we know.
+    /// The features that the other Omniverb has announced; 0: it is none, as far as is known.
     pub features: u32,
-    /// What the queue pair may not ask of the peer.
+    /// Operations that the queue pair may not request of the peer.
     pub refused: Operations,
-    /// The event for the process, whose side is 0; the engine has side 1. Without the places of
+    /// The event for the process, which has side 0; the engine has side 1. Without the places of
     /// the memory, which the daemon makes.
     pub ready: LinkReady,
 }
 
-/// One end of a link that writes a trace of what it requests, as whoever reads that must know it.
+/// One end of a link that writes a trace of its requests, for the reader of traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedEnd {
     /// The process that writes.
     pub session: SessionId,
-    /// Its queue pair, whose requests these are.
+    /// Its queue pair, the requester.
     pub qpn: Qpn,
     /// The queue pair that they are for.
     pub peer_qpn: Qpn,
@@ -89,7 +90,7 @@ pub struct TracedEnd {
     pub underlay: Underlay,
 }
 
-/// What the audit is told of a link.
+/// An event of a link for the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// Data can travel on it from now on.
@@ -118,12 +119,13 @@ pub struct Audited {
     pub addresses: [Option<IpAddr>; 2],
 }
 
-/// Whom a management datagram goes to.
+/// The recipient of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
     /// The peer of an id of the vNIC's.
     Known,
-    /// Somebody whom no id here leads to, and who may be forged: only so many answers leave.
+    /// A sender that no id here leads to, and that may be forged: the rate of such answers is
+    /// limited.
     Stranger,
 }
 
@@ -159,7 +161,7 @@ pub enum Action {
     },
     /// Tell a process something that has no descriptors, on its events socket.
     Event {
-        /// Who is told.
+        /// The session that gets it.
         session: SessionId,
         /// The event, as it is sent.
         message: Message,
@@ -191,7 +193,7 @@ pub enum Action {
         /// The number of the peer beyond: all links for that end.
         peer_qpn: Qpn,
     },
-    /// What a link to the engine refuses is something else from now on. Its process was told.
+    /// The operations that a link to the engine refuses have changed. Its process was told.
     RefuseEngine {
         /// The vNIC of its queue pair, by which the engine finds it.
         vnic: VnicId,
@@ -199,9 +201,9 @@ pub enum Action {
         qpn: Qpn,
         /// The number of the peer beyond: all links for that end.
         peer_qpn: Qpn,
-        /// What the peer may not ask of the queue pair.
+        /// Operations that the peer may not request of the queue pair.
         inbound: Operations,
-        /// What the queue pair may not ask of the peer.
+        /// Operations that the queue pair may not request of the peer.
         outbound: Operations,
     },
     /// Make memory for a session to write traces into, have it read, and give it to the session.
@@ -214,9 +216,9 @@ pub enum Action {
         /// The process that wrote.
         session: SessionId,
     },
-    /// What a session writes of this end of a link counts from now on.
+    /// The session's traces of this end of a link count from now on.
     Trace(Box<TracedEnd>),
-    /// It no longer does, once what it has written is read.
+    /// They count no longer, once the written ones are read.
     Untrace {
         /// The process that wrote.
         session: SessionId,
@@ -250,27 +252,27 @@ pub enum Action {
         /// The event for it; its token names the question.
         pin: Pin,
     },
-    /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
-    /// that.
+    /// No client will be granted any of this memory file any more: close it, on a thread that may
+    /// block.
     ForgetFile {
         /// The file of one or more `Adopt`s before.
         file: FileId,
-        /// Call `Tenancy::file_gone` when nobody has it open or mapped any more. If that cannot be
-        /// known, never.
+        /// Call `Tenancy::file_gone` when no process has it open or mapped any more. If that cannot
+        /// be known, never.
         watch: bool,
     },
-    /// It does not matter any more whether anybody has this file, which was closed before.
+    /// It does not matter any more whether a process has this file, which was closed before.
     Unwatch {
         /// The file of a `ForgetFile` before.
         file: FileId,
     },
-    /// Nobody will be granted this part of a memory file any more, but other parts: empty it, since
-    /// somebody else gets it.
+    /// No client will be granted this part of a memory file any more, but other parts: empty it for
+    /// its next owner.
     EmptyPlace {
         /// Where the extent of an `Adopt` before was.
         place: FileRange,
     },
-    /// Pass on a right, and the memory file that holds what it is to.
+    /// Pass on a grant, and the memory file that holds the pages.
     Grant {
         /// The process that may map it.
         session: SessionId,
@@ -291,7 +293,7 @@ pub enum Action {
         /// The right, and the place in the file.
         granted: Granted,
     },
-    /// Tell the engine that what it wanted is not granted, or not yet.
+    /// Tell the engine that its request for pages is refused, or not granted yet.
     DenyEngine {
         /// The vNIC of the owner, by which the engine finds the link.
         vnic: VnicId,
@@ -311,7 +313,7 @@ pub enum Action {
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.
     Probe {
-        /// What the datagram has in it, and a reply to it.
+        /// The number in the datagram, and in a reply to it.
         id: ProbeId,
         /// From this vNIC's network namespace.
         vnic: VnicId,
@@ -324,14 +326,14 @@ pub enum Action {
         /// In which of several networks with such addresses; `None`: in the vNIC's own.
         key: Option<RouteKey>,
     },
-    /// Nobody waits for this probe any more.
+    /// Nothing waits for this probe any more.
     ForgetProbe {
         /// The number that its `Probe` had.
         id: ProbeId,
     },
     /// Read the vNIC's addresses and report with `Tenancy::addresses`.
     ReadAddresses {
-        /// The vNIC whose interfaces are to be looked at.
+        /// The vNIC whose interfaces are to be read.
         vnic: VnicId,
     },
     /// Open the vNIC's handshake sockets if they are not open yet.
@@ -350,16 +352,16 @@ pub enum Action {
         services: Qpn,
         /// All 256 bytes of it, as they are sent.
         datagram: Box<[u8]>,
-        /// Whom it goes to.
+        /// The kind of recipient.
         to: Recipient,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),
     /// Break with a client that does not keep to the protocol.
     Drop {
-        /// Whose connection is to end.
+        /// The session to disconnect.
         session: SessionId,
-        /// What it did, for the log.
+        /// The reason, for the log.
         reason: &'static str,
     },
     /// The vNIC has no clients any more: let go of its namespace and sockets.

@@ -1,5 +1,4 @@
-//! What every decision is made with: limits, the time and what is due, randomness; and the actions
-//! decided so far.
+//! Holds the context of every decision: limits, time and timers, randomness, the actions so far.
 
 use crate::accounts::{Account, Quotas};
 use crate::action::Action;
@@ -52,12 +51,12 @@ impl Context {
         self.now
     }
 
-    /// The daemon is to do something, behind what it is to do already.
+    /// Adds an action behind those that wait.
     pub(crate) fn act(&mut self, action: Action) {
         self.out.push(action);
     }
 
-    /// What the daemon is to do.
+    /// Takes the actions.
     pub(crate) fn decided(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.out)
     }

@@ -2,12 +2,11 @@
 //!
 //! In: decoded messages of clients, probe results, address tables, the time. Out: [`Action`]s for
 //! the daemon to carry out. Nothing here does I/O, knows a clock or holds a descriptor, so every
-//! decision can be tested and fuzzed in isolation. What a client says is never believed: its vNIC
-//! comes from whoever knows how it is reached, everything it names is looked up
-//! among what it owns.
+//! decision can be tested and fuzzed in isolation. A client is never trusted: its vNIC comes from
+//! the kernel or the machine's proxy, and all that it names is looked up among its own rows.
 //!
-//! Start reading at [`Tenancy::handle`], which hands a call on to what serves it, with the tables
-//! that this needs; a queue pair's way to its peer is in `links/qp_pairing.rs`.
+//! Start reading at [`Tenancy::handle`], which dispatches a call with the tables that it needs;
+//! `links/qp_pairing.rs` brings a queue pair to its peer.
 #![forbid(unsafe_code)]
 
 mod account_check;

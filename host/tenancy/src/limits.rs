@@ -2,7 +2,7 @@
 
 use omniverb_session::limits::ATTACHMENTS_MAX;
 
-/// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
+/// Quotas and times. A client over a quota gets `ENOMEM`; others do not notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Budget: vNICs with processes. A container that can make network namespaces can make many;
@@ -38,14 +38,14 @@ pub struct Limits {
     /// Of those that others opened the same holds as for a vNIC's.
     pub links_per_session: usize,
     /// Budget: datagram links that one foreign vNIC may open towards one vNIC. They need no
-    /// consent, so a neighbour must not be able to use up somebody's whole quota with them; of
+    /// consent, so a neighbour must not be able to use up another's whole quota with them; of
     /// several the largest holder's oldest goes when half of a process's or vNIC's quota is used
     /// up.
     pub datagram_links_per_neighbour: usize,
     /// Budget: links to the engine of all vNICs together: each is a mapping of the daemon, see
     /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
     pub engine_links: usize,
-    /// Budget: those of connected queue pairs, whose rings are large, see [`Limits::fit_memory`].
+    /// Budget: links of connected queue pairs, whose rings are large, see [`Limits::fit_memory`].
     /// Over this the largest holder's oldest of them goes.
     pub engine_connections: usize,
     /// Budget: links to the engine of one vNIC: several must work together to use up the daemon's.
@@ -65,7 +65,7 @@ pub struct Limits {
     pub cm_ids_per_vnic: usize,
     /// Budget: the same, per process.
     pub cm_ids_per_session: usize,
-    /// Budget: grants a process may be waiting for, and the engine of what is that process's.
+    /// Budget: grants a process may be waiting for, and the engine of that process's pages.
     pub grants_per_session: usize,
     /// Extents of one region: enough for any region, since each doubles what there is or closes a
     /// gap.
@@ -77,8 +77,8 @@ pub struct Limits {
     pub extents_per_vnic: usize,
     /// Those of all together; the daemon must have as many descriptors to spare.
     pub extents: usize,
-    /// Bytes of an extent: bounds how long owner and kernel are busy with one, and how long whoever
-    /// touches it waits while somebody punches a hole (50 to 90 ms).
+    /// Bytes of an extent: bounds how long owner and kernel are busy with one, and how long a
+    /// thread that touches it waits while a hole is punched (50 to 90 ms).
     pub extent_bytes: u64,
     /// Budget: extents of others that a process was granted, each counted once for each link by
     /// which: more than it can have mapped at a time.
@@ -111,8 +111,8 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Bytes of a link's response ring.
     pub response_bytes: u32,
-    /// Bytes of the request ring of an RC or UC link to the engine: what is under way on the
-    /// network stays in it.
+    /// Bytes of the request ring of an RC or UC link to the engine: packets stay in it while they
+    /// are on the network.
     pub engine_request_bytes: u32,
     /// Bytes of its response ring.
     pub engine_response_bytes: u32,
@@ -127,14 +127,14 @@ pub struct Limits {
 const MAPPINGS_PER_SESSION: usize = 2;
 
 /// Mappings that the daemon needs for other things: 4096 granted regions, 256 captured processes,
-/// and its program, heap, stacks, and what is on its way to be unmapped.
+/// its program, heap, stacks, and mappings that wait to be unmapped.
 const MAPPINGS_RESERVED: usize = 6144;
 
 impl Limits {
-    /// Lowers what all together may have to what fits into the `most` mappings that the kernel
-    /// allows the daemon (`vm.max_map_count`, 65530 where nobody changed it): half for processes,
-    /// half for links to the engine, and what one does not need for the other. Without this nobody
-    /// would yield, and when the mappings had run out nobody could open a device.
+    /// Lowers the host's quotas to the `most` mappings that the kernel allows the daemon
+    /// (`vm.max_map_count`, 65530 by default): half for processes, half for links to the engine,
+    /// and the unneeded rest of one for the other. Without this no holder would yield, and once the
+    /// mappings had run out no process could open a device.
     pub fn fit_mappings(&mut self, most: usize) {
         // Where there are hardly any, most of the reserve is not needed, either.
         let room = most - MAPPINGS_RESERVED.min(most / 2);
@@ -145,9 +145,9 @@ impl Limits {
         self.engine_links = self.engine_links.min(for_engine_links).max(1);
     }
 
-    /// Lowers what all together may have to what fits into so many bytes: of links to the engine,
-    /// whose rings count both ways (the daemon writes to two of the four, and a process that
-    /// punches holes into the others has it fill them), and of rows of the tables.
+    /// Lowers the host's quotas to so many bytes: of links to the engine, whose rings count both
+    /// ways (the daemon writes to two of the four, and a process that punches holes into the others
+    /// has it fill them), and of rows of the tables.
     pub fn fit_memory(&mut self, connection_bytes: u64, datagram_bytes: u64, table_bytes: u64) {
         let rows = |row_bytes: u64| {
             let of_kind = table_bytes / TABLES / row_bytes;

@@ -1,4 +1,4 @@
-//! Takes what the daemon says of memory and windows.
+//! Takes the daemon's reports about memory and windows.
 
 use crate::action::{Action, GrantOccasion};
 use crate::memory::extent_layout::{FileId, Layout};
@@ -16,7 +16,7 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// The process of an [`Action::Grant`] cannot be told where what it was granted is, at present.
+    /// The process of an [`Action::Grant`] cannot be told the place of its pages at present.
     #[must_use]
     pub fn grant_failed(
         &mut self,
@@ -29,8 +29,8 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// Pages that an owner keeps where they are, or may, are not to be used, for this reason: it is
-    /// told so, since it pays for them. Whoever waits for them does not any more.
+    /// Pages that an owner keeps where they are, or may, are not used, for this reason: it is told
+    /// so, since it pays for them. Links wait for them no longer.
     #[must_use]
     pub fn keeps_in_vain(&mut self, owner: SessionId, token: u64, errno: Errno) -> Vec<Action> {
         self.grants().pinned_in_vain(owner, token, errno);
@@ -51,7 +51,7 @@ impl Tenancy {
     }
 
     /// Machines whose processes wanted links with each other, both ways, and had no window in
-    /// common: those since this was asked last.
+    /// common: those since the last call.
     pub fn take_wanted_windows(&mut self) -> impl Iterator<Item = [VnicId; 2]> + use<> {
         self.pair_windows.take_wanted().into_iter()
     }
@@ -73,8 +73,8 @@ impl Tenancy {
         self.memory.set_has_memory(vnic, has);
     }
 
-    /// What a session was asked with `token` to keep where it is: the name for it, and how many
-    /// bytes it is. `None`: nothing.
+    /// The name and the bytes of the pages that a session was asked with `token` to keep where they
+    /// are. `None`: it was not asked.
     #[must_use]
     pub fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
         self.memory.asked_to_keep(session, token)
@@ -95,16 +95,16 @@ impl Tenancy {
     }
 
     /// The engine was granted pages at `start` that their owner keeps where they are, for a link,
-    /// and has no room to map them: the owner is told to let go of them. Whoever has them mapped
-    /// has them no longer.
+    /// and has no room to map them: the owner is told to release them. The engine drops its
+    /// mappings of them.
     #[must_use]
     pub fn engine_cannot_map(&mut self, link: (Qpn, Qpn), rkey: Rkey, start: u64) -> Vec<Action> {
         self.grants().engine_cannot_map(link, rkey, start);
         self.context.decided()
     }
 
-    /// Nobody has this file open or mapped any more, of an [`Action::ForgetFile`] that was to be
-    /// watched.
+    /// No process has this file open or mapped any more, of an [`Action::ForgetFile`] that was to
+    /// be watched.
     pub fn file_gone(&mut self, file: FileId) {
         self.memory.file_gone(file);
     }

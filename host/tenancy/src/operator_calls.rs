@@ -17,7 +17,7 @@ use omniverb_terms::{Qpn, VnicId};
 use std::collections::BTreeMap;
 
 impl Tenancy {
-    /// Takes over what the configuration says.
+    /// Takes over the policies of the configuration.
     pub fn configure(&mut self, policies: Policies) {
         self.tenants.policies = policies;
     }
@@ -156,8 +156,8 @@ impl Tenancy {
     }
 
     /// Ends all links of a vNIC, direct ones and those to the engine, and those to the engine that
-    /// lead to it. What is known of the network from it and to it is forgotten: whoever connects
-    /// again has the network asked first.
+    /// lead to it. What is known of the network from it and to it is forgotten: a new connection
+    /// has the network asked first.
     #[must_use]
     pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
         self.end_links_of(key);

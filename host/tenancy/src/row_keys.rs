@@ -19,6 +19,6 @@ impl LinkKey {
     }
 }
 
-/// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
-/// who has seen that datagram knows it.
+/// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only a
+/// host that has seen that datagram knows it.
 pub type ProbeId = u128;

@@ -43,7 +43,7 @@ impl Tenancy {
     }
 
     /// Makes room for one more process. The host's quotas are shared by all, so over them the
-    /// largest holder yields to whoever would have less.
+    /// largest holder yields to a smaller one.
     fn make_room_for_process(&mut self, id: SessionId, now: u64) -> Result<(), Errno> {
         if self.context.host().full(&[Kind::Process]).is_none() {
             return Ok(());
@@ -112,7 +112,7 @@ impl Tenancy {
         }
     }
 
-    /// Drops a session of whoever has the most of something that another needs, too.
+    /// Drops a session of the largest holder of something that another needs, too.
     pub(crate) fn make_yield(&mut self, id: SessionId, reason: &'static str, now: u64) {
         self.end_session(id, now);
         self.context.act(Action::Drop { session: id, reason });

@@ -29,7 +29,7 @@ use omniverb_session::body::GidsChanged;
 use omniverb_terms::{Qpn, Underlay, VnicId};
 use std::net::IpAddr;
 
-/// All tables of one daemon. What a call needs of them it borrows: see [`Pairing`], [`Grants`],
+/// All tables of one daemon. A call borrows those that it needs: see [`Pairing`], [`Grants`],
 /// [`ConnectionManager`].
 pub struct Tenancy {
     pub(crate) context: Context,
@@ -133,14 +133,14 @@ impl Tenancy {
         }
     }
 
-    /// Takes over the secret of the daemon before, whose clients may announce what they have of it
-    /// until `until`. Without this nobody can announce anything.
+    /// Takes over the secret of the earlier daemon, whose clients may announce what they have of it
+    /// until `until`. Without this no announcement is accepted.
     pub fn inherit(&mut self, secret: Secret, until: u64) {
         self.queue_pairs.inherit(secret, until);
     }
 
-    /// How many daemons there were before, if that is known: while announcements are taken, numbers
-    /// are drawn that none of those has given to anybody who may announce himself yet.
+    /// The number of earlier daemons, if known: while announcements are taken, numbers are drawn
+    /// that none of those has given to a process that may still announce itself.
     pub fn count(&mut self, generation: Option<u64>) {
         self.queue_pairs.set_generation(generation);
     }
@@ -157,7 +157,7 @@ impl Tenancy {
         self.network.attach(vnic, access);
     }
 
-    /// A vNIC that nobody is in, nobody comes back to, and nothing is set for.
+    /// Forgets a vNIC without processes and settings, to which none comes back.
     pub fn forget_identity(&mut self, vnic: VnicId) {
         self.tenants.identities.remove(&vnic);
         self.tenants.rules.forget(vnic);
@@ -304,7 +304,7 @@ impl Tenancy {
         self.relater().relate_no_more(number);
     }
 
-    /// How the session takes what it is told has changed.
+    /// The session's reading speed has changed.
     pub fn set_pace(&mut self, session: SessionId, pace: Pace) {
         self.tenants.set_pace(session, pace);
     }
@@ -353,7 +353,7 @@ impl Tenancy {
         self.context.timers.next()
     }
 
-    /// Does what is due.
+    /// Does what is due by now.
     #[must_use]
     pub fn tick(&mut self, now: u64) -> Vec<Action> {
         self.context.advance(now);
@@ -376,7 +376,7 @@ impl Tenancy {
         self.tenants.sessions.values().filter(|session| session.is_welcomed()).count()
     }
 
-    /// True if nothing is left of anybody, that is, if no receipt is out: what must hold after the
+    /// True if no receipt is out, that is, no row of any client is left: what must hold after the
     /// last client has gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -395,8 +395,8 @@ impl Tenancy {
         self.network.neighbours.question(id).is_some()
     }
 
-    /// The vNICs at whose sockets the answer to a probe under way is heard: that which asks, and
-    /// that which it leads to as far as is known.
+    /// The vNICs at whose sockets the answer to a probe under way arrives: the prober, and the
+    /// probed one as far as known.
     #[must_use]
     pub fn hearers(&self, id: ProbeId) -> Vec<VnicId> {
         let Some((question, waiter)) = self.network.neighbours.waiter(id) else {

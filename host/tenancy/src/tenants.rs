@@ -41,7 +41,7 @@ pub(crate) struct Tenants {
 }
 
 impl Tenants {
-    /// The table of GIDs of a session's vNIC may not be what it should be.
+    /// Whether the GID table of a session's vNIC may be out of date.
     pub(crate) fn is_table_old(&self, context: &Context, id: SessionId, now: u64) -> bool {
         let vnic =
             self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client().vnic));
@@ -247,8 +247,8 @@ impl Tenants {
         self.vnics.next_key(key)
     }
 
-    /// A process that outlived the daemon may have granted what is not allowed any more: the
-    /// configuration may be another one. With whom it has links is not known yet.
+    /// A process that outlived the daemon may have granted pages that are not allowed any more: the
+    /// configuration may be another one. Its links are not known yet.
     pub(crate) fn take_back_after_restart(&mut self, context: &mut Context, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else { return };
         if session.resumes() && self.policies.any(Adoption::Off) {

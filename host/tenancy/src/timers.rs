@@ -1,5 +1,7 @@
-//! What happens at a time. Each thing happens at one time at most: who sets it anew moves it, and
-//! who takes back its cause takes it out, so nothing is due that nobody waits for.
+//! Keeps timers: each event has one time at most.
+//!
+//! Setting an event again moves it, and removing its cause removes it, so nothing is due without a
+//! cause.
 
 use crate::network::neighbour_cache::Question;
 use crate::row_keys::SessionId;

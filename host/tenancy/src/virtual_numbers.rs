@@ -1,8 +1,8 @@
 //! Turns QPNs of messages into physical ones where they come from a process, and into virtual ones
 //! where they go to one. Messages of flat vNICs stay as they are.
 //!
-//! What a process names that is nobody's comes out as a number below all ranges, so that it cannot
-//! mean a queue pair of another vNIC.
+//! A process's number without owner comes out as a number below all ranges, so that it cannot mean
+//! a queue pair of another vNIC.
 
 use crate::row_keys::SessionId;
 use crate::tenancy::Tenancy;

@@ -211,7 +211,7 @@ pub struct ObjectError {
     pub kind: ObjectKind,
     /// The name of the object that is wrong.
     pub name: String,
-    /// Its fault.
+    /// What is wrong with it.
     pub problem: String,
 }
 

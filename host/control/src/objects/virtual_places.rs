@@ -112,7 +112,7 @@ impl VirtualPlaces {
     pub(crate) fn of(all: &ObjectSet, before: &VirtualPlaces) -> Result<VirtualPlaces, String> {
         let mut found = VirtualPlaces::default();
         let mut addresses = BTreeMap::new();
-        // QPNs of one host: by where they begin, where they end, and whose they are.
+        // QPN ranges of one host: end and vNIC, by beginning.
         let mut taken: BTreeMap<(IpAddr, u32), (u32, &str)> = BTreeMap::new();
         let mut later = Vec::new();
         // Those that were chosen come first: others may have other ones.

@@ -20,10 +20,10 @@ impl Server {
         }
     }
 
-    /// One call: who called waits for the answer, and has no other call to make.
+    /// One call: its client waits for the answer, and has no other call to make.
     pub(super) fn calls_ready(&mut self, id: SessionId) {
         self.clients.flush_answers(id, &mut self.reactor);
-        // Who does not take its answers is not asked for more.
+        // A client that does not take its answers is not read from.
         if !self.clients.get(id).is_some_and(|client| client.listens()) {
             return;
         }
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// A message for the tables, with what is to be known about the memory it brings.
+    /// A message for the tables, with the facts about the memory that it brings.
     fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, mut message: Message) {
         self.tables.note(|tables| tables.read_numbers(id, &mut message));
         let memory = match &message {
@@ -129,7 +129,7 @@ impl Delivery<'_> {
         self.look_at_backlog(id);
     }
 
-    /// Has the tables know whether a client has left more than a little of what it was told.
+    /// Tells the tables whether a client has left more than a little unread.
     pub(super) fn look_at_backlog(&mut self, id: SessionId) {
         if let Some(pace) = self.clients.pace_change(id) {
             self.tables.note(|tables| tables.set_pace(id, pace));

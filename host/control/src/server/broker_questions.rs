@@ -120,8 +120,8 @@ impl SocketPairs<'_> {
         self.helper.ask(Kind::Process, subject, &Holder::new("", user), process, clock::now());
     }
 
-    /// A namespace's process is not there, or not in it any more, or has too much: what it has
-    /// asked for is in vain. Others in there may be asked still.
+    /// A namespace's process is gone, or not in it any more, or its user has too many: its request
+    /// fails. Other processes in there may be asked still.
     pub(super) fn seek_another(&mut self, namespace: u64) {
         let Some((before, sought)) = self.related.next(namespace) else {
             return self.lose_namespace(namespace);
@@ -160,7 +160,7 @@ impl SocketPairs<'_> {
         }
     }
 
-    /// What the tables say.
+    /// The tables' answer.
     pub(super) fn related(&mut self, number: u64, verdict: Result<(), RelationRefusal>) {
         match verdict {
             Ok(()) => self.tell_broker(FromDaemon::Allowed { number }),
@@ -190,8 +190,8 @@ impl SocketPairs<'_> {
         }
     }
 
-    /// Nobody needs a pair any more. Sessions that nobody needs then are ended later, one by one
-    /// ([`Server::carry_on`]): much of what follows from that are other pairs that are no more.
+    /// No broker needs a pair any more. Sessions without pairs are ended later, one by one
+    /// ([`Server::carry_on`]): ending one may end many other pairs.
     pub(super) fn unrelate(&mut self, number: u64) {
         let Some(left) = self.related.remove(number) else { return };
         for number in left.pairs {

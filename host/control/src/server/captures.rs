@@ -1,5 +1,5 @@
-//! Captures: what an operator asks, and what the engine, its recorder and the clients of
-//! direct links have to do for it.
+//! Begins and ends captures for operators, with the engine, its recorder and the clients of direct
+//! links.
 
 use crate::captures::Outcome;
 use crate::client_outbox::Letter;
@@ -16,8 +16,8 @@ use omniverb_terms::Errno;
 use rustix::fs::{OFlags, fcntl_getfl};
 
 impl Server {
-    /// Begins a capture; answered when the recorder has looked at the file. Here nobody asks a file
-    /// system about it, and nobody closes it: both may take for ever.
+    /// Begins a capture; answered when the recorder has checked the file. This thread asks no file
+    /// system about it and does not close it: both may block for ever.
     pub(super) fn capture(
         &mut self,
         id: SessionId,
@@ -69,7 +69,7 @@ impl Server {
 }
 
 impl EnginePorts<'_> {
-    /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
+    /// Has the engine leave a vNIC's packets, if a capture wants them and the vNIC is served.
     pub(super) fn record(&mut self, vnic: VnicId) {
         if self.vnics.has_port(vnic)
             && let Some(queue) = self.captures.queue_of(vnic)
@@ -78,7 +78,7 @@ impl EnginePorts<'_> {
         }
     }
 
-    /// A recording is to end, because somebody said so or is gone.
+    /// Ends a recording, by command or because its operator is gone.
     pub(super) fn end_recording(&mut self, id: SessionId) {
         let Some(vnic) = self.captures.vnic_of(id) else { return };
         if self.vnics.has_port(vnic) {
@@ -109,7 +109,7 @@ impl EnginePorts<'_> {
         }
     }
 
-    /// What a session tells of this end of a link is sound.
+    /// The reports of a session about this end of a link may be trusted.
     pub(super) fn trace(&mut self, end: &TracedEnd) {
         if self.vnics.are_open(&end.vnics) {
             let (qpn, peer_qpn) = self.tables.shown_ends(end.session, end.qpn, end.peer_qpn);

@@ -145,8 +145,8 @@ impl Server {
         }
     }
 
-    /// What a process reaches its vNIC by, unless namespaces are isolated and nothing describes
-    /// this one.
+    /// The attachment by which a process reaches its vNIC; refused if namespaces are isolated and
+    /// no object or rule describes this one.
     pub(super) fn described(&mut self, known: Attached, peer: &Peer) -> Result<Attached, Errno> {
         let evidence = known.evidence();
         if !self.objects.isolates() || evidence.attachment != Attachment::Namespace {
@@ -171,7 +171,8 @@ impl Server {
         Err(Errno::ENODEV)
     }
 
-    /// Parts with processes whose vNICs nothing describes any more, if these are isolated.
+    /// Disconnects processes whose vNICs no object or rule describes any more, if namespaces are
+    /// isolated.
     pub(super) fn end_undescribed(&mut self) {
         if !self.objects.isolates() {
             return;

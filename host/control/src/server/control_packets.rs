@@ -1,8 +1,8 @@
 //! Handles control packets on each vNIC's UDP port 4791: answers to probes, and QP 1.
 //!
-//! Everything else on that port is the engine's.
+//! The engine handles everything else on that port.
 //!
-//! In: the engine's events. Out: what a probe or a reply means, to the tables; probes.
+//! In: the engine's events. Out: the results of probes and requests, to the tables; probes.
 
 use crate::engine::{Event, handshake_datagram};
 use crate::journal::Level;
@@ -18,8 +18,8 @@ use std::net::IpAddr;
 /// Budget: events of the engine that are handled before others get their turn.
 const EVENTS_PER_TURN: usize = 256;
 
-/// With so many bytes in front of a socket a packet thread is behind, and what it has not seen may
-/// be an answer.
+/// With so many bytes in front of a socket a packet thread is behind, and an answer may be among
+/// those it has not seen.
 const WAITING: u32 = 256 << 10;
 
 impl Server {
@@ -129,8 +129,8 @@ impl EnginePorts<'_> {
         self.tables.decide(|tables| tables.probe_failed(id, now));
     }
 
-    /// Nobody has answered a probe. While the port is still asked for nobody could: whoever says
-    /// "no answer" then takes a peer for one without Omniverb, where there is no way to any.
+    /// No host has answered a probe. While the port is still being opened none could: "no answer"
+    /// would then mean a peer without Omniverb, though no peer could be reached.
     pub(super) fn give_up(&mut self, id: ProbeId, vnic: VnicId, now: u64) {
         if self.vnics.port(vnic).is_some_and(VnicPort::is_asked_for) {
             return self.probes.start_again(vnic, now);

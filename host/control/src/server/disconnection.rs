@@ -30,7 +30,7 @@ impl Server {
         self.engine_ports().tell_registered();
     }
 
-    /// What a queue pair of this client has counted stays its vNIC's.
+    /// Adds the counters of a client's queue pair to its vNIC's.
     pub(super) fn count(&mut self, id: SessionId, words: &Slot) {
         let Some(client) = self.clients.get(id) else { return };
         if let Ok(vnic) = client.vnic() {
@@ -47,7 +47,7 @@ impl Server {
         if let Some(broker) = &mut self.broker {
             broker.close(&self.disposal);
         }
-        // Nobody can connect any more; those who have may have sent something.
+        // The listeners are closed; connections made before may carry messages.
         let (operators, left) = self.operators.close();
         let sockets = self.arrivals.close().into_iter().chain(left);
         let clients = self.clients.drain().flat_map(|client| client.into_sockets());
@@ -58,7 +58,7 @@ impl Server {
         self.dispose();
     }
 
-    /// Has closed what is to be closed by others.
+    /// Ends finished closes by other threads.
     pub(super) fn dispose(&mut self) {
         for trouble in self.disposal.turn() {
             let level = if trouble.is_grave { Level::Error } else { Level::Warning };

@@ -1,5 +1,5 @@
-//! Sets up the encryption of vNICs' packets between hosts: keys, the port of PSP, and what is said
-//! of hosts without.
+//! Sets up the encryption of vNICs' packets between hosts: keys, the port of PSP, and log lines
+//! about hosts without.
 
 use crate::engine::{Encryption, Refusal};
 use crate::journal::Level;

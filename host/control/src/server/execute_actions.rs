@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Nobody is given this one any more. Closing a large one takes the kernel long.
+    /// No process is given this one any more. Closing a large one takes the kernel long.
     fn forget_file(&mut self, file: FileId, watch: bool) {
         self.guests().forget_kept(file);
         if watch && let Some(lending) = self.extents.get(file) {

@@ -26,7 +26,7 @@ impl Guests<'_> {
         self.captures.discard(files);
         let file = file.ok_or(Errno::EINVAL)?;
         let bin = self.disposal.bin();
-        // Who closes a file that is none of memory may wait for ever: it is looked at first.
+        // Closing a file that is not memory may block for ever: it is checked first.
         let checked = Ram::check(&file, asked.layout).map_err(|_| Errno::EINVAL);
         let found = checked.and_then(|()| {
             let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
@@ -60,7 +60,7 @@ impl Guests<'_> {
         self.pins.row(file)
     }
 
-    /// Nobody is granted these any more, if they are such pages.
+    /// Ends grants of these, if they are pinned pages.
     pub(super) fn forget_kept(&mut self, file: FileId) {
         if let Some((vnic, row)) = self.pins.forget(file) {
             self.engine.withdraw(vnic, row);

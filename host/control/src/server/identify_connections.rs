@@ -1,8 +1,8 @@
 //! Identifies connections: from their acceptance until the helper has named their process.
 //!
-//! The helper says which namespace and cgroup a process is in, which may take a while, so nothing
-//! waits for it: what a client says meanwhile stays in its socket. Then it is half open until it
-//! says hello.
+//! The helper finds the namespace and cgroup of a process, which may take a while, so nothing waits
+//! for it: messages of the client stay in its socket. Then the connection is half open until its
+//! hello.
 
 use crate::attachment::Attached;
 use crate::client::Client;
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// Who is refused waits to be told so, which must not take places of those who are served.
+    /// A refused client waits for the refusal, which must not take places of served ones.
     fn refuse_arrival(&mut self, id: SessionId, arrival: Arrival, errno: Errno) {
         if self.clients.may_refuse() {
             self.enter(id, arrival, Err(errno));
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// The helper has found out who it is, or could not.
+    /// The helper has identified the process, or could not.
     pub(super) fn identified(&mut self, id: SessionId, found: io::Result<Process>) {
         let Some(mut arrival) = self.arrivals.take(id) else { return };
         let Ok(process) = found else {

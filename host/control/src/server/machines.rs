@@ -1,7 +1,7 @@
 //! Attaches and detaches virtual machines, and serves their proxies at the machine sockets.
 //!
-//! A proxy passes on what a guest says, so it is heard as a tenant is: a message at a time, and
-//! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.
+//! A proxy passes on a guest's messages, so it is treated as a tenant: one message at a time, and a
+//! malformed one disconnects it. It can ask for sessions of its own machine only.
 
 use crate::attachment::Attached;
 use crate::boot_id::BootId;
@@ -87,7 +87,7 @@ impl Server {
             let full = self.machines.is_full();
             return Err(if full { Errno::ENOMEM } else { Errno::EBUSY });
         }
-        // Who closes a file that is none of memory may wait for ever: it is looked at first.
+        // Closing a file that is not memory may block for ever: it is checked first.
         if let Err(error) = Pieces::check(&window, asked.data) {
             let text = format_args!("the window of machine {name} is refused: {error}");
             self.journal.log_of(Some(&name.to_string()), Level::Warning, text);
@@ -130,7 +130,7 @@ impl Server {
     pub(super) fn detach_machine(&mut self, asked: &DetachMachine) -> Result<(), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
-        // Who hears it does not attach the machine again.
+        // A proxy that receives it does not attach the machine again.
         self.answer_proxy(id, 0, &Parted { reserved: 0 }.into(), &[]);
         self.part_with_machine(id, "an operator ended it");
         Ok(())
@@ -139,7 +139,7 @@ impl Server {
     /// Its machine socket is closed, and so are the connections of its processes.
     pub(super) fn part_with_machine(&mut self, id: SessionId, reason: &str) {
         let Some(record) = self.machines.remove(id) else { return };
-        // First of all: whoever runs on there keeps what he has.
+        // First of all: processes that run on there keep their pieces.
         record.machine.pieces.part();
         record.pairs().part();
         self.drop_what_is_over();
@@ -152,7 +152,7 @@ impl Server {
         let text = format_args!("machine {name} is parted with: {reason}");
         self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         self.reactor.forget(&record.machine_socket);
-        // Whoever plugs in more has nothing to wait for.
+        // A supervisor that waits to plug in more has nothing to wait for.
         if let Some(plugger) = record.pairs().plugger() {
             self.end_operator(plugger.operator);
         }
@@ -256,7 +256,7 @@ impl Server {
         let session = self.next_session();
         self.clients.refuse(&ours);
         self.reactor.set(HELLO_TIME, Timer::Hello(session));
-        // The proxy's life is the machine socket's, and nobody looks into a machine's processes.
+        // The proxy lives as long as the machine socket, and machines' processes are not inspected.
         let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
         self.enter(session, arrival, Ok(attached));
         if self.clients.get(session).is_none() {
@@ -270,8 +270,8 @@ impl Server {
 }
 
 impl Guests<'_> {
-    /// A machine's guest says which boot it is in. If it was booted afresh nobody is there who was:
-    /// whoever is linked with them is told so, and what they had comes back.
+    /// A machine's guest reports its boot. If it was booted afresh none of its earlier processes
+    /// exists: their peers are told so, and their pieces come back.
     pub(super) fn machine_booted(&mut self, id: SessionId, boot: [u8; 16]) {
         let Some(record) = self.machines.get_mut(id) else { return };
         if !record.boots.heard(boot) {
@@ -312,7 +312,7 @@ impl Guests<'_> {
         }
     }
 
-    /// Hears what a machine has said of its addresses since that was done last.
+    /// Takes the addresses that a machine has sent since the last call.
     pub(super) fn hear_addresses(&mut self, id: SessionId) {
         let Some(record) = self.machines.get_mut(id) else { return };
         record.timer = record.said.is_some();

@@ -1,11 +1,11 @@
 //! Runs the daemon's loop: waits for the next event and dispatches it.
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
-//! its own beside this folder. The files in here say what happens between them: [`accept`],
+//! its own beside this folder. The files in here connect them: [`accept`],
 //! [`identify_connections`], [`operators`], [`machines`], [`pair_windows`], [`control_packets`],
-//! [`engine_links`] and [`helper_answers`] take what comes in, the tables decide,
-//! [`execute_actions`] does what they decided, [`disconnection`] ends what is to end. What several
-//! parts do together has those of them that it needs ([`subsystems`]).
+//! [`engine_links`] and [`helper_answers`] take input, the tables decide, [`execute_actions`]
+//! executes their decisions, [`disconnection`] ends clients. An operation over several parts gets
+//! those that it needs ([`subsystems`]).
 
 mod accept;
 mod audit;
@@ -70,19 +70,19 @@ pub use objects::{Configured, Reload};
 pub struct Server {
     /// Descriptors that it waits for, and its timers.
     reactor: Reactor,
-    /// What is decided, and is to be done.
+    /// The decision tables, and their actions.
     tables: Tables,
-    /// Who comes, who is there.
+    /// New and served connections.
     arrivals: Arrivals,
     clients: Clients,
-    /// What those have counted who are gone.
+    /// Counters of queue pairs that are gone.
     counted: Counters,
     operators: Operators,
     /// How helpers are started.
     helpers: Helpers,
     /// Introduces the ends of sockets to each other, if that was wanted.
     broker: Option<Broker>,
-    /// What it has asked.
+    /// The broker's requests.
     related: SocketRelations,
     machines: Machines,
     /// Tenants, policies and vNICs as operators describe them.
@@ -92,9 +92,9 @@ pub struct Server {
     departed: Departed,
     /// Namespaces that the helper looks at, for rules.
     looks: PendingInspections,
-    /// Who the vNICs are, and how they are reached.
+    /// The vNICs: their identity and attachments.
     vnics: Vnics,
-    /// Whoever may look into other network namespaces.
+    /// Inspects other network namespaces.
     helper: HelperRequests,
     /// Links that are not direct, and what travels on them.
     engine: Packets,
@@ -102,11 +102,11 @@ pub struct Server {
     captures: Captures,
     /// Memory files that owners' pages are on.
     extents: Extents,
-    /// Those that are closed, and that somebody may have yet.
+    /// Files that are closed here, and that a process may still have.
     watched_files: WatchedFiles,
     /// Those that are in the memory of virtual machines.
     pins: Pins,
-    /// What is written down for people.
+    /// The log and the audit, for operators.
     journal: Journal,
     audit: Audit,
     /// What keeps it going, and ends it.
@@ -120,11 +120,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves until `termination` is readable or nobody needs it.
+    /// Serves until `termination` is readable or the daemon is idle.
     ///
-    /// # Errors
-    /// If the kernel refuses to wait, or the helper is gone for good: without it no new client can
-    /// be served, and only whoever started this daemon can give it another one.
+    /// # Errors If the kernel refuses to wait, or the helper is gone for good: without it no new
+    /// client can be served, and only the starter of this daemon can give it another one.
     pub fn run(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
         let ended = self.serve(termination);
         self.close();
@@ -138,7 +137,7 @@ impl Server {
         let mut ready = Vec::new();
         loop {
             self.reactor.wait(self.next_deadline(), &mut ready)?;
-            // First: whoever ends us may have ended our helper as well.
+            // First: the sender of our signal may have ended our helper as well.
             if ready.contains(&Wakeup::Termination) {
                 return Ok(Ended::Terminated);
             }
@@ -153,7 +152,7 @@ impl Server {
         }
     }
 
-    /// Has whoever is meant look at a descriptor that is ready.
+    /// Dispatches a ready descriptor.
     fn came(&mut self, what: Wakeup) -> io::Result<()> {
         match what {
             Wakeup::Connection(Entrance::Tenants) => self.accept(),
@@ -188,7 +187,7 @@ impl Server {
         }
     }
 
-    /// Does what the tables want done.
+    /// Executes the tables' actions.
     fn carry_on(&mut self) {
         loop {
             while let Some(action) = self.tables.next_action() {
@@ -214,7 +213,7 @@ impl Server {
         tables.into_iter().chain(others).flatten().min()
     }
 
-    /// Does what is due.
+    /// Does what is due by now.
     fn time_passes(&mut self) {
         let now = clock::now();
         while let Some(timer) = self.reactor.due(now) {
@@ -261,7 +260,7 @@ impl Server {
         self.settle();
     }
 
-    /// But for who is at the broker, which is not known here.
+    /// Clients of the broker are not known here.
     fn is_alone(&self) -> bool {
         let nobody = self.clients.is_empty() && self.arrivals.is_empty();
         nobody && self.operators.is_empty() && self.machines.is_empty()

@@ -15,7 +15,7 @@ use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a configuration says that can be changed while the daemon runs.
+/// The settings of a configuration that can change while the daemon runs.
 #[derive(Clone, Debug, Default)]
 pub struct Configured {
     /// What holds where no object says anything.
@@ -32,8 +32,8 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` says what is wrong, if
-    /// anything is.
+    /// `signal`: see [`omniverb_sys::termination_fd::reload`]. `read` returns the fault of the
+    /// file, if it has one.
     #[must_use]
     pub fn new(
         signal: OwnedFd,
@@ -44,10 +44,10 @@ impl Reload {
 }
 
 impl Server {
-    /// Reads the configuration again when it is asked to.
+    /// Reads the configuration again on request.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_reload(&mut self, reload: Reload) -> io::Result<()> {
         self.reactor.watch(reload.signal.as_fd(), Wakeup::Reload)?;
         self.reload = Some(reload);

@@ -1,8 +1,8 @@
 //! Serves operators: processes that may open their socket see and change everything.
 //!
-//! In: connections to the operators' socket, their calls. Out: one answer each, of one message.
-//! The socket's mode is the right; what the kernel says of the other end is looked at besides.
-//! Operators need no network namespace that is served, and count against nobody's quota.
+//! In: connections to the operators' socket, their calls. Out: one answer each, of one message. The
+//! socket's mode grants the right; the kernel's credentials of the other end are checked besides.
+//! Operators need no served network namespace, and count against no tenant's quota.
 
 use crate::helper_queue::{Enclosed, Subject};
 use crate::journal::Level;
@@ -197,8 +197,8 @@ impl Server {
     }
 }
 
-/// Says an answer, which `encode` puts into a buffer; false: it is not taken. There is room for an
-/// answer to whoever takes his answers.
+/// Sends an answer, which `encode` puts into a buffer; false: it is not taken. A client that takes
+/// its answers has room for one.
 pub(super) fn answer_at(
     socket: impl AsFd,
     encode: impl FnOnce(&mut [u8; MESSAGE_BYTES_MAX]) -> usize,

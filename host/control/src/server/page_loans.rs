@@ -1,7 +1,7 @@
 //! Hands out memory for granted pages.
 //!
-//! What of it is in which window the tables decide (`PageHome`). Whoever is told of a piece of one
-//! has it until he says that he has let go of it, or has ended (`window_piece_loans.rs`).
+//! The tables decide the window (`PageHome`). A process that is told of a piece has it until it
+//! reports its release, or has ended (`window_piece_loans.rs`).
 
 use crate::client::Origin;
 use crate::client_outbox::{Letter, Parcel};
@@ -16,7 +16,7 @@ use omniverb_session::pair_window;
 use omniverb_tenancy::{FileId, GrantOccasion, Neighbour, PageHome, SessionId};
 use std::io;
 
-/// What somebody is told of memory: where it is, what goes along, and whose window it is in.
+/// The announcement of memory: its place, the descriptor that goes along, and its window.
 type AnnouncedExtent = (Extent, Option<Parcel>, Origin);
 
 impl PageLender<'_> {
@@ -41,7 +41,7 @@ impl PageLender<'_> {
         }
     }
 
-    /// Gives an initiator what he is granted; if he cannot be told of it he is not.
+    /// Grants an initiator its pages, unless it cannot be told of them.
     pub(super) fn grant(
         &mut self,
         to: SessionId,
@@ -74,7 +74,8 @@ impl PageLender<'_> {
         Ok(Lending { memory, shared_by: Some(SharedBy { machine, neighbour }) })
     }
 
-    /// Tells somebody of a part of memory for pages. False: it is not for him, or not any more.
+    /// Announces a part of memory for pages to a client. False: it may not have it, or not any
+    /// more.
     pub(super) fn lend(
         &mut self,
         to: SessionId,
@@ -93,7 +94,7 @@ impl PageLender<'_> {
         true
     }
 
-    /// How somebody is told of memory in a pair window, if he is one of those who share it.
+    /// The announcement of memory in a pair window to a client that shares the window.
     pub(super) fn told_in_pair(
         &mut self,
         to: SessionId,
@@ -120,7 +121,7 @@ impl PageLender<'_> {
 }
 
 impl Server {
-    /// Files that somebody might have had are gone.
+    /// Files that a process might have had are gone.
     pub(super) fn files_gone(&mut self) {
         for file in self.watched_files.gone() {
             self.tables.note(|tables| tables.file_gone(file));

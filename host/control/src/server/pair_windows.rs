@@ -1,10 +1,9 @@
 //! Adds pair windows, assigns them to neighbours, and removes them.
 //!
-//! What a machine's agent says of them decides only which may be given away. Who has a window the
-//! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a
-//! neighbour's process that is parted with, the pieces come back when it has ended. Where two
-//! machines want one in common, one's is offered to the other's supervisor
-//! (`machines/shared_pair_windows.rs`).
+//! The reports of a machine's agent decide only which windows may be given away. The tables decide
+//! the owner of a window when a link is made; here it is noted, and memory of it handed out. The
+//! pieces of a disconnected neighbour's process come back when it has ended. If two machines want a
+//! common window, one's is offered to the other's supervisor (`machines/shared_pair_windows.rs`).
 
 use crate::client::{DepartedProcess, Origin};
 use crate::journal::Level;
@@ -34,8 +33,8 @@ use std::time::Duration;
 /// Bytes of a link.
 pub(super) const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
 
-/// How long after somebody has let go of something it is looked whether a window is unused, and how
-/// often: whoever has the file can make it take long to empty it.
+/// Delay between a release and a check for unused windows, and the number of checks: a holder of
+/// the file can make it take long to empty it.
 const UNUSED_TIME: Duration = Duration::from_millis(250);
 const UNUSED_LOOKS: u8 = 20;
 
@@ -66,7 +65,7 @@ impl PairWindows<'_> {
         Ok(())
     }
 
-    /// Whose it is to be, and its number. Who closes a file that is none of memory may wait for
+    /// The neighbour that gets it, and its number. Closing a file that is not memory may block for
     /// ever: nothing is done with it before this.
     pub(super) fn check_pair(
         &self,
@@ -137,9 +136,9 @@ impl PairWindows<'_> {
         if pairs.take_out(number) { Ok(()) } else { Err(Errno::ENOENT) }
     }
 
-    /// Somebody may have let go of what he had in a window, of a machine that has no place left for
-    /// another one: it is looked for windows that nobody uses. What comes back is emptied first, by
-    /// threads of their own, so more than once.
+    /// A process may have released pieces of a window, of a machine that has no slot left: checks
+    /// for unused windows. Pieces that come back are emptied first, by threads of their own, so it
+    /// checks more than once.
     pub(super) fn look_for_unused(&mut self) {
         for id in self.machines.full_ones() {
             self.machines.look_at_pairs(id);
@@ -153,7 +152,7 @@ impl PairWindows<'_> {
         }
     }
 
-    /// It is time to look again whether a machine has windows that nobody uses.
+    /// Checks again whether a machine has unused windows.
     pub(super) fn look_again_for_unused(&mut self, id: SessionId) {
         let Some(record) = self.machines.get_mut(id) else { return };
         record.looks = record.looks.saturating_sub(1);
@@ -165,8 +164,8 @@ impl PairWindows<'_> {
         }
     }
 
-    /// Somebody is welcome. There may be room again in windows that were full: what comes back is
-    /// emptied first, by threads of their own.
+    /// A client has said hello. There may be room again in windows that were full: pieces that come
+    /// back are emptied first, by threads of their own.
     pub(super) fn look_at_pairs_of(&mut self, id: SessionId) {
         let Some(vnic) = self.clients.get(id).and_then(|client| client.vnic().ok()) else { return };
         let proof = self.tables.proof(vnic);

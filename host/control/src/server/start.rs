@@ -46,7 +46,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// What the daemon itself needs, of all that its helper has.
+/// The privileges that the daemon itself needs, of its helper's.
 const KEPT: [Privilege; 1] = [Privilege::ManyDescriptors];
 
 struct Kernel;
@@ -58,8 +58,8 @@ impl Entropy for Kernel {
 }
 
 impl Server {
-    /// A daemon at `place`, ready to run. Clients may connect from now on; who may connect to the
-    /// socket of `operators` may do everything.
+    /// A daemon at `place`, ready to run. Clients may connect from now on; a process that may
+    /// connect to the socket of `operators` may do everything.
     ///
     /// # Errors
     /// [`StartError::Os`].
@@ -75,7 +75,7 @@ impl Server {
         let (memory, limits) = (settings.memory, &mut settings.limits);
         limits.fit_memory(memory.connections, memory.datagrams, memory.tables);
         heap_trim::map_large_allocations();
-        // First those who keep privileges, then everything that can be attacked.
+        // First the processes that keep privileges, then everything that can be attacked.
         let helper = HelperRequests::start(&settings.helpers, settings.pulses.minor("helper"))
             .map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
@@ -173,13 +173,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Sockets are brought together from now on, by a helper, for those who may use the tenants'
-    /// socket; at the place that is taken if that can be done. `light`: to which addresses
+    /// Starts the broker, a helper that brings sockets together for processes that may use the
+    /// tenants' socket; at the place that `take` takes, if it can. `light`: the addresses to which
     /// connections are light.
     ///
     /// # Errors
-    /// [`StartError::Os`]; also if that depends on cgroups: the broker does not look at processes.
-    /// Those of `take`.
+    /// [`StartError::Os`]; also if the rules depend on cgroups: the broker does not inspect
+    /// processes. Those of `take`.
     pub fn bring_sockets_together(
         &mut self,
         light: Vec<Range>,
@@ -221,8 +221,8 @@ fn fit(limits: &mut Limits, queued_descriptors: usize) {
     limits.fit_mappings(mapping_limit::allowed());
 }
 
-/// The tables of a daemon, which go on where the last one at this place ended. `files`: what the
-/// names of its files begin with.
+/// The tables of a daemon, which go on where the last one at this place ended. `files`: the prefix
+/// of its files' names.
 fn tables(
     settings: &Settings,
     marks: Marks,

@@ -128,8 +128,8 @@ impl StatusRows<'_> {
         })
     }
 
-    /// What a process says that it counted for a queue pair. It writes these words as it likes;
-    /// they are shown, nothing else.
+    /// The counters that a process reports for a queue pair. It may write any value; they are
+    /// shown, and used for nothing else.
     pub(super) fn counters_of(&self, qp: &QpStatus) -> Option<Slot> {
         let session = self.tables.owner_of(qp.qpn)?;
         let words = self.clients.get(session)?.counters(qp.slot)?;

@@ -41,7 +41,7 @@ impl Bench {
         seqpacket::send(process.1.as_fd(), &bytes[..length], &[]).unwrap();
         self.server.calls_ready(process.0);
         self.server.settle();
-        // Whoever attached it says what its addresses are: there is nobody to ask.
+        // Its addresses come from the proxy that attached it: no helper can be asked.
         let address = VnicAddress {
             ip: [10, 9, 0, 1].into(),
             interface: 1,

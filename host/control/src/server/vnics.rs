@@ -37,7 +37,7 @@ impl EnginePorts<'_> {
         Ok(shown(&self.tables.policy(key), self.tables.direct_links(key)))
     }
 
-    /// Whoever looks for the reason of a bad network finds it in the log, too.
+    /// An operator who looks for the reason of a bad network finds it in the log, too.
     pub(super) fn warn_of_faults(&mut self, key: VnicId) {
         let name = self.vnics.registry().name(key);
         let text = match self.tables.policy(key).faults {
@@ -47,7 +47,7 @@ impl EnginePorts<'_> {
         self.journal.log(Level::Warning, text);
     }
 
-    /// Whose evidence this is.
+    /// The vNIC with this evidence.
     pub(super) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
         let vnic = self.vnics.recognize(evidence);
         self.tell_registered();
@@ -76,8 +76,8 @@ impl EnginePorts<'_> {
         Port::carried_by_another(PORT, Box::new(drop)).map(Arc::new)
     }
 
-    /// The tables are told who is new, and who is no more: when somebody came, or has let go of
-    /// what he [had open](crate::vnic_references::Hold).
+    /// Tells the tables of new vNICs and of those that are gone: after a holder came or
+    /// [released](crate::vnic_references::Hold) one.
     pub(super) fn tell_registered(&mut self) {
         for news in self.vnics.news() {
             match news {

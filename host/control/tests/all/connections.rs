@@ -62,7 +62,7 @@ fn start(client: &mut Remote, space: u32, qpn: u32) -> u32 {
 fn come_together(a: &mut Remote, b: &mut Remote) {
     for (round, space) in [TCP, UDP, TCP].into_iter().enumerate() {
         let qpn = 100 + round as u32;
-        // Nobody waits there yet: whoever is asked says so.
+        // No QP is connected there yet: the peer answers so.
         start(a, space, qpn);
         let refused = if space == TCP { event::REJECTED } else { event::UNREACHABLE };
         let expected = if space == TCP { 8 } else { 1 };
@@ -106,7 +106,7 @@ fn processes_of_two_hosts_connect() {
     let (mut a, mut b) = (nets[0].client(&daemons[0]), nets[1].client(&daemons[1]));
     open_port(&mut b);
     come_together(&mut a, &mut b);
-    // Who dies is missed.
+    // The end of a process ends its connection.
     let listener = make(&mut b, TCP);
     b.call(BindCmId { id: listener, flags: 0, address: address(B) }.into());
     b.call(ListenCmId { id: listener, backlog: 0 }.into());

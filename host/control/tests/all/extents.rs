@@ -58,8 +58,8 @@ impl Two {
         }
     }
 
-    /// The daemon gives the owner a file; `with` says what that does with it, and `along` what
-    /// comes with its answer. What the initiator is told.
+    /// The daemon gives the owner a file; `with` treats it, and `along` goes with the answer.
+    /// Returns the initiator's message.
     fn ask(&mut self, rkey: Rkey, with: With<'_>, along: &[OwnedFd]) -> (Message, Vec<OwnedFd>) {
         let (qpn, peer_qpn) = self.ends;
         let (address, length) = (0x11008, 8);
@@ -141,14 +141,14 @@ fn extents_come_and_go_each_by_itself() {
         assert_eq!(words(), keys.map(|key| Some(key.0.into())));
         let gone = DeregMr { rkey: keys[0], reserved: 0 };
         assert_eq!(two.owner.call(gone.into()), Done { take_back: 0 }.into());
-        // In a file of its own it is its owner who takes the pages off; where there are others the
-        // daemon empties the place.
+        // The owner takes pages off a file of its own; in a shared one the daemon empties the
+        // place.
         let left = if shared { 0 } else { keys[0].0.into() };
         assert_eq!(words(), [Some(left), Some(keys[1].0.into())]);
     }
 }
 
-/// Somebody keeps a file that was granted for READ only: until it is gone no more is granted.
+/// A process keeps a file that was granted for READ only: until it is gone no more is granted.
 #[test]
 fn what_is_kept_of_ended_grants_counts_until_nobody_has_it() {
     let daemon = Daemon::start(apart());

@@ -21,7 +21,7 @@ fn sessions(daemon: &Daemon, name: &str) -> u64 {
     seen(daemon, name).unwrap()["sessions"].as_u64().unwrap()
 }
 
-/// What somebody has written into a piece.
+/// The words that a process has written into a piece.
 fn written(machine: &Machine, area: Extent) -> impl omniverb_ring::WordMemory + use<> {
     let pages = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
     let pages = pages.map(omniverb_sys::Access::ReadWrite).unwrap();
@@ -46,7 +46,7 @@ fn of_a_guest_that_is_booted_afresh_nobody_is_there() {
     let (_theirs, _) = other.process();
     machine.boot(1);
     machine.tell_address();
-    // One that nobody hears of any more, and two that are linked.
+    // One whose end is not reported, and two that are linked.
     let (lost, area) = machine.process();
     let pages = written(&machine, area);
     drop(lost);
@@ -57,7 +57,7 @@ fn of_a_guest_that_is_booted_afresh_nobody_is_there() {
     a.call(connect(one, two, "10.9.0.1", "10.9.0.1").into());
     b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
     link_ready(&mut a);
-    // Another agent, of the same boot: whoever was there may be there.
+    // Another agent, of the same boot: earlier processes may exist.
     machine.boot(1);
     machine.boot(0);
     assert_eq!((sessions(&daemon, "one"), read(&pages)), (2, 77));
@@ -67,10 +67,10 @@ fn of_a_guest_that_is_booted_afresh_nobody_is_there() {
     assert!(a.is_dropped() && b.is_dropped());
     until(|| used(&daemon, "one") == 0);
     assert_eq!(read(&pages), 0, "it was not emptied");
-    // All of the window is there for those who come.
+    // All of the window is there for new processes.
     let all: Vec<_> = (0..16).map(|_| machine.process()).collect();
     assert!(all.iter().any(|(_, piece)| piece.offset == area.offset));
-    // Who is parted with in this boot may be there as long as it lasts.
+    // A process disconnected in this boot may exist as long as it lasts.
     let before = used(&daemon, "one");
     drop(all);
     until(|| sessions(&daemon, "one") == 0);
@@ -80,7 +80,7 @@ fn of_a_guest_that_is_booted_afresh_nobody_is_there() {
     assert_eq!((sessions(&daemon, "two"), used(&daemon, "two")), (1, AREA_BYTES));
 }
 
-/// What those had whom a daemon before this one knew comes back, too.
+/// The pieces of processes that an earlier daemon knew come back, too.
 #[test]
 fn the_next_daemon_knows_whether_the_guest_was_booted_afresh() {
     let [window, ledger] = files();

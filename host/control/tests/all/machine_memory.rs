@@ -66,7 +66,7 @@ fn what_is_no_memory_of_a_machine_is_refused() {
     assert!(matches!(attach(&daemon, "one", LAYOUT, &[&memory()]), Said::Done(_)));
 }
 
-/// What nobody was asked for is nobody's, whatever is said of it.
+/// Pages of an unasked question belong to no process, whatever the guest says of them.
 #[test]
 fn a_guest_that_says_anything_of_its_pages_has_nothing_of_it() {
     let daemon = Daemon::start(Settings::default());

@@ -108,7 +108,7 @@ fn machines_whose_network_carries_a_probe_are_linked_by_the_engine() {
     assert_eq!(forwarded(&daemon), 4, "{}", daemon.status());
     let row = seen(&daemon, "one").unwrap();
     assert_eq!((&row["engine"], &row["direct"]), (&1.into(), &0.into()), "{row}");
-    // Who is gone has no link; what the engine had mapped comes back with it.
+    // An ended process has no link; what the engine had mapped comes back with it.
     let (session, used) = (one.last, || seen(&daemon, "one").unwrap()["used"].as_u64().unwrap());
     one.end(session);
     drop(a);
@@ -147,7 +147,7 @@ fn nonsense_by_a_machines_port_harms_nobody() {
     assert_eq!(forwarded(&daemon), 4, "{}", daemon.status());
 }
 
-/// What no agent can have its proxy send: the proxy is not what it was.
+/// No agent can have its proxy send this: the proxy must have been replaced.
 #[test]
 fn a_proxy_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
     let daemon = Daemon::start(Settings::default());
@@ -166,14 +166,14 @@ fn a_proxy_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
     Machine::attach(&daemon, "one");
 }
 
-/// A network keeps nothing for whoever comes an hour later.
+/// A network keeps no packet for a process that comes an hour later.
 #[test]
 fn what_came_while_a_machine_had_no_process_is_for_none_that_comes() {
     let daemon = Daemon::start(Settings::default());
     let mut one = Machine::attach(&daemon, "one");
     one.tell_address();
     let port = one.open_port();
-    // Another daemon asks who is there, in a handshake of this number.
+    // Another daemon probes, in a handshake of this number.
     let ask = |number: u8| {
         let (ip, local) = (|last| [10, 9, 0, last].into(), Some([10, 9, 0, 1].into()));
         let head = Head { local, remote: ip(2), interface: 0, port: 4791, ecn: 0 };
@@ -213,7 +213,7 @@ impl Dice {
 }
 
 /// What a guest's kernel may do: write over a window, most of all where links are. Now and then it
-/// says that something was rung.
+/// reports a rung doorbell.
 fn write_all_over(window: &OwnedFd, ready: &[LinkReady], port: &OwnedFd, dice: &mut Dice) {
     let all = Extent::new(window, DATA.offset, DATA.length).map(Access::ReadWrite).unwrap();
     let end = Instant::now() + Duration::from_secs(2);
@@ -271,10 +271,10 @@ fn whatever_a_machine_writes_over_its_window_harms_itself_only() {
     let mut dice = Dice(seed);
     write_all_over(&one.window, &links, &port, &mut dice);
     assert!(words().eq(before), "the memory of another machine");
-    // The daemon serves whoever comes, the machine's neighbour as well.
+    // The daemon serves new processes, the machine's neighbour as well.
     assert!(daemon.status()["vnics"].as_array().is_some_and(|vnics| vnics.len() >= 3));
     create(&mut Client::hello(&daemon.path), Service::Rc);
     create(&mut b, Service::Rc);
-    // What the guest did to its links it did to these only: the next one is whole.
+    // The guest harmed these links only: the next one works.
     link(&mut one.process().0, &mut b);
 }

@@ -90,7 +90,7 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     for (one, next) in pieces.iter().zip(&pieces[1..]) {
         assert!(one.offset + one.length <= next.offset, "{pieces:?}");
     }
-    // What a process counts there the daemon sees.
+    // The daemon sees the counters of a process there.
     let slot = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
     let slot = slot.map(Access::ReadWrite).unwrap();
     write(&slot, 0, u64::from(one.0));
@@ -100,7 +100,7 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     assert!(text.contains("\"messages_sent\":1234"), "{text}");
     let used = |daemon: &Daemon| seen(daemon, "one").unwrap()["used"].as_u64().unwrap();
     assert_eq!(used(&daemon), pieces.iter().map(|piece| piece.length).sum::<u64>());
-    // Who is gone as the guest says gives back what nobody else has.
+    // A process that has ended by the guest's word gives back what no other has.
     machine.end(first_session);
     drop(a);
     until(|| used(&daemon) == pieces.iter().map(|p| p.length).sum::<u64>() - area.length);
@@ -109,7 +109,7 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     until(|| used(&daemon) == 0);
 }
 
-/// What a process of a machine is told next but the news of addresses, without descriptors.
+/// The next message to a machine's process but news of addresses, without descriptors.
 fn told(client: &mut Client) -> Message {
     loop {
         match client.event(SOON) {
@@ -124,7 +124,7 @@ fn told(client: &mut Client) -> Message {
 }
 
 /// Pages of a machine's process go onto a piece of the window, which comes back when the owner and
-/// all who were granted it have let go, as often as they were told of it, and not before.
+/// all grantees have released it, as often as they were told of it, and not before.
 #[test]
 fn pages_of_a_machines_process_are_granted_in_its_window() {
     let daemon = Daemon::start(Settings::default());
@@ -171,14 +171,14 @@ fn pages_of_a_machines_process_are_granted_in_its_window() {
     let gone = |times| LetGo { memory: piece, times, reserved: 0 };
     b.say(gone(1).into());
     a.say(gone(1).into());
-    // Others' pieces are not its to give back, nor what is none.
+    // Pieces of other processes are not its to give back, nor ranges that are no piece.
     b.say(gone(9).into());
     b.say(LetGo { memory: Extent { offset: 0, length: PAGE }, times: 1, reserved: 0 }.into());
     let (_, next) = grant(&mut a, &mut b, 0x3000);
     assert!(next.offset != piece.offset && used() == idle + 2 * piece.length);
     a.say(gone(1).into());
     until(|| used() == idle + piece.length);
-    // Who is gone has let go of everything.
+    // An ended process has released everything.
     a.say(LetGo { memory: next, times: 1, reserved: 0 }.into());
     machine.end(last);
     drop(b);
@@ -209,8 +209,8 @@ fn pages_that_the_window_has_no_room_for_stay_where_they_are() {
     assert_eq!(told(&mut a), denied.into());
 }
 
-/// A device's counters go on when a process of it ends, or whoever attached it, and not when
-/// another machine has its name.
+/// A device's counters go on when a process of it ends, or its proxy, and not when another machine
+/// has its name.
 #[test]
 fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
     let daemon = Daemon::start(Settings::default());
@@ -253,7 +253,7 @@ fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
     }
 }
 
-/// Who fills a window is told so; whoever else there is, in the machine or outside, is not.
+/// A process that fills a window gets an error; other processes, in the machine or outside, do not.
 #[test]
 fn over_what_a_window_has_room_for_nobody_connects() {
     let daemon = Daemon::start(Settings::default());
@@ -285,7 +285,7 @@ fn over_what_a_window_has_room_for_nobody_connects() {
         other.call_with(connect(one, two, "127.0.0.1", "127.0.0.1"), &[]);
     }
     link_ready(&mut other);
-    // What it had is there again when it is gone.
+    // Its pieces are free again when it is gone.
     let first = machine.last - 1;
     machine.end(first);
     drop(a);
@@ -397,7 +397,7 @@ fn what_is_no_ledger_is_refused() {
     drop(Machine::attach(&daemon, "one"));
 }
 
-/// Whoever has a number of another session's at his machine socket ends nobody.
+/// A proxy that names another machine's session at its machine socket ends none.
 #[test]
 fn a_machine_speaks_of_its_own_sessions_only() {
     let daemon = Daemon::start(Settings::default());
@@ -411,7 +411,7 @@ fn a_machine_speaks_of_its_own_sessions_only() {
     assert!(one.process().1.offset >= area.offset + area.length);
 }
 
-/// Of what a machine says of its addresses again and again the last counts.
+/// Of the addresses that a machine sends again and again the last count.
 #[test]
 fn the_address_that_was_said_last_counts() {
     let daemon = Daemon::start(Settings::default());
@@ -422,7 +422,7 @@ fn the_address_that_was_said_last_counts() {
     until(|| seen(&daemon, "one").unwrap()["addresses"][0] == "10.9.0.200");
 }
 
-/// Who never says hello is not there for ever.
+/// A process without a hello is disconnected in time.
 #[test]
 fn a_session_that_says_nothing_ends() {
     let daemon = Daemon::start(Settings::default());

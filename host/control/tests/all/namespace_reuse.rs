@@ -18,17 +18,16 @@ fn inode(net: &Net) -> u64 {
     std::fs::metadata(format!("/proc/{}/ns/net", net.pid())).unwrap().ino()
 }
 
-/// Tries a scenario until the number it needs is given to it again, and to nobody else who makes
-/// namespaces on this machine meanwhile.
+/// Tries a scenario until the number it needs is given to it again, and to no other process that
+/// makes namespaces on this machine meanwhile.
 fn until_it_comes(scenario: impl Fn() -> Option<()>) {
     if is_root() {
         assert!((0..12).any(|_| scenario().is_some()), "no number is given again");
     }
 }
 
-/// A namespace with this inode number, once the kernel has let go of the one before. It gives the
-/// lowest number that is free, so others that are free have to be taken as well. `None`: somebody
-/// else was given it.
+/// A namespace with this inode number, once the kernel has freed it. It gives the lowest number
+/// that is free, so other free ones have to be taken as well. `None`: another process got it.
 fn next_with(number: u64) -> Option<Net> {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {

@@ -122,7 +122,7 @@ fn what_the_network_forbids_is_not_linked() {
         assert_eq!(path, "wire");
         assert!(why.as_str().unwrap().contains("one direction"));
     }
-    // No such address, no route: on a network, nobody says so.
+    // No such address, no route: a network gives no error.
     for (nobody, peer) in [("10.99.0.77", 0x77), ("192.0.2.1", 0x78)] {
         let answer = a.call(connect(ud, Qpn(peer), A, nobody).into());
         assert_eq!(answer, Connected { qpn: ud, ready: 1 }.into());

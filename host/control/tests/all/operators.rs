@@ -17,8 +17,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Who waits so long for the daemon is held up, on however busy a machine. (A second or two are
-/// usual in a debug build, with eight that ask all the time, on two processors.)
+/// A client that waits so long for the daemon is held up, on however busy a machine. (A second or
+/// two are usual in a debug build, with eight that ask all the time, on two processors.)
 const LIVELY: Duration = Duration::from_secs(30);
 
 fn operators_messages() -> Vec<Said> {
@@ -54,7 +54,7 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             };
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = operator::encode(1, &message, &mut bytes);
-            // With the file of a capture it is not even sent, or nobody answers:
+            // With the file of a capture it is not even sent, or gets no answer:
             // tests/descriptors.rs.
             seqpacket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
             let (length, _) =
@@ -110,7 +110,7 @@ fn who_is_no_operator_is_not_heard_even_with_the_socket_open() {
         return;
     }
     let daemon = Daemon::start(Settings::default());
-    // Somebody was careless with modes.
+    // An administrator was careless with modes.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(&daemon.operators, open.clone()).unwrap();
     std::fs::set_permissions(daemon.operators.parent().unwrap(), open).unwrap();
@@ -150,7 +150,7 @@ fn a_tenant_is_shown_its_own_vnic_and_an_operator_all() {
         assert_eq!(status["vnics"][0]["name"], "host");
         let qps = status["vnics"][0]["processes"][0]["qps"].as_array().unwrap().clone();
         assert_eq!((qps.len(), &qps[0]["qpn"]), (1, &qpn.0.into()));
-        // A place in somebody else's vNIC is a place where there is nothing.
+        // A place in another vNIC is a place where there is nothing.
         for stage in 0..8 {
             for session in 0..4 {
                 for vnic in 0..4 {

@@ -14,7 +14,7 @@ use omniverb_terms::{Errno, Qpn, Rkey};
 const WRITE: u32 = 2;
 const READ: u32 = 4;
 
-/// What somebody is told next but the news of addresses, and how many descriptors come along.
+/// The next message to a client but news of addresses, and the number of its descriptors.
 fn told(client: &mut dyn Speaker, far: &There) -> (Message, usize) {
     let end = std::time::Instant::now() + SOON;
     loop {
@@ -41,8 +41,7 @@ fn let_go(memory: Extent, times: u32) -> Message {
     LetGo { memory, times, reserved: 0 }.into()
 }
 
-/// Somebody at the end of a link, who grants the other end a region: what each was told of it,
-/// memory and descriptors.
+/// An end of a link grants the other end a region: the messages to both, memory and descriptors.
 fn grant(
     far: &There,
     (peer, way): (&mut dyn Speaker, (Qpn, Qpn)),
@@ -59,8 +58,8 @@ fn grant(
     [(adopt.memory, files), (granted.memory, more)]
 }
 
-/// Both are told of the same bytes, each in his own words, and they come back when both have let go
-/// of them.
+/// Both are told of the same bytes, each by its own offset, and they come back when both have
+/// released them.
 #[test]
 fn pages_are_granted_across_the_border_in_the_pair_window() {
     if !is_root() {
@@ -93,7 +92,7 @@ fn pages_are_granted_across_the_border_in_the_pair_window() {
         assert_eq!((plain(known).length, none, again), (0x2000, 0, granted.0));
         owner.call(DeregMr { rkey, reserved: 0 }.into());
         owner.say(let_go(adopted.0, 1));
-        // Not what it was told, and not as often.
+        // Neither the piece that it was told, nor as often.
         peer.say(let_go(plain(granted.0), 2));
         peer.say(let_go(granted.0, 1));
         let next = register(owner, WRITE | READ, 0x3000);
@@ -105,14 +104,14 @@ fn pages_are_granted_across_the_border_in_the_pair_window() {
         owner.say(let_go(other, 1));
         peer.say(let_go(other_granted, 1));
         until(|| used() == idle);
-        // What may only be read is nobody's to write.
+        // A region for READ only is not granted for WRITE.
         let rkey = register(owner, READ, 0x3000);
         assert!(matches!(peer.call(request(way, rkey)), Message::Failed(Errno::EACCES)));
     }
 }
 
-/// Whoever may write there late has it: a neighbour as long as his process lives, a process of the
-/// machine until the guest says that it is gone.
+/// A process that may write there late keeps it: a neighbour's as long as it lives, a machine's
+/// until the guest reports its end.
 #[test]
 fn pages_come_back_when_those_who_have_them_have_ended() {
     if !is_root() {
@@ -160,7 +159,7 @@ fn pages_take_half_of_a_pair_window_at_most() {
     loop {
         let rkey = register(&mut b, WRITE | READ, 0x81000);
         assert!(matches!(a.call(request(way, rkey)), Message::Connected(_)));
-        // Nobody is asked, or the owner.
+        // Either no process is asked, or the owner.
         let (message, _) = loop {
             far.carry();
             if let Some(found) = b.event(MOMENT).map(|(message, files)| (message, files.len())) {

@@ -37,7 +37,7 @@ fn again(daemon: &Daemon, net: &Net) -> Remote {
     remote
 }
 
-/// What a client is told in this time about anything but addresses.
+/// The next message to a client in this time about anything but addresses.
 fn told(client: &mut dyn Speaker, wait: Duration) -> Option<Message> {
     let until = Instant::now() + wait;
     loop {
@@ -62,7 +62,7 @@ fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
     link(&mut a, &mut b, one, other);
     let daemon = Daemon::start_in(daemon.stop(), Settings::default());
 
-    // Somebody else, in a namespace with the same address, knows all numbers, and one ticket.
+    // A process in another namespace with the same address knows all numbers, and one ticket.
     let liar_net = Net::new();
     liar_net.run(
         "ip link add eth0 type veth peer name eth1; ip link set eth1 up; \
@@ -120,7 +120,7 @@ fn nothing_is_announced_late_or_to_the_first_daemon() {
     a.call(DestroyQp { qpn: keep.qpn, reserved: 0 }.into());
     std::thread::sleep(Duration::from_millis(5200));
     assert_eq!(a.call(keep.into()), Message::Failed(Errno::EPERM));
-    // Without the secret nobody can prove anything.
+    // Without the secret no proof can be made.
     let folder = daemon.stop();
     std::fs::remove_file(folder.join("socket.secret")).unwrap();
     let daemon = Daemon::start_in(folder, Settings::default());
@@ -136,7 +136,7 @@ fn a_probe_from_a_foreign_address_makes_no_direct_link() {
     let daemon = Daemon::start(Settings::default());
     let (one_net, other_net) = two_nets();
     let (mut a, mut b) = (one_net.client(&daemon), other_net.client(&daemon));
-    // What leaves has somebody else's address: translated here, forged by an attacker. (Questions
+    // Leaving packets have another's address: translated here, forged by an attacker. (Questions
     // from the other side would, if they came first, make ours answers to them, which keep theirs.)
     one_net.run(
         "nft add table ip t; nft 'add chain ip t c { type nat hook postrouting priority 100; }'; \
@@ -174,7 +174,7 @@ fn a_wall_that_appears_ends_links_and_leaves_others_alone() {
     }
     a.call(connect(pairs[2].0, pairs[2].1, A, B).into());
     assert_eq!((link_ready(&mut a).engine, link_ready(&mut b).engine), (0, 0));
-    // Within a vNIC nobody is asked.
+    // Within a vNIC no host is probed.
     let own = create(&mut c, Service::Rc);
     c.call(connect(own, own, A, A).into());
     link_ready(&mut c);

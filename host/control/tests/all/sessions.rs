@@ -302,7 +302,7 @@ fn survivors_announce_themselves_to_the_next_daemon() {
     let folder = daemon.stop();
     assert!(a.is_dropped());
     let daemon = Daemon::start_in(folder, Settings::default());
-    // Somebody new is served at once.
+    // A new client is served at once.
     let mut new = Client::hello(&daemon.path);
     create(&mut new, Service::Rc);
     let resumed = |keep: CreateQp, peer: Qpn| {

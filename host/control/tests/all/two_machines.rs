@@ -22,7 +22,7 @@ const B: &str = "10.99.0.2";
 const BYTES: u64 = 8 << 20;
 const DATA: Extent = Extent { offset: 2 * PAGE, length: BYTES - 2 * PAGE };
 
-/// What a machine's supervisor has: its own window, a pair window, and their ledgers.
+/// A machine's files at its supervisor: its own window, a pair window, and their ledgers.
 struct Kept {
     own: [OwnedFd; 2],
     pair: [OwnedFd; 2],
@@ -82,7 +82,7 @@ impl There {
         self.supervisor.say(AwaitPair { name: name(self.text), left, trouble, can });
     }
 
-    /// What it is offered.
+    /// The window that it is offered.
     fn offered(&self) -> OwnedFd {
         assert!(readable(self.supervisor.socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; omniverb_session::limits::MESSAGE_BYTES_MAX];
@@ -158,7 +158,7 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     assert_eq!(first.map(|ready| ready.engine), [1, 1], "there is none yet");
     let status = daemon.status().to_string();
     assert!(status.contains("later links have one"), "{status}");
-    // What is not plugged in when it waits again is offered again.
+    // A window that is not plugged in when it waits again is offered again.
     let window = two.offered();
     assert_eq!(id(&window), id(&kept[0].pair[0]), "the supervisor of one does not wait");
     assert_eq!([row(&daemon, "one", "given"), row(&daemon, "two", "given")], [1, 0]);
@@ -195,7 +195,7 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     two.machine.end(of_a);
     drop(a);
     until(|| row(&daemon, "one", "used") == 0);
-    // What is lost in either machine does not.
+    // Pieces lost in either machine do not.
     let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
     let of_b = one.machine.last;
     link([&one, &two], [&mut b, &mut a]);
@@ -238,7 +238,7 @@ fn the_next_daemon_knows_whose_it_is_in_whichever_order_they_come() {
         let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
         link([one, two], [&mut b, &mut a]).map(|ready| ready.engine) == [0, 0]
     };
-    // Whoever says that he has another's window has nothing by that.
+    // A machine that claims another's window gets nothing by that.
     let (daemon, mut one, mut two) = again(&nets, [&kept[0], &kept[1]], false);
     two.waits(3, 1, 0);
     assert!(!direct(&mut one, &mut two));
@@ -271,7 +271,7 @@ fn sharing(nets: &[Net; 2], kept: &[Kept; 2]) -> (Daemon, There, There, [Client;
     (daemon, one, two, [b, a])
 }
 
-/// The machine whose window it is is parted with, and comes back; the other one is.
+/// The machine that owns the window is disconnected, and comes back; then the other one.
 #[test]
 fn a_window_outlives_the_proxies_of_both() {
     if !is_root() {
@@ -321,7 +321,7 @@ fn what_is_no_window_of_another_s_is_refused() {
     assert_eq!(row(&daemon, "one", "windows"), 1);
 }
 
-/// Each is told of the same piece, by his own number of the window.
+/// Each is told of the same piece, by its own number of the window.
 #[test]
 fn two_machines_grant_each_other_pages_in_the_window_that_is_in_both() {
     if !is_root() {

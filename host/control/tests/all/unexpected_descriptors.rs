@@ -11,7 +11,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Who is not answered within this waits for a close; each of the lingering sockets takes a minute.
+/// A client without an answer for so long waits for a close; each of the lingering sockets takes a
+/// minute.
 const HANGS: Duration = Duration::from_secs(20);
 
 /// A TCP socket that takes a minute to close, and its other end.
@@ -135,7 +136,7 @@ fn foreign_descriptors_hold_up_nobody(unwanted: Unwanted) {
         assert!(begun.elapsed() < Duration::from_secs(30), "{lost} of {wanted}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Some that nobody has accepted when the daemon ends, and some that it has just accepted.
+    // Some that are not accepted when the daemon ends, and some that it has just accepted.
     for _ in 0..20 {
         let client = Client::connect(&daemon.path);
         let (slow, peer) = lingering();
@@ -175,7 +176,7 @@ fn a_client_that_sends_descriptors_is_parted_with() {
     }
 }
 
-/// The statistics area comes from the daemon, sealed; nobody has to bring one.
+/// The statistics area comes from the daemon, sealed; no client brings one.
 #[test]
 fn the_statistics_area_comes_with_the_welcome() {
     let daemon = Daemon::start(Settings::default());

@@ -1,4 +1,4 @@
-//! What the tables hold and what the accounts say, and that the check of it can fail.
+//! Compares the tables with the accounts, and shows that the check can fail.
 
 use crate::accounts::Kind;
 use crate::row_keys::LinkKey;
@@ -175,7 +175,7 @@ fn is_noticed(bench: &Bench) -> bool {
 fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
     let (mut bench, [one, _]) = linked(Limits::default());
     assert!(!is_noticed(&bench));
-    // The row goes, and what it holds is not returned.
+    // The row goes, and its receipt is not returned.
     bench.tenancy.queue_pairs.lose(one);
     assert!(is_noticed(&bench));
     for session in [1, 2] {

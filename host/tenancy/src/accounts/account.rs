@@ -1,8 +1,8 @@
 //! Counts what is charged to an account, and returns it when a receipt is dropped.
 //!
 //! One thread charges: `Tenancy` is behind `&mut`. The counters are atomic only so that a receipt
-//! can return what it holds without having the tables at hand and may still go to another thread
-//! with them; no ordering is needed, and asking before counting is not a race.
+//! can be returned without the tables, and may go to another thread with them; no ordering is
+//! needed, and a check before a count is not a race.
 
 use super::quotas::{Kind, Quotas};
 use omniverb_terms::Errno;
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What somebody has, and may have. Clones are the same account.
+/// The counts and quotas of a party. Clones are the same account.
 #[derive(Clone, Debug)]
 pub(crate) struct Account(Arc<Counters>);
 
@@ -29,7 +29,7 @@ impl Account {
         Account::open(quotas, None)
     }
 
-    /// One whose charges count here, too.
+    /// An account whose charges count here, too.
     pub(crate) fn below(&self, quotas: Quotas) -> Account {
         Account::open(quotas, Some(self.clone()))
     }
@@ -76,8 +76,8 @@ impl Account {
         self.upwards().find(|account| !has_room(account))
     }
 
-    /// One more of a kind fits in here once these receipts are returned. What replaces one that
-    /// is returned takes nothing of what is left for others.
+    /// One more of a kind fits in here once these receipts are returned. A row that replaces a
+    /// returned one takes nothing of the room left for others.
     fn has_room(&self, kind: Kind, returned: &[&Receipt]) -> bool {
         let back = |account: &Account| {
             returned.iter().filter(|receipt| receipt.counts_in(account, kind)).count()
@@ -97,7 +97,8 @@ impl Account {
         host.filter(|_| Quotas::SHARED.contains(&kind))
     }
 
-    /// What is left of the host's for others, if there must be as many as are counted here.
+    /// The room left for others of the host's quota, if as many rows are to stay free as are
+    /// counted here.
     pub(crate) fn left(&self, kind: Kind) -> usize {
         let left = |host: &Account| host.quota(kind).saturating_sub(host.count(kind));
         self.host_of(kind).map_or(usize::MAX, left)
@@ -112,7 +113,7 @@ impl Account {
         Ok(self.note(kinds))
     }
 
-    /// The same, whether or not there is room: for what is a fact already.
+    /// Charges these kinds, whether or not there is room: for rows that exist already.
     pub(crate) fn note(&self, kinds: &[Kind]) -> Receipt {
         let kinds = KindSet::new(kinds);
         for account in self.upwards() {
@@ -203,7 +204,7 @@ impl Drop for Receipt {
     }
 }
 
-/// A row of a table with what it pays.
+/// A row of a table with its receipt.
 #[derive(Debug)]
 pub(crate) struct Paid<T> {
     row: T,
@@ -359,8 +360,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is charged and dropped in whatever order: no account counts anything but what
-        /// is out, nor more than it may.
+        /// In any order of charges and drops, an account counts exactly the receipts that are out,
+        /// and never more than its quota.
         #[test]
         fn accounts_say_what_is_out(
             steps in prop::collection::vec((0usize..4, 0u8..7, 0usize..40), 0..200),

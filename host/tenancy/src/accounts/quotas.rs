@@ -1,15 +1,15 @@
-//! Lists what is counted, and how many of it each kind of party may have.
+//! Lists the counted kinds of rows, and the quota of each kind of party.
 //!
-//! A party is whoever has an account. One more, between two that there are, is one more function
+//! A party is an owner of an account. A further level between two of them needs one more function
 //! here and one more [`Account::below`](super::Account::below) where theirs are opened.
 
 use crate::limits::Limits;
 use omniverb_session::limits::LINKS_PER_BELL;
 
-/// What is counted.
+/// A counted kind of row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
-    /// A connection, whether or not it has said who it is.
+    /// A connection, with or without a hello.
     Client,
     /// A process with an open device.
     Process,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     EngineConnection,
     /// One of those that a stranger caused.
     Stranger,
-    /// One of those by which a queue pair gets what is sent to a group.
+    /// A link by which a queue pair gets packets to a group.
     Group,
     /// A link that does not lead to the engine; once for each vNIC that it has an end in.
     Direct,
@@ -37,11 +37,11 @@ pub(crate) enum Kind {
     Extent,
     /// A grant that a process waits for.
     Grant,
-    /// A grant that the engine waits for, of what is this process's.
+    /// A grant of this process's pages that the engine waits for.
     EngineGrant,
     /// A question for pages that a process has not answered.
     Question,
-    /// An extent of somebody else's, once for each link by which it was granted.
+    /// An extent of another process, once for each link by which it was granted.
     Granted,
     /// A question to the network.
     Probe,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     CmId,
     /// A connection that waits for its listener's user to take it.
     CmWaiting,
-    /// A link between a machine and somebody else; once, for the machine's vNIC.
+    /// A link between a machine and a neighbour; once, for the machine's vNIC.
     PairLink,
     /// A place in a pair window that the daemon has not counted yet.
     PairPlace,
@@ -89,12 +89,12 @@ impl Kind {
     ];
 }
 
-/// How many of each kind somebody may have.
+/// The quota of each kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Quotas([usize; Kind::ALL.len()]);
 
 impl Quotas {
-    /// As many as he likes, but for these.
+    /// Unlimited, but for these.
     pub(crate) fn only(quotas: &[(Kind, usize)]) -> Quotas {
         let mut most = [usize::MAX; Kind::ALL.len()];
         for (kind, quota) in quotas {
@@ -103,7 +103,7 @@ impl Quotas {
         Quotas(most)
     }
 
-    /// What a process may have.
+    /// The quotas of a process.
     pub(crate) fn of_session(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Qp, limits.qps_per_session),
@@ -162,8 +162,8 @@ impl Quotas {
         ])
     }
 
-    /// Kinds of which a vNIC has no more of the host's than is left for others: nobody yields rows
-    /// that programs hold, and there is some for whoever comes.
+    /// Kinds of which a vNIC has no more of the host's quota than is left for others: such rows are
+    /// held by programs and never yield, so that new clients find some.
     pub(crate) const SHARED: [Kind; 4] = [Kind::Qp, Kind::Mr, Kind::Link, Kind::CmId];
 
     /// How many of a kind.

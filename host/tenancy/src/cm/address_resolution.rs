@@ -1,7 +1,7 @@
 //! Creates ids, and resolves their addresses and those of their peers.
 //!
-//! Addresses are those of the vNIC's GID table. Which of them goes to where, the process's own
-//! kernel knows; who leaves it to us gets the first that may do.
+//! Addresses are those of the vNIC's GID table. The process's own kernel knows which of them leads
+//! where; a process that leaves it to us gets the first fitting one.
 
 use super::cm_id::{Id, Key, Listening, Path};
 use super::port_binding::{PortSharing, Wildcard};
@@ -225,7 +225,7 @@ impl ConnectionManager<'_> {
         entry.copied().ok_or(Errno::EADDRNOTAVAIL)
     }
 
-    /// The address that a connection to `remote` comes from if nobody says which.
+    /// The address that a connection to `remote` comes from if the process names none.
     fn choose_local(&self, vnic: VnicId, remote: IpAddr, interface: u32) -> Result<IpAddr, Errno> {
         if let Some(own) = self.tenants.virtual_networks.own_address(vnic) {
             return Ok(if remote.is_loopback() { remote } else { own });

@@ -8,7 +8,7 @@ use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened};
 use omniverb_terms::{Errno, Gid, Psn, Qkey, Qpn, Service, VnicId};
 use std::net::SocketAddr;
 
-/// Whose it is, and its number there.
+/// Its session, and its number there.
 pub(crate) type Key = (SessionId, u32);
 
 /// Hop limit of packets, as kernels have it.
@@ -32,8 +32,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// The path of a connection that is begun here: what nobody has said yet is as kernels choose
-    /// it.
+    /// The path of a connection that is begun here: attributes not given yet are as kernels choose
+    /// them.
     pub(super) fn new(
         (local, sgid): (SocketAddr, Gid),
         (remote, dgid): (SocketAddr, Gid),
@@ -64,7 +64,7 @@ fn path_mtu(mtu: u32) -> u8 {
     (1..=5).rev().find(|code| 128 << u32::from(*code) <= payload).unwrap_or(1)
 }
 
-/// Somebody waits for connections.
+/// A listener's queue of connections.
 #[derive(Debug)]
 pub(super) struct Listening {
     /// What waits for its user, as many as its backlog lets.
@@ -83,7 +83,7 @@ pub(super) struct PendingAccept {
 }
 
 impl Listening {
-    /// Somebody with this account listens; so many may wait for him.
+    /// A listener with this account; so many connections may wait for it.
     pub(super) fn new(of: &Account, backlog: u32) -> Listening {
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
         Listening { account: of.below(Quotas::of_listener(backlog)), announced: 0 }
@@ -121,7 +121,7 @@ impl PendingAccept {
     }
 }
 
-/// What is said with the peer.
+/// The exchange with the peer.
 #[derive(Debug, Default)]
 pub(super) enum Exchange {
     #[default]
@@ -130,7 +130,7 @@ pub(super) enum Exchange {
     Resolution(Box<Resolution>),
 }
 
-/// Who asks: who sends a request again sends it from there, with these names.
+/// The sender of a request: a repetition comes from there, with these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RequestSource {
     pub(super) at: VnicId,
@@ -140,7 +140,7 @@ pub(super) struct RequestSource {
     pub(super) name: u32,
 }
 
-/// A queue pair of somebody who asked: no two connections have the same.
+/// The queue pair of a requester: no two connections have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     pub(super) at: VnicId,
@@ -149,18 +149,18 @@ pub(super) struct Peer {
     pub(super) qpn: Qpn,
 }
 
-/// What a connection is found by, besides its key.
+/// The keys that find a connection, besides its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LookupKeys {
     /// The name by which the peer answers.
     pub(super) name: Option<u32>,
-    /// Who asked for it, if that was somebody else.
+    /// The requester, if it is another process.
     pub(super) asker: Option<RequestSource>,
     /// The queue pair at its other end, if that is known.
     pub(super) peer: Option<Peer>,
 }
 
-/// An id. What it is found by, and what is charged or held for it elsewhere, changes in the table
+/// An id. Its lookup keys, and charges or rows for it elsewhere, change in the table
 /// (`id_table.rs`) alone.
 #[derive(Debug)]
 pub(crate) struct Id {
@@ -203,12 +203,12 @@ impl Id {
         }
     }
 
-    /// The same of somebody who is asked, and what is said with who asks.
+    /// The id of a connection request that arrived, and its exchange with the requester.
     pub(super) fn asked(self, path: Path, exchange: Exchange, found_by: LookupKeys) -> Id {
         Id { path: Some(path), exchange, found_by, ..self }
     }
 
-    /// What it pays.
+    /// The charge for this id.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -233,7 +233,7 @@ impl Id {
         self.psn
     }
 
-    /// Its own address; that of who was asked is the listener's.
+    /// Its own address; a requested connection has its listener's.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.bound.map(|(address, _)| address)
     }
@@ -263,7 +263,7 @@ impl Id {
         self.listening.as_mut().map(|listening| listening.announce(own, room))
     }
 
-    /// What it is found by.
+    /// The keys that find it.
     pub(super) fn found_by(&self) -> &LookupKeys {
         &self.found_by
     }
@@ -273,7 +273,7 @@ impl Id {
         self.found_by.name = Some(name);
     }
 
-    /// It waits for the user of whom it came for.
+    /// It waits for the user of the listener that it came for.
     pub(super) fn waits(&self) -> Option<&PendingAccept> {
         self.waits.as_ref()
     }
@@ -327,7 +327,7 @@ pub(super) fn set_private(happened: &mut CmHappened, private: &[u8]) {
 }
 
 /// The private data of a call, behind so many bytes of the manager's own; `EINVAL` if it is longer
-/// than what the message has room for.
+/// than the message has room for.
 pub(super) fn private<const N: usize>(
     head: &[u8],
     data: &[u8; CM_PRIVATE_BYTES],

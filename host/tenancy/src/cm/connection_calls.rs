@@ -20,7 +20,7 @@ use omniverb_terms::{Errno, Gid, Qkey, Qpn, Service};
 const MANAGER_TIMEOUT: u8 = 20;
 /// How often managers repeat themselves, as kernels say.
 const MANAGER_RETRIES: u8 = 15;
-/// Local ACK timeout, 5 bits, unless somebody wants another: 537 ms, as kernels have it.
+/// Local ACK timeout, 5 bits, unless the user sets another: 537 ms, as kernels have it.
 const ACK_TIMEOUT: u8 = 17;
 /// How long our device takes to acknowledge, 5 bits, as kernels' software devices say.
 const ACK_DELAY: u8 = 15;
@@ -84,8 +84,8 @@ impl ConnectionManager<'_> {
         Ok(DONE)
     }
 
-    /// Connections are known by their queue pairs: who could name another process's could end them.
-    /// Numbers of nobody's are fine: some programs connect without a queue pair.
+    /// Connections are found by their queue pairs: a process that could name another's could end
+    /// them. Numbers without owner are allowed: some programs connect without a queue pair.
     fn check_cm_qp(&self, session: SessionId, id: &Id, qpn: Qpn) -> Result<(), Errno> {
         let owner = self.queue_pairs.session_of(qpn);
         let fine = !id.service().is_connected() || owner.is_none_or(|owner| owner == session);
@@ -141,7 +141,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// A name for a connection that nobody can guess.
+    /// A random name for a connection.
     pub(super) fn draw_cm_name(&mut self, vnic: omniverb_terms::VnicId) -> u32 {
         loop {
             let name = self.context.entropy.next() as u32;

@@ -1,9 +1,9 @@
 //! Retransmits DREQs of ids that are destroyed.
 //!
 //! A peer that misses them stays connected for ever, and most programs end a connection, or just
-//! end, and forget it at once. So what was not answered is said a few more times after the id is
-//! gone; when the vNIC is about to go as well, at once. Rows are small, and so many for a vNIC: of
-//! what is beyond that the peers hear once.
+//! end, and forget it at once. So an unanswered DREQ is sent a few more times after the id is gone;
+//! when the vNIC is about to go as well, at once. Rows are small, and bounded for each vNIC: beyond
+//! the bound a DREQ is sent once.
 
 use omniverb_cm::{Disconnect, Mad, Message};
 use omniverb_terms::{Gid, Qpn, VnicId};
@@ -48,7 +48,7 @@ impl Farewell {
         Mad { transaction, modifier: 0, message: Message::Disconnect(message) }
     }
 
-    /// What is left once it was said again; `None`: that was the last time.
+    /// The row after another transmission; `None`: that was the last.
     fn again(self, now: u64) -> Option<Farewell> {
         let left = self.left.checked_sub(1).filter(|left| *left > 0)?;
         let pause = self.pause * LONGER;

@@ -41,7 +41,7 @@ impl ConnectionManager<'_> {
         self.set_farewell_timer();
     }
 
-    /// A vNIC is about to go: what is left to say is said now.
+    /// A vNIC is about to go: sends its remaining DREQs now.
     pub(crate) fn last_farewells(&mut self, at: VnicId) {
         for (ends, mad) in self.connections.farewells.take_all(at) {
             self.send_mad(at, ends, mad, Recipient::Known);

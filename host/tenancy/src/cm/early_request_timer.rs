@@ -8,7 +8,7 @@ use omniverb_cm::{Mad, ServiceId};
 use omniverb_terms::VnicId;
 
 impl ConnectionManager<'_> {
-    /// Keeps a request that nobody waits for, or refuses it or another that yields.
+    /// Keeps a request without listener, or refuses it or another that yields.
     pub(super) fn keep_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
         let yields = self.connections.early.keep(ends, mad.clone(), now);
         self.set_early_timer();
@@ -24,7 +24,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// Somebody waits for requests of a service now.
+    /// A listener of a service exists now.
     pub(super) fn is_waited_for(&mut self, at: VnicId, service: ServiceId, now: u64) {
         let fits = |early: &Early| called(&early.mad) == Some(service);
         for Early { ends, mad, .. } in self.connections.early.take(at, fits) {
@@ -34,7 +34,7 @@ impl ConnectionManager<'_> {
         self.carry_cm(now);
     }
 
-    /// Who asked for a connection that is not there has given up waiting.
+    /// The requester of a connection that does not exist has given up waiting.
     pub(super) fn is_given_up(&mut self, ends: Ends, asker: u32) {
         let same =
             |early: &Early| (early.ends.sender, name(&early.mad)) == (ends.sender, Some(asker));

@@ -1,14 +1,15 @@
 //! Keeps connection requests that arrive before their listener.
 //!
 //! Two programs that agree by other means to connect now do not agree which of them is first: one
-//! listens while the other, who has to find an address and a route, make a queue pair and ask,
-//! takes longer on every kernel. Here it may not, and programs count on it (perftest's `-R` does,
-//! and does not survive a refusal). So a request that nobody waits for is early: it is kept for a
+//! listens while the other finds an address and a route, makes a queue pair and sends a request,
+//! which takes longer on every kernel. Here it may not, and programs count on it (perftest's `-R`
+//! does, and does not survive a refusal). So a request without listener is early: it is kept for a
 //! moment, and refused then. Few are kept for a vNIC at a time, and fewer of one sender; all others
 //! are refused at once. Where there is no room, the sender with the most makes some.
 //!
-//! What was refused may have been said again before the asker heard of it. Its queue pair may by
-//! then be used to ask anew, so what comes again is nobody's, whoever listens now.
+//! A refused request may have been sent again before the refusal arrived. Its queue pair may by
+//! then have sent a new request, so a repetition of a refused one is dropped, even if a listener
+//! exists now.
 
 use super::message_ends::Ends;
 use omniverb_cm::{Mad, Message, ServiceId};
@@ -107,7 +108,7 @@ impl EarlyRequests {
         })
     }
 
-    /// Changes what is kept for one vNIC.
+    /// Changes the requests kept for one vNIC.
     fn change<T>(&mut self, at: VnicId, change: impl FnOnce(&mut VecDeque<Early>) -> T) -> T {
         let rows = self.rows.entry(at).or_default();
         let before = rows.front().map(|early| early.until);
@@ -205,7 +206,7 @@ mod tests {
         let yields = ask(&mut early, 6, 0);
         assert!(yields.is_some_and(|(sender, request)| sender != 6 && request == 0), "{yields:?}");
         assert_eq!(early.rows[&VnicId(1)].len(), EARLY_MAX);
-        // Where all have as many, nobody yields.
+        // If all senders have as many, none yields.
         for sender in 7..50 {
             ask(&mut early, sender, 0);
         }

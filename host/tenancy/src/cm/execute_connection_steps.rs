@@ -48,7 +48,7 @@ impl ConnectionManager<'_> {
         self.send_mad(vnic, (path.sgid, path.dgid), mad, Recipient::Known);
     }
 
-    /// Answers somebody whom no id leads to.
+    /// Answers a sender that no id leads to.
     pub(super) fn answer_stranger(&mut self, ends: Ends, mad: Mad) {
         self.send_mad(ends.at, (ends.own, ends.sender), mad, Recipient::Stranger);
     }
@@ -168,7 +168,7 @@ impl ConnectionManager<'_> {
         self.tenants.event(self.context, key.0, happened);
     }
 
-    /// Tells who asked for a queue pair of datagrams.
+    /// Answers the requester of a queue pair for datagrams.
     pub(super) fn tell_found(&mut self, key: Key, found: &Found) {
         let Ok(id) = self.connections.get(key) else { return };
         let happened = match found {

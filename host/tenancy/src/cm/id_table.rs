@@ -1,4 +1,4 @@
-//! Keeps all ids, and what they are found by. Who takes one out takes it out everywhere.
+//! Keeps all ids, and the keys that find them. Removing an id removes all of its keys.
 
 use super::cm_id::{Exchange, Id, Key, Listening, LookupKeys, Peer, PendingAccept, RequestSource};
 use super::dreq_retransmission::DreqRetransmissions;
@@ -38,7 +38,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Nothing of anybody is left.
+    /// No row of any client is left.
     pub(crate) fn is_empty(&self) -> bool {
         let finds = self.names.is_empty() && self.askers.is_empty() && self.peers.is_empty();
         let said = self.carried.is_empty() && self.early.is_empty() && self.farewells.is_empty();
@@ -66,7 +66,7 @@ impl Connections {
 
     /// Those that wait for this listener's user, from one on.
     pub(super) fn waiting_for(&self, listener: Key, after: u32) -> Vec<Key> {
-        // Most ids have nobody wait for them, and a session may have thousands.
+        // Most ids have no waiting connections, and a session may have thousands.
         let listening = self.ids.get(&listener).and_then(Id::listening);
         if listening.is_none_or(Listening::is_idle) {
             return Vec::new();
@@ -128,12 +128,12 @@ impl Connections {
         Ok(port)
     }
 
-    /// Who waits for connections to this address.
+    /// The listener of this address.
     pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<Key> {
         self.ports.listener(port, ip)
     }
 
-    /// A connection waits for its listener's user, who is told of it now: the how manieth it is.
+    /// A connection waits for its listener's user, which is told of it now: its ordinal number.
     pub(super) fn announce(&mut self, listener: Key, room: Receipt, key: Key) -> Option<u32> {
         let waits = self.ids.get_mut(&listener)?.announce(listener, room)?;
         let number = waits.number;
@@ -146,7 +146,7 @@ impl Connections {
         self.carried.push_back(carried);
     }
 
-    /// What is to arrive next.
+    /// The next message to deliver.
     pub(super) fn next_carried(&mut self) -> Option<LocalMessage> {
         self.carried.pop_front()
     }
@@ -184,14 +184,15 @@ impl Connections {
         self.ids.iter().filter_map(|(key, id)| Some((key, id.listening()?.account())))
     }
 
-    /// What an id that waits for a user pays, and to whom it should, if who listened still does.
+    /// The receipt of an id that waits for a user, and the account that should pay it, if the
+    /// listener still exists.
     pub(crate) fn waits<'a>(&'a self, id: &'a Id) -> Option<(&'a Receipt, Option<&'a Account>)> {
         let waits = id.waits()?;
         let listener = self.ids.get(&waits.listener).and_then(Id::listening);
         Some((waits.receipt(), listener.map(Listening::account)))
     }
 
-    /// The id whose peer answers to this name.
+    /// The id with this name.
     pub(super) fn named(&self, at: VnicId, name: u32) -> Option<Key> {
         self.names.get(&(at, name)).copied()
     }

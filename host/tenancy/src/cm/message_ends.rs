@@ -11,10 +11,10 @@ pub(super) enum Origin {
     Network,
 }
 
-/// From whom, to whom: names of the two ends.
+/// The sender and receiver of a message: names of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// Whose network it arrived in.
+    /// The vNIC in whose network it arrived.
     pub(super) at: VnicId,
     /// The receiver's name, one of `at`'s.
     pub(super) own: Gid,

@@ -1,15 +1,14 @@
-//! The connection manager: ids of processes, the ports of each vNIC, and what is said at queue
-//! pair 1.
+//! Runs the connection manager: ids of processes, ports of each vNIC, and messages at queue pair 1.
 //!
-//! How a connection goes is `rnic/cm`'s to know; here is whose it is. `cm_id.rs`, `port_binding.rs`
-//! and `id_table.rs` have the rows; `address_resolution.rs` gives ids addresses,
-//! `connection_calls.rs` does what their users want, `received_messages.rs` takes messages in,
-//! `early_requests.rs` has those that are early and `early_request_timer.rs` says what becomes of
-//! them, `execute_connection_steps.rs` carries out what follows: messages to the peer and events to
-//! the user, `dreq_retransmission.rs` has what ids that are gone said last, and `dreq_timer.rs`
-//! says it again; `message_ends.rs`: from whom a message is, and to whom. What goes from one id of
-//! a vNIC to another never leaves the tables; everything else travels through the vNIC's own
-//! network, which decides so who may talk to whom, to another vNIC of this host as well.
+//! `rnic/cm` has the protocol of a connection; this module has the owners. `cm_id.rs`,
+//! `port_binding.rs` and `id_table.rs` have the rows; `address_resolution.rs` gives ids addresses;
+//! `connection_calls.rs` serves calls of users; `received_messages.rs` takes messages in;
+//! `early_requests.rs` keeps early requests and `early_request_timer.rs` ends them;
+//! `execute_connection_steps.rs` sends messages to the peer and events to the user;
+//! `dreq_retransmission.rs` keeps the last messages of destroyed ids, and `dreq_timer.rs` repeats
+//! them; `message_ends.rs` names the sender and receiver of a message. Messages from one id of a
+//! vNIC to another never leave the tables; all others travel through the vNIC's own network, which
+//! so decides reachability, to another vNIC of this host as well.
 
 mod address_resolution;
 mod cm_id;

@@ -7,17 +7,17 @@ use omniverb_terms::{Errno, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Ports that are given to who does not care which, as Linux has them unless told otherwise.
+/// Ports for users that name none, as Linux has them by default.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
 
-/// How somebody has a port.
+/// How a port is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortSharing {
     /// Alone, among addresses that overlap.
     Alone,
-    /// With all others who say so as well.
+    /// With all others that allow that as well.
     Shared,
-    /// Alone; he waits for connections.
+    /// Alone; its holder accepts connections.
     Listening,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Wildcard {
     OwnFamily,
 }
 
-/// Who has a port.
+/// The holder of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
     pub(super) owner: (SessionId, u32),
@@ -74,7 +74,7 @@ impl Binding {
 /// A port of a vNIC, in one of the port spaces.
 pub(super) type Port = (VnicId, PortSpace, u16);
 
-/// All ports that somebody has.
+/// All ports in use.
 #[derive(Debug, Default)]
 pub(super) struct Ports(BTreeMap<Port, Vec<Binding>>);
 
@@ -83,7 +83,7 @@ impl Ports {
         self.0.is_empty()
     }
 
-    /// Somebody gets a port.
+    /// Binds a port.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL`, `EADDRINUSE`: others have it ([`Binding::conflict`]).
@@ -115,7 +115,7 @@ impl Ports {
         self.bind((vnic, space, port), binding).map(|()| port)
     }
 
-    /// Whoever has this waits for connections from now on, and shares it with nobody any more.
+    /// The holder of this accepts connections from now on, and shares it no longer.
     ///
     /// # Errors
     /// As [`Self::bind`]: others share it. `EINVAL`: it is not the owner's.
@@ -130,7 +130,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Who waits for connections to this address.
+    /// The listener of this address.
     pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<(SessionId, u32)> {
         let listens = |binding: &&Binding| binding.hold == PortSharing::Listening;
         let waiting = || self.0.get(&port).into_iter().flatten().filter(listens);
@@ -138,7 +138,7 @@ impl Ports {
         exact.or_else(|| waiting().find(|binding| binding.covers(ip))).map(|b| b.owner)
     }
 
-    /// Somebody gives a port back.
+    /// Releases a port.
     pub(super) fn release(&mut self, port: Port, owner: (SessionId, u32)) {
         if let Some(there) = self.0.get_mut(&port) {
             there.retain(|binding| binding.owner != owner);

@@ -1,9 +1,9 @@
 //! Dispatches messages at queue pair 1 of a vNIC to ids, and answers those that belong to none.
 //!
-//! Anybody may have sent them. A message belongs to a connection if it says the name that we drew
-//! for it and comes from where the connection leads; a request, to whoever waits for one. Requests
-//! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
-//! busy line, and come again.
+//! Any host may have sent them. A message belongs to a connection if it has the name that we drew
+//! for it and comes from the connection's peer; a request belongs to a listener. Requests wait in
+//! the listener's backlog; when that is full, or its user behind, they are lost as on a busy line,
+//! and come again.
 
 use super::cm_id::{Exchange, Id, Key, LookupKeys, Path, Peer, RequestSource, set_private};
 use super::id_table::LocalMessage;
@@ -30,7 +30,7 @@ impl ConnectionManager<'_> {
     ) {
         let names = self.network.names(self.tenants, at, source, underlay);
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
-            // Who says it is one of ours would have been heard at home.
+            // A sender with one of our addresses would have been delivered within the vNIC.
             if !sender.is_loopback()
                 && !self.tenants.owns(at, sender)
                 && self.tenants.owns(at, own)
@@ -76,7 +76,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// Who has asked has not waited for an answer, and knows our end by no name.
+    /// The requester has not waited for an answer, and knows no name of our end.
     fn cm_given_up(&mut self, ends: Ends, mad: &Mad, reject: &Reject, now: u64) {
         let [a, b, c, d, e, f, g, h, ..] = reject.information;
         let device = Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
@@ -88,7 +88,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// The id that has this name, if it leads to who says it.
+    /// The id that has this name, if its peer is the sender.
     fn cm_id_of(&self, ends: Ends, name: u32) -> Option<Key> {
         let key = self.connections.named(ends.at, name)?;
         let path = self.connections.get(key).ok()?.path?;
@@ -112,7 +112,7 @@ impl ConnectionManager<'_> {
             Message::Disconnect(disconnect) => disconnect.communication,
             _ => 0,
         };
-        // What is not said, or not known yet, cannot be wrong.
+        // A name that is missing, or not known yet, cannot be wrong.
         let (_, known) = connection.names();
         if says != 0 && known != 0 && says != known {
             return;
@@ -122,7 +122,7 @@ impl ConnectionManager<'_> {
         self.take_steps(key, steps);
     }
 
-    /// A message about a connection that is not there: whoever waits for an answer gets one.
+    /// A message about a connection that does not exist: answers a sender that waits for an answer.
     fn cm_for_nobody(&mut self, ends: Ends, mad: &Mad) {
         let message = match &mad.message {
             Message::Disconnect(disconnect) => Message::Disconnected(Disconnected {
@@ -154,7 +154,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// A REQ: somebody wants a connection.
+    /// A REQ: a peer requests a connection.
     fn cm_asked(&mut self, ends: Ends, mad: &Mad, request: &Request, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
         let (device, name) = (request.device, request.communication);
@@ -176,7 +176,7 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// Whether rules deny a request for a service: it is answered as if nobody listened there.
+    /// Whether rules deny a request for a service: it is answered as if no listener existed.
     fn is_denied(&self, ends: Ends, service: u64, operation: Operations) -> bool {
         if ends.from == Origin::SameVnic {
             return false;
@@ -195,7 +195,7 @@ impl ConnectionManager<'_> {
         self.answer_stranger(ends, answer);
     }
 
-    /// Nobody waits for this request.
+    /// No listener waits for this request.
     pub(super) fn refuse_cm(&mut self, ends: Ends, mad: &Mad) {
         match &mad.message {
             Message::Request(Request { communication, .. }) => {
@@ -268,7 +268,7 @@ impl ConnectionManager<'_> {
         Ok(())
     }
 
-    /// A SIDR_REQ: somebody wants to know a queue pair for datagrams.
+    /// A SIDR_REQ: a peer requests a queue pair for datagrams.
     fn cm_searched(&mut self, ends: Ends, mad: &Mad, resolve: &Resolve, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
         let asker = RequestSource { at, gid, device: None, name: resolve.request };
@@ -307,7 +307,8 @@ impl ConnectionManager<'_> {
         }
     }
 
-    /// Who is called, and by which way; `Ok(None)`: somebody who has no time now. Why nobody is.
+    /// The listener that is called, and the path to the sender; `Ok(None)`: a listener whose
+    /// backlog is full. An error: why there is none.
     fn cm_called(
         &mut self,
         ends: Ends,
@@ -352,7 +353,7 @@ impl ConnectionManager<'_> {
         Ok(Some(RequestTarget { listener, room, path }))
     }
 
-    /// Tells a listener's user that somebody wants to connect.
+    /// Tells a listener's user of a request.
     fn tell_called(
         &mut self,
         (listener, room): (Key, Receipt),
@@ -389,14 +390,14 @@ impl ConnectionManager<'_> {
 /// The listener that a request is for.
 struct RequestTarget {
     listener: Key,
-    /// What it will pay as one that waits.
+    /// Its receipt as a waiting connection.
     room: Receipt,
     path: Path,
 }
 
-/// Why a request goes to nobody.
+/// Why a request has no listener.
 enum Refused {
-    /// Nobody waits for it, but somebody may soon.
+    /// There is none, but there may be soon.
     Nobody,
     /// The [`reject_reason`] that the asker is told.
     Because(u16),

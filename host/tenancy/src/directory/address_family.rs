@@ -23,7 +23,7 @@ impl Family {
         Family::of(gid.address())
     }
 
-    /// The address by which everybody calls himself.
+    /// The loopback address of the family.
     pub(crate) fn loopback(self) -> IpAddr {
         match self {
             Family::V4 => Ipv4Addr::LOCALHOST.into(),

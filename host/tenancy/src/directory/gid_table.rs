@@ -35,11 +35,11 @@ pub struct VnicAddress {
 /// Index of the loopback interface in every namespace.
 pub(crate) const LOOPBACK_INTERFACE: u32 = 1;
 
-/// Its MTU, unless somebody changed it: packets to oneself need not care.
+/// Its default MTU: packets to oneself need not care.
 const LOOPBACK_MTU: u32 = 65536;
 
-/// Addresses of a vNIC that are remembered beside its table. Whoever gives itself more than that
-/// may have probes from one that is not known, and so no direct links.
+/// Addresses of a vNIC that are remembered beside its table. A vNIC with more may send probes from
+/// an unknown one, and so gets no direct links.
 const ADDRESSES_MAX: usize = 4096;
 
 /// All addresses, to be searched.
@@ -51,10 +51,10 @@ pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<IpAddr> {
     sorted
 }
 
-/// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
-/// where nearly all of them look), then the rest. Loopback addresses are in it only if the vNIC has
-/// no others: RoCE devices list those of their netdev (`roce_gid_mgmt.c` in Linux), and programs
-/// that rank what is listed took 127.0.0.1. They lead to the vNIC itself all the same.
+/// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1, where
+/// nearly all of them look), then the rest. Loopback addresses are in it only if the vNIC has no
+/// others: RoCE devices list those of their netdev (`roce_gid_mgmt.c` in Linux), and programs that
+/// rank the entries took 127.0.0.1. They lead to the vNIC itself all the same.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
     let entry =
         |a: &VnicAddress| GidEntry { gid: Gid::from(a.ip), ifindex: a.interface, mtu: a.mtu };

@@ -1,14 +1,14 @@
 //! Translates names (GIDs) into routes through the underlay, and back.
 //!
-//! A GID is what verbs call a peer: a name. What packets are sent to is an address of the network
-//! below, the *underlay*: a route. Here, and nowhere else, the one becomes the other. What is at
-//! the end of a route, a vNIC of this host, another Omniverb or neither, `network/` finds out by
-//! asking along it; so whoever brings another directory has nothing to say about that.
+//! A GID is the name of a peer in verbs. Packets are sent to an address of the network below, the
+//! *underlay*: a route. Only a directory turns one into the other. `network/` finds out what is at
+//! the end of a route, a vNIC of this host, another Omniverb or neither, by probing it; another
+//! directory changes nothing about that.
 //!
-//! `gid_table.rs`: tables of names; `vnic_names.rs`: what is known of one vNIC's.
+//! `gid_table.rs`: tables of names; `vnic_names.rs`: the names of one vNIC.
 //!
-//! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
-//! routes, names. No state of the tables.
+//! In: names from clients, addresses of vNICs, underlays that datagrams came by. Out: routes,
+//! names. No state of the tables.
 
 mod address_family;
 pub(crate) mod address_owners;
@@ -23,22 +23,21 @@ use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Underlay, VnicId};
 use std::net::IpAddr;
 
-/// A name, and who says it.
+/// A name, and the vNIC that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The vNIC that names a peer.
     pub from: VnicId,
-    /// What it calls itself in that.
+    /// The sender's own name.
     pub sgid: Gid,
     /// The interface of that entry of its table; zero if there is no such entry any more.
     pub interface: u32,
-    /// What it calls the peer.
+    /// The peer's name.
     pub dgid: Gid,
 }
 
-/// What somebody says of how a vNIC may be reached from others of the same host. These are in no
-/// order, and what one says takes nothing away from what another says: that the way to a virtual
-/// machine is closed does not make it a namespace.
+/// Restrictions on how others of the same host may reach a vNIC. They have no order and add up:
+/// that the way to a virtual machine is closed does not make it a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// In whichever way: its processes can share memory with others.
@@ -56,18 +55,18 @@ pub trait Directory {
     /// The GID table of a vNIC with these addresses in the underlay.
     fn table(&self, vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry>;
 
-    /// The route to whom this name means; `None`: to nobody.
+    /// The route to this name; `None`: it leads nowhere.
     fn route(&self, name: &Name) -> Option<Underlay>;
 
-    /// What a vNIC and whoever sent to it by this route are called: its own name, the sender's.
+    /// The names of a vNIC and of the sender by this route: its own, the sender's.
     fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)>;
 
-    /// The address by which programs of `rdma_cm`, and people, call whom this name means.
+    /// The address of this name in `rdma_cm` and in logs.
     fn address_of(&self, gid: Gid) -> IpAddr {
         gid.address()
     }
 
-    /// The name of whom they call by this address.
+    /// The name of this address.
     fn name_of(&self, address: IpAddr) -> Gid {
         address.into()
     }

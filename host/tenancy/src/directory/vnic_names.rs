@@ -6,7 +6,7 @@ use omniverb_session::body::GidEntry;
 use omniverb_terms::Gid;
 use std::net::IpAddr;
 
-/// What is known of a vNIC's names. Read when somebody asks, once for all who ask meanwhile.
+/// The names of a vNIC. Read on demand, once for all that wait meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     table: Vec<GidEntry>,

@@ -20,7 +20,7 @@ use omniverb_terms::{Errno, Qpn};
 enum Found {
     /// There is a link now.
     Linked,
-    /// The network is being asked, or the peer has no time: whoever called asks again.
+    /// The network is being probed, or the peer has no time: the caller asks again.
     NotYet,
 }
 
@@ -42,8 +42,8 @@ impl Pairing<'_> {
             return Ok(Found::Linked);
         }
         if m.dgid.is_multicast() {
-            // Nobody in particular is at its end, so nobody is asked. Members of a group may belong
-            // to any tenant.
+            // Its end is no single peer, so no host is probed. Members of a group may belong to any
+            // tenant.
             let may = self.tenants.may_send(self.network, ours, m.sgid, (None, m.dgid));
             let route = match self.tenants.policy(ours).tenant == TenantId::default() {
                 true if !may => Route { why: PathReason::Denied, ..Route::nowhere() },
@@ -166,7 +166,7 @@ impl Links {
         let key = LinkKey::new(m.qpn, m.dest_qpn);
         let Some(link) = self.direct(key) else { return false };
         let wanted = if m.qpn == key.0 { [m.sgid, m.dgid] } else { [m.dgid, m.sgid] };
-        // Of a link that is older than this daemon nobody says where it leads.
+        // The names of a link older than this daemon are not known.
         link.place.is_none() || link.ways.map(|(sgid, _)| sgid) == wanted
     }
 }

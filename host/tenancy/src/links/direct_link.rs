@@ -8,8 +8,8 @@ use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_table::PairReceipts;
 use omniverb_terms::{Gid, Operations, VnicId};
 
-/// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for
-/// being in a pair window.
+/// The receipts of a link: for its ends, for being direct in one vNIC or two, for being uninvited,
+/// and for being in a pair window.
 #[derive(Debug)]
 pub(crate) struct LinkReceipts {
     pub(crate) ends: [Receipt; 2],
@@ -30,7 +30,7 @@ pub(crate) struct Invitation {
     pub(crate) to: VnicId,
 }
 
-/// A direct link. Only what it refuses changes while it lives. Of what there is for each end, the
+/// A direct link. Only its refused operations change while it lives. Of fields for both ends, the
 /// first is that of the queue pair with the smaller number.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -41,7 +41,7 @@ pub(crate) struct Link {
     pub(crate) vnics: [VnicId; 2],
     /// Each end's own GID and that which it knows the other by.
     pub(crate) ways: [GidPair; 2],
-    /// What the network must go on saying to each end.
+    /// The questions that the network must go on answering, for each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: PathReason,
     /// What each end refuses to be asked by the other.
@@ -51,7 +51,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The end that did not ask for it, if there is one, and who opened it.
+    /// The end that did not ask for it, if there is one, and the vNIC that opened it.
     pub(super) fn uninvited_end(&self) -> Option<UninvitedEnd> {
         let to = self.uninvited?.to;
         let end = usize::from(self.vnics[1] == to);

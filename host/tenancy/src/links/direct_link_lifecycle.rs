@@ -42,7 +42,8 @@ impl Linker<'_> {
         let place = self.links.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = self.pair_windows.why_direct(self.network, vnics);
-        // Of a bell in a window the second page is that of who has the window, whoever is older.
+        // Of a doorbell in a window the second page is that of the window's holder, whichever is
+        // older.
         let turned = match self.pair_windows.common(self.network, vnics) {
             SharedMemory::Window(end) => place.sides[end] ^ 1,
             SharedMemory::Any | SharedMemory::Nothing => 0,
@@ -98,7 +99,7 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// Sessions and vNICs of a link's ends, and what it pays, if their quotas allow it.
+    /// Sessions and vNICs of a link's ends, and its receipts, if their quotas allow it.
     pub(crate) fn charge_link(
         &mut self,
         key: LinkKey,
@@ -221,7 +222,7 @@ impl Unlinker<'_> {
     pub(crate) fn undo_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.direct(key) else { return };
         let ([first, second], place) = (link.sessions, link.place);
-        // What it has of a pair window is nobody's memory, and free at once.
+        // Its part of a pair window is no process's memory, and free at once.
         drop(self.take_link(key));
         self.refuse_wishes(key.0, key.1);
         // Its bell may have been new with it; then the bell does not exist, and links that were
@@ -270,7 +271,7 @@ impl Unlinker<'_> {
         }
     }
 
-    /// The same; what it pays is the caller's.
+    /// Takes a link out of the tables, if it is there; its receipts go to the caller.
     fn take_link(&mut self, key: LinkKey) -> Option<Link> {
         let link = self.links.direct.remove(key)?;
         self.observer().audit_link(key, &link, LinkEvent::Ended);

@@ -51,7 +51,7 @@ impl DirectLinks {
         &self.uninvited
     }
 
-    /// One more. `inviter`: whom it is counted for, if one end did not ask for it.
+    /// Adds a link. `inviter`: the holder that it counts for, if one end did not ask for it.
     pub(super) fn insert(&mut self, key: LinkKey, link: Link, inviter: &Holder) {
         if let Some(end) = link.uninvited_end() {
             self.uninvited.add((end.session, end.vnic), inviter, key);

@@ -67,7 +67,7 @@ pub(crate) struct BellSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Bells {
     bells: HashMap<Pair, Bell>,
-    /// Whom each session has one with.
+    /// The peers that each session has one with.
     of: BTreeSet<(SessionId, SessionId)>,
     last: u64,
 }

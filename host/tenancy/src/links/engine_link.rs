@@ -12,9 +12,9 @@ use omniverb_terms::{Gid, Operations, Qpn, Service, VnicId};
 pub(crate) struct Flow {
     pub(crate) qpn: Qpn,
     pub(crate) peer: Qpn,
-    /// What the queue pair calls itself.
+    /// The queue pair's own name.
     pub(crate) sgid: Gid,
-    /// What it calls the peer.
+    /// The peer's name.
     pub(crate) dgid: Gid,
 }
 
@@ -34,12 +34,12 @@ impl Flow {
     }
 }
 
-/// Who caused a link to the engine.
+/// The cause of a link to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The queue pair's process asked for it.
     Requested,
-    /// Datagrams that somebody sent whom it has not named.
+    /// Datagrams of a sender that it has not named.
     Stranger,
     /// The queue pair is attached to a group. Such a link makes way for no other.
     Group,
@@ -66,7 +66,7 @@ pub(crate) struct Route {
     pub(crate) why: PathReason,
     /// The peer's vNIC, if that is on this host and reached without the network.
     pub(crate) within: Option<VnicId>,
-    /// What the other Omniverb said about itself; 0: it is none, as far as we know.
+    /// The features that the other Omniverb has announced; 0: it is none, as far as is known.
     pub(crate) features: u32,
     pub(crate) cause: Cause,
     pub(crate) delivery: Delivery,
@@ -81,7 +81,7 @@ pub(crate) enum Delivery {
     Lost,
 }
 
-/// What is refused on a link to the engine.
+/// Operations that a link to the engine refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// Requests of the peer, by the queue pair's process.
@@ -126,7 +126,7 @@ impl Route {
         }
     }
 
-    /// To whoever is in a group.
+    /// To the members of a group.
     pub(crate) fn group() -> Route {
         Route { why: PathReason::Group, ..Route::roce() }
     }
@@ -166,9 +166,9 @@ pub(crate) struct EngineLink {
     pub(crate) born: u64,
     pub(crate) cause: Cause,
     pub(crate) delivery: Delivery,
-    /// What the peer, and the queue pair itself, may not ask of the other.
+    /// Operations that the peer and the queue pair may not request of each other.
     pub(crate) refused: Refused,
-    /// What the network must go on saying, if the peer is reached without it.
+    /// The question that the network must go on answering, if the peer is reached without it.
     pub(crate) question: Option<Question>,
 }
 

@@ -1,8 +1,8 @@
 //! Makes and ends links to the engine: for peers that are not to be reached directly.
 //!
-//! They need only one side's wish, and, for datagrams, not even that: what a stranger sends to a
-//! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
-//! which goes with the last of them.
+//! They need only one side's wish, and, for datagrams, not even that: a stranger's datagram to a
+//! queue pair makes a link, within a quota. All links of a session to the engine share one
+//! doorbell, which goes with the last of them.
 
 use super::engine_link::{Cause, Delivery, EngineLink, EngineLinkAge, Flow, Route};
 use super::link_admission::Pending;
@@ -115,7 +115,7 @@ impl Linker<'_> {
             vnic,
             service,
             underlay,
-            // What a vNIC sends to itself for a number that it does not have is lost.
+            // Packets of a vNIC to itself for a number that it does not have are lost.
             within: if delivery == Delivery::Lost { Some(vnic) } else { within },
             features,
             refused: refused.outbound,
@@ -124,8 +124,8 @@ impl Linker<'_> {
         Ok(())
     }
 
-    /// What a link to the engine pays. Where quotas are used up by datagram links, the oldest goes,
-    /// of strangers that of the sender with most. Nobody loses one for a link that cannot be made
+    /// The receipt of a link to the engine. Where quotas are used up by datagram links, the oldest
+    /// goes, of strangers that of the sender with most. No link goes for one that cannot be made
     /// all the same.
     fn engine_receipt(
         &mut self,
@@ -150,7 +150,7 @@ impl Linker<'_> {
                 stranger = Some((qpn, peer));
             }
             Cause::Stranger => {}
-            // Nobody's link would make room for it.
+            // No other link would make room for it.
             Cause::Group if self.tenants.is_full_of_groups(id) => return Err(Errno::ENOMEM),
             Cause::Requested | Cause::Group => {
                 uninvited = self.in_the_way(id, key, Pending::default(), None).unwrap_or_default();
@@ -177,7 +177,7 @@ impl Linker<'_> {
             self.end_uninvited(key);
         }
         for (qpn, peer) in stranger.into_iter().chain(oldest) {
-            // A connected queue pair has nobody else; one for datagrams asks again.
+            // A connected queue pair has no other peer; one for datagrams asks again.
             let alone = self.queue_pairs.is_connected(qpn);
             let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
             self.unlinker().end_engine_links(qpn, peer, Some(reason));
@@ -186,9 +186,9 @@ impl Linker<'_> {
         Ok(session.account().note(kinds))
     }
 
-    /// The link to the engine that makes way for one of a session: of the host's, which all share,
-    /// that of whoever has most; of its own, the oldest for datagrams that has rested since
-    /// `rested`, but for one that goes already.
+    /// The link to the engine that makes way for one of a session: of the host's shared quota, that
+    /// of the largest holder; of its own, the oldest for datagrams that has rested since `rested`,
+    /// except one that goes already.
     fn yielding(
         &self,
         (id, key, service): (SessionId, VnicId, Service),
@@ -294,10 +294,10 @@ impl Unlinker<'_> {
 }
 
 impl Pairing<'_> {
-    /// A datagram for a queue pair came from somebody it has no link for.
+    /// A datagram for a queue pair came from a sender it has no link for.
     pub(crate) fn meet_stranger(&mut self, key: VnicId, flow: Flow, now: u64) {
         let Some(qp) = self.queue_pairs.get(flow.qpn) else { return };
-        // A link for that number to somebody whom the queue pair knows stays as it is.
+        // A link for that number to a peer that the queue pair knows stays as it is.
         let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.links.knows(flow);
         let session = qp.session();
         if !fits || !qp_numbers::is_qpn(flow.peer) || !self.tenants.owns(key, flow.sgid) {
@@ -311,7 +311,7 @@ impl Pairing<'_> {
         }
         let route = match self.local_source(key, flow) {
             Some((source, why)) => Route::forwarded(why, source),
-            // Nobody else has addresses of ours.
+            // No other vNIC has addresses of ours.
             None if flow.dgid.is_loopback() || self.tenants.owns(key, flow.dgid) => return,
             None => match self.network.known_answer(self.tenants, key, flow.sgid, flow.dgid, now) {
                 Some(Answer::Omniverb(features)) => Route::omniverb(PathReason::Stranger, features),

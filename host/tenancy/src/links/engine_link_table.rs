@@ -1,7 +1,7 @@
 //! Keeps all links to the engine: by their queue pairs, and as they make way for others.
 //!
-//! The numbers of peers are the peers' own: one may be that of somebody here, and datagram peers on
-//! different hosts may have the same.
+//! Peers on other hosts draw their own numbers: one may be that of a queue pair here, and two
+//! datagram peers may have the same.
 
 use super::engine_link::{Cause, EngineLink, EngineLinkAge};
 use super::engine_link_ages::LinkAges;
@@ -44,7 +44,7 @@ impl EngineLinks {
         self.rows.get(&(qpn, peer)).map(|link| &**link)
     }
 
-    /// The same, to change what it refuses.
+    /// Like `get`, to change its refused operations.
     pub(super) fn get_mut(&mut self, qpn: Qpn, peer: RemotePeer) -> Option<&mut EngineLink> {
         self.rows.get_mut(&(qpn, peer)).map(|link| &mut **link)
     }
@@ -69,7 +69,7 @@ impl EngineLinks {
     /// One more, counted for this holder.
     pub(super) fn insert(&mut self, link: Paid<EngineLink>, holder: &Holder) {
         let age = link.age();
-        // Nobody would make it anew.
+        // Nothing would make it anew.
         if link.cause != Cause::Group {
             self.seniority.add(age, holder);
             match link.service {

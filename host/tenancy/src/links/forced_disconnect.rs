@@ -20,7 +20,7 @@ impl Unlinker<'_> {
             self.part_link(link);
         }
         let engine = self.links.all_engine();
-        // A group is nobody to part from.
+        // A group is no peer to disconnect from.
         let engine = engine.filter(|link| link.cause != Cause::Group);
         let engine = engine.filter(|link| link.vnic == key || link.within == Some(key));
         let engine: Vec<(Qpn, Qpn)> = engine.map(|link| (link.flow.qpn, link.flow.peer)).collect();

@@ -10,16 +10,16 @@ use omniverb_fairness::Holder;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, VnicId};
 
-/// What a link takes, as [`make_way`](Tenancy::make_way) has found out.
+/// The places for a link, as [`make_way`](Tenancy::make_way) has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Places {
-    /// What is free, if quotas allow it.
+    /// Free ones, if quotas allow it.
     Free,
     /// Those of links that have made way: quotas do, and others have no less than before.
     Returned,
 }
 
-/// What is decided about a new link, and not counted yet.
+/// Decisions about a new link that are not counted yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pending {
     /// Ends that take places of the session and of the vNIC.
@@ -31,8 +31,8 @@ pub(super) struct Pending {
 }
 
 impl Linker<'_> {
-    /// Makes room for a link between queue pairs; nobody loses one for a link that cannot be made
-    /// all the same. `uninvited` as for [`make_link`](Self::make_link).
+    /// Makes room for a link between queue pairs; no other goes for one that cannot be made all the
+    /// same. `uninvited` as for [`make_link`](Self::make_link).
     pub(crate) fn make_way(
         &mut self,
         key: LinkKey,
@@ -95,7 +95,7 @@ impl Linker<'_> {
         let found = self.links.direct.uninvited().in_session(id, of_session, newcomer)?;
         let of_vnic = lack(vnic.account(), pending.more[1], pending);
         let in_vnic = self.links.direct.uninvited().in_vnic(key, of_vnic, newcomer)?;
-        // What the process loses is room in its vNIC, too.
+        // A link that the process loses makes room in its vNIC, too.
         Ok(found.or(in_vnic))
     }
 
@@ -106,7 +106,8 @@ impl Linker<'_> {
         }
     }
 
-    /// What a link that its second vNIC did not ask for pays, of what the first may have of that.
+    /// The receipt of a link that its second vNIC did not ask for, from the first one's quota for
+    /// such links.
     pub(crate) fn charge_uninvited(
         &mut self,
         Invitation { from, to }: Invitation,
@@ -116,7 +117,7 @@ impl Linker<'_> {
         vnic.neighbour_for(from, quotas).charge(&[Kind::Uninvited])
     }
 
-    /// Whom a link is counted for, if one end did not ask for it.
+    /// The holder that a link counts for, if one end did not ask for it.
     pub(crate) fn inviter_of(&self, link: &Link) -> Holder {
         let Some(end) = link.uninvited_end() else { return Holder::default() };
         let inviter = self.tenants.sessions.get(&end.inviter).zip(link.uninvited);
@@ -125,7 +126,7 @@ impl Linker<'_> {
     }
 }
 
-/// What a session or vNIC lacks for one more end of a link, where `more` take its places already.
+/// The shortage of a session or vNIC for one more end of a link, where `more` take places already.
 fn lack(of: &Account, more: usize, Pending { taken, returned, .. }: Pending) -> QuotaShortage {
     let (then, quota) = (of.count(Kind::Link) + more + 1, of.quota(Kind::Link));
     let left = of.left(Kind::Link);

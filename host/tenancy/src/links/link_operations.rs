@@ -9,7 +9,7 @@ use crate::queue_pairs::queue_pair_table::QueuePairs;
 use crate::tenants::Tenants;
 use crate::vm_pair_windows::window_table::MachineWindows;
 
-/// Brings queue pairs together: finds out who a peer is, asks the network, and has links made.
+/// Brings queue pairs together: resolves peers, probes the network, and has links made.
 pub(crate) struct Pairing<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) tenants: &'a mut Tenants,

@@ -1,7 +1,7 @@
 //! Tells the ends of captured links to trace what they do.
 //!
-//! A link is traced while one of its two vNICs is captured, and both of its ends write: each what
-//! it requests. Who has such an end gets memory to write into; of its other links nothing is asked.
+//! A link is traced while one of its two vNICs is captured, and both of its ends write their
+//! requests. The process of such an end gets memory to write into; its other links are not traced.
 
 use crate::action::{Action, TracedEnd};
 use crate::links::Observer;
@@ -12,7 +12,7 @@ use omniverb_session::body::{TraceEnd, TraceLink};
 use omniverb_terms::Qpn;
 use std::collections::BTreeSet;
 
-/// What the ends of a link are told.
+/// Messages about traces to the ends of a link.
 #[derive(Clone, Copy)]
 enum Tracing {
     /// To tell no more what they do.
@@ -83,7 +83,7 @@ impl Observer<'_> {
         }
     }
 
-    /// Whoever reads traces is to know of a link's ends.
+    /// Tells the reader of traces about a link's ends.
     pub(crate) fn trace(&mut self, key: LinkKey) {
         for end in self.ends(key) {
             let session = end.session;
@@ -116,7 +116,7 @@ impl Observer<'_> {
         }
     }
 
-    /// Both ends of a link, as whoever reads what they tell must know them.
+    /// Both ends of a link, for the reader of traces.
     fn ends(&self, key: LinkKey) -> Vec<TracedEnd> {
         let Some(link) = self.links.direct(key) else { return Vec::new() };
         let ends = sides(key).filter_map(|(qpn, peer_qpn, this)| {

@@ -1,19 +1,17 @@
 //! Links queue pairs by one of four paths, and ends these links.
 //!
-//! `qp_pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD): whom a queue pair is to be linked with.
-//! `direct_link_lifecycle.rs`: links between processes (`direct_link.rs`, `direct_link_table.rs`).
-//! `engine_link_lifecycle.rs`: links to the engine (`engine_link.rs`, `engine_link_table.rs`);
-//! `multicast_groups.rs`: those that come from multicast groups. `doorbell_assignment.rs`: places
-//! of links in what processes wake each other with. `reachability_table.rs`,
-//! `reachability_probes.rs`: the network is asked as long as a link lives; `forced_disconnect.rs`:
-//! links that somebody else ends. `socket_relation_rules.rs`: sockets that may share memory
-//! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs`: which
-//! link makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
-//! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs`: queue pairs come and go;
-//! `restore_links.rs`: those come back that outlived a daemon. `rule_checks.rs`: what rules allow
-//! on links.
-//! `link_audit.rs`, `link_tracing.rs`:
-//! what is told of links that are watched.
+//! `qp_pairing.rs` (RC, UC) and `datagram_pairing.rs` (UD) choose the peer of a queue pair.
+//! `direct_link_lifecycle.rs` makes and ends links between processes (`direct_link.rs`,
+//! `direct_link_table.rs`), `engine_link_lifecycle.rs` links to the engine (`engine_link.rs`,
+//! `engine_link_table.rs`), `multicast_groups.rs` those of multicast groups.
+//! `doorbell_assignment.rs` gives links places in doorbells. `reachability_table.rs` and
+//! `reachability_probes.rs` probe the network as long as a link lives; `forced_disconnect.rs` ends
+//! links for operators. `socket_relation_rules.rs` decides which sockets may share memory
+//! (`socket_relations.rs`), and why not (`socket_relation_refusal.rs`). `link_admission.rs` chooses
+//! the link that makes way for another, of those in `uninvited_link_quota.rs` (direct ones) or
+//! `engine_link_ages.rs` (to the engine). `qp_lifecycle.rs` creates and destroys queue pairs;
+//! `restore_links.rs` restores those that outlived a daemon. `rule_checks.rs` applies rules to
+//! links. `link_audit.rs` and `link_tracing.rs` report on watched links.
 
 mod datagram_pairing;
 pub(crate) mod direct_link;
@@ -63,7 +61,7 @@ pub(crate) struct Links {
     direct: DirectLinks,
     engine: EngineLinks,
     bells: Bells,
-    /// What the network must go on saying for links to live.
+    /// The questions that the network must go on answering for links to live.
     consents: Consents,
     /// Where sockets may share memory.
     relations: Relations,
@@ -95,7 +93,7 @@ impl Links {
         self.direct.iter()
     }
 
-    /// Whom a queue pair has direct links with, in order.
+    /// The peers that a queue pair has direct links with, in order.
     pub(crate) fn peers_of(&self, qpn: Qpn) -> Vec<Qpn> {
         self.direct.peers_from(qpn, Qpn(0)).collect()
     }
@@ -173,7 +171,7 @@ impl LinkTable for Links {
 
 #[cfg(test)]
 impl Links {
-    /// What must never happen: a link goes, and what it holds of a pair window is not returned.
+    /// Simulates a bug: a link goes, and its receipt of a pair window is not returned.
     pub(crate) fn lose_pair(&mut self, key: LinkKey) {
         std::mem::forget(self.direct.remove(key).unwrap().receipts.pair);
     }

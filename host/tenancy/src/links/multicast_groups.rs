@@ -1,10 +1,10 @@
-//! Multicast groups: what is sent to one that a queue pair is attached to comes to it by a link to
-//! the engine, whose far end is called by a number that no packet can have.
+//! Attaches queue pairs to multicast groups: packets to a group come by a link to the engine, whose
+//! far end has a number that no packet can have.
 //!
 //! So an attachment is a row like any other link: charged, shown, and gone with its queue pair. The
 //! daemon is in the group at the vNIC's own sockets as long as there is one
-//! (`Action::AttachEngine`, `Action::DetachEngine`); what the network does not deliver
-//! there reaches nobody.
+//! (`Action::AttachEngine`, `Action::DetachEngine`); packets that the network does not deliver
+//! there are lost.
 
 use super::engine_link::{Cause, Flow, Route};
 use crate::directory::vnic_names::Names;
@@ -78,13 +78,13 @@ impl Unlinker<'_> {
     }
 
     /// The table of a vNIC's names is another. Attachments at an interface that is not where it
-    /// was, or at the loopback though there is another now, end; who is attached asks anew.
+    /// was, or at the loopback though there is another now, end; the process attaches again.
     pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {
         let Some(new) = self.tenants.vnics.get(&vnic).map(|home| &home.names) else { return };
         if !self.links.engine.is_in_groups(vnic) {
             return;
         }
-        // What is made up is at no interface but the loopback.
+        // An entry made up is at no interface but the loopback.
         let place = |table: &[GidEntry], gid: Gid| {
             let found = table.iter().find(|entry| entry.gid == gid)?;
             Some(if new.has_address(gid.address()) { found.ifindex } else { LOOPBACK })
@@ -108,8 +108,8 @@ fn leads_out(names: &Names, entry: &GidEntry) -> bool {
     entry.ifindex != LOOPBACK && !entry.gid.is_loopback() && names.has_address(entry.gid.address())
 }
 
-/// By which of its names a vNIC is in a group: the first of the same kind that leads to others. At
-/// the loopback, where nobody else is, only if the vNIC has nothing else.
+/// The name by which a vNIC is in a group: the first of the same kind that leads to others. At the
+/// loopback, which reaches no other vNIC, only if the vNIC has nothing else.
 fn entry_for(names: &Names, group: Gid) -> Option<&GidEntry> {
     let leads_out = |entry: &&GidEntry| leads_out(names, entry);
     let alone = !names.table().iter().any(|entry| leads_out(&entry));

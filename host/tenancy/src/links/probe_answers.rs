@@ -24,9 +24,9 @@ impl Pairing<'_> {
             };
             return self.answered(question, answer, now);
         }
-        // Not the owner of the address: the network carried it elsewhere. Or not from who asks:
-        // somebody saw it and sent it again, or an address was translated on the way. Or the one
-        // has the address only since a moment; then the next try of this probe finds it.
+        // Not the owner of the address: the network carried it elsewhere. Or not from the prober:
+        // an attacker repeated it, or an address was translated on the way. Or the owner has the
+        // address only since a moment; then the next try of this probe finds it.
         if !arrived {
             self.tenants.read_addresses(self.context, at, None);
         }

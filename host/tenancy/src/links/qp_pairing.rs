@@ -24,8 +24,8 @@ use omniverb_terms::{Errno, Qpn, Service, VnicId};
 const FAILURES_MAX: u32 = 8;
 /// Times it is looked for where the network does not answer; then the wire is tried.
 const SILENCES_MAX: u32 = 2;
-/// The same where one of the two is a process of a virtual machine: its agent hears and sends
-/// handshakes when the guest has a processor for it, which nobody here sees.
+/// Like `SILENCES_MAX`, where one of the two is a process of a virtual machine: its agent receives
+/// and sends handshakes when the guest has a processor for it, which the host cannot see.
 const MACHINE_SILENCES_MAX: u32 = 8;
 
 impl Pairing<'_> {
@@ -67,7 +67,7 @@ impl Pairing<'_> {
         if m.dest_qpn > Qpn::MAX || !self.tenants.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
             return Err(Errno::EINVAL);
         }
-        // Nobody in particular is at the end of a group, so nobody is asked there.
+        // The end of a group is no single peer, so no host is probed there.
         let to_all = qp.service() == Service::Ud && m.dest_qpn == Qpn::MULTICAST;
         if m.dgid.is_multicast() && !to_all {
             return Err(Errno::EINVAL);
@@ -79,8 +79,8 @@ impl Pairing<'_> {
         Ok(qp.service())
     }
 
-    /// Takes a wish as far as it gets: finds out whose address it names, then, if that is a
-    /// neighbour who wishes the same, makes the link; or goes through the engine.
+    /// Takes a wish as far as it gets: resolves its address, then, if that is a neighbour's with
+    /// the same wish, makes the link; or goes through the engine.
     pub(crate) fn advance_wish(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
         let Some(qp) = self.queue_pairs.get(qpn) else { return };
         let Some(wish) = qp.wish(peer) else { return };
@@ -155,21 +155,21 @@ impl Pairing<'_> {
         }
     }
 
-    /// The address is nobody's here.
+    /// The address belongs to no vNIC here.
     fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.queue_pairs.is_mutual(qpn, peer);
         let is_here = self.is_named(qpn, peer, self.queue_pairs.vnic_of(peer));
         let to_machine = self.is_for_machine(qpn, peer);
-        // That a number and an address are a machine's is what the machine says: who is only named
-        // by others for that does not keep them waiting for long.
+        // That a number and an address are a machine's is the machine's word: if only the other end
+        // names it they do not wait for long.
         let silences = match mutual && (to_machine || self.is_of_machine(qpn)) {
             true => MACHINE_SILENCES_MAX,
             false => SILENCES_MAX,
         };
         let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) else { return };
         wish.failures += 1;
-        // Somebody is here and wants us, so the network may still be coming up. Without that,
-        // asking again would be idle: the peer's own wish asks again for both.
+        // A peer is here and names us, so the network may still be coming up. Otherwise asking
+        // again would be idle: the peer's own wish asks again for both.
         let again = match answer {
             None => true,
             Some(_) if wish.is_survivor() => mutual,
@@ -210,8 +210,8 @@ impl Pairing<'_> {
         self.queue_pairs.vnic_of(qpn).is_some_and(|vnic| self.network.is_machine(vnic))
     }
 
-    /// Whether a wish names a process of a machine of this host, by number and address. It has
-    /// named nobody back, perhaps, since all it does takes longer.
+    /// Whether a wish names a process of a machine of this host, by number and address. That
+    /// process may not have named its peer yet, since all it does takes longer.
     fn is_for_machine(&self, qpn: Qpn, peer: Qpn) -> bool {
         self.is_named(
             qpn,
@@ -231,7 +231,7 @@ impl Pairing<'_> {
         self.queue_pairs.clear_wish_timer(self.context, qpn, peer);
         let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
         let flow = Flow { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
-        // Whoever says that it is at the loopback takes no address of another vNIC's by that.
+        // A peer that claims to be at the loopback takes no address of another vNIC's by that.
         let is_at_home = route.within.is_some_and(|at| self.queue_pairs.vnic_of(qpn) == Some(at));
         let flow = match is_at_home && !self.queue_pairs.is_datagram(qpn) {
             true => flow.at_home(),
@@ -246,8 +246,8 @@ impl Pairing<'_> {
         }
     }
 
-    /// Whom a wish leads to. What the network said when it was made may be long ago: where that is
-    /// known no longer, it is to be asked anew.
+    /// The vNIC that a wish leads to. The network's answer may be old: if it is known no longer,
+    /// the network is asked again.
     fn wish_target(&self, qpn: Qpn, peer: Qpn, now: u64) -> Option<VnicId> {
         let qp = self.queue_pairs.get(qpn)?;
         let wish = qp.wish(peer)?;

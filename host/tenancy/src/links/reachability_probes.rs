@@ -1,17 +1,18 @@
-//! Consent while a link lives. A link between two vNICs exists because the network let a probe
-//! pass; what travels on it no longer asks the network. So the probe is repeated as long as links
-//! rest on its answer: one for all of them. While it is not answered it is repeated sooner. When it
-//! has not been for so many times in a row, or comes out at another vNIC, the links end, as
-//! connections end when a network goes away.
+//! Repeats probes while links live that rest on their answers.
 //!
-//! A question that says nothing of the network is no miss: one that could not be asked, since the
+//! A link between two vNICs exists because the network let a probe pass; packets on it no longer
+//! pass the network. So the probe is repeated as long as links rest on its answer: one for all of
+//! them. While it is not answered it is repeated sooner. When it has not been for so many times in
+//! a row, or comes out at another vNIC, the links end, as connections end when a network goes away.
+//!
+//! A question without result for the network is no miss: one that could not be asked, since the
 //! account that pays for it is used up, or one that was not answered while a receive queue of ours
 //! overflowed. Such ones are asked again as soon as others, and how long that goes on is bounded
-//! (`reachability_table.rs`): a filter that appears ends links within ten periods, whatever floods
-//! meanwhile. What a link that its vNIC did not ask for costs, the vNIC pays that opened it.
+//! (`reachability_table.rs`): a filter that appears ends links within ten periods, under any flood.
+//! Links that a vNIC did not ask for are paid by the vNIC that opened them.
 //!
-//! Only what leaves the network out needs this: links between processes, and links to the engine
-//! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
+//! Only links that leave the network out need this: links between processes, and links to the
+//! engine that lead to another vNIC of this host. Within one vNIC no network is asked.
 
 use super::reachability_table::{ConsentAnswer, ConsentUser};
 use super::socket_relation_refusal::RelationRefusal;
@@ -31,7 +32,7 @@ use omniverb_terms::{Gid, VnicId};
 const SOONER: u64 = 8;
 
 impl Network {
-    /// What the network is to be asked again for a link from one vNIC to another.
+    /// The question that the network answers again for a link from one vNIC to another.
     pub(crate) fn question(
         &self,
         tenants: &Tenants,
@@ -115,7 +116,7 @@ impl Links {
 }
 
 impl Pairing<'_> {
-    /// The network is to be asked again what a question's links rest on.
+    /// Asks the network again for the answer that a question's links rest on.
     pub(crate) fn consent_due(&mut self, question: Question, now: u64) {
         let payer = self.links.consents.payer(&question);
         match self.network.ask(

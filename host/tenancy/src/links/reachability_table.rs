@@ -6,8 +6,8 @@ use crate::row_keys::{LinkKey, RemotePeer};
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::BTreeMap;
 
-/// Budget: questions in a row, each of several tries, that nobody has answered: links end after
-/// these. A machine that has other things to do may be late for one and the next.
+/// Budget: unanswered questions in a row, each of several tries: links end after these. A busy
+/// machine may be late for one and the next.
 const MISSES_MAX: u32 = 7;
 /// Budget: periods without an answer after which links end whatever the reason is: questions may
 /// not have been asked, since the account that pays for them was used up, or not heard, since a
@@ -31,7 +31,8 @@ pub(crate) enum ConsentUser {
 
 #[derive(Debug, Default)]
 struct Consent {
-    /// What lives by it, never empty in the table, and who pays for the question on its behalf.
+    /// The links and relations that rest on it, never empty in the table, each with the vNIC that
+    /// pays for the question.
     rests: BTreeMap<ConsentUser, VnicId>,
     /// Of these, those for which the vNIC that asks pays itself.
     own: usize,
@@ -47,7 +48,7 @@ struct Consent {
 pub(crate) enum ConsentAnswer {
     /// It leads to this vNIC.
     At(VnicId),
-    /// Nothing came, although something would have been heard; or somebody else's answer.
+    /// No answer, although one would have been heard; or another vNIC's answer.
     Nothing,
     /// It could not be asked, or an answer may have been lost in front of us.
     Unknown,
@@ -77,7 +78,7 @@ impl Consents {
         consent.own -= usize::from(before == Some(question.from));
     }
 
-    /// Who pays for asking: the vNIC that asks, if anything of its own rests on the answer.
+    /// The vNIC that pays for asking: the asking one, if a link of its own rests on the answer.
     pub(crate) fn payer(&self, question: &Question) -> VnicId {
         let consent = self.by_question.get(question).filter(|consent| consent.own == 0);
         let payer = consent.and_then(|consent| consent.rests.values().next());

@@ -1,12 +1,12 @@
 //! Restores links that outlived the daemon before this one.
 //!
-//! Whoever announces a queue pair proves with its ticket that the number was given to it; of two
-//! with a ticket for the same number, which has then been given twice, the later one has it. Both
-//! ends announce what they hold. A link counts when both have, and the same checks hold as for a
-//! new one. An end whose other end does not announce itself in time is told that its peer is
-//! dead: most likely it died while nobody was watching. A link to the engine ended with the engine;
-//! who announces one is told that its peer is dead. All this is heard only for a while after the
-//! daemon was started.
+//! A process that announces a queue pair proves with its ticket that the number was given to it; of
+//! two with a ticket for the same number, which has then been given twice, the later one has it.
+//! Both ends announce what they hold. A link counts when both have, and the same checks hold as for
+//! a new one. An end whose other end does not announce itself in time is told that its peer is
+//! dead: most likely it died while no daemon ran. A link to the engine ended with the engine; a
+//! process that announces one is told that its peer is dead. Announcements are taken only for a
+//! while after the daemon was started.
 
 use crate::links::Linker;
 use crate::links::Pairing;
@@ -22,8 +22,8 @@ use omniverb_session::body::{
 use omniverb_terms::{Errno, Qpn, Service};
 
 impl Pairing<'_> {
-    /// Takes a number from a session that had it before its owner. Peers whose links were taken
-    /// for that session's wait on for the owner.
+    /// Takes a number from a session that had it before its owner. Peers whose links were taken for
+    /// that session's wait on for the owner.
     pub(super) fn displace(&mut self, qpn: Qpn, now: u64) {
         if !self.queue_pairs.contains(qpn) {
             return;
@@ -77,7 +77,7 @@ impl Pairing<'_> {
 impl Unlinker<'_> {
     /// The other end did not announce itself.
     pub(crate) fn abandon_resume(&mut self, qpn: Qpn, peer: Qpn) {
-        // The client forgets whatever has that number, what is newer included.
+        // The client forgets every link with that number, newer ones included.
         self.close_link(qpn, peer, CLOSED_BY_PEER);
         if let Some(session) = self.queue_pairs.session_of(qpn) {
             let closed = LinkClosed { qpn, peer_qpn: peer, reason: CLOSED_BY_DEATH, reserved: 0 };

@@ -78,7 +78,7 @@ impl Tenants {
             Service::Ud => Operations::DATAGRAM,
             _ => Operations::ON_LINKS,
         };
-        // By each end: of what the other asks.
+        // By each end: the requests that it may send.
         let allowed = [(ends[1], ends[0]), (ends[0], ends[1])]
             .map(|(from, to)| self.rules.allowed(from, to, None));
         let refused = allowed.map(|allowed| kinds.without(allowed));
@@ -103,7 +103,7 @@ impl Pairing<'_> {
 }
 
 impl Linker<'_> {
-    /// What a link to the engine refuses.
+    /// The operations that a link to the engine refuses.
     pub(super) fn refused_by_engine(
         &self,
         vnic: VnicId,
@@ -112,7 +112,7 @@ impl Linker<'_> {
         route: Route,
     ) -> Refused {
         match route.cause {
-            // Nobody in particular is at its end.
+            // Its end is no single peer.
             Cause::Group => Refused::default(),
             Cause::Requested | Cause::Stranger if route.delivery == Delivery::Lost => {
                 Refused::default()

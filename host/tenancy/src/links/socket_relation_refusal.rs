@@ -14,7 +14,7 @@ pub enum RelationRefusal {
     Gone,
     /// An address is not one of its vNIC's.
     NotItsAddress,
-    /// What is sent to one of the addresses comes out elsewhere, or nowhere.
+    /// Packets to one of the addresses come out elsewhere, or nowhere.
     NotThere,
     /// Too much was asked of the network at a time.
     Busy,

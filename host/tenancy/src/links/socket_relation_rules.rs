@@ -1,10 +1,10 @@
-//! Two addresses of two vNICs between which bytes of TCP may go through memory
-//! (docs/decisions/0046): what queue pairs with a link have, sockets have by a relation.
+//! Relates two addresses of two vNICs between which bytes of TCP may go through memory
+//! (docs/decisions/0046): a relation is to sockets what a link is to queue pairs.
 //!
-//! The rules are those of direct links: each address is its vNIC's, the network brings what is
-//! sent from each to the other, and no administrator wants to have what goes between the two seen
-//! by the engine. It is asked for by whoever brings sockets together, which is the daemon's own,
-//! and ends as links do: with a vNIC, an address, a policy, or the network's consent.
+//! The rules are those of direct links: each address is its vNIC's, the network carries packets
+//! from each to the other, and no administrator wants the traffic between the two to pass the
+//! engine. The daemon's own broker asks for a relation, and it ends as links do: with a vNIC, an
+//! address, a policy, or the network's consent.
 
 use super::reachability_table::ConsentUser;
 use super::socket_relation_refusal::{RelationEnd, RelationRefusal};
@@ -68,7 +68,7 @@ impl Relater<'_> {
         }
     }
 
-    /// What the rules say that need no asking.
+    /// The rules that need no probe.
     fn forbids(&self, ends: [RelationEnd; 2]) -> Option<RelationRefusal> {
         let [one, other] = ends.map(|(vnic, _)| vnic);
         if !self.tenants.has_vnic(one) || !self.tenants.has_vnic(other) || one == other {
@@ -154,7 +154,7 @@ impl Relater<'_> {
         }
     }
 
-    /// What holds for a vNIC, or which addresses it has, has changed: what is forbidden now ends.
+    /// A vNIC's policy or its addresses have changed: relations that are forbidden now end.
     pub(crate) fn review_relations(&mut self, key: VnicId) {
         for number in self.links.relations.of(key) {
             let ends = self.links.relations.get(number).map(|relation| relation.ends);

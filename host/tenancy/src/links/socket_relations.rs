@@ -30,7 +30,7 @@ impl Relations {
         self.rows.get_mut(&number)
     }
 
-    /// One more, whose ends do not change.
+    /// Adds a relation; its ends do not change.
     pub(super) fn insert(&mut self, number: u64, relation: Relation) {
         self.by_vnic.extend(relation.ends.map(|(vnic, _)| (vnic, number)));
         self.rows.insert(number, relation);

@@ -1,16 +1,16 @@
-//! Direct datagram links that one end did not ask for: a share of their own of what a process and
-//! a vNIC may have, and who loses one when that is used up.
+//! Counts direct datagram links that one end did not ask for, and chooses those that make way.
 //!
-//! They need no consent, so whoever has many vNICs could fill somebody's quota with them. So they
-//! get half of it; in that half the largest holder (`holders.rs`) makes way for whoever has less;
-//! and where a link that was asked for finds no place, one of them goes.
+//! They need no consent, so an attacker with many vNICs could fill another's quota with them. So
+//! they get half of a process's and a vNIC's quota; in that half the largest holder (`holders.rs`)
+//! makes way for a smaller one; and where a link that was asked for finds no place, one of them
+//! goes.
 
 use crate::row_keys::{LinkKey, SessionId};
 use omniverb_fairness::{Holder, Holders};
 use omniverb_terms::{Errno, VnicId};
 use std::collections::HashMap;
 
-/// Who opened them, by the end that did not ask. Rows without any are not kept.
+/// Their openers, by the end that did not ask. Rows without any are not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Uninvited {
     sessions: HashMap<SessionId, Holders<LinkKey>>,
@@ -33,8 +33,8 @@ impl Uninvited {
         self.vnics.entry(vnic).or_default().add(holder, key);
     }
 
-    /// The link of a session's that makes way for one more, if one must. `newcomer`: who opens it,
-    /// where it was not asked for.
+    /// The link of a session's that makes way for one more, if one must. `newcomer`: the opener, if
+    /// it was not asked for.
     pub(crate) fn in_session(
         &self,
         session: SessionId,
@@ -69,7 +69,7 @@ impl Uninvited {
     }
 }
 
-/// What a party lacks for one more link.
+/// The shortage of a party for one more link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuotaShortage {
     /// Links of its own that must end first.

@@ -101,7 +101,7 @@ mod tests {
         for born in 2..100 {
             strangers.add(link(born, "10.0.0.66"));
         }
-        // At once, for whoever has fewer.
+        // At once, for a sender with fewer.
         assert_eq!(strangers.yielding(gid("10.0.0.2"), 0).first(), Some(&link(2, "10.0.0.66")));
         assert_eq!(strangers.yielding(gid("10.0.0.1"), 0).first(), Some(&link(2, "10.0.0.66")));
         // For itself it waits.

@@ -1,7 +1,7 @@
 //! Assigns bytes of files to extents.
 //!
-//! In: how many bytes an owner is to move. Out: a place for them that nobody else has, until it is
-//! given back. The tables believe what a layout says; it never gives one byte to two.
+//! In: the number of bytes that an owner is to move. Out: a place for them that no other extent
+//! has, until it is given back. The tables trust a layout; it never gives one byte to two extents.
 
 use crate::row_keys::SessionId;
 use crate::vm_pair_windows::window_table::Neighbour;
@@ -22,9 +22,9 @@ pub enum PageHome {
     InPlace,
     /// In a piece of a pair window.
     Pair {
-        /// Whose machine's it is.
+        /// The machine that has the window.
         machine: VnicId,
-        /// Who else has it. Either may be the owner's.
+        /// The neighbour that shares it. Either may be the owner's.
         neighbour: Neighbour,
     },
 }
@@ -40,10 +40,10 @@ pub struct FileRange {
     pub length: u64,
 }
 
-/// A place that nobody had.
+/// A place that no extent had.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
-    /// The place that somebody has from now on.
+    /// The place that the extent has from now on.
     pub place: FileRange,
     /// `Some`: the file is to be made first, of so many bytes. `None`: it is there.
     pub new_file: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Placement {
 pub enum FreedPlace {
     /// Nothing else is in its file: close that.
     File,
-    /// The file goes on: empty the place, before anybody else has it.
+    /// The file goes on: empty the place for its next owner.
     Place,
 }
 
@@ -64,12 +64,12 @@ pub trait Layout: Send {
     /// is no room.
     fn place(&mut self, owner: SessionId, home: PageHome, length: u64) -> Option<Placement>;
 
-    /// Nobody has this place any more.
+    /// Frees a place.
     fn free(&mut self, place: &FileRange) -> FreedPlace;
 }
 
-/// Each extent in a file of its own, from its beginning: who has the file can map all of it, and
-/// this way that is one extent. As many files as there are extents.
+/// Each extent in a file of its own, from its beginning: a holder of the file can map all of it,
+/// and this way that is one extent. As many files as there are extents.
 #[derive(Debug, Default)]
 pub struct FilePerExtent {
     last: FileId,

@@ -1,5 +1,5 @@
-//! Owners move pages onto extents and take them back: which part of a region one is asked for, and
-//! what follows when nobody may have an extent any more.
+//! Has owners move pages onto extents and take them back: chooses the part of a region to ask for,
+//! and ends extents that no peer may have any more.
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
@@ -46,8 +46,8 @@ impl Memory {
         self.whole.contains(&vnic)
     }
 
-    /// What a session was asked with `token` to keep where it is: the name for it, and how many
-    /// bytes it is. `None`: nothing.
+    /// The name and the bytes of the pages that a session was asked with `token` to keep where they
+    /// are. `None`: it was not asked.
     pub(crate) fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
         let grant = self.pending.get(token).filter(|grant| grant.owner == session)?;
         let extent = self.extents.get(grant.extent)?;
@@ -84,16 +84,16 @@ impl Memory {
         self.extents.arrived(id);
     }
 
-    /// Nobody has this file open or mapped any more, of an [`Action::ForgetFile`] that was to be
-    /// watched.
+    /// No process has this file open or mapped any more, of an [`Action::ForgetFile`] that was to
+    /// be watched.
     pub(crate) fn file_gone(&mut self, file: FileId) {
         self.remains.gone(file);
     }
 }
 
 impl Grants<'_> {
-    /// Pages that an owner keeps where they are, or may, are not to be used, for this reason: it is
-    /// told so, since it pays for them. Whoever waits for them does not any more.
+    /// Pages that an owner keeps where they are, or may, are not used, for this reason: it is told
+    /// so, since it pays for them. Links wait for them no longer.
     pub(crate) fn pinned_in_vain(&mut self, owner: SessionId, token: Token, errno: Errno) {
         self.tenants.has_answered(owner);
         if self.memory.pending.get(token).is_some_and(|grant| grant.owner == owner) {
@@ -111,8 +111,8 @@ impl Grants<'_> {
     }
 
     /// The engine was granted pages at `start` that their owner keeps where they are, for a link,
-    /// and has no room to map them: the owner is told to let go of them. Whoever has them mapped
-    /// has them no longer.
+    /// and has no room to map them: the owner is told to release them. The engine drops its
+    /// mappings of them.
     pub(crate) fn engine_cannot_map(
         &mut self,
         (qpn, peer_qpn): (Qpn, Qpn),
@@ -129,7 +129,7 @@ impl Grants<'_> {
         }
     }
 
-    /// The part of a key's region to ask its owner for, with what a new extent for it pays;
+    /// The part of a key's region to ask its owner for, with the receipt of a new extent for it;
     /// `u64::MAX` bytes are all of the region.
     pub(crate) fn choose_part(
         &self,
@@ -154,7 +154,7 @@ impl Grants<'_> {
         })?;
         let there = self.memory.extents.at((owner, rkey), part.start);
         let there = there.and_then(|extent| self.memory.extents.get(extent));
-        // Who was granted it first has it elsewhere, and may have it for long.
+        // The first grantee has it elsewhere, and may have it for long.
         if there.is_some_and(|extent| extent.home != home) {
             return Err(Errno::EAGAIN);
         }
@@ -163,7 +163,7 @@ impl Grants<'_> {
         Ok((part, receipt))
     }
 
-    /// Nobody is granted this extent any more. What else is in its file stays as it is.
+    /// Ends an extent's grants and removes it. Other extents in its file stay as they are.
     pub(crate) fn remove_extent(&mut self, id: ExtentId) {
         self.end_grants_of(id);
         let owner = self.memory.extents.get(id).map(|extent| extent.region.0);
@@ -184,8 +184,7 @@ impl Grants<'_> {
         self.context.act(action);
     }
 
-    /// Its owner has taken back what it had on files of this key's. What it is asked for at this
-    /// moment it answers yet.
+    /// Its owner has taken back all extents of this key. It still answers questions under way.
     pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: Rkey) {
         self.remove_those((owner, rkey), |extent| extent.pages == Pages::There);
     }

@@ -1,11 +1,11 @@
 //! Keeps extents: the parts of regions whose pages live on memory files, so that they can be
 //! granted.
 //!
-//! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
-//! range of a region; an extent is the bytes that hold it, wherever these are (`extent_layout.rs`):
-//! a row of its own, that rights refer to and that goes when nobody may have it any more. Only what
-//! peers come near is moved, since a fork of the owner copies it all: the first extent is small,
-//! and every further one doubles what there is or closes a gap, so a region has few.
+//! The daemon makes the files; an owner moves pages onto them. A grant is the right to a range of a
+//! region; an extent is the bytes that hold it, in any file (`extent_layout.rs`): a row of its own,
+//! that grants refer to and that goes with the last of them. Only ranges near peers' accesses are
+//! moved, since a fork of the owner copies them all: the first extent is small, and every further
+//! one doubles the moved bytes or closes a gap, so a region has few.
 
 use crate::accounts::{Paid, Receipt};
 use crate::limits::Limits;
@@ -114,7 +114,8 @@ impl Extents {
         self.by_start.get(&(owner, rkey, start)).copied()
     }
 
-    /// One more, whose pages are on their way. With the bytes of its file, if that is to be made.
+    /// Adds an extent whose pages are on their way. Returns the bytes of its file, if that is to be
+    /// made.
     pub(crate) fn add(
         &mut self,
         region: RegionKey,
@@ -174,7 +175,7 @@ impl Extent {
     }
 }
 
-/// What is to be asked of an owner.
+/// A part of a region to ask an owner for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Its first page, as the owner has it.
@@ -184,7 +185,7 @@ pub(crate) struct Part {
     pub(crate) standing: PartState,
 }
 
-/// What the owner has to do for a part.
+/// The owner's task for a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartState {
     /// Move pages: there is no extent for it yet.
@@ -201,7 +202,7 @@ impl Part {
 }
 
 /// The part of a region to ask for, so that `address` and some of the `length` bytes from there on
-/// are in it. `known`: what is there or on its way, in order.
+/// are in it. `known`: extents that exist or are on their way, in order.
 pub(crate) fn choose(
     whole: &Range<u64>,
     known: impl Iterator<Item = Span>,
@@ -243,7 +244,7 @@ pub(crate) fn choose(
     let length = bytes.max(FIRST_BYTES).max(wanted_end - start).min(limits.extent_bytes);
     // As long as that, if the gap is; so it begins earlier where the gap ends.
     let start = start.min(gap.end.saturating_sub(length)).max(gap.start);
-    // A bound on its length must not cut off what is asked for.
+    // A bound on its length must not cut off the requested bytes.
     let start = start.max((address + 1).next_multiple_of(PAGE_BYTES).saturating_sub(length));
     let length = length.min(gap.end - start);
     Ok(Part { start, length, standing: PartState::Fresh })
@@ -256,8 +257,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Asks for accesses in an arbitrary order until all is there; what is asked for is checked on
-    /// the way, and how many extents there are in the end.
+    /// Asks for accesses in an arbitrary order until all is there; checks each part on the way, and
+    /// the number of extents in the end.
     fn cover(whole: Range<u64>, length: u64, limits: &Limits, seed: u64) -> usize {
         let mut known = BTreeMap::<u64, Span>::new();
         let mut random = seed | 1;
@@ -303,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Who touches a page of a file waits while somebody punches a hole around it.
+    /// A thread that touches a page of a file waits while a hole is punched around it.
     #[test]
     fn a_file_is_no_larger_than_a_hole_that_others_can_wait_for() {
         let limits = Limits::default();

@@ -13,11 +13,11 @@ use omniverb_session::body::{GrantEnded, TAKE_EXTENT, TakeBack};
 use omniverb_session::page_rights;
 use omniverb_terms::Errno;
 
-/// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
+/// Cost of taking back an extent at least: threads stand still for it, and peers ask anew.
 const COST_MIN: u64 = 1 << 20;
 
 impl Grants<'_> {
-    /// Whether a peer may be granted pages of this region: those of a file that nobody can empty
+    /// Whether a peer may be granted pages of this region: those of a file that cannot be emptied
     /// only while not too much remains of others that were granted to it.
     pub(crate) fn may_keep(
         &self,
@@ -55,12 +55,12 @@ impl Grants<'_> {
         {
             self.memory.remains.granted(extent, grantee.client().vnic);
         }
-        // There was room when it was asked for; what is granted is a fact.
+        // There was room when it was asked for; the grant exists already.
         self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }
 
-    /// An extent is nobody's any more. Whoever has it mapped is told to let go of it: its owner may
-    /// pay for what is in it until then.
+    /// Ends all grants of an extent. Processes that have it mapped are told to release it: its
+    /// owner may pay for its pages until then.
     pub(crate) fn end_grants_of(&mut self, id: ExtentId) {
         let Some(Extent { region: (owner, rkey), start, .. }) =
             self.memory.extents.get(id).copied()
@@ -98,8 +98,8 @@ impl Grants<'_> {
         }
     }
 
-    /// Has an owner take an extent back, because of somebody who may not have it any more, if it is
-    /// because of somebody.
+    /// Has an owner take an extent back, because of a peer that may not have it any more, if there
+    /// is one.
     pub(super) fn take_extent_back(&mut self, peer: Option<PeerKey>, id: ExtentId) {
         let Some(Extent { region, start, place, .. }) = self.memory.extents.get(id).copied() else {
             return;

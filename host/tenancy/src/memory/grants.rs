@@ -2,10 +2,10 @@
 //!
 //! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
 //! protection domain, and the region's flags are such that pages can express them, the owner is
-//! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
-//! checked before the initiator gets it. An answer that nobody waits for any more counts where
-//! pages would stay that others can reach (`page_placement.rs`). Where the far end of the owner's
-//! link is the engine, the engine is the initiator, for whoever is beyond it.
+//! asked to move the extent around that range onto a file of the daemon's; its answer is checked
+//! before the initiator gets the file. A late answer counts where pages would stay that others can
+//! reach (`page_placement.rs`). Where the far end of the owner's link is the engine, the engine is
+//! the initiator, for the remote peer.
 
 use super::pending_grants::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
@@ -23,7 +23,7 @@ use omniverb_session::body::{
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, Operations, Qpn, Rkey, Service};
 
-/// What is asked for, of whom, by whom.
+/// A request for pages: the initiator, the owner, the range.
 struct GrantRequest {
     initiator: Grantee,
     owner: SessionId,
@@ -33,12 +33,13 @@ struct GrantRequest {
     part: Part,
     /// Where it is to be, or is.
     home: PageHome,
-    /// What it pays: the grant, the question, and the extent, if it is new.
+    /// Its receipts: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
 }
 
-/// Whether peers of such a queue pair may map what it can reach. Of XRC the end that asks serves
-/// nobody, and what the other one serves depends on the SRQ that a request names (decision 0032).
+/// Whether peers of such a queue pair may map the pages that it can reach. Of XRC the requesting
+/// end serves no peer, and the regions of the other end depend on the SRQ that a request names
+/// (decision 0032).
 fn maps(service: Service) -> bool {
     service.is_connected() && !service.is_extended()
 }
@@ -65,7 +66,7 @@ impl Grants<'_> {
         if qp.is_failed() {
             return Err(Errno::EACCES);
         }
-        // What is beyond the engine is the other engine's to map.
+        // Pages beyond the engine are the other engine's to map.
         if !maps(qp.service()) || self.links.has_engine(m.qpn, m.peer_qpn) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -89,9 +90,9 @@ impl Grants<'_> {
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
-    /// Somebody beyond the engine names these bytes of a key to `qpn`, which it is connected with.
-    /// If nothing comes of it, everything goes on through the application. `u64::MAX` bytes are
-    /// all of the region.
+    /// A peer beyond the engine names these bytes of a key to `qpn`, which it is connected with. If
+    /// they cannot be granted, everything goes on through the application. `u64::MAX` bytes are all
+    /// of the region.
     pub(crate) fn engine_wants(
         &mut self,
         (qpn, peer_qpn): (Qpn, Qpn),
@@ -170,8 +171,8 @@ impl Grants<'_> {
         Ok(())
     }
 
-    /// Whether an initiator may be able to read what it may only write. The engine keeps to the
-    /// flags; and a process of the same user in the same place could read the owner's memory
+    /// Whether an initiator may be able to read pages that it may only write. The engine keeps to
+    /// the flags; and a process of the same user in the same place could read the owner's memory
     /// anyway. That is not so for containers of one pod: they share a network and may share a user,
     /// but are kept apart by their other namespaces.
     fn trust(&self, initiator: Grantee, owner: SessionId) -> Trust {
@@ -192,8 +193,8 @@ impl Grants<'_> {
         }
     }
 
-    /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
-    /// `ends`: the owner's queue pair, and its peer.
+    /// Where pages of a region are lent to an initiator, and the accesses that it may make by a
+    /// mapping. `ends`: the owner's queue pair, and its peer.
     fn uses(
         &self,
         initiator: Grantee,
@@ -207,7 +208,7 @@ impl Grants<'_> {
                 let from = self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
                 self.tenants.adoption_between(from, theirs)
             }
-            // The engine is no vNIC's: it takes what the owner's may give.
+            // The engine belongs to no vNIC: the owner's policy counts.
             Grantee::Engine => self.tenants.policy(theirs).adoption,
         };
         if adoption == Adoption::Off {
@@ -216,7 +217,7 @@ impl Grants<'_> {
         let trust = self.trust(initiator, owner);
         let home = self.home(initiator, owner)?;
         let refused = refused_access(self.links.refused(ends.0, ends.1));
-        // Who has the pages has them for all that they can be used for. The engine keeps to rights.
+        // A process that maps the pages can use them for all accesses. The engine keeps to rights.
         if matches!(initiator, Grantee::Session(_)) && mr.access & refused != 0 {
             return Err(Errno::EPERM);
         }
@@ -244,7 +245,7 @@ impl Grants<'_> {
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
         self.tenants.has_answered(id);
-        // An unknown token is an answer that came too late; somebody else's is not ours to judge.
+        // An unknown token is an answer that came too late; another owner's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
             return self.answered_late(id, m.token, m.errno);
         }
@@ -273,8 +274,7 @@ impl Grants<'_> {
         }
     }
 
-    /// Whoever was granted this cannot be told where it is: he has not got it, unless he had it
-    /// before.
+    /// The grantee of this cannot be told its place: it has not got it, unless it had it before.
     pub(crate) fn not_granted(
         &mut self,
         to: SessionId,
@@ -301,7 +301,7 @@ impl Grants<'_> {
         );
     }
 
-    /// What the owner's answer makes of the extent.
+    /// Applies the owner's answer to the extent.
     fn settle_extent(
         &mut self,
         grant: &PendingGrant,
@@ -333,7 +333,7 @@ impl Grants<'_> {
         }
     }
 
-    /// The right, and the file that holds what it is to.
+    /// The grant, and the file that holds its pages.
     fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<(Granted, FileId), Errno> {
         // The link may have been closed and the region replaced since the question.
         let linked = match grant.initiator {
@@ -379,7 +379,7 @@ impl Grants<'_> {
         Ok((granted, file))
     }
 
-    /// There is no memory for the pages at the moment: nobody was asked.
+    /// There is no memory for the pages at the moment: the owner was not asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
         if let Some(question) = self.memory.pending.take_abandoned(token) {
             self.tenants.has_answered(question.owner);
@@ -415,8 +415,8 @@ impl Grants<'_> {
             .act(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
     }
 
-    /// A link to the engine has ended: what is asked for it is void. There may be another one for
-    /// the same queue pairs soon, and an answer to the old question must not count for that.
+    /// A link to the engine has ended: its requests for pages are void. There may be another one
+    /// for the same queue pairs soon, and an answer to the old question must not count for that.
     pub(crate) fn end_engine_grants(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         let owner =
             self.queue_pairs.session_of(qpn).and_then(|owner| self.tenants.sessions.get(&owner));
@@ -442,7 +442,7 @@ impl Grants<'_> {
         }
     }
 
-    /// A session is gone: what it asked for is void, what was asked of it is denied.
+    /// A session is gone: its requests are void, requests to it are denied.
     pub(crate) fn end_grants(&mut self, id: SessionId) {
         for token in self.memory.pending.of(id) {
             self.give_up(token, Errno::ECONNRESET);

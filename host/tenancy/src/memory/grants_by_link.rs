@@ -2,8 +2,8 @@
 //!
 //! A grant is a right of a pair of processes, given by way of a link of theirs: the key is of the
 //! owner's queue pair's domain, and that queue pair's access flags cover it. When the last link by
-//! which a process was granted an extent ends, for whatever reason, the extent ends as well: what
-//! it has mapped it keeps, so its owner is told to take the pages off that file. Others who were
+//! which a process was granted an extent ends, for any reason, the extent ends as well: a process
+//! keeps its mappings, so the owner is told to take the pages off that file. Others who were
 //! granted the same extent, and still may, are served by the owner meanwhile, and then from
 //! another.
 
@@ -14,10 +14,10 @@ use crate::row_keys::{LinkKey, SessionId};
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Extents that somebody was granted, and the links by which.
+/// Granted extents, and the links by which.
 #[derive(Debug, Default)]
 pub(crate) struct Grantees {
-    /// With what whoever was granted it pays.
+    /// With the grantee's receipt.
     by_extent: BTreeMap<(ExtentId, LinkKey), Receipt>,
     by_link: BTreeSet<(LinkKey, ExtentId)>,
 }
@@ -61,7 +61,7 @@ impl Grantees {
         self.by_extent.remove(&(extent, link));
     }
 
-    /// Every grant by a link: whose what is granted is, and what is paid for it.
+    /// Every grant by a link: the owner of the pages, and its receipt.
     pub(crate) fn iter(
         &self,
         extents: &Extents,
@@ -72,7 +72,7 @@ impl Grantees {
     }
 }
 
-/// The one who is not the owner; `None`: the link is within a process.
+/// The session that is not the owner; `None`: the link is within a process.
 pub(crate) fn other_end(sessions: [SessionId; 2], owner: SessionId) -> Option<SessionId> {
     let [first, second] = sessions;
     match (first == owner, second == owner) {

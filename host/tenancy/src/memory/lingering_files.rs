@@ -1,10 +1,11 @@
 //! Counts files of ended grants for READ only, which cannot be emptied.
 //!
-//! Whoever was granted pages of a region that peers may not write to has a file that is sealed
-//! against writing. When the right ends he may have it mapped for ever, in another process too, and
-//! its owner is charged with it. So what is over counts, until the kernel says that nobody has the
-//! file any more, and where that is too much nothing is granted: such a region is mediated. What
-//! several vNICs were granted counts for each in equal parts; nobody knows who has it.
+//! A process that was granted pages of a region that peers may not write to has a file that is
+//! sealed against writing. When the grant ends it may keep the file mapped for ever, in another
+//! process too, and the owner is charged with it. So an ended grant counts until the kernel reports
+//! that no process has the file any more, and above a bound no pages are granted: such a region is
+//! mediated. A file granted to several vNICs counts for each in equal parts, since its holders are
+//! not known.
 
 use crate::memory::extent_layout::FileId;
 use crate::memory::extent_table::ExtentId;
@@ -17,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const OWNER_BYTES: u64 = 64 << 20;
 /// Budget: those of one peer vNIC: several must work together to use up an owner's.
 const VNIC_BYTES: u64 = 16 << 20;
-/// Budget: what a file counts for at least: a watch of the daemon's and an inode of the kernel's
-/// are kept for it.
+/// Budget: bytes that a file counts for at least: the daemon keeps a watch for it, and the kernel
+/// an inode.
 const FILE_BYTES_MIN: u64 = 256 << 10;
 
 /// A file of a grant that is over.
@@ -30,7 +31,7 @@ struct EndedGrantFile {
     vnics: BTreeSet<VnicId>,
 }
 
-/// What is granted for READ only, and what is over of that and not proven gone.
+/// Extents granted for READ only, and ended ones whose files are not proven gone.
 #[derive(Debug, Default)]
 pub(crate) struct LingeringFiles {
     granted: BTreeMap<ExtentId, BTreeSet<VnicId>>,
@@ -51,7 +52,7 @@ impl LingeringFiles {
         of_vnic >= VNIC_BYTES || all.map(|(_, bytes)| bytes).sum::<u64>() >= OWNER_BYTES
     }
 
-    /// Somebody of a vNIC is granted an extent for READ only.
+    /// A process of a vNIC is granted an extent for READ only.
     pub(crate) fn granted(&mut self, extent: ExtentId, vnic: VnicId) {
         self.granted.entry(extent).or_default().insert(vnic);
     }
@@ -61,7 +62,8 @@ impl LingeringFiles {
         self.granted.remove(&extent);
     }
 
-    /// An extent is over, which was all of a file of so many bytes. Whether anybody may have that.
+    /// An extent has ended, which was all of a file of so many bytes. Whether a process may have
+    /// that.
     pub(crate) fn ended(
         &mut self,
         extent: ExtentId,
@@ -77,7 +79,7 @@ impl LingeringFiles {
         true
     }
 
-    /// Nobody has this file any more.
+    /// No process has this file any more.
     pub(crate) fn gone(&mut self, file: FileId) {
         let Some(EndedGrantFile { owner, each, vnics }) = self.over.remove(&file) else { return };
         for vnic in vnics {

@@ -1,11 +1,12 @@
-//! Memory that peers may map: the extents that hold parts of regions, who was granted which.
+//! Grants memory that peers may map: keeps the extents that hold parts of regions, and their
+//! grants.
 //!
-//! `region_registration.rs`: how keys come and go. `extent_table.rs`: parts of regions on memory
-//! files; `page_placement.rs`: on which kind of memory; `extent_layout.rs`: where in which file;
-//! `extent_moves.rs`: owners put pages there and take them back. `grants.rs`: how a peer comes to
-//! be granted an extent; `pending_grants.rs`: what it waits for. `grants_by_link.rs`: who was
-//! granted what, by which link; `grant_revocation.rs`: what follows when a link ends;
-//! `lingering_files.rs`: what somebody may have yet of what is over.
+//! `region_registration.rs` registers keys. `extent_table.rs` keeps parts of regions on memory
+//! files; `page_placement.rs` chooses the kind of memory; `extent_layout.rs` the place in a file;
+//! `extent_moves.rs` has owners move pages there and back. `grants.rs` grants extents to peers;
+//! `pending_grants.rs` keeps requests that wait. `grants_by_link.rs` keeps the grants of each link;
+//! `grant_revocation.rs` ends them with it; `lingering_files.rs` counts files of ended grants that
+//! processes may still have.
 
 pub(crate) mod extent_layout;
 mod extent_moves;
@@ -41,7 +42,7 @@ pub(crate) trait LinkTable {
     /// There is a link of a queue pair to the engine, for a peer of this number.
     fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool;
 
-    /// What a queue pair refuses to be asked by this peer.
+    /// Operations that a queue pair refuses from this peer.
     fn refused(&self, qpn: Qpn, peer: Qpn) -> Operations;
 
     /// The processes at the ends of a direct link.
@@ -59,7 +60,7 @@ pub(crate) struct Grants<'a> {
     pub(crate) memory: &'a mut Memory,
 }
 
-/// What is granted, or is to be. The files of this folder change it; others look.
+/// Grants, and requests for them. The files of this folder change it; others read.
 #[derive(Default)]
 pub(crate) struct Memory {
     extents: Extents,
@@ -68,12 +69,12 @@ pub(crate) struct Memory {
     remains: LingeringFiles,
     /// Machines whose memory the daemon has: pages may stay there.
     whole: BTreeSet<VnicId>,
-    /// Regions whose pages lie there so scattered that only small parts of them can be told of.
+    /// Regions whose pages lie there so scattered that a message has room for small parts only.
     scattered: BTreeSet<RegionKey>,
 }
 
 impl Memory {
-    /// Nobody is granted anything, nor waits for it.
+    /// No pages are granted or requested.
     pub(crate) fn has_no_grants(&self) -> bool {
         self.pending.is_empty() && self.grantees.is_empty()
     }
@@ -100,7 +101,7 @@ impl Memory {
         self.pending.iter()
     }
 
-    /// Every grant by a link: whose what is granted is, and what is paid for it.
+    /// Every grant by a link: the owner of the pages, and its receipt.
     pub(crate) fn granted(&self) -> impl Iterator<Item = (LinkKey, SessionId, &Receipt)> {
         self.grantees.iter(&self.extents)
     }

@@ -1,10 +1,10 @@
 //! Chooses the memory that granted pages are moved to: one that their owner and the grantee both
 //! have.
 //!
-//! In: who they are. Out: a file of its own, one of the windows of virtual machines, or, for the
-//! engine, where they are in a virtual machine's memory. An extent
-//! is in one place, which whoever is granted it first decides: those who cannot have that are
-//! mediated as long as it is there.
+//! In: owner and grantee. Out: a file of its own, one of the windows of virtual machines, or, for
+//! the engine, their place in a virtual machine's memory. An extent is in one place, which its
+//! first grantee decides: peers that cannot reach that place are mediated as long as the extent is
+//! there.
 
 use super::pending_grants::{Abandoned, Grantee, PendingGrant, Token};
 use crate::limits::Limits;
@@ -22,7 +22,7 @@ use omniverb_terms::{Errno, VnicId};
 const PAIR_EXTENT_BYTES: u64 = 512 << 10;
 
 impl PageHome {
-    /// In a window of a machine and somebody else.
+    /// In a window of a machine and a neighbour.
     pub(super) fn is_pair(&self) -> bool {
         matches!(self, PageHome::Pair { .. })
     }
@@ -39,7 +39,7 @@ impl PageHome {
     /// What pages of a region with this access may be used for there.
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {
-            // In place nobody has them but the engine, which keeps to the flags.
+            // In place only the engine has them, which keeps to the flags.
             PageHome::File | PageHome::InPlace => page_rights::mappable(access, trust),
             PageHome::Window | PageHome::Pair { .. } => {
                 page_rights::mappable_in_window(access, trust)
@@ -49,7 +49,7 @@ impl PageHome {
 }
 
 impl Grants<'_> {
-    /// Where pages of an owner's are lent to somebody.
+    /// The kind of memory by which an owner's pages are lent to a grantee.
     pub(super) fn home(&self, initiator: Grantee, owner: SessionId) -> Result<PageHome, Errno> {
         let vnic_of =
             |id| Ok::<_, Errno>(self.tenants.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic);
@@ -76,8 +76,8 @@ impl Grants<'_> {
         }
     }
 
-    /// Nothing came of a grant to this initiator. In a pair window nothing stays that nobody has:
-    /// there is little room, and whoever else wants the pages cannot have them there.
+    /// A grant to this initiator failed. In a pair window no extent stays without grantee: there is
+    /// little room, and other peers cannot have the pages there.
     pub(super) fn drop_unused(&mut self, initiator: Grantee, id: ExtentId) {
         let in_pair = self.memory.extents.get(id).is_some_and(|extent| extent.home.is_pair());
         let granted = self.memory.grantees.links_of(id).next().is_some();
@@ -86,7 +86,7 @@ impl Grants<'_> {
         }
     }
 
-    /// Whom it is laid to what an initiator causes.
+    /// The peer that is charged for what an initiator causes.
     fn peer_of(&self, initiator: Grantee) -> Option<PeerKey> {
         match initiator {
             Grantee::Session(id) => self.tenants.peer_key(id),
@@ -94,11 +94,11 @@ impl Grants<'_> {
         }
     }
 
-    /// Nobody waits for the owner's answer any more, who may be moving pages to an extent. In a
-    /// pair window they must not stay: others have it as well, and no link would end that. It is
-    /// known until there is an answer, and then it is taken back; so are pages that stay where they
-    /// are, for which their owner pays. From a file of its own and from
-    /// its machine's window the owner takes them back when it is asked for them on another.
+    /// No link waits any more for the owner's answer, which may be moving pages to an extent. In a
+    /// pair window they must not stay: the neighbour has them as well, and no link would end that.
+    /// The extent is known until there is an answer, and then it is taken back; so are pages that
+    /// stay where they are, for which their owner pays. From a file of its own and from its
+    /// machine's window the owner takes them back when it is asked for them on another.
     pub(super) fn give_up_extent(&mut self, token: Token, grant: &PendingGrant) {
         let PendingGrant { owner, extent, initiator, .. } = *grant;
         if !grant.part.is_fresh() {
@@ -114,7 +114,7 @@ impl Grants<'_> {
         }
     }
 
-    /// An owner answers what nobody waits for any more, or what nobody asked.
+    /// An owner answers an abandoned question, or one that was never asked.
     pub(super) fn answered_late(&mut self, owner: SessionId, token: Token, errno: Errno) {
         if self.memory.pending.owner_of_abandoned(token) != Some(owner) {
             return;
@@ -128,9 +128,9 @@ impl Grants<'_> {
         }
     }
 
-    /// The windows of a machine are over: what lies in them is nobody's to be granted. Who is asked
-    /// to move pages there may do so after it was told to take them back: it is told when it has
-    /// answered.
+    /// The windows of a machine are over: extents in them are granted no longer. An owner that is
+    /// asked to move pages there may do so after it was told to take them back: it is told when it
+    /// has answered.
     pub(crate) fn take_back_of(&mut self, machine: VnicId) {
         let those = self.memory.in_pairs_of(machine);
         for token in self.memory.pending.fresh_of(&those) {

@@ -7,10 +7,10 @@ use crate::sessions::revocation_debt::PeerKey;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names a question for pages. Drawn at random, so nobody answers for another.
+/// Names a question for pages. Drawn at random, so that no session can answer another's.
 pub(crate) type Token = u64;
 
-/// Who is to be granted something.
+/// The recipient of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grantee {
     /// The process at the other end of a link.
@@ -30,19 +30,19 @@ pub(crate) struct PendingGrant {
     /// The owner's queue pair.
     pub(crate) peer_qpn: Qpn,
     pub(crate) rkey: Rkey,
-    /// What the owner is asked for.
+    /// The part that the owner is asked for.
     pub(crate) part: Part,
     /// What holds that, or is to.
     pub(crate) extent: ExtentId,
 }
 
-/// A question that nobody waits for any more, while its owner may be moving pages. It pays
-/// nothing: its extent is there as long as it is.
+/// A question that no link waits for any more, while its owner may be moving pages. It has no
+/// receipt: its extent is there as long as it is.
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) owner: SessionId,
     pub(super) extent: ExtentId,
-    /// Because of whom the pages are moved, if that is known.
+    /// The peer that the pages are moved for, if known.
     pub(super) peer: Option<PeerKey>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct PendingGrants {
     of_engine: BTreeSet<((Qpn, Qpn), Token)>,
     of_extent: BTreeSet<(ExtentId, Token)>,
     abandoned: BTreeMap<Token, Abandoned>,
-    /// The tokens of those, by what the pages go to.
+    /// The tokens of those, by the extent that the pages go to.
     abandoned_of: BTreeMap<ExtentId, Token>,
 }
 
@@ -104,7 +104,7 @@ impl PendingGrants {
         Some(grant)
     }
 
-    /// What was asked with this token nobody waits for any more, and the owner may answer yet.
+    /// No link waits for the question with this token any more, but the owner may still answer.
     pub(super) fn abandon(&mut self, token: Token, question: Abandoned) {
         self.abandoned_of.insert(question.extent, token);
         self.abandoned.insert(token, question);
@@ -117,7 +117,7 @@ impl PendingGrants {
         Some(question)
     }
 
-    /// Whose question an abandoned one was.
+    /// The owner that an abandoned question went to.
     pub(super) fn owner_of_abandoned(&self, token: Token) -> Option<SessionId> {
         self.abandoned.get(&token).map(|question| question.owner)
     }
@@ -129,7 +129,7 @@ impl PendingGrants {
         }
     }
 
-    /// Those whose owners were asked to move pages onto one of these.
+    /// Questions that ask owners to move pages onto one of these.
     pub(super) fn fresh_of(&self, extents: &BTreeSet<ExtentId>) -> Vec<Token> {
         let of = extents.iter().flat_map(|extent| tokens(&self.of_extent, *extent));
         let is_fresh = |token: &Token| self.get(*token).is_some_and(|grant| grant.part.is_fresh());
@@ -157,7 +157,7 @@ fn parts(grant: &PendingGrant) -> ([Option<SessionId>; 2], Option<(Qpn, Qpn)>) {
     }
 }
 
-/// What is found by a key.
+/// The tokens found by a key.
 fn tokens<K: Copy + Ord>(found: &BTreeSet<(K, Token)>, key: K) -> impl Iterator<Item = Token> {
     found.range((key, Token::MIN)..=(key, Token::MAX)).map(|(_, token)| *token)
 }

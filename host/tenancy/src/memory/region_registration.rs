@@ -37,7 +37,7 @@ impl Tenants {
             qp_numbers::key(context.entropy.as_mut(), |key| regions.has(key))
                 .ok_or(Errno::ENOMEM)?
         } else if !session.resumes() {
-            // Needs no ticket: keys are the session's own, and nobody else's are touched.
+            // Needs no ticket: keys are the session's own, and another's are not touched.
             return Err(Errno::EINVAL);
         } else {
             m.rkey

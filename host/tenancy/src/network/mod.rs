@@ -1,5 +1,5 @@
-//! The network as the tables know it: names and routes, how vNICs are attached, and what is at the
-//! end of which route (`neighbour_cache.rs`), which is found out by asking
+//! Models the network for the tables: names and routes, attachments of vNICs, and the vNIC or host
+//! at the end of each route (`neighbour_cache.rs`), which probes find out
 //! (`neighbour_resolution.rs`).
 
 pub(crate) mod neighbour_cache;
@@ -25,16 +25,16 @@ pub(crate) enum SharedMemory {
     Nothing,
 }
 
-/// The network as the tables know it: names, routes, and who is at their ends.
+/// The network as the tables know it: names, routes, and the vNICs or hosts at their ends.
 pub(crate) struct Network {
     directory: Box<dyn Directory>,
-    /// How vNICs are attached, as those say who know it.
+    /// Attachments of vNICs, as reported.
     attached: BTreeMap<VnicId, Access>,
     pub(crate) neighbours: Neighbours,
 }
 
 impl Network {
-    /// One of which nothing is known but what the directory says.
+    /// A network of which only the directory is known.
     pub(crate) fn new(directory: Box<dyn Directory>) -> Network {
         Network { directory, attached: BTreeMap::new(), neighbours: Neighbours::default() }
     }
@@ -100,7 +100,7 @@ impl Network {
         self.says(vnic, Access::Forwarded)
     }
 
-    /// Who attached it says so, or the [directory](Directory::access).
+    /// Its attachment was reported so, or the [directory](Directory::access) has it.
     fn says(&self, vnic: VnicId, access: Access) -> bool {
         self.attached.get(&vnic) == Some(&access) || self.directory.access(vnic) == access
     }
@@ -122,7 +122,7 @@ impl Network {
         self.neighbours.is_idle()
     }
 
-    /// What the questions under way pay.
+    /// The receipts of the questions under way.
     pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
         self.neighbours.receipts()
     }

@@ -1,7 +1,7 @@
 //! Knows which vNIC or host is at the end of which route, and what is being asked.
 //!
-//! Every question under way has one number, and every number one question; whoever waits for the
-//! answer waits here.
+//! Every question under way has one number, and every number one question; all waiters for its
+//! answer are kept here.
 
 use crate::accounts::Receipt;
 use crate::row_keys::ProbeId;
@@ -13,7 +13,8 @@ use std::num::NonZeroU32;
 /// Answers kept before those that have run out are thrown away.
 const SWEEP_AT: usize = 1024;
 
-/// The question "who is at the end of this route, seen from there?"; of whom it is to be.
+/// Asks which vNIC or host is at the end of a route, seen from a vNIC, and expects it to have a
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Question {
     pub(crate) from: VnicId,
@@ -21,7 +22,7 @@ pub(crate) struct Question {
     pub(crate) local: Option<IpAddr>,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
-    /// The name that the route is of: whoever is at its end must have it.
+    /// The name of the route: the vNIC at its end must have it.
     pub(crate) gid: Gid,
     /// The address that is asked.
     pub(crate) remote: IpAddr,
@@ -40,16 +41,16 @@ pub(crate) enum Waiter {
     Relation(u64),
 }
 
-/// What the network said.
+/// The network's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is this vNIC's.
     Is(VnicId),
-    /// It is that of a vNIC of this host with another tenant: what is sent there is lost.
+    /// It is that of a vNIC of this host with another tenant: packets to it are lost.
     Foreign(VnicId),
     /// It is another Omniverb's, which has these features.
     Omniverb(u32),
-    /// Nothing: whoever may be there does not know the question.
+    /// None: no host there knows the question.
     Silence,
     /// Nothing, and an answer may have been lost in front of us: a receive queue overflowed.
     Unheard,
@@ -66,7 +67,7 @@ struct OpenQuestion {
     waiters: BTreeSet<Waiter>,
 }
 
-/// What is known, and what is being asked.
+/// Known answers, and questions under way.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     known: BTreeMap<Question, (Answer, u64)>,
@@ -83,12 +84,12 @@ impl Neighbours {
         self.asked.is_empty() && self.ids.is_empty()
     }
 
-    /// What the questions under way pay.
+    /// The receipts of the questions under way.
     pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
         self.asked.values().map(|asked| &asked.receipt)
     }
 
-    /// What is known now.
+    /// The answer that is known now.
     pub(crate) fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
         self.known.get(question).filter(|(_, until)| *until > now).map(|(answer, _)| *answer)
     }
@@ -114,7 +115,7 @@ impl Neighbours {
         }
     }
 
-    /// What is known as seen from a vNIC, and of it, holds no longer.
+    /// Forgets the answers seen from a vNIC, and those about it.
     pub(crate) fn forget(&mut self, vnic: VnicId) {
         let from = from(&self.known, vnic).map(|(question, _)| *question);
         let all = (vnic, Question::first(VnicId(0)))..=(vnic, Question::last(VnicId(u64::MAX)));
@@ -161,7 +162,7 @@ impl Neighbours {
         Some((question, waiters.and_then(|waiters| waiters.first().copied())))
     }
 
-    /// A question is under way no more, and what it paid is returned: its number, and who waits.
+    /// Ends a question and returns its charge: its number, and its waiters.
     pub(crate) fn end(&mut self, question: &Question) -> Option<(ProbeId, BTreeSet<Waiter>)> {
         let OpenQuestion { id, waiters, receipt: _ } = self.asked.remove(question)?;
         self.ids.remove(&id);

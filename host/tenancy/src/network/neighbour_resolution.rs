@@ -1,16 +1,18 @@
-//! Who is at the end of a route, which the directory (`directory/`) has for a name? Asked through
-//! the network itself: a datagram is sent from one vNIC, and the vNIC whose socket it comes out of
-//! is the neighbour. So the answer is also that the network lets traffic pass. Another Omniverb
-//! answers it; who else there is, does not.
+//! Finds out which vNIC or host is at the end of a route, which the directory (`directory/`) has
+//! for a name.
+//!
+//! The network itself is asked: a datagram is sent from one vNIC, and the vNIC whose socket it
+//! comes out of is the neighbour. So the answer also proves that the network lets traffic pass.
+//! Another Omniverb answers it; other hosts do not.
 //!
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
-//! came out of must have the name that was asked for, it must have come from an address of the
-//! vNIC that asked, and a reply must come from the address asked to that vNIC: what was forged,
-//! caught and replayed, or carried elsewhere proves nothing. What addresses a virtual machine has
-//! it says itself, and it sees the numbers of its own probes: so these prove the very address that
-//! they came from, as the network shows it, and no other of the machine's; that it has taken one
-//! is proved by its knowing a number, which the network has brought it. Links that rest on an
-//! answer have the network asked again as long as they live (`reachability_probes.rs`).
+//! came out of must have the name that was asked for, it must have come from an address of the vNIC
+//! that asked, and a reply must come from the address asked to that vNIC: a forged, replayed or
+//! misrouted datagram proves nothing. A virtual machine reports its addresses itself, and it sees
+//! the numbers of its own probes: so these prove the very address that they came from, as the
+//! network shows it, and no other of the machine's; it proves that it has taken one in by knowing
+//! its number, which the network has brought it. Links that rest on an answer have the network
+//! asked again as long as they live (`reachability_probes.rs`).
 
 use super::neighbour_cache::{Answer, Question, Waiter};
 use crate::accounts::Kind;
@@ -24,8 +26,8 @@ use crate::tenants::Tenants;
 use crate::virtual_networks::Destination;
 use omniverb_terms::{Gid, Underlay, VnicId};
 
-/// What a vGID leads to, if the vNIC is of a tenant with a key. No network is asked, and a vNIC
-/// without processes is nobody.
+/// The destination of a vGID, if the vNIC is of a tenant with a key. No network is asked, and a
+/// vNIC without processes is no destination.
 fn virtual_answer(tenants: &Tenants, from: VnicId, dgid: Gid) -> Option<Answer> {
     let networks = &tenants.virtual_networks;
     Some(match networks.destination(from, dgid)? {
@@ -47,8 +49,8 @@ pub(crate) enum Resolved {
 }
 
 impl Network {
-    /// Whose address `dgid` is, for vNIC `from` with its address `sgid`. If that is not known, the
-    /// network is asked on `payer`'s account; `waiter` goes on when it has answered.
+    /// The vNIC with address `dgid`, for vNIC `from` with its address `sgid`. If that is not known,
+    /// the network is asked on `payer`'s account; `waiter` goes on when it has answered.
     pub(crate) fn resolve(
         &mut self,
         context: &mut Context,
@@ -76,7 +78,7 @@ impl Network {
         }
     }
 
-    /// What is known already.
+    /// The answer that is known already.
     pub(crate) fn known_answer(
         &self,
         tenants: &Tenants,
@@ -91,7 +93,7 @@ impl Network {
         self.neighbours.recall(&self.question_of(tenants, from, sgid, dgid)?, now)
     }
 
-    /// What is known of the network, seen from a vNIC and up to it, holds no longer.
+    /// Forgets what is known of the network, seen from a vNIC and up to it.
     pub(crate) fn forget_answers(&mut self, key: VnicId) {
         self.neighbours.forget(key);
     }
@@ -112,9 +114,9 @@ impl Network {
         self.directory.route(&Name { from, sgid, interface, dgid })
     }
 
-    /// What is to be asked to find out whom a name means. Not by which of the vNIC's addresses: it
-    /// is one question for all of them. Which addresses a machine has is its own word: there it is
-    /// one for each, and the answer holds for that one.
+    /// The question that resolves a name. The vNIC's own address is no part of it: it is one
+    /// question for all of them. A machine's addresses are its own word: there it is one for each,
+    /// and the answer holds for that one.
     pub(crate) fn question_of(
         &self,
         tenants: &Tenants,

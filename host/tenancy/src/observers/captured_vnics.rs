@@ -4,11 +4,12 @@ use crate::row_keys::SessionId;
 use omniverb_terms::VnicId;
 use std::collections::BTreeSet;
 
-/// Whose packets are captured, and who writes traces for that.
+/// The captured vNICs, and the sessions that write traces for that.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     vnics: BTreeSet<VnicId>,
-    /// Who has memory to write traces into: told once when this begins, and once when it ends.
+    /// Sessions with memory to write traces into: told once when this begins, and once when it
+    /// ends.
     tracing: BTreeSet<SessionId>,
 }
 
@@ -33,7 +34,7 @@ impl Captures {
         vnics.iter().any(|vnic| self.vnics.contains(vnic))
     }
 
-    /// A session has memory to write what it does.
+    /// Whether a session has memory to write traces into.
     pub(crate) fn is_tracing(&self, session: SessionId) -> bool {
         self.tracing.contains(&session)
     }
@@ -53,7 +54,7 @@ impl Captures {
         self.tracing.difference(busy).copied().collect()
     }
 
-    /// Nobody has memory to write traces into.
+    /// No session has memory to write traces into.
     pub(crate) fn is_idle(&self) -> bool {
         self.tracing.is_empty()
     }

@@ -4,7 +4,7 @@ mod captured_vnics;
 
 pub(crate) use captured_vnics::Captures;
 
-/// Who looks at links as they come and go, and at what travels on them.
+/// Watches links as they are made and end, and the traffic on them.
 #[derive(Debug, Default)]
 pub(crate) struct Observers {
     pub(crate) captures: Captures,
@@ -23,7 +23,7 @@ impl Observers {
         self.audited
     }
 
-    /// Nobody has memory to write traces into.
+    /// No session has memory to write traces into.
     pub(crate) fn is_idle(&self) -> bool {
         self.captures.is_idle()
     }

@@ -1,4 +1,5 @@
-//! What an administrator says about vNICs (`policies.rs`), and about pages (`adoption.rs`).
+//! Keeps the settings of administrators about vNICs (`policies.rs`), and about pages
+//! (`adoption.rs`).
 
 pub(crate) mod adoption;
 pub(crate) mod policies;

@@ -1,4 +1,4 @@
-//! Keeps what an administrator says about vNICs.
+//! Keeps the policies of administrators for vNICs.
 
 use crate::policy::adoption::Adoption;
 use crate::sessions::vnic_identity::Identity;
@@ -44,14 +44,14 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyGeneration(pub u64);
 
-/// What an administrator said about a vNIC.
+/// A vNIC's policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Which way its traffic within the host takes.
     pub datapath: Datapath,
-    /// What it may send per second; `None`: as much as it can.
+    /// The rate at which it may send; `None`: unlimited.
     pub limit: Option<RateLimit>,
-    /// What is done to packets that arrive for it; `None`: nothing.
+    /// Faults of packets that arrive for it; `None`: none.
     pub faults: Option<Faults>,
     /// Which pages may be granted.
     pub adoption: Adoption,
@@ -74,7 +74,7 @@ pub enum SharedLimit {
 }
 
 impl Policy {
-    /// Whether anything limits what it may send per second.
+    /// Whether its send rate is limited.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.limit.is_some() || self.shared_limit == SharedLimit::Exists

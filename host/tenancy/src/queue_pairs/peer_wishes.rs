@@ -45,7 +45,8 @@ impl QueuePairs {
         now: u64,
     ) {
         let Some(wish) = self.wish_mut(qpn, peer) else { return };
-        // What is announced after a restart has its own time limit; somebody may yet come back.
+        // A queue pair announced after a restart has its own time limit; its peer may yet come
+        // back.
         if wish.is_survivor() || wish.gone.is_some() {
             return;
         }

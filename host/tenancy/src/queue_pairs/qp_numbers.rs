@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 /// Where random numbers come from. The daemon asks the kernel; tests count.
 pub trait Entropy {
-    /// 64 bits that nobody can guess.
+    /// 64 random bits.
     fn next(&mut self) -> u64;
 }
 
@@ -28,8 +28,8 @@ const GENERATIONS: u64 = 64;
 /// Numbers that each of them has.
 const APART: u32 = 0x40_0000 / GENERATIONS as u32;
 
-/// What a daemon draws from as long as processes may announce numbers that it does not know: nobody
-/// else has drawn from there but the 64th before it, when it was new.
+/// The numbers that a daemon draws from as long as processes may announce numbers that it does not
+/// know: of the earlier daemons only the 64th before it has drawn from there, when it was new.
 pub(crate) fn apart(generation: u64) -> RangeInclusive<u32> {
     let first = QPN_ORDINARY.end() + 1 + (generation % GENERATIONS) as u32 * APART;
     first..=(first + APART - 1).min(QPN_LAST)
@@ -81,8 +81,8 @@ impl Bits {
     }
 }
 
-/// Hands out queue pair numbers, drawn at random, so that nobody can tell which one somebody else
-/// has or gets next. A number that was given does not come back before half of all have been.
+/// Hands out queue pair numbers, drawn at random, so that no process can tell another's number or
+/// the next one. A number that was given does not come back before half of all have been.
 #[derive(Debug)]
 pub(crate) struct QpNumbers {
     /// Given since this was last emptied, which it is when half are in it.
@@ -127,7 +127,7 @@ impl QpNumbers {
         Some(number)
     }
 
-    /// A number is somebody's now.
+    /// A number is in use now.
     pub(crate) fn note(&mut self, number: Qpn) {
         if !is_qpn(number) || !self.recent.insert(number.0) {
             return;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Where a queue pair wants to go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// What it calls itself in that.
+    /// The queue pair's own name.
     pub(crate) sgid: Gid,
-    /// What it calls the peer.
+    /// The peer's name.
     pub(crate) dgid: Gid,
-    /// Whose address `dgid` is, once that is known.
+    /// The vNIC with address `dgid`, once that is known.
     pub(crate) target: Option<VnicId>,
     /// Of a link that is announced as surviving a restart of the daemon: when the other end is
     /// taken for dead. `None`: a new link is wished.
@@ -24,7 +24,7 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// One about which nobody was asked yet.
+    /// A wish for which no network was asked yet.
     pub(crate) fn new(sgid: Gid, dgid: Gid, survivor_until: Option<u64>) -> Wish {
         Wish { sgid, dgid, target: None, survivor_until, failures: 0, gone: None }
     }
@@ -44,7 +44,7 @@ pub(crate) enum Origin {
     Claimed,
 }
 
-/// What a queue pair is from its beginning to its end.
+/// The attributes of a queue pair from its beginning to its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     /// The process that has it.
@@ -72,7 +72,7 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    /// One that wishes for nobody yet.
+    /// A queue pair without wishes.
     pub(crate) fn new(attributes: Attributes, receipt: Receipt) -> QueuePair {
         QueuePair { receipt, attributes, failed: false, wishes: BTreeMap::new() }
     }
@@ -116,17 +116,17 @@ impl QueuePair {
         self.failed
     }
 
-    /// What it pays.
+    /// The charge for this queue pair.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    /// It wishes for somebody.
+    /// Whether it has wishes.
     pub(crate) fn has_wishes(&self) -> bool {
         !self.wishes.is_empty()
     }
 
-    /// Whom it wishes for, in order.
+    /// The peers that it wishes for, in order.
     pub(crate) fn wished(&self) -> impl ExactSizeIterator<Item = Qpn> {
         self.wishes.keys().copied()
     }
@@ -136,7 +136,7 @@ impl QueuePair {
         self.wishes.range(from..).next().map(|(peer, _)| *peer)
     }
 
-    /// What it wishes of a peer.
+    /// Its wish for a peer.
     pub(crate) fn wish(&self, peer: Qpn) -> Option<&Wish> {
         self.wishes.get(&peer)
     }

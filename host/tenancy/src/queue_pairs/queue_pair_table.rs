@@ -16,7 +16,7 @@ pub(crate) struct QueuePairs {
     rows: HashMap<Qpn, QueuePair>,
     /// Sessions without any are not kept.
     by_session: BTreeMap<SessionId, BTreeSet<Qpn>>,
-    /// The wishes of all, by whom is wished for.
+    /// All wishers, by peer.
     wishers: Wishers,
     numbers: QpNumbers,
     tickets: Tickets,
@@ -116,8 +116,8 @@ impl QueuePairs {
         !self.contains(qpn) && self.numbers.was_given(qpn)
     }
 
-    /// A free number, and when it is given out. As long as there may be queue pairs that nobody has
-    /// announced yet, one that no daemon before has given to them. `within`: of these numbers.
+    /// A free number, and when it is given out. As long as there may be queue pairs that are not
+    /// announced yet, one that no earlier daemon has given to them. `within`: of these numbers.
     pub(crate) fn draw(
         &mut self,
         entropy: &mut dyn Entropy,
@@ -143,7 +143,7 @@ impl QueuePairs {
     }
 
     /// Whether a session may have the number that it claims: its ticket is right and in time, and
-    /// nobody has the number who was given it later.
+    /// no later owner of the number has it.
     pub(crate) fn check_claim(
         &self,
         session: SessionId,
@@ -158,7 +158,7 @@ impl QueuePairs {
         if self.get(claim.qpn).is_some_and(keeps) { Err(Errno::EADDRINUSE) } else { Ok(()) }
     }
 
-    /// A claim holds: its number was given, and what is given out from now on is later.
+    /// A claim holds: its number was given, and numbers given out from now on are later.
     pub(crate) fn accept_claim(&mut self, claim: &Claim) {
         self.tickets.seen(claim.issued);
         self.numbers.note(claim.qpn);
@@ -170,7 +170,7 @@ impl QueuePairs {
         self.rows.insert(qpn, qp);
     }
 
-    /// It is no more, and wishes for nobody.
+    /// Removes a queue pair and its wishes.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<QueuePair> {
         let qp = self.rows.remove(&qpn)?;
         for peer in qp.wished() {
@@ -199,7 +199,7 @@ impl QueuePairs {
         }
     }
 
-    /// What a queue pair wishes of a peer.
+    /// A queue pair's wish for a peer.
     pub(crate) fn wish(&self, qpn: Qpn, peer: Qpn) -> Option<&Wish> {
         self.get(qpn)?.wish(peer)
     }
@@ -265,7 +265,7 @@ impl QueuePairs {
 
 #[cfg(test)]
 impl QueuePairs {
-    /// What must never happen: a row goes, and what it holds is not returned.
+    /// Simulates a bug: a row goes, and its receipt is not returned.
     pub(crate) fn lose(&mut self, qpn: Qpn) {
         std::mem::forget(self.remove(qpn).unwrap().receipt);
     }
@@ -276,7 +276,7 @@ impl QueuePairs {
         std::mem::swap(&mut one.unwrap().receipt, &mut other.unwrap().receipt);
     }
 
-    /// Nor this: somebody is noted as a wisher who has no wish.
+    /// Simulates a bug: a wisher is noted without a wish.
     pub(crate) fn note_wisher(&mut self, peer: Qpn, wisher: Qpn) {
         self.wishers.add(peer, wisher);
     }

@@ -1,19 +1,19 @@
-//! Tickets: what a queue pair's owner shows to the next daemon.
+//! Makes and checks tickets: proofs of ownership that processes show to the next daemon.
 //!
-//! A daemon knows nothing of what its predecessor gave out. So that nobody can claim what is
-//! somebody else's, the predecessor gave a ticket with each number: a keyed hash (SipHash-2-4 with
-//! 128 bits of key and of output) over the number and everything that makes it the owner's, under
-//! a secret that daemons hand on to each other. What a process shows is only compared with what
-//! the hash of its own claim is, so a ticket in other hands, or of another boot, is worth nothing.
+//! A daemon does not know the numbers that its predecessor gave out. So that no process can claim
+//! another's, the predecessor gave a ticket with each number: a keyed hash (SipHash-2-4 with 128
+//! bits of key and of output) over the number and everything that makes it the owner's, under a
+//! secret that daemons hand on to each other. A ticket is only compared with the hash of its
+//! bearer's own claim, so one in other hands, or of another boot, is worth nothing.
 //!
-//! Only a number needs one. A memory key is a process's own: others name it through a queue pair
-//! of that process, and every process may have the same keys.
+//! Only a number needs one. A memory key is a process's own: others name it through a queue pair of
+//! that process, and every process may have the same keys.
 
 use omniverb_terms::{Qpn, Service};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
-/// What daemons that follow each other share, and nobody else knows.
+/// A secret that only successive daemons share.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u64; 2]);
 
@@ -50,8 +50,8 @@ impl Tickets {
         Tickets { secret: Secret(secret), boot, last: 0, until: 0 }
     }
 
-    /// Goes on with the secret of the daemon before; `until`: when nobody is left who could still
-    /// announce what it gave out.
+    /// Goes on with the secret of the earlier daemon; `until`: when no process is left that could
+    /// still announce its numbers.
     pub(crate) fn inherit(&mut self, secret: Secret, until: u64) {
         (self.secret, self.until) = (secret, until);
     }
@@ -71,7 +71,7 @@ impl Tickets {
         self.last
     }
 
-    /// Somebody showed a ticket of this issue: what is given out from now on is later.
+    /// A ticket of this issue was shown: numbers given out from now on are later.
     pub(crate) fn seen(&mut self, issued: u64) {
         self.last = self.last.max(issued);
     }

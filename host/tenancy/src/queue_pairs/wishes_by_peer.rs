@@ -3,7 +3,7 @@
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The wishers of all that are wished for; nobody without any is kept.
+/// The wishers of all wished peers; peers without any are not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Wishers {
     by_peer: BTreeMap<Qpn, BTreeSet<Qpn>>,

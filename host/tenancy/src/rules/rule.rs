@@ -10,7 +10,7 @@ pub const DEFAULT_PRIORITY: u16 = 100;
 /// posts it, although the bytes come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// What the vNIC asks of others.
+    /// Requests of the vNIC to others.
     Egress,
     /// What others ask of the vNIC.
     Ingress,
@@ -70,7 +70,7 @@ fn mask(width: u32) -> u128 {
 pub enum PeerMatch {
     /// The rule is about all peers of the tenant.
     Any,
-    /// Peers whose address, the one that the link uses, is in this range.
+    /// Peers whose address on the link is in this range.
     Prefix(Prefix),
     /// The vNIC of this name, on this host.
     Vnic(String),
@@ -81,7 +81,7 @@ pub enum PeerMatch {
 /// One rule of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Whose requests it is about.
+    /// The side whose requests it is about.
     pub direction: Direction,
     /// What becomes of them.
     pub action: RuleAction,

@@ -40,7 +40,7 @@ impl RuleSet {
         }
     }
 
-    /// What is allowed with a peer in one direction. `port`: where rdma_cm connected to.
+    /// Operations allowed with a peer in one direction. `port`: the port that rdma_cm connected to.
     #[must_use]
     pub fn allowed(
         &self,

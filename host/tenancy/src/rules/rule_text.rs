@@ -1,7 +1,7 @@
 //! Reads and writes rules as text: `ingress deny read,write from 10.0.0.0/8 port 7471 priority 10`.
 //!
-//! Fields come in this order. Peer, port and priority may be left out. Each word that is not
-//! understood is an error: a rule that says less than was meant would let pass what it should not.
+//! Fields come in this order. Peer, port and priority may be left out. An unknown word is an error:
+//! a rule that says less than was meant would allow too much.
 
 use super::rule::{DEFAULT_PRIORITY, Direction, PeerMatch, Prefix, Rule, RuleAction};
 use omniverb_terms::Operations;

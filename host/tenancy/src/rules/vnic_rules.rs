@@ -20,7 +20,7 @@ pub struct VnicRules {
     pub names: VnicNames,
 }
 
-/// One end of what is judged: its vNIC, if it is on this host, and the address that it uses.
+/// One end of a judged link: its vNIC, if it is on this host, and the address that it uses.
 pub(crate) type RuleEnd = (Option<VnicId>, IpAddr);
 
 /// Requester, target, and the port that rdma_cm connected to.
@@ -75,8 +75,8 @@ impl RuleTable {
         self.ruled > 0
     }
 
-    /// What `from` may ask of `to`: what the egress rules of the one and the ingress rules of the
-    /// other allow.
+    /// Operations that `from` may request of `to`: those that the egress rules of the one and the
+    /// ingress rules of the other allow.
     pub(crate) fn allowed(&self, from: RuleEnd, to: RuleEnd, port: Option<u16>) -> Operations {
         // What stays within a vNIC is its own.
         if !self.are_some() || (from.0.is_some() && from.0 == to.0) {

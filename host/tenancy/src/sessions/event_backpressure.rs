@@ -1,10 +1,10 @@
-//! Limits what a session is told without having asked to what it takes.
+//! Limits the unasked events of a session to its reading speed.
 //!
 //! Others may open datagram links towards a session, strangers' packets make links for it, peers
-//! ask for its pages. Each is told to it, and what it is told waits until it is taken. So whoever
-//! is behind gets no new links that it did not ask for: those who ask do so again, packets are lost
-//! as on a busy line. What waits for a session is bounded then by what it has and what it asked
-//! for: each of its links can be made once and end once, whoever else opens and closes how many.
+//! ask for its pages. Each is an event for it, and waits until it is taken. So a session that is
+//! behind gets no new links that it did not ask for: requesters ask again, packets are lost as on a
+//! busy line. The events that wait are bounded then by its own rows and requests: each of its links
+//! can be made once and end once, however many others open and close.
 
 use super::session::{Pace, Session};
 use crate::accounts::{Kind, Receipt};
@@ -15,7 +15,7 @@ use crate::tenants::Tenants;
 use omniverb_terms::Errno;
 
 impl Tenants {
-    /// How the session takes what it is told has changed.
+    /// The session's reading speed has changed.
     pub(crate) fn set_pace(&mut self, session: SessionId, pace: Pace) {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.set_pace(pace);

@@ -125,8 +125,8 @@ impl Tenants {
         context.reply(id, tag, Gids { count, reserved: 0, entries });
     }
 
-    /// Opens the vNIC's handshake sockets when the first queue pair is made: only then can
-    /// somebody look for it.
+    /// Opens the vNIC's handshake sockets when the first queue pair is made: only then can a peer
+    /// look for it.
     pub(crate) fn open_port(&mut self, context: &mut Context, key: VnicId) {
         if self.vnics.get_mut(&key).is_some_and(Vnic::open_port) {
             context.act(Action::OpenPort { vnic: key });

@@ -1,8 +1,8 @@
 //! Accounts for extents that an owner was told to take back, by the peer that caused it.
 //!
-//! Taking back means copying, and who connects, asks and goes, over and over, could have an owner
-//! copy all the time. So there is an account of that for each peer, by user and vNIC, and one for
-//! all of an owner's: who has overdrawn it is not granted anything for a while.
+//! Taking back means copying, and a peer that connects, asks and goes, over and over, could have an
+//! owner copy all the time. So there is an account of that for each peer, by user and vNIC, and one
+//! for all of an owner's: a peer that has overdrawn it is granted no pages for a while.
 
 use omniverb_terms::VnicId;
 use std::collections::BTreeMap;

@@ -21,7 +21,7 @@ pub(crate) enum Waiting {
     Address { tag: u64, message: Box<Message> },
 }
 
-/// How a session takes what it is told.
+/// A session's speed in taking its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// As it comes, or nearly.
@@ -47,20 +47,20 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
-    /// What it calls itself.
+    /// Its own name.
     name: String,
     stage: Stage,
-    /// It had a daemon before this one, and may announce what it has of that.
+    /// It was connected to an earlier daemon, and may announce what it has of that.
     resumes: bool,
     /// Its call that is answered later, if there is one.
     waiting: Option<Waiting>,
     /// Below its vNIC's once it has one.
     account: Account,
-    /// What it pays as a connection.
+    /// Its receipt as a connection.
     receipt: Receipt,
-    /// What it pays as a process of its vNIC's, once it is that.
+    /// Its receipt as a process of its vNIC, once it is one.
     process: Option<Receipt>,
-    /// Whether it takes what it is told; see `event_backpressure.rs`.
+    /// Its speed in taking events; see `event_backpressure.rs`.
     pace: Pace,
     /// The number that an id of the connection manager was given last.
     last_cm_id: u32,
@@ -94,22 +94,22 @@ impl Session {
         &self.client
     }
 
-    /// What it calls itself.
+    /// Its own name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it has, and may have.
+    /// Its counts and quotas.
     pub(crate) fn account(&self) -> &Account {
         &self.account
     }
 
-    /// What it pays as a connection.
+    /// Its receipt as a connection.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    /// What it pays as a process of its vNIC's, if it is one.
+    /// Its receipt as a process of its vNIC, if it is one.
     pub(crate) fn process(&self) -> Option<&Receipt> {
         self.process.as_ref()
     }
@@ -124,7 +124,7 @@ impl Session {
         self.stage == Stage::Welcomed
     }
 
-    /// It had a daemon before this one, and may announce what it has of that.
+    /// It was connected to an earlier daemon, and may announce what it has of that.
     pub(crate) fn resumes(&self) -> bool {
         self.resumes
     }
@@ -171,7 +171,7 @@ impl Session {
         self.waiting.take()
     }
 
-    /// How it takes what it is told.
+    /// Its speed in taking events.
     pub(crate) fn pace(&self) -> Pace {
         self.pace
     }

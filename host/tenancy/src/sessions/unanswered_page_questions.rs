@@ -2,8 +2,8 @@
 
 use crate::accounts::Receipt;
 
-/// How many there are, by what they pay. Any answer, late or not, is to one of them: an owner that
-/// answers what nobody asked has no more room for questions than it has quota.
+/// Their number, by receipts. Any answer, late or not, is to one of them: an owner that answers
+/// unasked questions has no more room for questions than its quota.
 #[derive(Debug, Default)]
 pub(crate) struct Questions(Vec<Receipt>);
 

@@ -26,7 +26,7 @@ pub struct PtraceDomain {
     pub group: u32,
 }
 
-/// What the kernel says about a client's process.
+/// The kernel's credentials of a client's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The vNIC that it has: introduced before, with [`Tenancy::introduce`](crate::Tenancy).

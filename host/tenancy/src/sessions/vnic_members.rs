@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The vNIC's sockets for the handshake of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Port {
-    /// Nobody can look for it yet.
+    /// No peer can look for it yet.
     Closed,
     /// The daemon was told to open them.
     Open,
@@ -45,7 +45,7 @@ impl Vnic {
         &self.account
     }
 
-    /// What it pays.
+    /// The charge for this vNIC.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -66,7 +66,7 @@ impl Vnic {
         self.names.wait_no_more(session);
     }
 
-    /// What a neighbour's links towards it are charged to, if there were any.
+    /// The account for a neighbour's links towards it, if there were any.
     pub(crate) fn neighbour(&self, from: VnicId) -> Option<&Account> {
         self.uninvited.get(&from)
     }
@@ -86,7 +86,7 @@ impl Vnic {
         self.uninvited.remove(&from);
     }
 
-    /// Somebody can look for it from now on. True: the daemon is to be told so.
+    /// Peers can look for it from now on. True: the daemon is to be told so.
     pub(crate) fn open_port(&mut self) -> bool {
         std::mem::replace(&mut self.port, Port::Open) == Port::Closed
     }

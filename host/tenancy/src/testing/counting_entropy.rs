@@ -1,4 +1,4 @@
-//! Entropy that is none, so that what a daemon does with it can be done again.
+//! Counts instead of drawing random numbers, so that runs can be repeated.
 
 use crate::Entropy;
 

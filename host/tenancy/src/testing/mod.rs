@@ -1,5 +1,5 @@
-//! A daemon that is played, what the others in it believe, and arbitrary bytes to drive it with:
-//! for the tests here and for fuzzing. No product uses it.
+//! Simulates a daemon and its peers, and drives the tables with arbitrary bytes: for the tests here
+//! and for fuzzing. No product uses it.
 
 mod cm_calls;
 pub mod counting_entropy;

@@ -19,11 +19,11 @@ pub struct Packed {
 #[derive(Debug)]
 struct File {
     bytes: u64,
-    /// From here on nobody ever had anything.
+    /// From here on no extent ever had a byte.
     unused: u64,
     /// What kind of memory it is.
     home: PageHome,
-    /// The lengths of what is in it, by offset.
+    /// The lengths of the extents in it, by offset.
     taken: BTreeMap<u64, u64>,
 }
 
@@ -36,7 +36,7 @@ impl Packed {
 }
 
 impl File {
-    /// Bytes that nobody ever had, if there are so many, else the first gap.
+    /// Bytes that no extent ever had, if there are so many, else the first gap.
     fn take(&mut self, length: u64) -> Option<u64> {
         let ends = self.taken.iter().map(|(offset, length)| offset + length);
         let starts = std::iter::once(FIRST).chain(ends);

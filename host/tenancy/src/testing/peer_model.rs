@@ -1,5 +1,5 @@
-//! What the other parties believe: the engine's links and bells, and the clients' links, as far as
-//! they can know them from what they were told. It must agree with the tables at all times.
+//! Models what the other parties know: the engine's links and doorbells, and the clients' links, by
+//! the messages to them. It must agree with the tables at all times.
 
 use crate::path::PathReason;
 use crate::row_keys::LinkKey;
@@ -21,11 +21,11 @@ pub struct Mirror {
     clients: BTreeMap<LinkName, SessionId>,
     /// Memory files that the daemon has, with their sizes.
     files: BTreeMap<FileId, u64>,
-    /// What of them somebody's pages are on.
+    /// Parts of them that an owner's pages are on.
     places: BTreeSet<FileRange>,
-    /// Who was granted which of that, by which link.
+    /// Grantees of those, and the links by which.
     held: BTreeMap<(FileRange, SessionId), BTreeSet<LinkKey>>,
-    /// Who tells what is captured, of which links.
+    /// Sessions that trace, and their links.
     traced: BTreeMap<SessionId, BTreeSet<(Qpn, Qpn)>>,
 }
 
@@ -41,10 +41,10 @@ impl Mirror {
             && self.places.is_empty()
     }
 
-    /// Somebody is told something.
+    /// Takes a message to a party.
     ///
     /// # Panics
-    /// If it makes no sense to them.
+    /// If it is inconsistent with earlier ones.
     pub fn told(&mut self, action: &Action) {
         match action {
             Action::CreateLink { first, second } => {
@@ -87,7 +87,7 @@ impl Mirror {
             Action::Grant { file, session, granted, .. } => {
                 let place = self.granted(*file, granted);
                 let link = LinkKey::new(granted.qpn, granted.peer_qpn);
-                // What a process grants to itself is not taken back from it.
+                // A process that grants pages to itself is not told to release them.
                 let mut ends = self.clients.iter();
                 let owner = ends.find(|(end, _)| (end.0, end.1) == (granted.peer_qpn, granted.qpn));
                 if owner.is_none_or(|(_, owner)| owner != session) {
@@ -122,7 +122,7 @@ impl Mirror {
         }
     }
 
-    /// An owner is asked to move pages to a place that is nobody's yet.
+    /// An owner is asked to move pages to a free place.
     fn adopt(&mut self, adopt: &Adopt, file: FileId, new_file: Option<u64>) {
         if let Some(bytes) = new_file {
             assert_eq!(self.files.insert(file, bytes), None, "a name is used once");
@@ -138,7 +138,7 @@ impl Mirror {
         self.places.insert(FileRange { file, offset, length });
     }
 
-    /// What was granted is what an owner was asked for.
+    /// The place of a grant, which an owner was asked for.
     fn granted(&self, file: FileId, granted: &Granted) -> FileRange {
         let Extent { offset, length } = granted.memory;
         let place = FileRange { file, offset, length };
@@ -148,7 +148,7 @@ impl Mirror {
 
     fn ready(&mut self, session: SessionId, ready: &LinkReady) {
         let before = self.clients.insert(name(ready), session);
-        // Who attaches a queue pair to a group that it is attached to has another link instead.
+        // A queue pair that attaches to the same group again has another link instead.
         let again = ready.qpn == ready.peer_qpn || ready.peer_qpn.is_group();
         assert!(before.is_none() || again, "linked twice");
     }
@@ -169,7 +169,7 @@ impl Mirror {
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner != session);
             }
             Message::CreateQp(m) if tenancy.queue_pairs.own(session, m.qpn).is_ok() => {
-                // Whoever had the number before, wrongly, has it no more.
+                // A wrong earlier owner of the number has it no more.
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner == session);
             }
             Message::ConnectQp(m) => {

@@ -1,6 +1,6 @@
-//! A whole daemon's tables driven by arbitrary bytes: for fuzzing, and for the tests here.
+//! Drives a whole daemon's tables with arbitrary bytes: for fuzzing, and for the tests here.
 //!
-//! Any input must leave the tables consistent, and when everybody has gone, empty.
+//! Any input must leave the tables consistent, and when all clients have gone, empty.
 
 use crate::testing::cm_calls;
 use crate::testing::counting_entropy::CountingEntropy;
@@ -21,9 +21,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// Rows that are looked through after every step.
 const MANY: usize = 128;
 
-/// A daemon that does at once what the tables say, with a network of a few vNICs.
+/// A daemon that executes all actions at once, with a network of a few vNICs.
 pub struct Bench {
-    /// What is tested, and told of everything that the other fields make happen.
+    /// The tables under test.
     pub tenancy: Tenancy,
     /// Nanoseconds; moves only by [`Bench::wait`].
     pub now: u64,
@@ -31,7 +31,7 @@ pub struct Bench {
     pub walls: BTreeSet<(u64, u64)>,
     /// Between which of these probes stay under way.
     pub silent: BTreeSet<(u64, u64)>,
-    /// What is not answered may have been lost in front of us.
+    /// An unanswered probe may have been lost in front of us.
     pub flooded: bool,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
@@ -41,11 +41,11 @@ pub struct Bench {
     pub machines: BTreeSet<u64>,
     /// Which life of theirs vNICs have that come.
     pub life: u64,
-    /// What the others believe.
+    /// The model of the other parties.
     pub mirror: Mirror,
     /// Times that something was carried out.
     steps: usize,
-    /// What the clients were told.
+    /// The messages to clients.
     pub told: Vec<Action>,
 }
 
@@ -96,7 +96,7 @@ impl Bench {
         let until = 1 + limits.resume_window_ns;
         let entropy = Box::<CountingEntropy>::default();
         let mut tenancy = Tenancy::with_directory(limits, entropy, 7, directory);
-        // As if there had been one before, which had given out what somebody claims.
+        // As if there had been an earlier daemon, which had given out the claimed numbers.
         tenancy.inherit(Secret([8, 9]), until);
         let mirror = Mirror::default();
         Bench {
@@ -120,13 +120,13 @@ impl Bench {
         self.open_as(session, number, &Holder::new(&format!("/tenants/{number}"), 0));
     }
 
-    /// A process of somebody connects.
+    /// A process of a holder connects.
     pub fn open_as(&mut self, session: u64, number: u64, holder: &Holder) {
         let circle = Some(PtraceDomain { namespaces: [1, 2, 3], group: 0 });
         self.open_within(session, number, holder, circle);
     }
 
-    /// A process of somebody connects, whose namespaces are known or not.
+    /// A process of a holder connects, whose namespaces are known or not.
     pub fn open_within(
         &mut self,
         session: u64,
@@ -140,7 +140,7 @@ impl Bench {
         self.tenancy.open(SessionId(session), client);
     }
 
-    /// Says who the vNIC of a number is: a life of it, as its proof has it.
+    /// Sets the identity of a numbered vNIC: one life of it, as its proof has it.
     pub fn introduce(&mut self, number: u64, life: u64) {
         let guid = (0x0200_0000_0000_0000 | number).to_be_bytes();
         let (name, proof) = (format!("net-{number}"), [1, 4, number, life]);
@@ -184,7 +184,7 @@ impl Bench {
     /// Plays the daemon.
     ///
     /// # Panics
-    /// If somebody is told something that makes no sense to him.
+    /// If a message to a party is inconsistent with earlier ones.
     pub fn carry_out(&mut self, actions: Vec<Action>) {
         let mut queue = std::collections::VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
@@ -364,7 +364,7 @@ pub fn exercise(bytes: &[u8]) {
                 bench.carry_out(actions);
             }
             6 => {
-                // A key that somebody has, if anybody has one.
+                // A key that a session has, if one exists.
                 let key = bench.told.iter().rev().find_map(|action| match action {
                     Action::Reply { message: Message::MrRegistered(mr), .. } => Some(mr.rkey),
                     _ => None,
@@ -418,7 +418,7 @@ pub fn exercise(bytes: &[u8]) {
                 let Some(message) = rest.get(1..1 + length) else { break };
                 rest = &rest[1 + length..];
                 if let Ok((tag, mut message)) = omniverb_session::decode(message) {
-                    // Half of those who claim a number had it, sooner or later.
+                    // Half of the sessions that claim a number had it, sooner or later.
                     if let Message::CreateQp(m) = &mut message
                         && what & 128 == 0
                         && let Some(service) = Service::from_qp_type(m.qp_type)
@@ -447,7 +447,7 @@ pub fn exercise(bytes: &[u8]) {
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
 }
 
-/// A group, or nobody in particular.
+/// A group, or another multicast address.
 fn group(number: u8) -> Gid {
     match number & 8 {
         0 => Ipv4Addr::new(239, 0, 0, number & 7).into(),
@@ -455,7 +455,7 @@ fn group(number: u8) -> Gid {
     }
 }
 
-/// Whoever was asked for pages last hands out some.
+/// The owner asked for pages last hands out some.
 fn hand_out(bench: &mut Bench, who: u8) {
     let asked = bench.told.iter().rev().find_map(|action| match action {
         Action::Event { session, message: Message::Adopt(adopt) }
@@ -474,7 +474,7 @@ fn hand_out(bench: &mut Bench, who: u8) {
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
-/// Somebody changes what holds for a vNIC.
+/// Changes the policy of a vNIC.
 fn policy(bench: &mut Bench, who: u8) {
     let key = vnic(u64::from(who % 4));
     let limit = RateLimit { bits_per_second: 1_000_000, burst_bytes: 1500 };
@@ -494,8 +494,7 @@ fn policy(bench: &mut Bench, who: u8) {
     bench.carry_out(actions);
 }
 
-/// A message that was sent is sent again, with a byte of it changed or not, by who sent it or
-/// somebody else.
+/// A sent message is sent again, with a byte of it changed or not, by the same sender or another.
 fn forge(bench: &mut Bench, who: u8, (at, value): (u8, u8)) {
     let sent = bench.told.iter().rev().filter_map(|action| match action {
         Action::Manage { datagram, .. } => Some(datagram.clone()),

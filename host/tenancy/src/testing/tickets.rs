@@ -1,4 +1,5 @@
-//! Tickets as a daemon before would have given them, for those who play its clients, or liars.
+//! Makes tickets as an earlier daemon would have given them, for tests of its clients, and of
+//! liars.
 
 use crate::queue_pairs::tickets::Claim;
 use crate::row_keys::SessionId;

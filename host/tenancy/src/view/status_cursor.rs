@@ -2,8 +2,8 @@
 //!
 //! In: a place, as the caller had it from the last walk, or made it up; a number of steps. Out:
 //! rows, and the place to go on from. Every step is one look-up in an ordered table, so a walk
-//! costs what its steps cost, however much there is; and since nothing is kept between two walks,
-//! nobody can make us keep anything.
+//! costs what its steps cost, however large the tables; and since nothing is kept between two
+//! walks, a caller can occupy no memory.
 
 use super::status_rows::Row;
 use crate::queue_pairs::queue_pair::QueuePair;

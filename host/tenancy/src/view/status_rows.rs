@@ -1,5 +1,5 @@
-//! What `omniverb status` shows of the tables: rows, which `status_cursor.rs` goes through from any
-//! place on, so that nobody is shown more at a time than takes a moment.
+//! Makes the rows of the tables that `omniverb status` shows; `status_cursor.rs` goes through them
+//! from any place on, so that one answer takes a moment only.
 
 use crate::accounts::Kind;
 use crate::links::engine_link::EngineLink;
@@ -23,7 +23,7 @@ pub struct VnicStatus {
     pub gids: Vec<Gid>,
     /// Ids of its processes in the connection manager.
     pub cm_ids: usize,
-    /// What the administrator has set for it, or what holds without that.
+    /// The administrator's policy for it, or the default.
     pub policy: Policy,
     /// Its processes, in the order of their connections.
     pub processes: Vec<ProcessStatus>,
@@ -36,9 +36,9 @@ pub struct ProcessStatus {
     pub session: SessionId,
     /// Its pid, as the daemon sees it.
     pub pid: i32,
-    /// Its user, as the daemon sees him.
+    /// Its user, as the daemon sees it.
     pub uid: u32,
-    /// What it calls itself, made fit to be shown; not trusted.
+    /// Its own name, made fit to be shown; not trusted.
     pub name: String,
     /// Regions with remote access.
     pub mrs: usize,
@@ -92,7 +92,7 @@ pub enum Row {
     Qp(QpStatus),
     /// A peer of the last queue pair, whose number is the first.
     Peer(Qpn, PeerStatus),
-    /// Whom the last queue pair waits for.
+    /// A peer that the last queue pair waits for.
     WaitsFor(Qpn),
 }
 

@@ -6,9 +6,9 @@
 //! `virtual_numbers.rs` turns virtual ones into these, and back, where messages of processes
 //! come and go.
 //!
-//! In: networks of tenants and places of vNICs, as the operator describes them. Out: what a vGID
-//! leads to, seen from a vNIC. One that is forged, of another tenant, or of a vNIC that is no more
-//! leads [nowhere](Destination::Nowhere).
+//! In: networks of tenants and places of vNICs, as the operator describes them. Out: the
+//! destination of a vGID, seen from a vNIC. One that is forged, of another tenant, or of a vNIC
+//! that is gone leads [nowhere](Destination::Nowhere).
 
 mod peer_numbers;
 
@@ -21,7 +21,7 @@ use peer_numbers::PeerNumbers;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of the largest packet on an underlay whose own MTU nobody says.
+/// Bytes of the largest packet on an underlay whose own MTU is not given.
 const UNDERLAY_MTU: u32 = 1500;
 
 /// Where a vNIC of a tenant with a key is, and which QPNs it has.
@@ -38,7 +38,7 @@ pub struct VnicPlace {
 /// The virtual network of a tenant with a key.
 #[derive(Clone, Debug)]
 pub struct TenantNetwork {
-    /// Makes and reads its vGIDs. `None`: its key could not be read, so its vNICs reach nobody.
+    /// Makes and reads its vGIDs. `None`: its key could not be read, so its vNICs reach no peer.
     pub codec: Option<Codec>,
     /// Its vNICs, here and on other hosts, by their virtual addresses, as far as they are known.
     pub vnics: BTreeMap<Ipv4Addr, VnicPlace>,
@@ -48,14 +48,14 @@ pub struct TenantNetwork {
     pub features: u32,
 }
 
-/// What a name leads to, seen from a vNIC of a tenant with a key.
+/// The destination of a name, seen from a vNIC of a tenant with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// To this vNIC of the host.
     Here(VnicId),
     /// To another host.
     There(IpAddr),
-    /// To nobody, whatever the reason.
+    /// No peer, for any reason.
     Nowhere,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct VirtualNetworks {
 }
 
 impl VirtualNetworks {
-    /// What the operator describes now.
+    /// Takes the networks that the operator describes now.
     pub(crate) fn describe(&mut self, tenants: BTreeMap<TenantId, TenantNetwork>) {
         self.by_range = tenants
             .iter()
@@ -163,7 +163,7 @@ impl VirtualNetworks {
         seat.gid == Some(gid) || self.read(seat.tenant, gid) == Some(address(&seat.place))
     }
 
-    /// What a GID leads to, seen from a vNIC; `None`: the vNIC is flat.
+    /// The destination of a GID, seen from a vNIC; `None`: the vNIC is flat.
     pub(crate) fn destination(&self, from: VnicId, gid: Gid) -> Option<Destination> {
         let seat = self.seats.get(&from)?;
         if gid.is_loopback() || seat.gid == Some(gid) {
@@ -185,7 +185,7 @@ impl VirtualNetworks {
         self.seats.values().any(|seat| seat.place.underlay == underlay)
     }
 
-    /// The route to what a GID leads to; `None`: the vNIC is flat.
+    /// The route to a GID's destination; `None`: the vNIC is flat.
     pub(crate) fn route(&self, from: VnicId, gid: Gid) -> Option<Underlay> {
         let local = self.seats.get(&from)?.place.underlay;
         let remote = match self.destination(from, gid)? {
@@ -203,8 +203,8 @@ impl VirtualNetworks {
         tenant.map_or(0, |network| network.features)
     }
 
-    /// The names of both ends of what came to a vNIC from queue pair `source` of another host;
-    /// `None`: nobody there has that number in the vNIC's tenant.
+    /// The names of both ends of a packet that came to a vNIC from queue pair `source` of another
+    /// host; `None`: no vNIC there has that number in this one's tenant.
     pub(crate) fn names(&self, at: VnicId, source: Qpn, underlay: &Underlay) -> Option<(Gid, Gid)> {
         let seat = self.seats.get(&at)?;
         if underlay.local != seat.place.underlay || underlay.key.is_some() {
@@ -264,7 +264,7 @@ impl VirtualNetworks {
         self.peers.learn(qpn, peer, shown);
     }
 
-    /// What a process knows the peer of its queue pair by.
+    /// The number by which a process knows the peer of its queue pair.
     pub(crate) fn shown_peer(&self, qpn: Qpn, peer: Qpn) -> Option<Qpn> {
         self.peers.shown(qpn, peer)
     }
@@ -311,7 +311,7 @@ impl VirtualNetworks {
         range.physical(VirtualQpn::new(number.0)?).map(PhysicalQpn::qpn)
     }
 
-    /// What a program sees for a peer's physical QPN.
+    /// The number that a program sees for a peer's physical QPN.
     pub(crate) fn shown(&self, from: VnicId, gid: Gid, number: Qpn) -> Option<Qpn> {
         let range = self.range_of(from, gid)?;
         range.virtual_of(PhysicalQpn::new(number)?).map(VirtualQpn::qpn)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Peers of one queue pair that are remembered at most: more than it may have links.
 const PEERS_PER_QP_MAX: usize = 1 << 14;
 
-/// What a process knows a peer by, and how many others it has named before.
+/// The number by which a process knows a peer, and how many others it has named before.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     shown: Qpn,
@@ -31,7 +31,7 @@ impl PeerNumbers {
         peers.insert(peer, Known { shown, turn: self.turns });
     }
 
-    /// What the process knows a peer by.
+    /// The number by which the process knows a peer.
     pub(super) fn shown(&self, own: Qpn, peer: Qpn) -> Option<Qpn> {
         self.all.get(&own)?.get(&peer).map(|known| known.shown)
     }

@@ -1,11 +1,12 @@
-//! Windows that a virtual machine shares with one neighbour each: pair windows (decision 0039). A
-//! neighbour may be another machine, where the daemon has had the window plugged in (0042).
+//! Assigns pair windows: windows that a virtual machine shares with one neighbour each (decision
+//! 0039). A neighbour may be another machine, where the daemon has had the window plugged in
+//! (0042).
 //!
-//! Who has one has it for as long as the machine is there, since nothing can be taken out of a
-//! guest again: so there are few of them, and one is given only where both ends want a link, or the
-//! machine's own process does. A neighbour is a user in a vNIC: who has a descriptor of the window
-//! can see all of it. In: what windows a machine has. Out: whether a link can be in one, and which
-//! machines want one in common.
+//! A neighbour keeps its window for as long as the machine is there, since nothing can be taken out
+//! of a guest again: so there are few of them, and one is given only where both ends want a link,
+//! or the machine's own process does. A neighbour is a user in a vNIC: a process with a descriptor
+//! of the window can see all of it. In: the windows of a machine. Out: whether a link can be in
+//! one, and which machines want one in common.
 
 use super::window_table::{Neighbour, SharedWindow, WindowRoom, Windows};
 use crate::accounts::Receipt;

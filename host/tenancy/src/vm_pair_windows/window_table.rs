@@ -1,12 +1,11 @@
-//! The pair windows of all machines, as the tables know them (`window_assignment.rs` gives them
-//! away).
+//! Keeps the pair windows of all machines for the tables (`window_assignment.rs` gives them away).
 //!
-//! What the daemon says is what is left, all that was decided before counted. What is decided after
-//! that is charged to accounts which have that as their quota, until the daemon counts anew: so a
-//! link that comes to nothing returns its place. A place that the daemon has counted comes back
-//! when it was emptied, which the daemon says: its receipt is one of an account of before. In
-//! between a link may end that the daemon has still to make, or has made: its place is kept until
-//! the daemon has counted, so that no other link is promised memory that is not there.
+//! The daemon reports the room that is left, after all earlier decisions. Later decisions are
+//! charged to accounts with that room as their quota, until the daemon counts anew: so a link that
+//! is not made returns its place. A place that the daemon has counted comes back when it was
+//! emptied, by the daemon's report: its receipt belongs to an earlier account. In between a link
+//! may end that the daemon has still to make, or has made: its place is kept until the daemon has
+//! counted, so that no other link is promised memory that is not there.
 
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use omniverb_terms::{Errno, VnicId};
@@ -15,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Machines that a machine is known to want a window with: more than it can have.
 const ASKED_MAX: usize = 64;
 
-/// Who can be given a pair window.
+/// A possible holder of a pair window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Neighbour {
     /// Its vNIC: what no other one has ([`Identity::proof`](crate::Identity)). Of a virtual machine
     /// what none has that is called the same later.
     pub proof: [u64; 4],
     /// Its user, as the daemon sees it; [`Neighbour::ALL_USERS`] of a virtual machine, whose kernel
-    /// sees all that any of its users does.
+    /// sees all of its users' memory.
     pub uid: u32,
 }
 
@@ -31,30 +30,30 @@ impl Neighbour {
     pub const ALL_USERS: u32 = u32::MAX;
 }
 
-/// What the daemon says of a machine's pair windows.
+/// The daemon's report of a machine's pair windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairWindows {
-    /// Those that nobody has, and somebody can be given.
+    /// Windows without owner that can be given away.
     pub free: usize,
     /// How many links there is room for in each of these, at least.
     pub room: usize,
-    /// Who has one, and how many more links there is room for in it. Of machines those where it is
-    /// plugged in, too.
+    /// The owners, and how many more links their windows have room for. Of machines those where the
+    /// window is plugged in, too.
     pub given: BTreeMap<Neighbour, usize>,
     /// Machines that are to have one of these, where it is not plugged in yet.
     pub coming: BTreeSet<Neighbour>,
-    /// Who this machine is to others of its kind, if that can be told.
+    /// The identity of this machine towards others, if known.
     pub this: Option<Neighbour>,
     /// Another machine's can be plugged in here.
     pub may_join: bool,
 }
 
-/// What a link in a pair window pays.
+/// The receipts of a link in a pair window.
 #[derive(Debug)]
 pub(crate) struct PairReceipts {
-    /// Whose machine's window it is in.
+    /// The end whose machine has the window.
     pub(crate) end: usize,
-    /// As a link between its machine and somebody else.
+    /// As a link between its machine and a neighbour.
     pub(crate) link: Receipt,
     /// The same for the other end, if that is a machine, too.
     pub(crate) other: Option<Receipt>,
@@ -65,22 +64,22 @@ pub(crate) struct PairReceipts {
 /// Where there is room for a link with a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowRoom {
-    /// In the window that is his.
+    /// In the neighbour's window.
     InHis,
-    /// In one that is nobody's, and that he can be given.
+    /// In a free one that the neighbour can be given.
     InFree,
-    /// Nowhere: his is full.
+    /// Nowhere: the neighbour's window is full.
     Full,
-    /// Nowhere: none is his, and there is none for him.
+    /// Nowhere: the neighbour has none, and none is free.
     Taken,
 }
 
-/// A window that is somebody's.
+/// A window with an owner.
 #[derive(Debug)]
 struct Window {
     /// Links in it that the daemon has not counted.
     places: Account,
-    /// What it pays if the daemon has not heard of its being his.
+    /// Its receipt if the daemon has not noted its owner yet.
     given: Option<Receipt>,
 }
 
@@ -115,7 +114,7 @@ impl Windows {
         Windows { free, room, of, left, coming, this, may_join }
     }
 
-    /// Who this machine is to others.
+    /// The identity of this machine towards others.
     pub(crate) fn this(&self) -> Option<Neighbour> {
         self.this
     }
@@ -135,12 +134,12 @@ impl Windows {
         other.this.is_some_and(|other| self.coming.contains(&other)) || has_free && other.may_join
     }
 
-    /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
+    /// Where there is room for a process of a vNIC with this proof; of this user, if that is known.
     pub(crate) fn room(&self, proof: [u64; 4], uid: Option<u32>) -> WindowRoom {
         let has_room = |window: &Window| window.places.full(&[Kind::PairPlace]).is_none();
         let his = match uid {
             Some(uid) => self.of.get(&Neighbour { proof, uid }).map(has_room),
-            // Who it will be is seen when there is somebody.
+            // The user is known once a process comes.
             None => self.of_vnic(proof).any(has_room).then_some(true),
         };
         match his {
@@ -156,7 +155,7 @@ impl Windows {
         self.of.iter().filter(move |(whose, _)| whose.proof == proof).map(|(_, window)| window)
     }
 
-    /// Whether somebody of this vNIC can be given another one. A vNIC has as many users as it
+    /// Whether a process of this vNIC can be given another one. A vNIC has as many users as it
     /// likes, and windows never come back: its second one must not be the last that is free.
     fn has_one_for(&self, proof: [u64; 4]) -> bool {
         let has_some = self.of_vnic(proof).next().is_some();
@@ -164,10 +163,10 @@ impl Windows {
         free > usize::from(has_some)
     }
 
-    /// A place for a link with a neighbour, in the window that is his or becomes it.
+    /// A place for a link with a neighbour, in its window or one that becomes its.
     ///
     /// # Errors
-    /// `ENOMEM`: his is full, or there is none for him.
+    /// `ENOMEM`: its window is full, or there is none for it.
     pub(crate) fn take(&mut self, neighbour: Neighbour) -> Result<Receipt, Errno> {
         if let Some(window) = self.of.get(&neighbour) {
             return window.places.charge(&[Kind::PairPlace]);
@@ -196,7 +195,7 @@ impl Windows {
         (&self.free, self.of.values().filter_map(|window| window.given.as_ref()))
     }
 
-    /// The accounts of the places in them, and whose they are.
+    /// The accounts of the places in them, and their owners.
     pub(crate) fn places(&self) -> impl Iterator<Item = (&Neighbour, &Account)> {
         self.of.iter().map(|(whose, window)| (whose, &window.places))
     }
@@ -219,7 +218,7 @@ pub(crate) struct MachineWindows {
     all: BTreeMap<VnicId, Windows>,
     /// Which other machines a machine's processes wanted links with, the last ones.
     asked: BTreeMap<VnicId, VecDeque<VnicId>>,
-    /// Machines that both wanted some since somebody looked.
+    /// Pairs of machines that both wanted a window since the last call.
     wanted: BTreeSet<[VnicId; 2]>,
 }
 

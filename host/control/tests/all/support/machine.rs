@@ -24,7 +24,7 @@ pub struct Machine {
     pub machine_socket: OwnedFd,
     pub window: OwnedFd,
     pub tag: u64,
-    /// What the session that came last is called.
+    /// The number of the last session.
     pub last: u64,
 }
 
@@ -108,7 +108,7 @@ impl Machine {
         assert!(matches!(self.ask(told).0, vm::Message::Done(_)));
     }
 
-    /// The same window, at another daemon, with what the one before has noted.
+    /// The same window, at another daemon, with the notes of the earlier one.
     pub fn attach_again(daemon: &Daemon, window: &OwnedFd, ledger: &OwnedFd) -> Machine {
         let (answer, mut files) = attach_with(daemon, "one", &[window, ledger], DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// What is said at the machine socket, without having been asked; nothing: it is closed.
+    /// The next unasked message at the machine socket; `None`: it is closed.
     pub fn hear(&self) -> Option<vm::Message> {
         assert!(readable(self.machine_socket.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; MESSAGE_BYTES_MAX];

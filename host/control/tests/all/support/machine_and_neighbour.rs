@@ -73,8 +73,8 @@ impl There {
         self.network.carry();
     }
 
-    /// What the machine's process and the other one are told of a link, and how many descriptors
-    /// come along.
+    /// The messages about a link to the machine's process and the other one, with the number of
+    /// descriptors.
     pub fn link(&self, b: &mut Client, a: &mut Remote) -> [(LinkReady, usize); 2] {
         let (first, second) = (create(a, Service::Rc), create(b, Service::Rc));
         a.call(connect(first, second, A, B).into());

@@ -8,7 +8,7 @@ use omniverb_sys::seqpacket;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a machine's UDP port 4791 is, at both of its ends.
+/// A machine's UDP port 4791, at both of its ends.
 pub struct Carried {
     port: OwnedFd,
     udp: UdpSocket,

@@ -95,7 +95,7 @@ impl Daemon {
         }
     }
 
-    /// What an operator is shown.
+    /// The status for an operator.
     pub fn status(&self) -> serde_json::Value {
         operator::Operator::connect(self).status()
     }

@@ -53,8 +53,7 @@ impl Operator {
         seqpacket::send(self.socket.as_fd(), &bytes[..length], &[]).unwrap();
     }
 
-    /// What it is answered within this time; `None`: nothing. An operator who is hung up on hears
-    /// that at once.
+    /// Its answer within this time; `None`: nothing. A disconnected operator notices at once.
     pub fn heard(&self, patience: Duration) -> Option<Result<Message, ()>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         readable(self.socket.as_fd(), Some(patience)).unwrap().then(|| {
@@ -97,7 +96,7 @@ pub fn collect(mut ask: impl FnMut(Cursor) -> Status) -> Pages {
     }
 }
 
-/// What a tenant is shown, on a connection that may have said nothing yet.
+/// The status for a tenant, on a connection that may have sent nothing yet.
 pub fn own_status(client: &mut Client) -> serde_json::Value {
     let pages = collect(|from| match client.call_with(QueryStatus { from }, &[]).0 {
         omniverb_session::Message::Status(piece) => piece,
