@@ -34,7 +34,7 @@ impl Tally {
         }
     }
 
-    /// What all accounts should say: those that were charged, and those above them.
+    /// The expected counts of all accounts: charged ones, and those above them.
     fn upwards(&self) -> HashMap<usize, ExpectedCounts> {
         let mut all = HashMap::<usize, ExpectedCounts>::new();
         for (account, (counts, receipts)) in self.0.values() {

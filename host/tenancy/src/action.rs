@@ -99,11 +99,11 @@ pub enum LinkEvent {
     Ended,
 }
 
-/// A link, as the audit is told of it. Of what there is for both ends the first is that of the
-/// queue pair with the smaller number, or of the one on this side of the engine.
+/// A link, for the audit. Of fields for both ends the first is that of the queue pair with the
+/// smaller number, or of the one on this side of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// What became of it.
+    /// Whether it was made or ended.
     pub event: LinkEvent,
     /// Transport service of both.
     pub service: Service,
@@ -147,7 +147,7 @@ pub enum Action {
         session: SessionId,
         /// The number that it gave the call.
         tag: u64,
-        /// What to answer, but for where the area is.
+        /// The answer, without the place of the area.
         welcome: Welcome,
     },
     /// Answer a call.
@@ -234,15 +234,15 @@ pub enum Action {
         session: SessionId,
         /// The event for it; its token names the question.
         adopt: Adopt,
-        /// What kind of memory the pages go to.
+        /// The kind of memory that the pages go to.
         home: PageHome,
         /// The file that the pages go to: of its kind.
         file: FileId,
         /// `Some`: make the file first, of so many bytes. `None`: it is there.
         new_file: Option<u64>,
     },
-    /// Ask an owner to keep pages where they are, in its machine's memory. What holds them has a
-    /// name as a file has, until `ForgetFile`. If it cannot be asked, call
+    /// Ask an owner to keep pages where they are, in its machine's memory. A number names them as
+    /// it names a file, until `ForgetFile`. If the owner cannot be asked, call
     /// `Tenancy::memory_failed`.
     Pin {
         /// The owner of the pages.
@@ -364,7 +364,7 @@ pub enum Action {
         /// The reason, for the log.
         reason: &'static str,
     },
-    /// The vNIC has no clients any more: let go of its namespace and sockets.
+    /// The vNIC has no clients any more: release its namespace and sockets.
     VnicGone {
         /// The vNIC, which may come again.
         vnic: VnicId,

@@ -9,10 +9,10 @@ use crate::timers::Timers;
 use omniverb_session::Message;
 use omniverb_terms::Errno;
 
-/// What every decision is made with.
+/// The context of a decision.
 pub(crate) struct Context {
     limits: Limits,
-    /// What all together have; every other account is below it.
+    /// The host's account; every other account is below it.
     host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
     /// By which processes tell this daemon from the one before; not zero.
@@ -20,7 +20,7 @@ pub(crate) struct Context {
     pub(crate) timers: Timers,
     /// The latest time that was told.
     now: u64,
-    /// What has been decided in this call.
+    /// Actions decided in this call.
     out: Vec<Action>,
 }
 
@@ -36,7 +36,7 @@ impl Context {
         &self.limits
     }
 
-    /// What all together have, and may have.
+    /// The host's account: counts and quotas.
     pub(crate) fn host(&self) -> &Account {
         &self.host
     }

@@ -94,8 +94,8 @@ pub struct Limits {
     pub neighbour_time_ns: u64,
     /// How long a negative one holds.
     pub stranger_time_ns: u64,
-    /// How long after its wish a queue pair is told that its peer is no more: time for its process
-    /// to take note that the wish was accepted.
+    /// How long after its wish a queue pair is told that its peer is gone: time for its process to
+    /// take note that the wish was accepted.
     pub absence_time_ns: u64,
     /// How old a GID table may be before a query reads the addresses again. Keeps a client that
     /// queries in a loop from keeping the daemon busy.

@@ -29,15 +29,15 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// Pages that an owner keeps where they are, or may, are not used, for this reason: it is told
-    /// so, since it pays for them. Links wait for them no longer.
+    /// Pages that an owner keeps where they are, or may, are not used, for this reason: the owner
+    /// gets an event, since it pays for them. Links wait for them no longer.
     #[must_use]
     pub fn keeps_in_vain(&mut self, owner: SessionId, token: u64, errno: Errno) -> Vec<Action> {
         self.grants().pinned_in_vain(owner, token, errno);
         self.context.decided()
     }
 
-    /// What pair windows the machine that has a vNIC has now.
+    /// Sets the pair windows of the machine that has a vNIC.
     pub fn set_pair_windows(&mut self, machine: VnicId, windows: PairWindows) {
         self.pair_windows.set(machine, windows);
     }

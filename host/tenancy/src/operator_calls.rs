@@ -1,7 +1,7 @@
-//! What operators ask for: policies, captures, the audit, the end of links, rows of the status.
+//! Serves operators: policies, captures, the audit, the end of links, rows of the status.
 //!
-//! A switch that was turned off concerns what was granted before as well: a peer cannot be made to
-//! give a mapping back, so owners are told to take the pages.
+//! Turning a switch off also revokes earlier grants: a peer cannot be made to give a mapping back,
+//! so owners are told to take the pages.
 
 use crate::action::Action;
 use crate::links::socket_relation_refusal::RelationRefusal;
@@ -35,8 +35,8 @@ impl Tenancy {
         self.context.decided()
     }
 
-    /// Changes what holds for a vNIC from now on. Links that exist stay as they are: says how many
-    /// direct ones. What was granted and must not be any more is taken back: by the actions.
+    /// Changes a vNIC's policy. Links that exist stay as they are: returns the number of direct
+    /// ones. Grants that are not allowed any more are revoked by the actions.
     pub fn set_policy(&mut self, key: VnicId, policy: Policy) -> (usize, Vec<Action>) {
         let before = self.tenants.policy(key);
         self.tenants.policies.set(key, policy);
@@ -130,7 +130,7 @@ impl Tenancy {
         self.queue_pairs.forget_targets(key);
     }
 
-    /// What holds for a vNIC, whether or not it has processes.
+    /// The policy of a vNIC, whether or not it has processes.
     #[must_use]
     pub fn policy(&self, key: VnicId) -> Policy {
         self.tenants.policy(key)

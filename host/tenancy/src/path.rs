@@ -78,7 +78,7 @@ pub enum PathReason {
 }
 
 impl PathReason {
-    /// What `omniverb status` says for it.
+    /// Its phrase in `omniverb status`.
     #[must_use]
     pub fn phrase(self) -> &'static str {
         match self {

@@ -55,7 +55,7 @@ impl Tenancy {
         Ok(())
     }
 
-    /// The same for its vNIC, if that is new.
+    /// Makes room for its vNIC, if that is new.
     fn make_room_for_vnic(&mut self, id: SessionId, now: u64) -> Result<(), Errno> {
         let session = self.tenants.sessions.get(&id).ok_or(Errno::EPROTO)?;
         if self.tenants.vnics.contains_key(&session.client().vnic)

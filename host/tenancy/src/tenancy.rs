@@ -50,7 +50,7 @@ impl Tenancy {
         Tenancy::with_directory(limits, entropy, boot, Box::new(Flat))
     }
 
-    /// The same where names are not addresses.
+    /// Like `new`, with a directory whose names are not addresses.
     #[must_use]
     pub fn with_directory(
         limits: Limits,
@@ -315,7 +315,7 @@ impl Tenancy {
         self.tenants.vnic_name(key)
     }
 
-    /// What proves that a vNIC is this one, to the next daemon as well.
+    /// Proves that a vNIC is this one, to the next daemon as well.
     #[must_use]
     pub fn proof(&self, vnic: VnicId) -> [u64; 4] {
         self.tenants.proof(vnic)

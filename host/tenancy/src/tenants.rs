@@ -117,7 +117,7 @@ impl Tenants {
         self.vnics.get(&machine).map_or(0, |vnic| vnic.account().count(Kind::PairLink))
     }
 
-    /// What holds for a vNIC, whether or not it has processes.
+    /// The policy of a vNIC, whether or not it has processes.
     pub(crate) fn policy(&self, key: VnicId) -> Policy {
         self.policies.of(key, self.identity(key))
     }
@@ -133,7 +133,7 @@ impl Tenants {
         account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::EngineLink))
     }
 
-    /// What holds for pages between two vNICs.
+    /// The adoption setting between two vNICs.
     pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
@@ -205,7 +205,7 @@ impl Tenants {
         self.identities.get(&vnic)
     }
 
-    /// What proves that a vNIC is this one, to the next daemon as well.
+    /// Proves that a vNIC is this one, to the next daemon as well.
     pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
         self.identity(vnic).map_or([0; 4], |identity| identity.proof)
     }
@@ -237,7 +237,7 @@ impl Tenants {
         self.vnics.get(&key).map_or(0, |vnic| vnic.processes().len())
     }
 
-    /// The same, by the numbers of their connections.
+    /// The processes of a vNIC, by the numbers of their connections.
     pub(crate) fn processes_of(&self, key: VnicId) -> BTreeSet<SessionId> {
         self.vnics.get(&key).map(|vnic| vnic.processes().clone()).unwrap_or_default()
     }

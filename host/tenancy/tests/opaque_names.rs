@@ -1,5 +1,5 @@
-//! A second directory, whose names are not addresses: the tests of pairing, paths, consent,
-//! captures and grants again. And what this kind alone can show.
+//! Repeats the tests of pairing, paths, consent, captures and grants with a directory whose names
+//! are not addresses.
 
 #[path = "all/capture_tracing.rs"]
 mod capture_tracing;

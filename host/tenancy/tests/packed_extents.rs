@@ -1,6 +1,5 @@
-//! A second kind of extents: the tests of grants again, with many side by side in one file at
-//! offsets that are not 0, as a virtual machine's window holds them. And what this kind alone can
-//! show.
+//! Repeats the tests of grants with many extents side by side in one file, at offsets that are not
+//! 0, as a virtual machine's window holds them.
 
 #[path = "all/adoption.rs"]
 mod adoption;

@@ -1,7 +1,9 @@
-//! Other ways to reach a vNIC, of which only the directory knows: one whose processes share memory
-//! with nobody, so that the engine is the only way to it; and windows. The tests of paths and of
-//! the engine's grants again, for forwarded vNICs, and pairing, which must not know the difference;
-//! the tests of machines and of pair windows, for vNICs that nobody introduced as machines.
+//! Repeats the tests of paths and grants for vNICs that only the directory restricts.
+//!
+//! One kind shares memory with no other, so that the engine is the only way to it; another shares
+//! windows. The tests of paths and of the engine's grants run for forwarded vNICs, and pairing,
+//! which must not know the difference; the tests of machines and of pair windows, for vNICs that
+//! were not introduced as machines.
 
 #[path = "all/engine_grants.rs"]
 mod engine_grants;
@@ -41,7 +43,7 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
         );
         assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PeerForwarded)]);
         assert_eq!(paths(&bench, 2), [(Path::Forwarded, PathReason::Forwarded)]);
-        // Nobody is granted its pages, but the engine.
+        // No process is granted its pages, but the engine is.
         let rkey = mr(&mut bench, 2, 1, 6);
         let (address, length) = (0x11000, 8);
         let ask = RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address, length };
@@ -89,11 +91,12 @@ fn an_end_is_told_by_the_engine_too() {
     assert!(events(&mut bench, 1).contains(&Message::from(closed)));
 }
 
-/// Whoever attached a vNIC and the directory each say something, and both holds: of a machine whose
-/// ways are closed the addresses are its own word, and nothing but windows is shared with it.
+/// The proxy that attached a vNIC and the directory each report a restriction, and both hold: the
+/// addresses of a machine whose ways are closed are its own word, and only windows are shared with
+/// it.
 #[test]
 fn that_a_machine_is_closed_does_not_make_it_anything_else() {
-    // Who says which of the two.
+    // The sources of the two restrictions.
     for (said, introduced) in [(Access::Forwarded, true), (Access::Window, false)] {
         let guests = opaque_directory::Guests(said, vec![2]);
         let mut bench = Bench::with_directory(Limits::default(), Box::new(guests));

@@ -69,7 +69,7 @@ impl Account {
         self.full_after(kinds, &[])
     }
 
-    /// The same, once these receipts are returned.
+    /// Like [`full`](Self::full), once these receipts are returned.
     pub(crate) fn full_after(&self, kinds: &[Kind], returned: &[&Receipt]) -> Option<&Account> {
         let has_room =
             |account: &Account| kinds.iter().all(|kind| account.has_room(*kind, returned));
@@ -125,12 +125,12 @@ impl Account {
         Receipt { account: self.clone(), kinds }
     }
 
-    /// What tells it from all others, as long as it is there.
+    /// Identifies the account as long as it exists.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// The same account, not one like it.
+    /// Whether both are the same account, not only an equal one.
     pub(crate) fn is(&self, other: &Account) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -152,7 +152,7 @@ impl KindSet {
     }
 }
 
-/// What was charged, until this is dropped: it lies with the row that it was charged for.
+/// A charge, returned when this is dropped: it is stored with the row that it was charged for.
 #[derive(Debug)]
 #[must_use = "what was charged is returned at once"]
 pub(crate) struct Receipt {
@@ -182,7 +182,7 @@ impl Receipt {
         self.is_of(account) && self.kinds == KindSet::new(kinds)
     }
 
-    /// What was charged.
+    /// The charged kinds.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
         self.kinds.iter()
     }
@@ -212,7 +212,7 @@ pub(crate) struct Paid<T> {
 }
 
 impl<T> Paid<T> {
-    /// What was charged for it.
+    /// The charge for it.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }

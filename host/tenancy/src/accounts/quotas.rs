@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Granted,
     /// A question to the network.
     Probe,
-    /// The same, for links that exist already.
+    /// Like `Probe`, for links that exist already.
     Consent,
     /// An id of the connection manager.
     CmId,
@@ -120,17 +120,17 @@ impl Quotas {
         ])
     }
 
-    /// What may wait for a listener's user.
+    /// The quotas of a listener: connections that wait for its user.
     pub(crate) fn of_listener(backlog: usize) -> Quotas {
         Quotas::only(&[(Kind::CmWaiting, backlog)])
     }
 
-    /// What another vNIC may open towards one.
+    /// The quotas of another vNIC towards one.
     pub(crate) fn of_neighbour(limits: &Limits) -> Quotas {
         Quotas::only(&[(Kind::Uninvited, limits.datagram_links_per_neighbour)])
     }
 
-    /// What all processes of a vNIC may have.
+    /// The quotas of a vNIC, for all of its processes.
     pub(crate) fn of_vnic(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Process, limits.sessions_per_vnic),
@@ -147,7 +147,7 @@ impl Quotas {
         ])
     }
 
-    /// What all vNICs together may have.
+    /// The quotas of the host, for all of its vNICs.
     pub(crate) fn of_host(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Process, limits.sessions),

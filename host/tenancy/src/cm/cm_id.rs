@@ -67,7 +67,7 @@ fn path_mtu(mtu: u32) -> u8 {
 /// A listener's queue of connections.
 #[derive(Debug)]
 pub(super) struct Listening {
-    /// What waits for its user, as many as its backlog lets.
+    /// The charge for its waiting connections, bounded by its backlog.
     account: Account,
     /// How many its user was told of.
     announced: u32,
@@ -97,7 +97,7 @@ impl Listening {
         self.account.charge(&[Kind::CmWaiting])
     }
 
-    /// One more waits, of which the user is told now.
+    /// One more waits, and the user is told of it.
     fn announce(&mut self, listener: Key, receipt: Receipt) -> PendingAccept {
         self.announced += 1;
         PendingAccept { listener, number: self.announced, receipt }
@@ -108,14 +108,14 @@ impl Listening {
         self.account.count(Kind::CmWaiting) == 0
     }
 
-    /// What those that wait are charged to.
+    /// The account of waiting connections.
     pub(super) fn account(&self) -> &Account {
         &self.account
     }
 }
 
 impl PendingAccept {
-    /// What its place in the backlog pays.
+    /// The charge for its place in the backlog.
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -258,7 +258,7 @@ impl Id {
         self.listening = Some(listening);
     }
 
-    /// A connection came for it, of which its user is told now.
+    /// A connection came for it, and its user is told.
     pub(super) fn announce(&mut self, own: Key, room: Receipt) -> Option<PendingAccept> {
         self.listening.as_mut().map(|listening| listening.announce(own, room))
     }

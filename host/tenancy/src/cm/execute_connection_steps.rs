@@ -19,7 +19,7 @@ impl ConnectionManager<'_> {
         self.carry_cm(now);
     }
 
-    /// The same for the id alone.
+    /// Executes steps for the id alone, without its queue pair.
     pub(super) fn take_steps(&mut self, key: Key, steps: Vec<Step>) {
         let Ok(id) = self.connections.get(key) else { return };
         let (vnic, path) = (id.vnic(), id.path);
@@ -106,7 +106,7 @@ impl ConnectionManager<'_> {
         self.carry_cm(now);
     }
 
-    /// An id is no more. Its peer is told so.
+    /// Removes an id and tells its peer.
     pub(super) fn remove_cm_id(&mut self, key: Key, now: u64) {
         self.context.timers.clear(Timer::Connection(key.0, key.1));
         let Some(mut id) = self.connections.remove(key) else { return };
@@ -192,5 +192,5 @@ impl ConnectionManager<'_> {
     }
 }
 
-/// What `rdma_cm` says of a peer that did not answer, in `rdma_cm_event::status`.
+/// The status of `rdma_cm` for a peer that did not answer, in `rdma_cm_event::status`.
 const TIMED_OUT: i32 = -Errno::ETIMEDOUT.raw();

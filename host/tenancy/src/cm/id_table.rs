@@ -172,7 +172,7 @@ impl Connections {
         Some(id)
     }
 
-    /// What waited for its user does so no more.
+    /// A connection that waited for its user waits no more.
     pub(super) fn answer(&mut self, key: Key) {
         if let Some(id) = self.ids.get_mut(&key) {
             id.take_waits();
@@ -228,7 +228,7 @@ impl Connections {
 
 #[cfg(test)]
 impl Connections {
-    /// What must never happen: one waits no more, and its place in the backlog is not returned.
+    /// Simulates a bug: one waits no more, and its place in the backlog is not returned.
     pub(crate) fn lose_waiting(&mut self, key: Key) {
         let id = self.get_mut(key).unwrap();
         std::mem::forget(id.take_waits());

@@ -98,7 +98,7 @@ impl Ports {
         Ok(())
     }
 
-    /// The same, of any port; they are tried from a random one on.
+    /// Like `bind`, for any port, tried from a random one on.
     pub(super) fn bind_any(
         &mut self,
         (vnic, space): (VnicId, PortSpace),

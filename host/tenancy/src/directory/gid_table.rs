@@ -150,7 +150,7 @@ mod tests {
             let addresses = [home[0], home[1], address(ip, 2, reach)];
             shown(&table(&addresses, [2, 0, 0, 0, 0, 0, 0, 9]))
         };
-        // What stands in for a link-local address is of the interface that there is.
+        // The substitute for a link-local address has the index of the only interface.
         assert_eq!(list("10.1.0.5", Reach::Global), ["fe80::9%2", "::ffff:10.1.0.5%2"]);
         assert_eq!(list("2001:db8::5", Reach::Global), ["fe80::9%2", "2001:db8::5%2"]);
         assert_eq!(list("fe80::2", Reach::Link), ["fe80::2%2"]);

@@ -18,7 +18,7 @@ pub(crate) struct Names {
     reading: Option<Vec<SessionId>>,
 }
 
-/// What follows from their having been read.
+/// The results of reading addresses.
 #[derive(Debug)]
 pub(crate) struct Read {
     /// Sessions that waited for that.

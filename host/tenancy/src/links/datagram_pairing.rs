@@ -16,7 +16,7 @@ use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 
-/// What comes of a datagram call.
+/// The result of a datagram call.
 enum Found {
     /// There is a link now.
     Linked,
@@ -190,7 +190,7 @@ impl Unlinker<'_> {
             self.refuse_wish(qpn, peer);
         }
         self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
-        // The same numbers the other way round, if a stranger was there before the peer itself.
+        // Both numbers swapped, if a stranger had that number before the peer itself.
         if self.links.engine.all_by(Cause::Stranger, peer, qpn) {
             self.end_engine_links(peer, qpn, Some(CLOSED_BY_PEER));
         }

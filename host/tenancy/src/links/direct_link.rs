@@ -44,7 +44,7 @@ pub(crate) struct Link {
     /// The questions that the network must go on answering, for each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: PathReason,
-    /// What each end refuses to be asked by the other.
+    /// Operations that each end refuses from the other.
     pub(crate) refused: [Operations; 2],
     /// `None`: both ends asked for it, or are of one vNIC.
     pub(crate) uninvited: Option<Invitation>,

@@ -26,7 +26,7 @@ impl DirectLinks {
         self.rows.get(&key)
     }
 
-    /// The same, to change it.
+    /// Like `get`, to change it.
     pub(super) fn get_mut(&mut self, key: LinkKey) -> Option<&mut Link> {
         self.rows.get_mut(&key)
     }
@@ -72,7 +72,7 @@ impl DirectLinks {
         Some(link)
     }
 
-    /// What finds rows finds all of them and no others.
+    /// Checks that indexes and rows agree.
     ///
     /// # Panics
     /// If not.

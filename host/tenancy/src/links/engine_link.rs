@@ -46,7 +46,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// What such a link of a queue pair of this service counts as.
+    /// The kinds that such a link of a queue pair of this service counts as.
     pub(crate) fn kinds(self, service: Service) -> &'static [Kind] {
         match self {
             Cause::Requested if service != Service::Ud => {
@@ -72,7 +72,7 @@ pub(crate) struct Route {
     pub(crate) delivery: Delivery,
 }
 
-/// What becomes of packets of a link to the engine.
+/// The treatment of packets of a link to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// They are sent to the peer.

@@ -73,12 +73,12 @@ impl LinkAges {
         strangers.map(|all| all.yielding(newcomer, rested)).unwrap_or_default()
     }
 
-    /// What of all makes way for one more of `newcomer`'s: see [`Holders::yields_to`].
+    /// The link, of all, that makes way for one more of `newcomer`'s: see [`Holders::yields_to`].
     pub(crate) fn yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
         self.all.yields_to(newcomer).copied()
     }
 
-    /// The same of those of connected queue pairs.
+    /// The link, of those of connected queue pairs, that makes way for one more of `newcomer`'s.
     pub(crate) fn connected_yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
         self.connected.yields_to(newcomer).copied()
     }

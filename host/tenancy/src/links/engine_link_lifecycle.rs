@@ -224,8 +224,8 @@ impl Links {
 }
 
 impl Unlinker<'_> {
-    /// Ends the links to the engine for this number, if there are any; the queue pair's process
-    /// is told if there is something to be told (`reason`, a `CLOSED_*`).
+    /// Ends the links to the engine for this number, if there are any; tells the queue pair's
+    /// process if a `reason` (a `CLOSED_*`) is given.
     pub(crate) fn end_engine_links(&mut self, qpn: Qpn, peer: Qpn, reason: Option<u32>) {
         let links = self.remove_engine_links(qpn, peer);
         let Some(EngineLink { session, vnic, place, .. }) = links.first().copied() else { return };

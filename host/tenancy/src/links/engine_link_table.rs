@@ -134,7 +134,7 @@ impl EngineLinks {
         next.filter(|(vnic, ..)| *vnic == from.0).map(|(_, group, ..)| *group)
     }
 
-    /// What finds rows finds all of them and no others.
+    /// Checks that indexes and rows agree.
     ///
     /// # Panics
     /// If not.
@@ -143,7 +143,7 @@ impl EngineLinks {
         assert_eq!(self.groups, groups.collect(), "attachments to groups, and links");
     }
 
-    /// What those of a queue pair for peers of this number pay.
+    /// The receipts of a queue pair's links to peers of this number.
     pub(super) fn receipts(&self, qpn: Qpn, peer: Qpn) -> impl Iterator<Item = &Receipt> {
         let all = self.rows.range((qpn, (peer, Gid::ZERO))..=(qpn, (peer, Gid::MAX)));
         all.map(|(_, link)| link.receipt())

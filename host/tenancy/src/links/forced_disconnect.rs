@@ -36,7 +36,7 @@ impl Unlinker<'_> {
         }
         self.remove_link(key);
         let ends = [(key.0, key.1), (key.1, key.0)];
-        // One queue pair with itself is told once.
+        // A queue pair that is linked with itself gets one event.
         for (qpn, peer) in ends.into_iter().take(if key.0 == key.1 { 1 } else { 2 }) {
             // It cannot tell apart what has the same number.
             self.end_engine_links(qpn, peer, None);
@@ -53,9 +53,9 @@ impl Unlinker<'_> {
 }
 
 impl Unlinker<'_> {
-    /// What holds for a vNIC has changed from `before`: where less is allowed than was, its
-    /// processes and all that are linked with them take back what they granted. One event for each
-    /// process, however many links it has.
+    /// A vNIC's policy has changed from `before`: where less is allowed than was, its processes and
+    /// their peers take back what they granted. One event for each process, however many links it
+    /// has.
     pub(crate) fn adoption_changed(&mut self, key: VnicId, before: Policy) {
         let now = self.tenants.policy(key).adoption;
         if before.adoption.with(now) == before.adoption {

@@ -77,7 +77,7 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// The same tables, to make links in.
+    /// The tables that making links needs.
     pub(crate) fn into_linker(self) -> Linker<'a> {
         Linker {
             context: self.context,
@@ -91,7 +91,7 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// The same tables, to end links in.
+    /// The tables that ending links needs.
     pub(crate) fn into_unlinker(self) -> Unlinker<'a> {
         Unlinker {
             context: self.context,

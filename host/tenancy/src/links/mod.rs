@@ -138,7 +138,7 @@ impl Links {
         self.consents.is_empty()
     }
 
-    /// What finds rows finds all of them and no others.
+    /// Checks that indexes and rows agree.
     ///
     /// # Panics
     /// If not.

@@ -30,7 +30,7 @@ impl Linker<'_> {
             return Err(Errno::EINVAL);
         }
         let vnic = qp.vnic();
-        // What comes from a group may come from any tenant.
+        // Packets of a group may come from any tenant.
         if self.tenants.policy(vnic).tenant != TenantId::default() {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -28,7 +28,7 @@ use crate::timers::Timer;
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, VnicId};
 
-/// What was not answered is asked again after this part of a period.
+/// An unanswered question is asked again after this part of a period.
 const SOONER: u64 = 8;
 
 impl Network {
@@ -151,7 +151,7 @@ impl Pairing<'_> {
         self.consent_heard(question, heard, now);
     }
 
-    /// What became of it; without an answer it is asked again sooner.
+    /// Takes the result of a question; without an answer it is asked again sooner.
     fn consent_heard(&mut self, question: Question, heard: ConsentAnswer, now: u64) {
         let at = match heard {
             ConsentAnswer::At(vnic) => Some(vnic),

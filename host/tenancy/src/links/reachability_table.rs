@@ -43,7 +43,7 @@ struct Consent {
     silent_since: Option<u64>,
 }
 
-/// What became of a question.
+/// The result of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConsentAnswer {
     /// It leads to this vNIC.
@@ -100,8 +100,8 @@ impl Consents {
         }
     }
 
-    /// This became of it, where the network is asked once in a `period`. What rests on it, unless
-    /// that may go on for now wherever it leads.
+    /// Takes the result of a question, with the `period` between questions. Returns the links and
+    /// relations that rest on it, unless they may go on for now.
     pub(crate) fn answered(
         &mut self,
         question: &Question,

@@ -1,7 +1,7 @@
 //! Decides what rules allow on links, and applies changed rules to links that exist.
 //!
 //! Queue pairs connect if the rules accept `connect` in both directions, since each names the
-//! other. What they may ask of each other is decided for each direction.
+//! other. Their operations are decided for each direction.
 
 use super::Pairing;
 use super::Unlinker;
@@ -18,12 +18,12 @@ use omniverb_session::body::{CLOSED_BY_NETWORK, CLOSED_BY_PEER, LinkRefuses, TAK
 use omniverb_terms::{Gid, Operations, Qpn, Rkey, Service, VnicId};
 use std::collections::BTreeSet;
 
-/// What rules say of a link.
+/// The verdict of rules on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkVerdict {
     /// There may be one.
     pub(crate) is_allowed: bool,
-    /// What each end refuses to be asked by the other.
+    /// Operations that each end refuses from the other.
     pub(crate) refused: [Operations; 2],
 }
 
@@ -61,7 +61,7 @@ impl Tenants {
         self.rules.allowed(sender, own, None).contains(Operations::DATAGRAM)
     }
 
-    /// What rules say of a link between two vNICs of this host.
+    /// The verdict of rules on a link between two vNICs of this host.
     pub(super) fn judge(
         &self,
         network: &Network,
@@ -197,7 +197,7 @@ impl Unlinker<'_> {
     /// Tells the ends of a link that an earlier daemon made what they refuse, and has pages taken
     /// back that rules do not let be granted.
     pub(super) fn tell_survivor(&mut self, key: LinkKey) {
-        // A process that was told before goes on to refuse until it is told otherwise.
+        // A process keeps refusing until it gets another list.
         self.tell_refused(key, [Operations::NONE; 2]);
         let Some(link) = self.links.direct(key) else { return };
         if link.refused.into_iter().any(concerns_pages) {

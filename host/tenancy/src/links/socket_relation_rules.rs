@@ -41,7 +41,7 @@ impl Relater<'_> {
         }
     }
 
-    /// What was waited for has come, or has not.
+    /// An answer that it waited for has come, or has not.
     pub(crate) fn advance_relation(&mut self, number: u64, now: u64) {
         let Some(relation) = self.links.relations.get(number) else { return };
         if relation.rests_on.is_some() {

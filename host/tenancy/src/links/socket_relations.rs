@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Relation {
     pub(super) ends: [RelationEnd; 2],
-    /// What its life rests on, once it has one.
+    /// The questions that its life rests on, once it has one.
     pub(super) rests_on: Option<[Question; 2]>,
 }
 

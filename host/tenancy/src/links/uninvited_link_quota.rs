@@ -44,7 +44,7 @@ impl Uninvited {
         makes_way(self.sessions.get(&session), lack, newcomer)
     }
 
-    /// The same for a vNIC.
+    /// The link of a vNIC's that makes way for one more, if one must.
     pub(crate) fn in_vnic(
         &self,
         vnic: VnicId,
@@ -82,7 +82,7 @@ pub(crate) struct QuotaShortage {
 /// party.
 pub(crate) const ENDED_MAX: usize = 2;
 
-/// What of a quota they may use.
+/// Their share of a quota.
 fn share(quota: usize) -> usize {
     quota.div_ceil(2)
 }

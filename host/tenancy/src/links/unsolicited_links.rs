@@ -57,9 +57,9 @@ impl UnsolicitedLinks {
         }
     }
 
-    /// What may make way for one more of `newcomer`'s, the first to go first. Of a larger sender:
-    /// any; otherwise, so that these do not push each other out all the time, what was made before
-    /// `rested`.
+    /// Links that may make way for one more of `newcomer`'s, the first to go first. Of a larger
+    /// sender: any; otherwise, so that these do not push each other out all the time, those made
+    /// before `rested`.
     pub(super) fn yielding(&self, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
         let newcomer = newcomer.host();
         let own = self.of.get(&newcomer);

@@ -10,7 +10,7 @@ use omniverb_terms::VnicId;
 /// Names a memory file of the daemon's.
 pub type FileId = u64;
 
-/// What kind of memory pages are on that are lent.
+/// The kind of memory of lent pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageHome {
     /// In a file that is made for them.
@@ -49,7 +49,7 @@ pub struct Placement {
     pub new_file: Option<u64>,
 }
 
-/// What becomes of a place that was given back.
+/// The state of a place that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreedPlace {
     /// Nothing else is in its file: close that.

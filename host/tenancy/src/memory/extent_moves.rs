@@ -66,7 +66,7 @@ impl Memory {
         Errno::EAGAIN
     }
 
-    /// What holds for parts of a region there.
+    /// Limits for parts of a region there.
     fn limits_at(&self, context: &Context, home: PageHome, region: RegionKey) -> Limits {
         let limits = home.limits(context.limits());
         let scattered = home == PageHome::InPlace && self.scattered.contains(&region);
@@ -92,8 +92,8 @@ impl Memory {
 }
 
 impl Grants<'_> {
-    /// Pages that an owner keeps where they are, or may, are not used, for this reason: it is told
-    /// so, since it pays for them. Links wait for them no longer.
+    /// Pages that an owner keeps where they are, or may, are not used, for this reason: the owner
+    /// gets an event, since it pays for them. Links wait for them no longer.
     pub(crate) fn pinned_in_vain(&mut self, owner: SessionId, token: Token, errno: Errno) {
         self.tenants.has_answered(owner);
         if self.memory.pending.get(token).is_some_and(|grant| grant.owner == owner) {

@@ -160,7 +160,7 @@ impl Extents {
     }
 }
 
-/// What of a region an extent covers.
+/// The part of a region that an extent covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     start: u64,
@@ -169,7 +169,7 @@ pub(crate) struct Span {
 }
 
 impl Extent {
-    /// What of its region it covers.
+    /// The part of its region that it covers.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, length: self.place.length, pages: self.pages }
     }

@@ -80,8 +80,8 @@ impl Grants<'_> {
         }
     }
 
-    /// A link carries nothing any more. What its ends were granted by it, and by no other, is taken
-    /// back from them: every link's end passes here.
+    /// A link carries nothing any more. Its ends lose the pages granted by it, and by no other:
+    /// every link's end passes here.
     pub(crate) fn end_granted(&mut self, key: LinkKey, ends: [SessionId; 2]) {
         for extent in self.memory.grantees.extents_of(key) {
             self.memory.grantees.remove(extent, key);

@@ -3,9 +3,8 @@
 //! A grant is a right of a pair of processes, given by way of a link of theirs: the key is of the
 //! owner's queue pair's domain, and that queue pair's access flags cover it. When the last link by
 //! which a process was granted an extent ends, for any reason, the extent ends as well: a process
-//! keeps its mappings, so the owner is told to take the pages off that file. Others who were
-//! granted the same extent, and still may, are served by the owner meanwhile, and then from
-//! another.
+//! keeps its mappings, so the owner is told to take the pages off that file. Other grantees of the
+//! same extent, that still may have it, are served by the owner meanwhile, and then from another.
 
 use crate::accounts::Receipt;
 use crate::action::GrantOccasion;
@@ -34,7 +33,7 @@ impl Grantees {
         self.by_extent.range(from..=to).map(|((_, link), _)| *link)
     }
 
-    /// What was granted by a link.
+    /// The extents granted by a link.
     pub(crate) fn extents_of(&self, link: LinkKey) -> Vec<ExtentId> {
         let all = self.by_link.range((link, 0)..=(link, ExtentId::MAX));
         all.map(|(_, extent)| *extent).collect()

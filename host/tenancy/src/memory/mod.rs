@@ -34,7 +34,7 @@ use omniverb_terms::{Operations, Qpn, VnicId};
 use pending_grants::{PendingGrant, PendingGrants};
 use std::collections::BTreeSet;
 
-/// What grants need to know of links.
+/// The facts about links that grants need.
 pub(crate) trait LinkTable {
     /// There is a direct link between two queue pairs.
     fn has_direct(&self, qpn: Qpn, peer: Qpn) -> bool;

@@ -27,7 +27,7 @@ impl PageHome {
         matches!(self, PageHome::Pair { .. })
     }
 
-    /// What holds for parts of regions there.
+    /// Limits for parts of regions there.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         let extent_bytes = match self {
             PageHome::File | PageHome::Window | PageHome::InPlace => limits.extent_bytes,
@@ -36,7 +36,7 @@ impl PageHome {
         Limits { extent_bytes, ..limits.clone() }
     }
 
-    /// What pages of a region with this access may be used for there.
+    /// The accesses that mapped pages of a region with these flags allow there.
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {
             // In place only the engine has them, which keeps to the flags.

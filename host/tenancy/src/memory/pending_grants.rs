@@ -32,7 +32,7 @@ pub(crate) struct PendingGrant {
     pub(crate) rkey: Rkey,
     /// The part that the owner is asked for.
     pub(crate) part: Part,
-    /// What holds that, or is to.
+    /// The extent that holds it, or will.
     pub(crate) extent: ExtentId,
 }
 

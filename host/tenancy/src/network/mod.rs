@@ -14,7 +14,7 @@ use omniverb_terms::{Gid, Qpn, Underlay, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What memory processes of two vNICs can share.
+/// The memory that processes of two vNICs can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedMemory {
     /// Any memory: a file for each thing.
@@ -105,7 +105,7 @@ impl Network {
         self.attached.get(&vnic) == Some(&access) || self.directory.access(vnic) == access
     }
 
-    /// What memory processes of these two can share, if the engine is not the only way to one.
+    /// The memory that processes of these two can share, if the engine is not the only way to one.
     pub(crate) fn common(&self, vnics: [VnicId; 2]) -> SharedMemory {
         let windows = vnics.map(|vnic| self.is_machine(vnic));
         match windows {

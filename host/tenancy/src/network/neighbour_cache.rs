@@ -30,7 +30,7 @@ pub(crate) struct Question {
     pub(crate) key: Option<RouteKey>,
 }
 
-/// What goes on when a question has been answered.
+/// Continues when a question has been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Waiter {
     /// A wish of a queue pair.
@@ -71,7 +71,7 @@ struct OpenQuestion {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     known: BTreeMap<Question, (Answer, u64)>,
-    /// What leads to a vNIC of ours.
+    /// Questions whose answer is a vNIC of this host.
     leads_to: BTreeSet<(VnicId, Question)>,
     asked: BTreeMap<Question, OpenQuestion>,
     ids: HashMap<ProbeId, Question>,

@@ -169,8 +169,8 @@ impl Network {
 }
 
 impl Network {
-    /// What was set because of which traffic from one vNIC to another of this host passes through
-    /// the engine.
+    /// The setting because of which traffic from one vNIC to another of this host passes through
+    /// the engine, if there is one.
     pub(crate) fn through_engine(
         &self,
         tenants: &Tenants,

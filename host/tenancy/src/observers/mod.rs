@@ -8,17 +8,17 @@ pub(crate) use captured_vnics::Captures;
 #[derive(Debug, Default)]
 pub(crate) struct Observers {
     pub(crate) captures: Captures,
-    /// The audit is told of every link that is made and that ends.
+    /// The audit gets every link that is made and that ends.
     audited: bool,
 }
 
 impl Observers {
-    /// The audit is told of links from now on.
+    /// The audit gets links from now on.
     pub(crate) fn begin_audit(&mut self) {
         self.audited = true;
     }
 
-    /// The audit is told of links.
+    /// Whether the audit gets links.
     pub(crate) fn has_audit(&self) -> bool {
         self.audited
     }

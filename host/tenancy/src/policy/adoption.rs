@@ -28,7 +28,7 @@ impl Adoption {
         }
     }
 
-    /// What such a word means, if it is one.
+    /// The setting of this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Adoption> {
         Adoption::ALL.into_iter().find(|adoption| adoption.name() == name)
@@ -44,13 +44,13 @@ impl Adoption {
         }
     }
 
-    /// What such a number means, if it is one.
+    /// The setting of this number, if there is one.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Adoption> {
         Adoption::ALL.into_iter().find(|adoption| adoption.code() == code)
     }
 
-    /// What holds between two vNICs: the more careful one decides.
+    /// The setting between two vNICs: the more careful one decides.
     #[must_use]
     pub fn with(self, other: Adoption) -> Adoption {
         match (self, other) {

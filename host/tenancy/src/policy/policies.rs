@@ -92,7 +92,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// What holds for a vNIC of this identity.
+    /// The policy of a vNIC with this identity.
     pub(crate) fn of(&self, key: VnicId, identity: Option<&Identity>) -> Policy {
         let Policies { general, named, set } = self;
         let by_name = || {

@@ -137,7 +137,7 @@ impl QueuePairs {
         Some((number, tickets.issue(now)))
     }
 
-    /// What proves a claim to the next daemon.
+    /// The ticket that proves a claim to the next daemon.
     pub(crate) fn ticket(&self, claim: &Claim) -> [u8; 16] {
         self.tickets.make(claim)
     }
@@ -204,7 +204,7 @@ impl QueuePairs {
         self.get(qpn)?.wish(peer)
     }
 
-    /// The same, to be changed.
+    /// Like [`wish`](Self::wish), to change it.
     pub(crate) fn wish_mut(&mut self, qpn: Qpn, peer: Qpn) -> Option<&mut Wish> {
         self.rows.get_mut(&qpn)?.wishes.get_mut(&peer)
     }
@@ -241,7 +241,7 @@ impl QueuePairs {
         }
     }
 
-    /// What wishes of a vNIC lead to, and which wishes lead to it, is not known any more.
+    /// Forgets the targets of a vNIC's wishes, and of the wishes that lead to it.
     pub(crate) fn forget_targets(&mut self, vnic: VnicId) {
         for qp in self.rows.values_mut() {
             let ours = qp.vnic() == vnic;
@@ -251,7 +251,7 @@ impl QueuePairs {
         }
     }
 
-    /// What finds rows finds all of them and no others.
+    /// Checks that indexes and rows agree.
     ///
     /// # Panics
     /// If not.

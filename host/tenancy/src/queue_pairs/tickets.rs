@@ -28,7 +28,7 @@ impl std::fmt::Debug for Secret {
 pub(crate) struct Claim {
     pub(crate) qpn: Qpn,
     pub(crate) service: Service,
-    /// What proves its vNIC ([`Identity::proof`](crate::Identity)).
+    /// The proof of its vNIC ([`Identity::proof`](crate::Identity)).
     pub(crate) vnic: [u64; 4],
     pub(crate) uid: u32,
     pub(crate) issued: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Claim {
 #[derive(Debug)]
 pub(crate) struct Tickets {
     secret: Secret,
-    /// The same as long as the machine runs.
+    /// Constant as long as the machine runs.
     boot: u64,
     last: u64,
     /// Until when claims are believed; zero: there is nothing that could have survived.

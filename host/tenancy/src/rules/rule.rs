@@ -12,11 +12,11 @@ pub const DEFAULT_PRIORITY: u16 = 100;
 pub enum Direction {
     /// Requests of the vNIC to others.
     Egress,
-    /// What others ask of the vNIC.
+    /// Requests of others to the vNIC.
     Ingress,
 }
 
-/// What becomes of the operations of a rule.
+/// Whether a rule denies or accepts its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleAction {
     /// They are refused. Decides before an `Accept` of the same priority.
@@ -83,7 +83,7 @@ pub enum PeerMatch {
 pub struct Rule {
     /// The side whose requests it is about.
     pub direction: Direction,
-    /// What becomes of them.
+    /// Whether it denies or accepts them.
     pub action: RuleAction,
     /// Which of them.
     pub operations: Operations,

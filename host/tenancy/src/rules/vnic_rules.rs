@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Budget: verdicts that are kept. They are found again in a moment, so all go when there are more.
 pub(crate) const VERDICTS_MAX: usize = 4096;
 
-/// What rules say of one vNIC, and by which names they know it.
+/// The rules of one vNIC, and the names by which they know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VnicRules {
     /// Its own rules. vNICs with the same policies share them.
@@ -78,7 +78,7 @@ impl RuleTable {
     /// Operations that `from` may request of `to`: those that the egress rules of the one and the
     /// ingress rules of the other allow.
     pub(crate) fn allowed(&self, from: RuleEnd, to: RuleEnd, port: Option<u16>) -> Operations {
-        // What stays within a vNIC is its own.
+        // Traffic within a vNIC is its own.
         if !self.are_some() || (from.0.is_some() && from.0 == to.0) {
             return Operations::ALL;
         }

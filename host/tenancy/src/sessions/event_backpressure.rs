@@ -32,7 +32,7 @@ impl Tenants {
         !behind
     }
 
-    /// What one more question for pages pays, if it may wait for this owner.
+    /// The charge for one more question for pages, if it may wait for this owner.
     pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, Errno> {
         self.sessions.get(&owner).ok_or(Errno::ENOENT)?.account().charge(&[Kind::Question])
     }

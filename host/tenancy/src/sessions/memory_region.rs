@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// What was registered; nothing of it changes.
+/// The attributes of a registration; they do not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mr {
     /// The process's own number of the protection domain.

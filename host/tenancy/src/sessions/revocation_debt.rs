@@ -40,7 +40,7 @@ impl Debt {
     }
 }
 
-/// What was taken back of an owner's extents.
+/// The debts for extents of an owner that were taken back.
 #[derive(Debug, Default)]
 pub(crate) struct TakenBack {
     /// How often it was told to take one back.
@@ -56,8 +56,8 @@ impl TakenBack {
         self.count
     }
 
-    /// It is told so once more, for so many bytes and because of this peer, if it is known. Says
-    /// the how manieth time it is, from 1.
+    /// An owner is told once more, for so many bytes and because of this peer, if known. Returns
+    /// the ordinal number of that, from 1.
     pub(crate) fn add(&mut self, peer: Option<PeerKey>, bytes: u64, now: u64) -> u64 {
         if let Some(peer) = peer {
             self.charge(peer, bytes, now);

@@ -129,7 +129,7 @@ impl Session {
         self.resumes
     }
 
-    /// What its hello says of it, whether or not it is admitted.
+    /// Takes its name and role from its hello, whether or not it is admitted.
     pub(crate) fn introduce(&mut self, hello: &Hello) {
         self.name = printable::name(&hello.name);
     }

@@ -18,7 +18,7 @@ impl Questions {
         self.0.pop();
     }
 
-    /// What they pay.
+    /// Their charges.
     pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
         self.0.iter()
     }

@@ -12,7 +12,8 @@ pub struct Identity {
     pub alias: Option<String>,
     /// Its node GUID, in network byte order; the same as long as it lives.
     pub guid: [u8; 8],
-    /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
+    /// A value that no other vNIC of this boot has or will have, where the kernel gives one. Only
+    /// compared.
     pub proof: [u64; 4],
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Vnic {
     processes: BTreeSet<SessionId>,
     account: Account,
     receipt: Receipt,
-    /// What others have of it: accounts below its own for datagram links opened towards it.
+    /// The part that others use of it: accounts below its own for datagram links opened towards it.
     uninvited: BTreeMap<VnicId, Account>,
     port: Port,
 }
@@ -40,7 +40,7 @@ impl Vnic {
         }
     }
 
-    /// What its processes have, and may have.
+    /// The account of its processes: counts and quotas.
     pub(crate) fn account(&self) -> &Account {
         &self.account
     }
@@ -71,7 +71,7 @@ impl Vnic {
         self.uninvited.get(&from)
     }
 
-    /// The same, where there are to be some.
+    /// Like [`neighbour`](Self::neighbour), opening the account if there is none.
     pub(crate) fn neighbour_for(&mut self, from: VnicId, quotas: Quotas) -> &Account {
         self.uninvited.entry(from).or_insert_with(|| self.account.below(quotas))
     }

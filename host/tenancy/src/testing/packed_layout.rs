@@ -21,7 +21,7 @@ struct File {
     bytes: u64,
     /// From here on no extent ever had a byte.
     unused: u64,
-    /// What kind of memory it is.
+    /// The kind of memory.
     home: PageHome,
     /// The lengths of the extents in it, by offset.
     taken: BTreeMap<u64, u64>,

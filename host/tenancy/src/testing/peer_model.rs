@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A queue pair, its peer, and the peer's GID.
 type LinkName = (Qpn, Qpn, Gid);
 
-/// What others believe.
+/// A model of the other parties.
 #[derive(Debug, Default)]
 pub struct Mirror {
     /// The engine's links, with their bells.

@@ -77,7 +77,7 @@ pub fn underlay(from: u64, to: u64) -> Underlay {
     Underlay::plain(ip(from), ip(to), 0)
 }
 
-/// The same as a name, where names are addresses.
+/// The name of a vNIC, where names are addresses.
 #[must_use]
 pub fn gid(number: u64) -> Gid {
     ip(number).into()
@@ -90,7 +90,7 @@ impl Bench {
         Bench::with_directory(limits, Box::new(Flat))
     }
 
-    /// The same where names are not addresses.
+    /// Like `new`, with a directory whose names are not addresses.
     #[must_use]
     pub fn with_directory(limits: Limits, directory: Box<dyn Directory>) -> Bench {
         let until = 1 + limits.resume_window_ns;
@@ -232,7 +232,7 @@ impl Bench {
         self.moved.get(&number).copied().unwrap_or(number)
     }
 
-    /// The same network, for management datagrams.
+    /// Carries management datagrams in the same network.
     fn manage(&mut self, from: VnicId, way: &Underlay, datagram: &[u8]) -> Vec<Action> {
         let to = self.owner(u64::from(Gid::from(way.remote).bytes()[15]));
         let closed = self.closed.contains(&from.0) || self.closed.contains(&to);

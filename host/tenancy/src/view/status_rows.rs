@@ -10,12 +10,12 @@ use crate::view::StatusRows;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::net::IpAddr;
 
-/// What there is to see of one vNIC.
+/// A vNIC in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VnicStatus {
     /// Which one it is, as long as the daemon lives.
     pub key: VnicId,
-    /// What people call it.
+    /// Its display name.
     pub name: String,
     /// Its node GUID, in network byte order.
     pub guid: [u8; 8],
@@ -29,7 +29,7 @@ pub struct VnicStatus {
     pub processes: Vec<ProcessStatus>,
 }
 
-/// What there is to see of one process.
+/// A process in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStatus {
     /// Its connection with the daemon.
@@ -80,8 +80,8 @@ pub struct PeerStatus {
     pub why: PathReason,
 }
 
-/// What there is to see, in this order: a vNIC, its processes, of each its queue pairs, of each its
-/// peers. What contains others comes without them.
+/// A row of the status, in this order: a vNIC, its processes, of each its queue pairs, of each its
+/// peers. A row does not contain the rows below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
     /// A vNIC, without its processes.

@@ -44,7 +44,7 @@ pub struct TenantNetwork {
     pub vnics: BTreeMap<Ipv4Addr, VnicPlace>,
     /// QPNs of a vNIC on another host that is not known.
     pub qpns: u32,
-    /// What engines of its hosts can do, as they say to each other.
+    /// Features that all engines of its hosts have, by their handshakes.
     pub features: u32,
 }
 
@@ -197,7 +197,7 @@ impl VirtualNetworks {
         Some(Underlay::plain(local, remote, 0))
     }
 
-    /// What engines of other hosts of a vNIC's tenant can do.
+    /// Features that all engines of other hosts of a vNIC's tenant have.
     pub(crate) fn features(&self, from: VnicId) -> u32 {
         let tenant = self.seats.get(&from).and_then(|seat| self.tenants.get(&seat.tenant));
         tenant.map_or(0, |network| network.features)
@@ -305,7 +305,7 @@ impl VirtualNetworks {
         known.map(|place| place.range).or_else(|| QpnRange::new(offset, network.qpns))
     }
 
-    /// What packets carry for a peer's virtual QPN.
+    /// The number that packets carry for a peer's virtual QPN.
     pub(crate) fn physical(&self, from: VnicId, gid: Gid, number: Qpn) -> Option<Qpn> {
         let range = self.range_of(from, gid)?;
         range.physical(VirtualQpn::new(number.0)?).map(PhysicalQpn::qpn)

@@ -29,8 +29,8 @@ pub(crate) enum LinkOrigin {
 }
 
 impl MachineWindows {
-    /// What memory processes of these two can share: of two machines that of a window which is in
-    /// both.
+    /// The memory that processes of these two can share: of two machines that of a window which is
+    /// in both.
     pub(crate) fn common(&self, network: &Network, vnics: [VnicId; 2]) -> SharedMemory {
         match network.common(vnics) {
             SharedMemory::Nothing => {

@@ -55,7 +55,7 @@ pub(crate) struct PairReceipts {
     pub(crate) end: usize,
     /// As a link between its machine and a neighbour.
     pub(crate) link: Receipt,
-    /// The same for the other end, if that is a machine, too.
+    /// Like `link`, for the other end, if that is a machine, too.
     pub(crate) other: Option<Receipt>,
     /// Its place in the window; of one that survived a restart the daemon knows it.
     pub(crate) place: Option<Receipt>,
@@ -201,7 +201,7 @@ impl Windows {
     }
 }
 
-/// What two machines have in common.
+/// The common windows of two machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedWindow {
     /// Nothing, and one of them can share nothing with another.
@@ -246,7 +246,7 @@ impl MachineWindows {
         (0..2).find(has)
     }
 
-    /// What there can be between two machines that have no window in common.
+    /// The possible windows between two machines that have none in common.
     pub(crate) fn between(&self, machines: [VnicId; 2]) -> SharedWindow {
         let windows = machines.map(|machine| self.all.get(&machine));
         let [Some(one), Some(other)] = windows else { return SharedWindow::Nothing };

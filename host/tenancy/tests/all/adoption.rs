@@ -17,7 +17,7 @@ fn policy(adoption: Adoption) -> Policy {
     Policy { adoption, ..Policy::default() }
 }
 
-/// Sets it, and says which sessions are told to take pages back.
+/// Sets it; returns the sessions that are told to take pages back.
 fn set(bench: &mut Bench, which: u64, adoption: Adoption) -> Vec<u64> {
     let (_, actions) = bench.tenancy.set_policy(vnic(which), policy(adoption));
     told(&actions)
@@ -89,7 +89,7 @@ fn who_granted_or_was_granted_takes_back_and_nobody_else() {
     assert!(set(&mut bench, 1, Adoption::Trusting).is_empty(), "more is allowed than before");
     assert_eq!(set(&mut bench, 1, Adoption::Exact), [1, 2], "less is");
     assert_eq!(set(&mut bench, 3, Adoption::Off), [3]);
-    // What was set for a namespace that is gone is forgotten, and the configuration holds.
+    // Settings of a namespace that is gone are forgotten, and the configuration holds.
     set(&mut bench, 2, Adoption::Trusting);
     assert_eq!(told(&bench.tenancy.forget_policy(vnic(2))), [1, 2]);
 }

@@ -1,4 +1,4 @@
-//! Who is asked to tell of what while a vNIC is captured.
+//! Tests which processes trace which links while a vNIC is captured.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -111,7 +111,7 @@ fn a_link_made_meanwhile_tells_from_its_beginning() {
     let (g, h) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     link(&mut bench, (1, g), (2, h));
     assert!(links(&bench)[1..].iter().all(|(one, two)| one.ready.traced + two.ready.traced == 0));
-    // It ends with its queue pair; the mirror looks at what is told of it.
+    // It ends with its queue pair; the model checks the messages about it.
     bench.told.clear();
     call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
     let untraced = |action: &&Action| matches!(action, Action::Untrace { .. });

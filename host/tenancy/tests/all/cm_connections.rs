@@ -1,4 +1,4 @@
-//! Connections between processes: of one vNIC, of two, and to somebody beyond.
+//! Tests connections between processes: of one vNIC, of two, and to a peer on another host.
 
 use crate::support::cm_helpers::*;
 use crate::support::{bench_with, call, errno, hello, qp};
@@ -306,7 +306,7 @@ fn what_the_network_loses_is_said_again_and_silence_has_an_end() {
     bench.walls.clear();
     bench.wait(5 * SECOND);
     assert_eq!(event(&mut bench, 2).event, event::ESTABLISHED);
-    // Nobody answers.
+    // No host answers.
     bench.walls.insert((1, 2));
     connect(&mut bench, 1, at(2), TCP);
     for _ in 0..100 {
@@ -500,7 +500,7 @@ fn nobody_ends_connections_by_naming_their_queue_pairs() {
     let (_, mut mad) = last_sent(&bench);
     let request = event(&mut bench, 2);
     assert_eq!(errno(accept_with(&mut bench, 2, request.id, asks)), Errno::EINVAL);
-    // A whole host may say anything: only to who listens, and then both ends hear of it.
+    // A whole host may send anything: only to a listener, and then both ends get an event.
     let Said::Request(again) = &mut mad.message else { panic!("{mad:?}") };
     (again.communication, again.queue_pair) = (again.communication ^ 1, asks);
     let service = std::mem::replace(&mut again.service, 0x106_0009);
@@ -543,7 +543,7 @@ fn what_strangers_say_of_others_connections_is_not_heard() {
     done(disconnect(&mut bench, 1, id));
     let (_, end) = last_sent(&bench);
     assert!(matches!(end.message, Said::Disconnect(_)));
-    // From somebody else, and from somebody who says that it is the vNIC itself.
+    // From another host, and from one that claims to be the vNIC itself.
     arrive(&mut bench, 2, underlay(2, 3), &end);
     arrive(&mut bench, 2, underlay(2, 2), &end);
     arrive(&mut bench, 3, underlay(3, 1), &end);

@@ -6,8 +6,8 @@ use omniverb_session::cm::event;
 use omniverb_tenancy::testing::random_driver::underlay;
 use omniverb_terms::Service;
 
-/// It may have been said again before the asker heard that it is refused; his queue pair asks anew
-/// then, and must not be taken for one that has a connection.
+/// A request may have been sent again before its refusal arrived; the requester's queue pair sends
+/// a new one then, and must not be taken for one that has a connection.
 #[test]
 fn a_request_that_was_refused_is_nobodys_when_it_comes_again() {
     for space in [TCP, UDP] {
@@ -27,7 +27,7 @@ fn a_request_that_was_refused_is_nobodys_when_it_comes_again() {
         let qpn = qp(&mut bench, 1, if space == TCP { Service::Rc } else { Service::Ud });
         connect_with(&mut bench, 1, at(2), space, qpn);
         assert_eq!(kinds(&mut bench, 2), [(event::CONNECT_REQUEST, 0)]);
-        // Not for ever: whoever draws the same names later is somebody else.
+        // Not for ever: a later request with the same names is another's.
         bench.wait(6 * SECOND);
         events(&mut bench, 2);
         arrive(&mut bench, 2, underlay(2, 1), &mad);

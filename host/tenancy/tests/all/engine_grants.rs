@@ -14,7 +14,7 @@ const WRITE: u32 = 2;
 const READ: u32 = 4;
 const SEALED: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: true };
 
-/// A process, number 1, whose queue pair is linked with somebody beyond the engine.
+/// A process, number 1, whose queue pair is linked with a peer beyond the engine.
 fn wired(limits: Limits, service: Service) -> (Bench, Qpn) {
     let mut bench = bench_with(limits);
     hello(&mut bench, 1, 1, 0);
@@ -70,7 +70,7 @@ fn the_engine_gets_what_a_peer_would_get() {
         assert_eq!((granted.rkey, granted.access), (key, READ | WRITE));
         assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
         assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "only once");
-        // What is beyond the engine cannot be asked for from here.
+        // Pages beyond the engine cannot be requested here.
         let grant = RequestGrant {
             qpn: a,
             peer_qpn: PEER,

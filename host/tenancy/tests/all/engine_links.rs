@@ -1,4 +1,4 @@
-//! Who goes through the engine, why, and what becomes of such links.
+//! Tests which links go through the engine, why, and how such links end.
 
 use crate::support::{self, *};
 use omniverb_session::Message;
@@ -9,7 +9,7 @@ use omniverb_tenancy::{
 };
 use omniverb_terms::{Errno, Qpn, Service};
 
-/// vNIC number 4 of the bench is another Omniverb's; 9 is nobody's.
+/// vNIC number 4 of the bench is another Omniverb's; number 9 does not exist.
 const OTHER: u64 = 4;
 const NOBODY: u64 = 9;
 
@@ -38,8 +38,8 @@ fn two() -> Bench {
     bench
 }
 
-/// The same where one vNIC is treated in this way; in `restricted_access.rs` a forwarded one is
-/// forwarded because there is no other way to it.
+/// Two vNICs, one of them with this policy; in `restricted_access.rs` a forwarded one is forwarded
+/// because there is no other way to it.
 fn two_of_which(whose: u64, policy: Policy) -> Bench {
     let closed = RESTRICTED_ACCESS && policy == forwarded();
     let mut bench = if closed { bench_closed(Limits::default(), &[whose]) } else { bench() };
@@ -78,7 +78,7 @@ fn one_wish_is_enough_for_the_wire() {
             assert_eq!(bytes == small, service == Service::Ud, "{bytes:?}");
             assert_eq!(paths(&bench, 1), [(path, why)]);
             assert!(links(&bench).is_empty());
-            // The same again changes nothing.
+            // A repeated call changes nothing.
             assert!(matches!(
                 call(&mut bench, 1, to(a, 1, Qpn(77), to_whom)),
                 Some(Message::Connected(Connected { ready: 1, .. }))
@@ -340,7 +340,7 @@ fn forged_and_replayed_replies_gain_nothing() {
         assert!(tenancy.probe_arrived(id, (ip(1), at), now).is_empty());
     }
     assert_eq!(paths(&bench, 1), [(Path::Roce, PathReason::Unanswered)]);
-    // What was answered once is not answered again by who comes later.
+    // An answered probe is not answered again by a later host.
     let b = qp(&mut bench, 2, Service::Rc);
     let id = probe_of(&mut bench, 2, to(b, 2, Qpn(77), NOBODY));
     let actions = bench.tenancy.probe_replied(id, (right, vnic(2)), 1, now);
@@ -374,7 +374,7 @@ fn links_to_the_engine_die_with_the_daemon() {
     let answer = call(&mut bench, 1, announced);
     assert_eq!(answer, Some(Connected { qpn: Qpn(900), ready: 1 }.into()));
     assert_eq!(events(&mut bench, 1), [closed(Qpn(900), Qpn(77), CLOSED_BY_DEATH)]);
-    // A process that cannot tell the difference is told as well, later.
+    // A process that cannot tell the difference gets the event as well, later.
     keep_qp(&mut bench, 1, Service::Rc, Qpn(901));
     call(&mut bench, 1, ConnectQp { resume: RESUME_LINK, ..to(Qpn(901), 1, Qpn(77), OTHER) });
     assert!(engine_links(&bench).is_empty());
@@ -431,7 +431,7 @@ fn links_of_a_vnic_with_more_than_its_share_are_replaced_and_not_lost() {
         let is_end = |told: &&Message| matches!(told, Message::LinkClosed(_));
         assert_eq!(ended.iter().filter(is_end).count(), 1);
     }
-    // What nothing makes way for ends nothing.
+    // A link that nothing makes way for ends none.
     let connected = qp(&mut bench, 1, Service::Rc);
     for peer in 0..20 {
         assert_eq!(errno(connect(&mut bench, 1, connected, 0xa00 + peer)), Errno::ENOMEM);

@@ -1,4 +1,4 @@
-//! Nobody's session is filled by what it did not ask for.
+//! Tests that no session is filled by events that it did not ask for.
 
 use crate::support::{self, *};
 use omniverb_session::Message;
@@ -37,7 +37,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
             assert!(looked(&mut bench));
         }
         assert!(links(&bench).is_empty() && events(&mut bench, 1).is_empty());
-        // What it asks for itself it gets, and so do the others of theirs.
+        // Its own requests are served, and those of others, too.
         let third = qp(&mut bench, 2, Service::Ud);
         assert!(!is_again(call(&mut bench, 1, to(victim, 1, third, far))));
         assert_eq!(links(&bench).len(), 1);
@@ -78,7 +78,7 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
     call(&mut bench, 2, to(peer, 2, owner, 1));
     let rkey = mr(&mut bench, 1, 1, READ);
     let ask = |bench: &mut Bench| {
-        // Questions that nobody answers are over before the next one.
+        // Unanswered questions are over before the next one.
         bench.wait(10_000_000_000);
         call(
             bench,

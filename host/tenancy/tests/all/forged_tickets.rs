@@ -1,4 +1,4 @@
-//! Who claims what is somebody else's after the daemon was restarted.
+//! Tests claims of another process's numbers after the daemon was restarted.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -8,7 +8,7 @@ use omniverb_tenancy::testing::random_driver::Bench;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
 
-/// Whoever comes while survivors may announce themselves gets no number of theirs.
+/// A new process gets no number of a survivor that may still announce itself.
 #[test]
 fn a_new_daemon_gives_nobody_the_number_of_a_survivor() {
     let mut bench = bench();
@@ -187,7 +187,7 @@ fn keys_are_a_session_s_own() {
         assert_eq!(call(&mut bench, session, key), kept);
     }
     both_come_back(&mut bench);
-    // Named through B it is session 2's, whoever else has one of that number.
+    // Named through B it is session 2's, even if others have one of that number.
     bench.told.clear();
     let ask =
         RequestGrant { qpn: A, peer_qpn: B, rkey: Rkey(77), reserved: 0, address: 0, length: 8 };
@@ -202,11 +202,11 @@ fn after_the_window_nothing_is_believed() {
     bench.wait(31_000_000_000);
     assert_eq!(errno(call(&mut bench, 1, survived(A, 1, B, 2))), Errno::EPERM);
     assert_eq!(errno(keep_qp(&mut bench, 2, Service::Rc, B)), Errno::EPERM);
-    // What is there works on.
+    // Existing links work on.
     assert!(matches!(call(&mut bench, 1, to(A, 1, B, 2)), Some(Message::Connected(_))));
 }
 
-/// What a liar in vNIC 3 may do.
+/// Messages that a liar in vNIC 3 may send.
 fn lies() -> impl Strategy<Value = Vec<(u8, Message)>> {
     let number = prop_oneof![Just(A), Just(B), Just(Qpn(700)), Just(Qpn(701))];
     let own = prop_oneof![Just(Qpn(700)), Just(Qpn(701))];
@@ -239,7 +239,7 @@ proptest! {
             keep_qp(&mut bench, 3, Service::Rc, Qpn(700));
             keep_qp(&mut bench, 3, Service::Ud, Qpn(701));
         }
-        // A quarter each: before anybody, between the two, after both, and later.
+        // A quarter each: before any process, between the two, after both, and later.
         let lie = |bench: &mut Bench, part: u8| {
             for (_, message) in lies.iter().filter(|(when, _)| *when == part) {
                 call(bench, 3, message.clone());

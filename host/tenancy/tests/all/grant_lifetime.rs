@@ -1,5 +1,6 @@
-//! What was granted by way of a link ends with it, however it ends, unless another one of the same
-//! two processes justifies it; others who hold the same extent get another.
+//! Tests that pages granted by way of a link are revoked with it, however it ends, unless another
+//! one of the same two processes justifies the grant; other grantees of the same extent get
+//! another.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -74,7 +75,7 @@ fn answered(bench: &mut Bench, token: u64) {
     bench.say(OWNER, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
-/// What was taken back since this was last asked: keys, and that files were let go of.
+/// Keys taken back since the last call; checks that files were released.
 fn taken(bench: &mut Bench) -> Vec<Rkey> {
     let told = std::mem::take(&mut bench.told);
     let forgotten = told.iter().filter(|action| is_freed(action)).count();
@@ -220,7 +221,7 @@ fn a_queue_pair_in_err_grants_nothing_before_it_has_another_link() {
     call(&mut bench, 1, to(one.0, 1, one.1, 2));
     call(&mut bench, OWNER, to(one.1, 2, one.0, 1));
     grant(&mut bench, 1, one, key);
-    // Nobody says that of others' queue pairs.
+    // No process can report that of others' queue pairs.
     errno(call(&mut bench, 3, QpFailed { qpn: one.1, reserved: 0 }));
 }
 
@@ -263,7 +264,7 @@ fn a_process_holds_no_more_than_its_quota() {
     grant(&mut bench, 1, one, keys[2]);
 }
 
-/// Whoever has pages mapped that are not granted any more lets go of them at once: their owner may
+/// A process with mapped pages that are not granted any more releases them at once: their owner may
 /// pay for them until then.
 #[test]
 fn who_was_granted_what_is_over_is_told_so() {
@@ -314,11 +315,11 @@ fn who_was_granted_what_is_over_is_told_so() {
     }
 }
 
-/// A file that nobody can empty counts when its grant is over, until the kernel says that it is
-/// gone: what one vNIC may keep has a bound, and others have theirs.
+/// A file that cannot be emptied counts when its grant has ended, until the kernel reports that it
+/// is gone: one vNIC's share has a bound, and others have theirs.
 #[test]
 fn what_is_over_of_grants_for_read_only_counts_until_it_is_gone() {
-    // A file of several is nobody's to watch.
+    // A file of several grants is not watched.
     if PACKED {
         return;
     }
@@ -359,7 +360,7 @@ fn what_is_over_of_grants_for_read_only_counts_until_it_is_gone() {
     bench.tenancy.file_gone(kept[0]);
     let again = cycle(&mut bench, 1, one);
     assert!(again.is_some() && cycle(&mut bench, 1, one).is_none(), "as much as is gone");
-    // The owner's account ends with it; that of its peers' does not concern anybody.
+    // The owner's account ends with it; that of its peers does not count.
     bench.told.clear();
     bench.end(OWNER);
     let unwatched = bench.told.iter().filter(|action| matches!(action, Action::Unwatch { .. }));

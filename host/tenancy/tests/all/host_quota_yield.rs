@@ -1,4 +1,4 @@
-//! Quotas of the host: whoever has the most yields to whoever has less, and to nobody else.
+//! Tests quotas of the host: the largest holder yields to a smaller one, and to no other.
 
 use crate::support::{self, *};
 use omniverb_fairness::Holder;
@@ -36,7 +36,7 @@ fn many_namespaces_of_one_tenant_do_not_keep_others_out() {
     for number in 0..8 {
         assert!(welcomed(&hello_as(&mut bench, 100 + number, 100 + number, &nasty(number))));
     }
-    // One more of the same is refused, and nobody goes for that.
+    // One more of that holder is refused, and none goes for it.
     assert_eq!(errno(hello_as(&mut bench, 190, 190, &nasty(8))), Errno::ENOMEM);
     assert_eq!(dropped(&bench), []);
     // Others get what they need, until they would have as many.
@@ -100,7 +100,7 @@ fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
         _ => None,
     });
     assert!(held.contains(&closed.expect("somebody yields")));
-    // Who has the most gets none of another's.
+    // The largest holder gets none of another's.
     let count = bench.told.len();
     let first = held[0].0;
     let _ = call(&mut bench, 1, to(first, 1, Qpn(0x710), 9));

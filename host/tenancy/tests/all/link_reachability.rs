@@ -222,7 +222,7 @@ fn a_probe_counts_only_from_an_address_of_who_asks() {
     let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
-    // Seen by vNIC 3 and sent again, with its own address, the victim's and one of nobody.
+    // Seen by vNIC 3 and sent again, with its own address, the victim's and one that no vNIC has.
     for number in [3, 2, 9] {
         let actions = bench.tenancy.probe_arrived(*id, (ip(number), vnic(2)), bench.now);
         let read = Action::ReadAddresses { vnic: vnic(1) };
@@ -233,8 +233,8 @@ fn a_probe_counts_only_from_an_address_of_who_asks() {
     assert_eq!(actions, [Action::ForgetProbe { id: *id }]);
 }
 
-/// What was not heard since receive queues overflowed is no wall, for a while; a wall is one, for
-/// how long a flood goes on.
+/// A probe that was not answered since receive queues overflowed is no wall, for a while; a wall is
+/// one, however long a flood goes on.
 #[test]
 fn a_flood_hides_a_wall_for_a_while_and_not_for_ever() {
     let mut bench = bench_with(Limits::default());
@@ -271,7 +271,7 @@ fn uninvited_links_spend_no_questions_of_who_did_not_ask_for_them() {
     assert_eq!(paths(&bench, 2), [(Path::Direct, PathReason::Neighbour)]);
 }
 
-/// Nobody was asked: that says nothing of the network, for a while.
+/// A probe that could not be sent tells nothing about the network, for a while.
 #[test]
 fn what_could_not_be_asked_is_no_miss() {
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };

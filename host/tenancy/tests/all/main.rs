@@ -1,5 +1,7 @@
-//! What the daemon decides, asked from outside. One program, since each takes as long to link as
-//! to run; `opaque_names.rs`, `restricted_access.rs` and `packed_extents.rs` run parts of it again.
+//! Tests the daemon's decisions from outside.
+//!
+//! One program, since each takes as long to link as to run; `opaque_names.rs`,
+//! `restricted_access.rs` and `packed_extents.rs` run parts of it again.
 
 mod adoption;
 mod capture_tracing;

@@ -1,4 +1,4 @@
-//! Multicast groups: who is attached, by which link, what it counts as, and how it ends.
+//! Tests multicast groups: attachment, its link, its charge, and its end.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -67,7 +67,7 @@ fn what_is_no_attachment() {
     assert_eq!(errno(attach(&mut bench, 1, rc, group(1))), Errno::EINVAL);
     assert_eq!(errno(attach(&mut bench, 1, a, gid(2))), Errno::EINVAL);
     assert_eq!(errno(attach(&mut bench, 1, b, group(1))), Errno::ENOENT, "somebody else's");
-    // Nobody in particular is at the end of a group.
+    // The end of a group is no single peer.
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn(77), 2) };
     assert_eq!(errno(call(&mut bench, 1, named)), Errno::EINVAL);
     for service in [Service::Rc, Service::Uc] {
@@ -111,7 +111,7 @@ fn groups_are_bounded() {
     assert_eq!(errno(attach(&mut bench, 1, a, group(2))), Errno::ENOMEM);
 }
 
-/// Nobody would ask for its link again.
+/// No program would ask for its link again.
 #[test]
 fn a_group_is_nobody_to_part_from() {
     let (mut bench, [a, _]) = two();
@@ -135,7 +135,7 @@ fn a_group_is_nobody_to_part_from() {
     assert_eq!(paths(&bench, 1), []);
 }
 
-/// A quota of links is no reason to lose one that nobody would ask for again.
+/// A quota of links is no reason to lose one that no program would ask for again.
 #[test]
 fn an_attachment_makes_way_for_nobody() {
     let mut bench = bench_with(Limits { links_per_session: 2, ..Limits::default() });
@@ -149,7 +149,7 @@ fn an_attachment_makes_way_for_nobody() {
     assert!(!detached(&bench).contains(&(a, peer)));
 }
 
-/// Nobody's end would make room for it.
+/// Ending another would make no room for it.
 #[test]
 fn an_attachment_too_many_costs_no_link() {
     let mut bench = bench_with(Limits { groups_per_session: 1, ..Limits::default() });
@@ -222,7 +222,7 @@ fn who_is_attached_moves_with_the_interface() {
     assert_eq!(detached(&bench), [(a, peer)]);
     attached(&mut bench, 1, a, group(1));
     assert_eq!(joined(&bench), ("10.0.0.1".into(), 3));
-    // What was read long ago is read once more first.
+    // Old addresses are read again first.
     bench.wait(1_000_000_000);
     bench.told.clear();
     attached(&mut bench, 1, a, group(2));

@@ -173,7 +173,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     assert_eq!(held.offset != 0, PACKED);
     assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
     assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "only once");
-    // The same extent again, without another one.
+    // The same extent again, without a new one.
     let again = ask(&mut bench, a, b, readable).unwrap();
     let actions = adopt(&mut bench, 2, adopted(again), OPEN);
     let [Action::Grant { granted, file, .. }] = actions.as_slice() else { panic!("{actions:?}") };
@@ -208,8 +208,8 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
 }
 
-/// All combinations of flags, for peers that are trusted and not: what is granted, whether the
-/// file may be one that can be written to, and whether the owner is told of the trust.
+/// All combinations of flags, for peers that are trusted and not: the granted accesses, whether the
+/// file may be a writable one, and whether the owner gets the trust.
 #[test]
 fn what_is_granted_is_what_the_flags_say() {
     for access in 0..16u32 {
@@ -249,7 +249,7 @@ fn what_is_granted_is_what_the_flags_say() {
     }
 }
 
-/// Of one user in one vNIC, by which of their other namespaces and groups they are told apart.
+/// Processes of one user in one vNIC are told apart by their other namespaces and groups.
 #[test]
 fn who_cannot_look_into_the_owner_is_not_trusted() {
     let circle = |namespaces, group| Some(PtraceDomain { namespaces, group });
@@ -283,7 +283,7 @@ fn who_cannot_look_into_the_owner_is_not_trusted() {
     }
 }
 
-/// What counts is the daemon's own table, at the time of the answer.
+/// The daemon's own table counts, at the time of the answer.
 #[test]
 fn trust_that_ends_while_the_owner_is_asked_grants_nothing() {
     let (mut bench, a, b) = linked();
@@ -507,7 +507,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }
         step
     });
-    // Everybody is there, and has a connected queue pair and one for datagrams.
+    // All processes are there, each with a connected queue pair and one for datagrams.
     let begin = (0..6u8).flat_map(|who| {
         let hello = Hello { role: 1, resume: 1, name: [65; 16] };
         let queue_pair = |qp_type, qpn| CreateQp { qp_type, qpn, ..create_qp(Service::Rc) };

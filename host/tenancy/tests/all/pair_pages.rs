@@ -1,5 +1,5 @@
-//! Pages that are lent across a machine's border: they are in the pair window that both have, or
-//! nowhere; and in one place, which whoever is granted them first decides.
+//! Tests pages that are lent across a machine's border: they are in the pair window that both have,
+//! or nowhere; and in one place, which the first grantee decides.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -117,7 +117,7 @@ fn who_is_granted_pages_first_decides_where_they_are() {
     for (session, way) in [(5, here), (4, another)] {
         assert_eq!(ask(&mut bench, session, way, rkey), Err(Errno::EAGAIN));
     }
-    // Who has it still asks anew.
+    // A process that still has it asks anew.
     close(&mut bench, 2, one);
     assert_eq!(taken(&mut bench, 1), 1);
     assert_eq!(granted(&mut bench, (3, 1), other, rkey), Ok((Some(his(1)), uses)));
@@ -150,7 +150,7 @@ fn pages_of_a_machine_s_process_are_lent_to_each_neighbour_in_his_own_window() {
     ends(bench, 1..=5);
 }
 
-/// Whoever has a window can write to all of it.
+/// A holder of a window can write to all of it.
 #[test]
 fn what_may_only_be_read_is_lent_to_nobody_and_what_may_only_be_written_to_who_is_trusted() {
     for (trusting, numbers) in
@@ -196,7 +196,7 @@ fn what_is_kept_is_not_lent_and_what_was_lent_comes_back() {
     }
 }
 
-/// Of a window of somebody's the engine has nothing.
+/// The engine gets nothing of a neighbour's window.
 #[test]
 fn what_is_in_a_pair_window_the_engine_is_not_granted() {
     let mut bench = bench_of_machine();
@@ -213,7 +213,7 @@ fn what_is_in_a_pair_window_the_engine_is_not_granted() {
     ends(bench, 1..=5);
 }
 
-/// There is little room: nothing stays there that nobody has.
+/// There is little room: nothing stays there without a grantee.
 #[test]
 fn pages_that_nobody_was_granted_after_all_are_taken_back() {
     let mut bench = bench_of_machine();
@@ -284,7 +284,7 @@ enum Ended {
     Machine,
 }
 
-/// What a question came to that nobody waits for.
+/// The end of a question that no link waits for.
 fn give_up(bench: &mut Bench, why: Ended) {
     match why {
         Ended::Peer => bench.end(2),
@@ -296,7 +296,7 @@ fn give_up(bench: &mut Bench, why: Ended) {
     }
 }
 
-/// Pages that nobody waits for any more come back: whoever has the window can reach them there.
+/// Pages of an abandoned question come back: a holder of the window can reach them there.
 #[test]
 fn what_an_owner_moves_too_late_it_is_told_to_take_back() {
     for why in [Ended::Peer, Ended::Time, Ended::Machine] {
@@ -349,7 +349,7 @@ fn an_owner_that_moves_nothing_or_is_gone_takes_nothing_back() {
     }
 }
 
-/// Who asks and goes has others copy, whether or not he was granted anything.
+/// A peer that asks and goes has others copy, with or without a grant.
 #[test]
 fn who_has_pages_moved_for_nothing_all_the_time_is_mediated_for_a_while() {
     for why in [None, Some(Ended::Peer), Some(Ended::Time)] {
@@ -398,8 +398,8 @@ fn large(bench: &mut Bench, addr: u64, length: u64) -> Rkey {
     rkey
 }
 
-/// What session 1 is asked when session 2 asks for this range, of which no pages are lent yet; or
-/// why it is not.
+/// The question to session 1 when session 2 asks for this range, of which no pages are lent yet; or
+/// the reason why there is none.
 fn ask_for(
     bench: &mut Bench,
     (qpn, peer_qpn): Way,
@@ -419,7 +419,7 @@ fn ask_for(
     Ok(asked.unwrap())
 }
 
-/// Some of what is there may go again, when who has it does.
+/// Some extents may go again, with their grantee.
 #[test]
 fn a_region_of_which_no_more_can_be_lent_at_a_time_is_asked_for_again() {
     let mut bench = bench_of_machine();

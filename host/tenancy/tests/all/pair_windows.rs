@@ -101,8 +101,8 @@ fn a_full_window_is_gone_around() {
     assert_eq!(links(&bench).len(), 3, "there is room again");
 }
 
-/// A link that ends before the daemon has heard of it may have its memory yet: who makes links and
-/// ends them at once has no other link of the pair fail.
+/// A link that ends before the daemon has made it may still get its memory: a process that makes
+/// links and ends them at once has no other link of the pair fail.
 #[test]
 fn a_place_is_free_when_the_daemon_has_counted_and_not_before() {
     let mut bench = bench_of_machine(fresh(1, 1));
@@ -141,7 +141,7 @@ fn the_last_window_is_not_for_who_has_one() {
     }
 }
 
-/// Who may have been somebody else's, or is another user, is another neighbour.
+/// A neighbour with an earlier one's address, or another user, is another neighbour.
 #[test]
 fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {
     for (proof, uid) in [([1, 4, 1, 8], 0), ([1, 4, 1, 9], 1000)] {
@@ -151,7 +151,7 @@ fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {
         assert!(links(&bench).is_empty());
         assert_eq!(paths(&bench, 1), [(Path::Forwarded, PathReason::PairsTaken)]);
     }
-    // Of whom nobody can tell whether it is he.
+    // A neighbour that cannot be identified.
     let mut bench = bench_of_machine(fresh(2, 4));
     bench.introduce(1, 0);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
@@ -206,7 +206,7 @@ fn machine(number: u64) -> Neighbour {
     Neighbour { proof: [2, number, 5, 1], uid: Neighbour::ALL_USERS }
 }
 
-/// What a machine has that others may share windows with.
+/// A machine's windows that others may share.
 fn known(number: u64, free: usize) -> PairWindows {
     PairWindows { free, room: 4, this: Some(machine(number)), may_join: true, ..Default::default() }
 }
@@ -219,7 +219,7 @@ fn wanted(bench: &mut Bench) -> Vec<[omniverb_terms::VnicId; 2]> {
 #[test]
 fn machines_go_by_the_engine_where_no_window_can_be_in_both() {
     let cases = [
-        // Of whom nobody can tell which machine they are; where nothing can be plugged in.
+        // Machines that cannot be identified; ones where nothing can be plugged in.
         ([fresh(2, 4), fresh(2, 4)], PathReason::Machine),
         ([known(1, 1), PairWindows { this: None, ..known(2, 1) }], PathReason::Machine),
         (
@@ -239,7 +239,7 @@ fn machines_go_by_the_engine_where_no_window_can_be_in_both() {
     }
 }
 
-/// Nobody has a window plugged into another machine that wants nothing of it.
+/// No window is plugged into another machine that wants none.
 #[test]
 fn two_machines_want_a_window_when_processes_of_both_have_asked() {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
@@ -256,7 +256,7 @@ fn two_machines_want_a_window_when_processes_of_both_have_asked() {
         assert_eq!(wanted(&mut bench), [[vnic(1), vnic(2)]], "the next ones ask again");
         assert!(links(&bench).is_empty());
     }
-    // What is set goes before all that.
+    // A policy goes before all that.
     let mut bench = bench_of_two([known(1, 1), known(2, 1)]);
     let forwarded = omniverb_tenancy::Datapath::Forwarded;
     let policy = Policy { datapath: forwarded, ..bench.tenancy.policy(vnic(2)) };
@@ -317,7 +317,7 @@ fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
     }
 }
 
-/// Whoever is called as it was, and is another machine.
+/// Another machine with the same name.
 #[test]
 fn what_is_one_machine_s_is_not_given_to_another() {
     let given = [(Neighbour { proof: [2, 2, 4, 1], ..machine(2) }, 4)].into();

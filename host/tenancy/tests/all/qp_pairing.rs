@@ -1,4 +1,4 @@
-//! Who gets a link, who does not, and who hears about its end.
+//! Tests which queue pairs get a link, which do not, and which hear about its end.
 
 use crate::support::{self, *};
 use omniverb_session::Message;
@@ -65,7 +65,7 @@ fn a_wall_in_either_direction_keeps_them_apart() {
     assert_eq!((links(&bench).len(), engine_links(&bench).len()), (1, 0));
 }
 
-/// What XRC reaches is in the protection domain of an SRQ, and the end that asks serves nobody.
+/// XRC reaches regions in the protection domain of an SRQ, and the requesting end serves no peer.
 #[test]
 fn an_end_of_xrc_is_granted_nothing() {
     let mut bench = bench();
@@ -112,7 +112,7 @@ fn guessing_a_number_is_not_enough() {
     // A third party names one of them; one that is connected, with a third party's address.
     call(&mut bench, 3, to(c, 3, a, 1));
     assert_eq!(links(&bench).len(), 1);
-    // Somebody else's number, somebody else's address.
+    // Another's number, another's address.
     assert_eq!(errno(call(&mut bench, 3, to(a, 3, b, 2))), Errno::ENOENT);
     assert_eq!(errno(call(&mut bench, 3, to(c, 1, b, 2))), Errno::EINVAL);
     let destroy = DestroyQp { qpn: a, reserved: 0 };
@@ -122,7 +122,7 @@ fn guessing_a_number_is_not_enough() {
     call(&mut bench, 1, to(d, 1, e, 3));
     call(&mut bench, 2, to(e, 2, d, 1));
     assert_eq!(links(&bench).len(), 1);
-    // The two ends of XRC are for each other, and for nobody else.
+    // The two ends of XRC connect with each other, and with no other kind.
     let ends = [Service::XrcSend, Service::XrcRecv];
     for (one, other) in [(0, 0), (1, 1)].map(|(one, other)| (ends[one], ends[other])) {
         let (f, g) = (qp(&mut bench, 1, one), qp(&mut bench, 2, other));
@@ -271,7 +271,7 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
     let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
-    // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
+    // vNIC 2's address was asked for; the network carried the datagram to vNIC 3.
     let at = omniverb_tenancy::testing::random_driver::vnic(3);
     let actions = bench.tenancy.probe_arrived(*id, (ip(1), at), bench.now);
     assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
@@ -290,7 +290,7 @@ fn who_waits_for_a_dead_peer_is_told() {
     };
     // It dies after it was named, and before it named us.
     let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
-    // Somebody else names it at a place where it is not.
+    // Another process names it at a place where it is not.
     let c = qp(&mut bench, 3, Service::Rc);
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 3, to(c, 3, b, 1));
@@ -313,7 +313,7 @@ fn who_waits_for_a_dead_peer_is_told() {
     call(&mut bench, 1, to(d, 1, e, 1));
     call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
     assert_eq!(told(&mut bench, 1), [closed(d, e, CLOSED_BY_PEER)]);
-    // Whoever gave up before is not told.
+    // A peer that gave up before gets no event.
     let (d, e) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
     call(&mut bench, 1, to(d, 1, e, 1));
     call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });

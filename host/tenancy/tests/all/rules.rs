@@ -38,7 +38,7 @@ fn connect(bench: &mut Bench, [one, other]: [u64; 2], service: Service) -> (Qpn,
     (a, b)
 }
 
-/// What a process was told, in order.
+/// The messages to a process, in order.
 fn told(bench: &Bench, of: u64) -> Vec<Message> {
     let told = bench.told.iter().filter_map(|action| match action {
         Action::Event { session, message } if *session == SessionId(of) => Some(message.clone()),

@@ -28,7 +28,7 @@ fn relate(
     verdicts(bench, number)
 }
 
-/// What was said of one since this was asked last.
+/// The verdicts on a relation since the last call.
 fn verdicts(bench: &mut Bench, number: u64) -> Vec<Result<(), RelationRefusal>> {
     let verdict = |action: &Action| match action {
         Action::Related { number: of, verdict } if *of == number => Some(*verdict),
@@ -49,11 +49,11 @@ fn two_who_have_their_addresses_may_and_nobody_who_says_so() {
     let mut bench = bench_of(&[1, 2, 3]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     assert_eq!(relate(&mut bench, 2, [(2, 2), (1, 1)]), [Ok(())], "either way");
-    // Whose address it is not.
+    // An address that is not its own.
     let not_its = [Err(RelationRefusal::NotItsAddress)];
     assert_eq!(relate(&mut bench, 3, [(1, 1), (3, 2)]), not_its);
     assert_eq!(relate(&mut bench, 4, [(1, 3), (2, 2)]), not_its);
-    // A vNIC that nobody has, and one alone.
+    // A vNIC without processes, and one alone.
     assert_eq!(relate(&mut bench, 5, [(1, 1), (5, 5)]), [Err(RelationRefusal::Gone)]);
     assert_eq!(relate(&mut bench, 6, [(1, 1), (1, 1)]), [Err(RelationRefusal::Gone)]);
 }

@@ -1,4 +1,4 @@
-//! What there is to see is seen in bounded steps, from any place on.
+//! Tests that the status is walked in bounded steps, from any place on.
 
 use crate::support::*;
 use omniverb_session::body::*;

@@ -48,7 +48,7 @@ fn queue_pairs_of_one_tenant_are_linked_and_of_two_are_not() {
         bench.told.clear();
         connect(&mut bench, [1, 3], service);
         assert!(links(&bench).is_empty(), "{service:?}");
-        // What is sent goes to a number that the sender's own vNIC does not have.
+        // Packets go to a number that the sender's own vNIC does not have.
         for end in engine_links(&bench) {
             assert_eq!(end.within, Some(end.vnic), "{service:?}");
         }

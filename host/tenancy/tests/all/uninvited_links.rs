@@ -1,4 +1,4 @@
-//! Direct datagram links that nobody asked for take nobody's place.
+//! Tests that uninvited direct datagram links take no other's place.
 
 use crate::support::{self, *};
 use omniverb_fairness::Holder;
@@ -8,7 +8,7 @@ use omniverb_tenancy::Limits;
 use omniverb_tenancy::testing::random_driver::Bench;
 use omniverb_terms::{Errno, Qpn, Service};
 
-/// The vNICs of the bench: whose links are filled, who fills them, somebody else.
+/// The vNICs of the bench: the victim, the flooder, a third.
 const VICTIM: u64 = 2;
 const NASTY: u64 = 1;
 const HONEST: u64 = 3;
@@ -202,7 +202,7 @@ fn nobody_loses_a_link_for_one_that_cannot_be_made() {
     for _ in 0..4 {
         assert!(opens(&mut bench, 100, NASTY, victim).is_ok());
     }
-    // Somebody else would get a place there, but has none left himself.
+    // A third would get a place there, but has none left itself.
     let many = qp(&mut bench, 3, Service::Ud);
     for peer in 0..8 {
         call(&mut bench, 3, to(many, HONEST, Qpn(0x700 + peer), 9));
@@ -212,7 +212,7 @@ fn nobody_loses_a_link_for_one_that_cannot_be_made() {
     assert_eq!(closed(&mut bench, 2), []);
     bench.told = told;
     assert_eq!(closed(&mut bench, 100), []);
-    // With one place he gets it.
+    // With one place it gets it.
     call(&mut bench, 3, DisconnectQp { qpn: many, peer_qpn: Qpn(0) });
     assert!(opens(&mut bench, 3, HONEST, victim).is_ok());
     assert_eq!(closed(&mut bench, 100).len(), 1);

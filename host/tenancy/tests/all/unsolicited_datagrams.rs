@@ -1,4 +1,4 @@
-//! Datagrams from strangers: who of them gets a link, and what they cannot do with it.
+//! Tests datagrams from strangers: which of them get a link, and what they cannot do with it.
 
 use crate::support::{self, *};
 use omniverb_session::Message;
@@ -7,7 +7,7 @@ use omniverb_tenancy::testing::random_driver::{Bench, vnic};
 use omniverb_tenancy::{Limits, Path, PathReason, Policy, RateLimit};
 use omniverb_terms::{Qpn, Service};
 
-/// vNIC number 4 of the bench is another Omniverb's; 9 is nobody's.
+/// vNIC number 4 of the bench is another Omniverb's; number 9 does not exist.
 const OTHER: u64 = 4;
 const NOBODY: u64 = 9;
 
@@ -24,7 +24,7 @@ fn strangers_reach_datagram_queue_pairs_within_a_quota() {
     hello(&mut bench, 2, 2, 0);
     let (ud, rc) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 1, Service::Rc));
     let elsewhere = qp(&mut bench, 2, Service::Ud);
-    // Not for these: connected, in another vNIC, nobody; nor from ourselves, nor from QP 1.
+    // Not for these: connected, in another vNIC, unknown; nor from ourselves, nor from QP 1.
     for (qpn, source, from) in
         [(rc, 50, 9), (elsewhere, 50, 9), (Qpn(0x77_7777), 50, 9), (ud, 50, 1), (ud, 1, 9)]
     {
@@ -47,7 +47,7 @@ fn strangers_reach_datagram_queue_pairs_within_a_quota() {
         events(&mut bench, 1)[0],
         LinkClosed { qpn: ud, peer_qpn: Qpn(50), reason: CLOSED_BY_PEER, reserved: 0 }.into()
     );
-    // Whom the application names itself is not counted.
+    // Peers that the application names itself are not counted.
     for source in 90..95 {
         assert!(matches!(
             call(&mut bench, 1, to(ud, 1, Qpn(source), NOBODY)),
@@ -81,7 +81,7 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     let mut found = paths(&bench, 1);
     found.sort_by_key(|(path, _)| path.name());
     assert_eq!(found, [to_a[0], to_a[2], to_a[1]]);
-    // But who is named by the application takes the place of a stranger, directly or not.
+    // But a peer named by the application takes the place of a stranger, directly or not.
     let (c, d) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     stranger(&mut bench, c, d, NOBODY);
     stranger(&mut bench, c, Qpn(78), NOBODY);
@@ -90,7 +90,7 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     assert_eq!(detached(&bench), [(c, d)]);
     assert!(paths(&bench, 1)[3..].contains(&(Path::Direct, PathReason::Neighbour)));
     assert!(paths(&bench, 1)[3..].contains(&(Path::Omniverb, PathReason::Omniverb)));
-    // In the end a stranger's link goes, but not one of somebody who is known.
+    // In the end a stranger's link goes, but not one of a known peer.
     call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: Qpn(77) });
     assert_eq!(detached(&bench), [(c, d), (a, Qpn(77))], "both of that number");
     bench.end(1);

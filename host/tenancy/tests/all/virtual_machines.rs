@@ -1,5 +1,5 @@
-//! vNICs of virtual machines: they share memory with nobody else, and say themselves what addresses
-//! they have.
+//! Tests vNICs of virtual machines: they share memory with no other vNIC, and report their own
+//! addresses.
 
 use crate::support::*;
 use omniverb_session::Message;
@@ -35,7 +35,7 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
         call(&mut bench, 3, to(d, 2, c, 2));
         assert_eq!(links(&bench).len(), 1);
         assert!(paths(&bench, 2).contains(&(Path::Direct, PathReason::SameMachine)));
-        // Nobody else is granted its pages.
+        // No other process is granted its pages.
         let rkey = mr(&mut bench, 2, 1, 6);
         let ask =
             RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address: 0x11000, length: 8 };
@@ -43,8 +43,8 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
     }
 }
 
-/// The window is writable for all who have it: what may be written is granted, what may only be
-/// read is not; and nothing of it to the engine.
+/// The window is writable for all that have it: pages for WRITE are granted, those for READ only
+/// are not; and none of it to the engine.
 #[test]
 fn processes_of_a_machine_grant_each_other_what_may_be_written() {
     let mut bench = bench_of_machine();
@@ -82,7 +82,7 @@ fn processes_of_a_machine_grant_each_other_what_may_be_written() {
         _ => None,
     });
     assert_eq!(granted, Some(14));
-    // Beyond the engine nobody is granted any of it.
+    // Beyond the engine no peer is granted any of it.
     let outside = qp(&mut bench, 1, Service::Rc);
     let c = qp(&mut bench, 3, Service::Rc);
     call(&mut bench, 1, to(outside, 1, c, 2));
@@ -99,7 +99,7 @@ fn processes_of_a_machine_grant_each_other_what_may_be_written() {
     assert_eq!(denied, Errno::EOPNOTSUPP);
 }
 
-/// What the network says of an address is not said of every number.
+/// The network's answer about an address does not hold for every number.
 #[test]
 fn an_address_of_one_vnic_leads_to_no_queue_pair_of_another() {
     for service in [Service::Rc, Service::Uc] {
@@ -131,7 +131,7 @@ fn a_probe_of_a_machine_proves_the_address_that_it_came_from_and_no_other() {
         panic!("{actions:?}")
     };
     assert_eq!(source, Some(ip(5)));
-    // Another address that the machine says it has, and one that somebody else lends it.
+    // Another address that the machine claims, and one that another vNIC lends it.
     for other in [2, 3] {
         let actions = bench.tenancy.probe_arrived(id, (ip(other), there), now);
         assert!(!actions.iter().any(|action| matches!(action, Action::ForgetProbe { .. })));
@@ -153,7 +153,7 @@ fn others_are_asked_for_all_of_their_addresses_at_once() {
     let arrived = Arrived { channel: Channel::Calls, tag: 5, message, memory: None };
     let actions = bench.tenancy.handle(SessionId(1), &arrived, bench.now);
     let [Action::Probe { id, source: None, .. }, ..] = actions[..] else { panic!("{actions:?}") };
-    // What the machine says it got: from another address, it is nobody's.
+    // A probe that the machine claims to have got: from another address, it proves nothing.
     let now = bench.now;
     let _ = bench.tenancy.probe_arrived(id, (ip(3), vnic(2)), now);
     assert!(bench.tenancy.is_probe(id));
@@ -237,7 +237,7 @@ fn pages_of_a_machine_stay_in_place_for_the_engine() {
     }
 }
 
-/// They are in one place for all: who cannot have them there goes by their owner.
+/// They are in one place for all: a process that cannot reach them there is served by their owner.
 #[test]
 fn what_stays_in_place_is_granted_to_nobody_else() {
     let (mut bench, qps) = bench_in_place();
@@ -262,7 +262,7 @@ fn what_stays_in_place_is_granted_to_nobody_else() {
     assert!(denied, "{:?}", bench.told);
 }
 
-/// Whoever says nothing that could be, or nothing in time, keeps his pages to himself.
+/// An owner that gives no possible answer, or none in time, grants no pages.
 #[test]
 fn what_is_not_kept_is_not_granted() {
     for (from, errno, known) in
@@ -307,10 +307,10 @@ fn in_vain(bench: &mut Bench, from: u64, token: u64, errno: Errno) {
     bench.carry_out(actions);
 }
 
-/// Whoever pinned what nobody is to use pays for it: so he is told, whoever refused it, and when.
+/// The owner pays for pages that it pinned in vain: so it gets an event after each refusal.
 #[test]
 fn what_is_pinned_in_vain_its_owner_lets_go_of() {
-    // By who looked at it.
+    // By the checker.
     for errno in [Errno::EPERM, Errno::EAGAIN, Errno::EINVAL] {
         let (mut bench, qps) = bench_in_place();
         let rkey = mr(&mut bench, 2, 1, 15);
@@ -341,7 +341,7 @@ fn what_is_pinned_in_vain_its_owner_lets_go_of() {
     assert!(!bench.told.iter().any(dropped), "{:?}", bench.told);
 }
 
-/// Who answers when nobody waits any more has pinned it all the same.
+/// An owner that answers an abandoned question has pinned the pages all the same.
 #[test]
 fn what_is_pinned_too_late_its_owner_lets_go_of() {
     let (mut bench, qps) = bench_in_place();
@@ -361,7 +361,7 @@ fn what_is_pinned_too_late_its_owner_lets_go_of() {
     assert!(bench.told.is_empty(), "once");
 }
 
-/// What the engine has no room to map its owner lets go of, and it may be asked for again.
+/// The owner releases pages that the engine has no room to map, and it may be asked for them again.
 #[test]
 fn what_the_engine_cannot_map_its_owner_lets_go_of() {
     let (mut bench, qps) = bench_in_place();

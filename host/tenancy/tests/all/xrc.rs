@@ -7,7 +7,7 @@ use omniverb_session::Message;
 use omniverb_session::cm::*;
 use omniverb_terms::{Errno, Service};
 
-/// One end sends and the other receives, whose queue pair stands elsewhere in the answer.
+/// One end requests and the other responds, whose queue pair stands elsewhere in the answer.
 #[test]
 fn the_ends_of_xrc_connect_with_each_other_and_with_nobody_else() {
     const IB: u32 = 0x13f;

@@ -1,4 +1,4 @@
-//! What the tests of connections say, in a few words.
+//! Shortens the tests of connections.
 
 use super::{bench, call, hello, qp};
 use omniverb_cm::Mad;
@@ -133,7 +133,7 @@ pub fn destroy(bench: &mut Bench, session: u64, id: u32, taken: u32) -> Option<M
     call(bench, session, DestroyCmId { id, taken })
 }
 
-/// What a process was told of its connections since it was last asked.
+/// The events of a process's connections since the last call.
 pub fn events(bench: &mut Bench, session: u64) -> Vec<CmHappened> {
     let mut events = Vec::new();
     bench.told.retain(|action| match action {
@@ -164,7 +164,7 @@ pub fn two(one: u64, other: u64) -> Bench {
     bench
 }
 
-/// They are connected: the ids of the first, who asked, and of the second.
+/// They are connected: the ids of the first, the requester, and of the second.
 pub fn connected(bench: &mut Bench, to: CmAddress) -> (u32, u32) {
     let pair = (qp(bench, 1, Service::Rc), qp(bench, 2, Service::Rc));
     connected_with(bench, to, pair)
@@ -180,7 +180,7 @@ pub fn connected_with(bench: &mut Bench, to: CmAddress, (asks, asked): (Qpn, Qpn
     (id, request.id)
 }
 
-/// What the last management datagram that left says.
+/// The last management datagram that left.
 pub fn last_sent(bench: &Bench) -> (Underlay, Mad) {
     let sent = bench.told.iter().rev().find_map(|action| match action {
         Action::Manage { underlay, datagram, .. } => {

@@ -59,7 +59,7 @@ pub fn bench_of_machines(numbers: &[u64]) -> Bench {
     bench
 }
 
-/// What the vNIC of this number is called.
+/// The name of the vNIC of this number.
 pub fn gid(number: u64) -> Gid {
     if OPAQUE_NAMES { opaque_directory::virtual_gid(number) } else { random_driver::gid(number) }
 }
@@ -77,12 +77,12 @@ pub fn underlay(from: u64, to: u64) -> Underlay {
     Underlay { key, ..random_driver::underlay(from, to) }
 }
 
-/// What a grant says holds it: which file, and where in it.
+/// The file, and the place in it, that holds a grant.
 pub fn place(file: FileId, granted: &Granted) -> FileRange {
     FileRange { file, offset: granted.memory.offset, length: granted.memory.length }
 }
 
-/// Whether it is said that nobody has an extent any more.
+/// Whether an extent is freed.
 pub fn is_freed(action: &Action) -> bool {
     matches!(action, Action::ForgetFile { .. } | Action::EmptyPlace { .. })
 }
@@ -113,14 +113,14 @@ pub fn call_once(bench: &mut Bench, session: u64, message: impl Into<Message>) -
     })
 }
 
-/// What is decided about a call, and not carried out: a probe, for one, stays unanswered.
+/// Actions decided for a call, not executed: a probe, for one, stays unanswered.
 pub fn decided(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Vec<Action> {
     let message = message.into();
     let arrived = Arrived { channel: Channel::Calls, tag: 5, message, memory: None };
     bench.tenancy.handle(SessionId(session), &arrived, bench.now)
 }
 
-/// Process 1 asks for eight bytes of a key: who is asked to move pages for that, and how.
+/// Process 1 asks for eight bytes of a key: the owner that is asked to move pages, and how.
 pub fn ask_for_grant(
     bench: &mut Bench,
     (qpn, peer_qpn): (Qpn, Qpn),

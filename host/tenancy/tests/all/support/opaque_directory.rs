@@ -41,7 +41,7 @@ impl Directory for Virtual {
     }
 
     fn route(&self, name: &Name) -> Option<Underlay> {
-        // What is not in the virtual network is nobody there, not even with an underlay address.
+        // A name outside the virtual network is no vNIC there, not even with an underlay address.
         let address = |gid: Gid| match Virtual::number(gid) {
             Some(number) => Some(ip(number)),
             None => gid.is_loopback().then_some(gid.address()),
