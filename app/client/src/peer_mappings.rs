@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rights_to_the_same_bytes_have_one_mapping_until_the_last_is_gone() {
+    fn two_grants_of_the_same_bytes_share_one_mapping() {
         for (file, offset) in both_kinds() {
             let (mapped, mut together) = (Arc::default(), Together::default());
             let extent = Extent::new(file, offset, 8192);

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_fit_or_they_do_not() {
+    fn a_cgroup_entry_covers_the_cgroups_below_it() {
         let below = Allow { cgroups: vec!["/a".into(), "/b/c".into()], ..Allow::default() };
         assert!(below.fits_cgroup("/a/x") && below.fits_cgroup("/b/c"));
         assert!(!below.fits_cgroup("/b") && !Allow::default().fits_cgroup("/"));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_noted_the_first_that_is_heard_ends_nobody() {
+    fn the_first_boot_id_without_a_ledger_ends_no_session() {
         let short = memfd::create("ledger", PAGES).unwrap();
         for ledger in [Ledger::of(short), Ledger::none()] {
             for _ in 0..2 {

@@ -215,7 +215,7 @@ mod tests {
 
     /// Of one outbox, and of all that share the sum.
     #[test]
-    fn descriptors_that_wait_count_until_they_are_sent_or_nobody_waits() {
+    fn waiting_descriptors_count_until_sent_or_dropped() {
         let (of_all, bytes) = (Arc::new(Tally::default()), Bytes::default());
         let bin = Bin::new().unwrap();
         let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone(), bytes.clone()));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_is_over_at_last_and_order_is_kept() {
+    fn a_client_that_does_not_read_is_dropped_and_order_is_kept() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let mut outbox = Outbox::default();
         let message = |n: u64| Message::from(GidsChanged { reserved: n });

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_a_file_of_its_size_that_stays_as_it_is() {
+    fn machine_memory_is_a_file_of_fixed_size() {
         let right = memfd::create("memory", 0x8000).unwrap();
         assert!(Ram::check(&right, LAYOUT).is_ok());
         let short = Layout { bytes: 0x7000, ..LAYOUT };
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_over_when_nobody_has_it() {
+    fn a_pin_ends_with_its_last_holder() {
         let file = memfd::create("memory", 0x8000).unwrap();
         let ram = Arc::new(Ram::new(file, LAYOUT, Bin::new().unwrap()));
         let row = ram.row(&[run(0x10, 1), run(1, 1)], 0x2000).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_tries_then_the_end() {
+    fn a_probe_ends_after_three_tries() {
         let vnic = VnicId(1);
         let mut probes = Probes::default();
         let to = "10.0.0.1".parse().unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_while_we_stood_still_ourselves_says_nothing() {
+    fn silence_while_we_stood_still_is_no_answer() {
         let vnic = VnicId(1);
         let pulses = Pulses::default();
         let engine = pulses.vital("engine");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_due_is_no_work() {
+    fn probes_that_are_not_due_cost_no_work() {
         let vnic = VnicId;
         let mut probes = Probes::default();
         let to = "10.0.0.1".parse().unwrap();

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_user_and_of_a_kind_there_are_few_until_they_end() {
+    fn requests_of_one_user_and_kind_are_bounded() {
         let mut under_way = HelperQueue::default();
         let (most, of_one) = (slots(Kind::Port, 0), slots(Kind::Port, 1));
         for id in 0..most {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_counts_until_it_ends_and_is_not_asked_again() {
+    fn a_late_request_counts_until_it_ends_and_is_not_repeated() {
         let mut under_way = HelperQueue::default();
         for (id, deadline) in [(1, 30), (2, 20)] {
             under_way.begin(id, question(Kind::Process, 0), deadline);

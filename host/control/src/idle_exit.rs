@@ -79,7 +79,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn nobody_is_there_when_the_broker_says_so_too() {
+    fn the_daemon_is_idle_when_the_broker_is_too() {
         let mut idle = Idle::new(Some(Duration::from_secs(10)), 5 * SECOND);
         assert_eq!(idle.deadline(), Some(15 * SECOND));
         assert!(idle.asks(15 * SECOND));

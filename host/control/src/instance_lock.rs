@@ -127,7 +127,7 @@ mod tests {
     use crate::Audience;
 
     #[test]
-    fn the_kernels_list_is_understood() {
+    fn the_kernels_lock_list_is_parsed() {
         let line = "3: FLOCK  ADVISORY  WRITE 1234 00:1a:56789 0 EOF";
         assert!(says(line, 56789, 1234));
         assert!(!says(line, 5678, 1234) && !says(line, 56789, 123));
@@ -138,7 +138,7 @@ mod tests {
     /// A process whose main thread has ended while another thread lives, as one whose thread is
     /// stuck in the kernel: a zombie that keeps its files.
     #[test]
-    fn the_lock_of_a_dead_process_keeps_nobody_out() {
+    fn the_lock_of_a_dead_process_keeps_no_daemon_out() {
         let folder = std::env::temp_dir().join(format!("omniverb-lock-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");

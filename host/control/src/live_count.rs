@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_counts() {
+    fn live_tokens_count() {
         let (tally, other) = (Tally::default(), Tally::default());
         let mut tokens: Vec<Token> = (0..3).map(|_| tally.token()).collect();
         assert_eq!((tally.count(), other.count()), (3, 0));

@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_a_number_in_a_line() {
+    fn the_mapping_limit_is_one_number_in_a_line() {
         assert_eq!((number("262144\n"), number("0\n")), (262_144, 0));
         assert_eq!((number(""), number("-1\n"), number("many")), (DEFAULT, DEFAULT, DEFAULT));
         assert!(allowed() > 0);

@@ -139,20 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_says_the_same() {
+    fn the_unit_file_has_the_same_limit() {
         let unit = include_str!("../../../deploy/systemd/omniverbd.service");
         let most = format!("\nMemoryMax={}%\n", 100 / MACHINE_SHARE);
         assert!(unit.contains(&most) && !unit.contains("\nMemoryHigh="), "{most}");
     }
 
     #[test]
-    fn the_machine_says_what_it_has() {
+    fn the_machines_memory_is_read() {
         assert_eq!(machine_bytes("MemFree: 1 kB\nMemTotal:   2048 kB\n"), None.or(Some(2 << 20)));
         assert_eq!(machine_bytes("MemTotal: many\n"), None);
     }
 
     #[test]
-    fn the_least_limit_of_all_cgroups_around_counts() {
+    fn the_least_limit_of_enclosing_cgroups_counts() {
         let read = |path: &str| {
             let found = match path {
                 "system.slice/omniverbd.service/memory.max" => "max\n",

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_stays_counted_until_the_vnic_is_forgotten() {
+    fn counters_of_ended_queue_pairs_last_as_long_as_their_vnic() {
         let mut counted = Counters::default();
         counted.add(VnicId(3), &[99, 1, 10, 2, 20, 0, 0, 7, 3, 1, 4, 5, 6, 7, 8, 9]);
         counted.add(VnicId(3), &[98, u64::MAX, 10, 2, 20, 5, 5, 0, 0, 1, 0, 0, 0, 1, 0, 0]);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_not_asked_for_all_the_time() {
+    fn a_port_that_cannot_be_opened_is_not_retried_at_once() {
         let mut port = VnicPort::default();
         assert_eq!([port.want(1), port.want(2)], [PortUse::Ask, PortUse::Coming]);
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Gone)).count(), TRIES as usize);

@@ -170,7 +170,7 @@ mod tests {
     use rustix::fs::{FlockOperation, flock};
 
     #[test]
-    fn whoever_is_given_the_folder_keeps_no_newcomer_out() {
+    fn a_holder_of_the_folder_keeps_no_daemon_out() {
         let folder = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (path, files) = (folder.join("tenants/x.sock"), folder.join("tenants-operator/x.sock"));

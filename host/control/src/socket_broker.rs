@@ -201,7 +201,7 @@ mod tests {
     /// A client that waits while there is no broker has sent a descriptor that takes a minute to
     /// close.
     #[test]
-    fn who_was_not_let_in_is_not_let_go_of_here() {
+    fn connections_that_were_not_accepted_are_closed_elsewhere() {
         let mut fixture = Fixture::new("left");
         let mut broker = fixture.open();
         broker.died(&mut fixture.reactor, &mut fixture.journal);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_died_is_replaced_and_reaped() {
+    fn a_dead_broker_is_replaced_and_reaped() {
         let mut fixture = Fixture::new("again");
         let mut broker = fixture.open();
         broker.died(&mut fixture.reactor, &mut fixture.journal);

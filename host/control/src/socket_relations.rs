@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_sought_once_and_let_go_of_with_its_last_pair() {
+    fn a_namespace_is_sought_once_and_released_with_its_last_pair() {
         let (mut related, left) =
             (SocketRelations::default(), vnic_references::UnusedVnics::default());
         assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));

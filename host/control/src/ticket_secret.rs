@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_handed_on_and_nothing_else_is_believed() {
+    fn a_secret_is_handed_on_and_a_malformed_one_is_not() {
         let folder = std::env::temp_dir().join(format!("omniverb-secret-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("socket");

@@ -96,7 +96,7 @@ mod tests {
     use omniverb_session::operator::VNIC_NAME_BYTES;
 
     #[test]
-    fn changes_are_what_was_said_and_nothing_else() {
+    fn changes_apply_the_given_fields_only() {
         let nothing = SetVnic {
             name: [0; VNIC_NAME_BYTES],
             what: 0,

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_lets_go() {
+    fn the_last_hold_releases_the_vnic() {
         let left = UnusedVnics::default();
         let (one, held) = left.hold(VnicId(7));
         let other = held.another().unwrap();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_say_what_they_were_made_of() {
+    fn tokens_decode_to_their_wakeup() {
         let id = SessionId(NUMBER);
         for ready in [
             Wakeup::Termination,

@@ -136,7 +136,7 @@ mod tests {
     const PAGES: u64 = 10_000;
 
     #[test]
-    fn what_is_noted_is_there_for_the_next() {
+    fn notes_reach_the_next_daemon() {
         let file = memfd::create("ledger", PAGES).unwrap();
         Ledger::check(&file, PAGES).unwrap();
         let ledger = |file: &OwnedFd| Ledger::of(file.try_clone().unwrap());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ledger_is_refused() {
+    fn a_malformed_ledger_is_refused() {
         let short = memfd::create("ledger", PAGES - 1).unwrap();
         let open = memfd::unsealed("ledger", PAGES).unwrap();
         let sealed = memfd::create_sealable("ledger", PAGES).unwrap();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_had_until_it_was_let_go_of_as_often_as_it_was_told_of() {
+    fn a_piece_is_kept_until_released_as_often_as_announced() {
         let pieces = pieces();
         let [one, other] = [(); 2].map(|()| Arc::new(pieces.take(PAGE).unwrap()));
         let mut loans = Loans::default();
@@ -138,7 +138,7 @@ mod tests {
 
     /// Pieces of two windows may be at the same place.
     #[test]
-    fn windows_have_numbers_as_long_as_they_are_there() {
+    fn windows_have_numbers_as_long_as_they_exist() {
         let windows = [(); 300].map(|()| pieces());
         let mut loans = Loans::default();
         let numbers = windows.each_ref().map(|window| loans.number_of(window));

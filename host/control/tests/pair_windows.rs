@@ -21,7 +21,7 @@ use support::operator::{Operator, name};
 use support::*;
 
 #[test]
-fn what_is_no_pair_window_is_refused() {
+fn a_malformed_pair_window_is_refused() {
     let daemon = Daemon::start(Settings::default());
     let machine = Machine::attach(&daemon, "one");
     let refused = |number, data, files: &[OwnedFd]| {
@@ -113,7 +113,7 @@ fn a_supervisor_is_asked_for_a_window_when_there_is_none_left() {
 
 /// Supervisors that wait take no operator's place.
 #[test]
-fn however_many_supervisors_wait_an_operator_is_heard() {
+fn waiting_supervisors_hold_up_no_operator() {
     let daemon = Daemon::start(Settings::default());
     let machines: Vec<(Machine, Operator)> = (0..70)
         .map(|number| {
@@ -177,7 +177,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
 
 /// Where there is no slot left for another, an unused window goes, if it can.
 #[test]
-fn what_nobody_uses_is_taken_out_where_that_can_be() {
+fn an_unused_window_is_unplugged_if_possible() {
     if !is_root() {
         return;
     }
@@ -220,7 +220,7 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
 /// The machine's end of a place in a window is over when its guest is booted afresh; the
 /// neighbour's is when its process has ended. Either may be first.
 #[test]
-fn a_place_comes_back_when_both_ends_are_over_that_of_a_guest_by_a_boot() {
+fn a_place_comes_back_when_both_ends_are_over() {
     if !is_root() {
         return;
     }
@@ -288,7 +288,7 @@ fn a_window_ends_with_its_machine() {
 
 /// The next daemon finds the owner of a window in its ledger.
 #[test]
-fn who_has_the_address_of_a_neighbour_has_not_his_window() {
+fn a_neighbours_address_does_not_give_its_window() {
     if !is_root() {
         return;
     }

@@ -80,7 +80,7 @@ fn another_host_is_reached_by_the_wire() {
 }
 
 #[test]
-fn what_was_made_for_links_to_the_engine_goes_with_them() {
+fn memory_of_engine_links_goes_with_them() {
     if !is_root() {
         return;
     }
@@ -182,7 +182,7 @@ fn forwarded() -> Settings {
 }
 
 #[test]
-fn a_forwarded_host_joins_nobody_directly() {
+fn a_forwarded_host_gets_no_direct_link() {
     if !is_root() {
         return;
     }

@@ -62,7 +62,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_thread_that_hangs_is_told_and_ends_the_signs_of_life() {
+fn a_hung_thread_is_logged_and_ends_the_signs_of_life() {
     let pulses = Pulses::default();
     let (packets, files) =
         (Double::new(pulses.vital("packets")), Double::new(pulses.minor("files")));
@@ -101,7 +101,7 @@ fn a_thread_that_hangs_is_told_and_ends_the_signs_of_life() {
 }
 
 #[test]
-fn nobody_looks_if_told_so() {
+fn without_patience_no_thread_is_watched() {
     let pulses = Pulses::default();
     let packets = Double::new(pulses.vital("packets"));
     let daemon = Daemon::start(Settings { watchdog: None, pulses, ..Settings::default() });

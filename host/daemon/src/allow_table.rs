@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_file() {
+    fn allowed_names_are_resolved_by_the_user_file() {
         let text = "root:x:0:0:root:/root:/bin/sh\nrdma:x:114:\nbroken\nodd:x:y:\n";
         assert_eq!((named(text, "root"), named(text, "rdma")), (Some(0), Some(114)));
         assert_eq!(

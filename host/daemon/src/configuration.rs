@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_connect_is_named() {
+    fn allowed_processes_are_configured() {
         let text = "audit = true\n[allow]\nusers = [1000, \"root\"]\ngroups = [7]\n\
                     cgroups = [\"/kubepods.slice\"]\n";
         let configuration = Configuration::parse(text, "x").unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_found_with_their_line() {
+    fn faults_are_named_with_their_line() {
         for (text, line, word) in [
             ("\n\nqueue_pair = 1\n", 3, "queue_pair"),
             ("[vnic]\nlinks = -1\n", 2, "-1"),

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_the_time_is_taken_if_it_is_meant_for_us() {
+    fn signs_of_life_come_at_half_of_our_interval() {
         let half = Some(Duration::from_secs(5));
         assert_eq!(half_of("10000000", None, 7), half);
         assert_eq!(half_of("10000000", Some("7"), 7), half);

@@ -92,7 +92,7 @@ fn answered_in_another_namespace(socket: &Path) -> bool {
 }
 
 #[test]
-fn who_serves_has_no_privilege_over_the_host() {
+fn the_serving_process_has_no_privilege_over_the_host() {
     let daemon = Daemon::start("sets");
     let pid = daemon.child.id();
     let root = rustix::process::geteuid().is_root();
@@ -139,7 +139,7 @@ fn a_helper_that_dies_comes_back() {
 }
 
 #[test]
-fn without_its_starter_the_daemon_ends_for_whoever_started_it_to_see() {
+fn the_daemon_ends_visibly_without_its_starter() {
     let mut daemon = Daemon::start("starter");
     let pid = daemon.child.id();
     until(|| helper(pid).is_some());
@@ -157,7 +157,7 @@ fn without_its_starter_the_daemon_ends_for_whoever_started_it_to_see() {
 }
 
 #[test]
-fn nobody_is_left_when_the_daemon_is_gone() {
+fn no_process_is_left_when_the_daemon_is_gone() {
     let mut daemon = Daemon::start("gone");
     until(|| helper(daemon.child.id()).is_some());
     let helper = helper(daemon.child.id()).unwrap();

@@ -86,7 +86,7 @@ fn complaint(output: &Output) -> String {
 }
 
 #[test]
-fn mistakes_get_one_line() {
+fn faults_are_reported_in_one_line() {
     let folder = Folder::new();
     for words in [&["--nonsense"][..], &["--socket"], &["--idle-exit", "soon"], &["extra"]] {
         let output = run(words);
@@ -116,7 +116,7 @@ fn mistakes_get_one_line() {
 }
 
 #[test]
-fn one_socket_one_daemon() {
+fn a_socket_has_one_daemon() {
     let folder = Folder::new();
     let socket = folder.socket();
     let mut first = Daemon::start(&socket, &[]);
@@ -153,7 +153,7 @@ fn an_idle_daemon_ends_when_told_so() {
 }
 
 #[test]
-fn many_starters_one_daemon() {
+fn many_starters_start_one_daemon() {
     let folder = Folder::new();
     let socket = folder.socket();
     let starters: Vec<_> = (0..8)

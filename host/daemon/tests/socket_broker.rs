@@ -84,7 +84,7 @@ fn welcomed(daemon: &Daemon) -> Option<OwnedFd> {
 }
 
 #[test]
-fn who_is_at_the_broker_is_somebody() {
+fn a_client_of_the_broker_keeps_the_daemon_running() {
     let mut daemon = Daemon::start("idle", "", &["--idle-exit", "1"]);
     let calls = welcomed(&daemon).unwrap();
     thread::sleep(Duration::from_secs(3));
@@ -115,7 +115,7 @@ fn without_sockets_there_is_no_broker() {
 
 /// It asks who somebody is, not where.
 #[test]
-fn where_cgroups_are_allowed_there_is_none() {
+fn rules_by_cgroups_start_no_broker() {
     let configuration = "sockets = true\n[allow]\ncgroups = [\"/\"]\n";
     let mut daemon = Daemon::start("cgroups", configuration, &[]);
     assert!(!daemon.place().exists() && daemon.helpers("broker").is_empty());

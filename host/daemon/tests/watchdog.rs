@@ -88,7 +88,7 @@ impl Drop for Service {
 }
 
 #[test]
-fn a_process_that_stands_still_is_missed() {
+fn a_stopped_process_misses_its_signs_of_life() {
     let mut service = Service::start("stopped", Stdio::null());
     service.is_fine();
     service.signal("-STOP");
@@ -102,7 +102,7 @@ fn a_process_that_stands_still_is_missed() {
 
 /// A log that nobody reads stops whoever writes it.
 #[test]
-fn a_control_loop_that_hangs_is_missed_and_said() {
+fn a_hung_control_loop_is_logged_and_misses_its_signs_of_life() {
     let (mut log, mut full) = std::io::pipe().unwrap();
     let errors = full.try_clone().unwrap();
     let service = Service::start("hangs", Stdio::from(OwnedFd::from(errors)));

@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_has_half_of_the_room() {
+    fn one_vnic_alone_has_half_of_the_room() {
         let mut queues = Queues::default();
         let taken = (0..2 * EVENTS_MAX).filter(|n| queues.add(VnicId(1), *n) == Posted::Sent);
         assert_eq!(taken.count(), EVENTS_MAX / 2);
     }
 
     #[test]
-    fn what_strangers_cause_pushes_out_nothing_of_ours() {
+    fn events_of_strangers_push_out_none_of_ours() {
         let events = Events::default();
         let management = || Event::Management {
             vnic: VnicId(1),

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_holders_the_largest_yields_whatever_branches_it_has() {
+    fn the_largest_of_many_holders_yields() {
         let (store, mut now) = (Store::new(256 << 20), 0);
         // One that spreads itself over cgroups of its own, and three others.
         let mut all: Vec<_> =

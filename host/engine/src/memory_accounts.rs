@@ -276,7 +276,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn what_is_taken_is_what_is_there() {
+    fn taken_bytes_are_counted() {
         let room = Room::new(100);
         let mut one = room.part(60).unwrap();
         assert!(room.part(41).is_none());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_within_takes_steps_of_the_larger_one_and_gives_all_of_them_back() {
+    fn an_inner_room_takes_and_returns_steps_of_the_outer_one() {
         let house = Room::new(1000);
         let room = house.share_by_steps(400, 100);
         let mut parts = Vec::new();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_has_no_more_than_is_left_for_others() {
+    fn a_sharing_room_takes_no_more_than_it_leaves() {
         let house = Room::new(1024);
         let rooms: Vec<Room> = (0..20).map(|_| house.share(1024)).collect();
         let mut parts = Vec::new();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_that_is_to_yield_grants_nothing_until_it_has() {
+    fn a_yielding_room_grants_nothing_until_it_has_yielded() {
         let alarm = Arc::new(AtomicBool::new(false));
         let house = Room::with_alarm(100, alarm.clone());
         let room = house.within(100);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_not_sought_for_ever() {
+    fn a_missing_namespace_is_not_sought_for_ever() {
         let mut book = NamespaceBook::default();
         book.hear(NetworkEvent::Changed(5));
         assert!(book.is_due());

@@ -80,7 +80,7 @@ fn finds_namespace_cgroup_and_addresses() {
 }
 
 #[test]
-fn looks_at_interfaces_and_watches() {
+fn reads_interfaces_and_watches_them() {
     let mut helper = Helper::new();
     let ours = Namespace::current().unwrap();
     let Ok(Found::Interfaces(facts)) = helper.ask(Kind::Interfaces, &ours) else { panic!() };
@@ -128,7 +128,7 @@ fn opens_the_port_of_another_namespace() {
 }
 
 #[test]
-fn refuses_what_is_not_what_it_should_be() {
+fn refuses_descriptors_of_the_wrong_kind() {
     let mut helper = Helper::new();
     let file = memfd::create("x", 4096).unwrap();
     let (one, _other) = seqpacket::pair().unwrap();
@@ -143,7 +143,7 @@ fn refuses_what_is_not_what_it_should_be() {
 }
 
 #[test]
-fn noise_is_passed_by_and_too_much_is_refused() {
+fn noise_is_ignored_and_a_flood_refused() {
     let mut helper = Helper::new();
     let file = memfd::create("x", 4096).unwrap();
     let mut seed = 7u64;

@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_lists(
+        fn node_lists_match_the_model(
             steps in proptest::collection::vec((0_u32..8, 0_usize..3, 0_u8..4), 1..300),
         ) {
             let (mut rings, mut model) = (Rings::default(), vec![VecDeque::new(); 3]);

@@ -79,7 +79,7 @@ fn siblings_get_the_same_whatever_the_size_of_their_packets() {
 /// whether that was let through or taken on account. So do two groups of such leaves, and one that
 /// was alone beside one that comes later.
 #[test]
-fn what_was_sent_while_nobody_waited_is_owed_to_nobody() {
+fn bytes_sent_without_waiters_are_not_owed() {
     for (is_asked, is_grouped, both) in
         [(true, false, true), (true, true, true), (true, false, false), (false, true, true)]
     {
@@ -239,7 +239,7 @@ proptest! {
     /// Whatever happens, whoever wants something gets its turn in time, and the tree holds
     /// together: nobody waits for nothing.
     #[test]
-    fn who_wants_something_gets_it(
+    fn every_waiting_leaf_is_served(
         steps in proptest::collection::vec(
             (0_u8..9, 0_usize..6, 0_usize..4, 0_u64..3_000_000),
             1..200,

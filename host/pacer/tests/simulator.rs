@@ -180,7 +180,7 @@ fn small_limits_are_exact_beside_greedy_siblings() {
 /// Every tenth sender sends packets of 64 bytes or 64 KiB, and a tenant has itself called without
 /// end: whoever keeps to the rules does not notice.
 #[test]
-fn hostile_senders_hurt_nobody_else() {
+fn hostile_senders_harm_no_other_sender() {
     let mut line = Line::new((300, 33), 20_000_000_000, 120, 4096);
     for (n, sender) in line.senders.iter_mut().enumerate().filter(|(n, _)| n % 10 == 0) {
         sender.packet = if n % 20 == 0 { 64 } else { 65_536 };
@@ -203,7 +203,7 @@ fn hostile_senders_hurt_nobody_else() {
 }
 
 #[test]
-fn changes_hit_nobody() {
+fn changes_of_limits_lose_no_rate() {
     let mut line = Line::new((300, 3), 10_000_000_000, 120, 4096);
     line.begin();
     line.run(WARM);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_allows_is_shared_by_processes_and_links() {
+    fn allowed_mappings_are_shared_by_processes_and_links() {
         assert_eq!(fitted(65530), (14846, 29694));
         for most in (16..400_000).step_by(997) {
             let (sessions, engine_links) = fitted(most);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_many_mappings_keeps_the_quotas() {
+    fn many_allowed_mappings_keep_the_quotas() {
         assert_eq!(fitted(262_144), (65536, 57344));
         assert_eq!(fitted(usize::MAX), (65536, 57344));
         // One of them does not need its half.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_hardly_any_still_has_one_of_each() {
+    fn few_allowed_mappings_leave_one_of_each() {
         for most in 0..=8 {
             assert_eq!(fitted(most).0, 1);
             assert!(fitted(most).1 >= 1);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_anew_is_due_once_at_the_later_time() {
+    fn a_timer_set_again_is_due_once_at_the_later_time() {
         let mut timers = Timers::default();
         timers.set(Timer::Grant(1), 10);
         timers.set(Timer::Grant(2), 20);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_is_never_due() {
+    fn a_cleared_timer_is_never_due() {
         let mut timers = Timers::default();
         timers.set(Timer::Wish { qpn: Qpn(2), peer: Qpn(3) }, 10);
         timers.clear(Timer::Wish { qpn: Qpn(3), peer: Qpn(2) });

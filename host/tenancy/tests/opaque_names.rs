@@ -52,7 +52,7 @@ fn the_network_and_the_engine_are_told_of_routes_and_clients_of_names() {
 }
 
 #[test]
-fn the_same_addresses_in_another_network_are_nobodys() {
+fn addresses_in_another_network_have_no_owner() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     let a = qp(&mut bench, 1, Service::Ud);

@@ -95,7 +95,7 @@ fn an_end_is_told_by_the_engine_too() {
 /// addresses of a machine whose ways are closed are its own word, and only windows are shared with
 /// it.
 #[test]
-fn that_a_machine_is_closed_does_not_make_it_anything_else() {
+fn a_closed_machine_is_still_a_machine() {
     // The sources of the two restrictions.
     for (said, introduced) in [(Access::Forwarded, true), (Access::Window, false)] {
         let guests = opaque_directory::Guests(said, vec![2]);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_entry_of_the_cluster_nothing_counts() {
+    fn without_the_clusters_entry_no_object_counts() {
         let mut objects = ClusterObjects::new("h1", None);
         assert!(objects.identity().unwrap_err().contains("has no /omniverb/v1/all/cluster"));
         for (value, word) in [

@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keys_are_as_the_page_for_operators_has_them() {
+    fn keys_are_as_the_operator_guide_has_them() {
         let gold = ObjectId::new(Kind::Policy, "gold");
         for (text, key) in [
             ("/omniverb/v1/all/cluster", Key::Cluster),
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_parsed_is_written_the_same(
+        fn parsed_keys_are_written_the_same(
             bytes in proptest::collection::vec(any::<u8>(), 0..80),
             words in "(all|host/h1|live|address|cluster)(/(vnic|tenant|::1|a@b)){0,3}",
         ) {

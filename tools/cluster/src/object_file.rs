@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_lines() {
+    fn faults_have_lines() {
         for (text, line, word) in [
             ("[tenant.blue]\nadoption = \n", 2, ""),
             ("\n[vnic.web]\nrate = 1.5\n", 2, "fractions"),
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(all in proptest::collection::btree_map(
+        fn written_objects_are_read_again(all in proptest::collection::btree_map(
             (0..3usize, "[a-z.@_-]{1,9}", proptest::option::of("[a-z.]{1,9}")),
             proptest::collection::btree_map("[a-z_]{1,6}", value(), 0..4), 0..8,
         )) {

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_said_once_and_when_it_is_over() {
+    fn a_problem_is_reported_once_and_when_it_is_over() {
         let mut reports = Reports::default();
         let first = reports.update(problems(&[("vnic a", "no tenant")]));
         assert_eq!(first, [Line::Problem("vnic a: no tenant".into())]);

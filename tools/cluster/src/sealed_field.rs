@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_with_the_same_key_for_the_same_object() {
+    fn a_sealed_field_opens_with_its_key_for_its_object_only() {
         let id = ObjectId::new(Kind::Tenant, "blue");
         let sealed = key(1).seal(&id, &fields(), || [7; 12]).unwrap();
         let text = sealed["key"].as_str().unwrap();

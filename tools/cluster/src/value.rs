@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_could_read_differently_is_refused() {
+    fn ambiguous_values_are_refused() {
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(50), "]".repeat(50));
         let many = format!("{{\"a\": [{}0]}}", "0,".repeat(ITEMS_MAX));
         let long = format!("{{\"a\": \"{}\"}}", "x".repeat(VALUE_BYTES_MAX));

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_says_what_it_needs() {
+    fn a_program_lists_its_libraries() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let found = read(&bytes).unwrap();
         assert_eq!(loader(&bytes[..4096]), found.loader);

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_the_same_users_when_it_comes_back() {
+    fn a_restarted_daemon_must_be_the_same_users() {
         let path = std::env::temp_dir().join(format!("omniverb-home-{}", std::process::id()));
         let _listener = seqpacket::listen(&path, 0o600).unwrap();
         let uid = rustix::process::geteuid().as_raw();

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_the_environment_are_looked_at() {
+    fn ranges_of_the_environment_are_checked() {
         assert!(check("10.0.0.0/8:5, :7 fd00::1").is_ok() && check("").is_ok());
         assert!(check(&":5 ".repeat(address_range::MOST)).is_ok());
         assert!(check(&":5 ".repeat(address_range::MOST + 1)).is_err());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_stays_and_comes_once() {
+    fn preloaded_libraries_stay_and_come_once() {
         let list = |others: &str| {
             let first = ["/o/sockets.so", "/o/verbs.so"].map(PathBuf::from);
             before_all(&first, OsStr::new(others)).into_string().unwrap()

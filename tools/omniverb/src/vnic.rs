@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_direct_is_said() {
+    fn links_that_stay_direct_are_reported() {
         let mut changed = VnicChanged {
             bits_per_second: 20_000_000,
             burst_bytes: 65536,

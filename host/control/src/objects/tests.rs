@@ -95,7 +95,7 @@ fn another_configuration_is_taken_as_a_whole() {
 }
 
 #[test]
-fn what_was_set_for_one_namespace_ends_with_it() {
+fn settings_by_command_end_with_their_namespace() {
     let mut all = objects("{}");
     let name = "vnic-7-abcd";
     let limited = |object: &mut VnicObject| object.rate = Some(RateValue(8_000_000));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_cannot_be_are_refused() {
+    fn impossible_places_are_refused() {
         assert!(problem(r#", "qpn_offset": 5"#).contains("qpn_offset = 0x5 does not fit"));
         assert!(problem(r#", "qpns": 100"#).contains("no multiple of 1024"));
         assert!(problem(r#", "underlay": "192.0.2.2""#).contains("say its qpn_offset"));

@@ -57,7 +57,7 @@ fn ready() -> LinkReady {
 }
 
 #[test]
-fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
+fn a_window_keeps_its_neighbour_and_the_next_daemon_knows_it() {
     let files = [files(), files()];
     let mut first = pairs(&files);
     assert_eq!(first.known(LINK, |_, _| false), PairWindows::default(), "the agent has found none");
@@ -85,7 +85,7 @@ fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
 }
 
 #[test]
-fn what_a_ledger_says_without_saying_whose_is_nobodys_to_have() {
+fn a_window_in_use_without_an_owner_is_given_to_no_neighbour() {
     let files = files();
     let first = pair(&files);
     let _used = first.pieces.take_in(first.links(), LINK).unwrap();
@@ -119,7 +119,7 @@ fn a_window_has_room_for_so_many_links() {
 
 /// A thread that slept on the place before sees that it was rung since.
 #[test]
-fn the_counters_of_a_bell_that_is_given_again_are_others() {
+fn a_doorbell_given_again_has_new_counters() {
     let files = files();
     let first = pair(&files);
     let mut pairs = Pairs::default();
@@ -148,7 +148,7 @@ fn machine(number: u64) -> Neighbour {
 }
 
 #[test]
-fn a_window_that_another_machine_is_to_have_is_nobody_s_to_use_until_it_has_it() {
+fn a_window_promised_to_a_machine_is_unused_until_plugged_in() {
     let files = [files(), files()];
     let mut first = pairs(&files);
     first.found(0b01);
@@ -176,7 +176,7 @@ fn plugger(left: u32) -> MachineSupervisor {
 
 /// A neighbour may write anything into its window, so that the machine does not find it again.
 #[test]
-fn nobody_keeps_others_from_having_a_window() {
+fn a_lost_window_keeps_no_other_neighbour_from_one() {
     let files = [files(), files()];
     let mut pairs = pairs(&files[..1]);
     let plugger = plugger(2);
@@ -205,7 +205,7 @@ const AT: u64 = 1 << 21;
 
 /// What was plugged in, since the machine had no other way then, stays there.
 #[test]
-fn what_is_plugged_in_is_not_taken_out() {
+fn a_window_that_another_machine_has_is_not_unplugged() {
     let files = [files(), files()];
     let mut pairs = pairs(&files[..1]);
     pairs.found(0b11);
@@ -221,7 +221,7 @@ fn what_is_plugged_in_is_not_taken_out() {
 
 /// Where windows can be unplugged an unused one goes, and only when no slot is left.
 #[test]
-fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
+fn an_unused_window_makes_room_if_it_can_be_unplugged() {
     let files = [files(), files()];
     let mut pairs = Pairs::default();
     (1..).zip(&files).for_each(|(number, files)| pairs.add(number, pair_at(files, AT)));

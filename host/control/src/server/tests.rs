@@ -121,7 +121,7 @@ fn heard(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
 }
 
 #[test]
-fn who_it_is_follows_from_evidence_of_any_kind() {
+fn identity_follows_from_evidence_of_any_kind() {
     let mut bench = Bench::new("double-identity");
     let (one, other) = (bench.process(7, Some(20)), bench.process(8, Some(21)));
     let twin = bench.process(7, Some(20));
@@ -152,7 +152,7 @@ fn who_it_is_follows_from_evidence_of_any_kind() {
 }
 
 #[test]
-fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
+fn its_processes_link_with_each_other_only() {
     let mut bench = Bench::new("double-pairing");
     let (one, twin) = (bench.process(7, Some(20)), bench.process(7, Some(20)));
     // With the same address.

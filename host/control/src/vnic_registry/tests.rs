@@ -40,7 +40,7 @@ fn the_same_evidence_is_the_same_vnic_and_numbers_never_come_back() {
 }
 
 #[test]
-fn what_was_set_for_one_by_name_is_not_for_the_next_in_its_place() {
+fn settings_by_name_do_not_pass_to_the_next_vnic() {
     of_each_kind(|at| {
         let mut registry = registry(&[]);
         let old = registry.recognize(&at(7, Some(20)));
@@ -59,7 +59,7 @@ fn what_was_set_for_one_by_name_is_not_for_the_next_in_its_place() {
 }
 
 #[test]
-fn who_does_not_show_a_serial_escapes_from_nothing() {
+fn a_vnic_without_a_serial_escapes_no_limit() {
     of_each_kind(|at| {
         let mut registry = registry(&[]);
         let one = registry.recognize(&at(7, Some(20)));
@@ -78,7 +78,7 @@ fn who_does_not_show_a_serial_escapes_from_nothing() {
 }
 
 #[test]
-fn who_a_vnic_is_the_next_daemon_says_as_well() {
+fn the_next_daemon_derives_the_same_identity() {
     of_each_kind(|at| {
         let introduced = |serial| {
             let mut registry = registry(&[]);
@@ -148,7 +148,7 @@ fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_and_what_is_needed_stays() {
+fn remembered_vnics_are_bounded_and_needed_ones_stay() {
     let mut registry = registry(&[]);
     let many = RESTING_MAX as u64 + 100;
     let namespace = |n| at(Attachment::Namespace, 100 + n, Some(100 + n));

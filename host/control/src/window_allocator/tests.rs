@@ -41,7 +41,7 @@ fn until(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn who_gets_a_piece_finds_nothing_of_those_before() {
+fn a_piece_is_empty_for_its_next_holder() {
     let pieces = pieces(3);
     let first = pieces.take(PAGE).unwrap();
     first.extent().map(Access::ReadWrite).unwrap().store(8, 1, Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn pages_leave_half_of_the_window_for_links() {
 }
 
 #[test]
-fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
+fn a_piece_in_use_is_neither_emptied_nor_given_again() {
     let pieces = pieces(4);
     let [retired, other] = [(); 2].map(|()| pieces.take(PAGE).unwrap());
     let mapped = [&retired, &other].map(|piece| piece.extent().map(Access::ReadWrite).unwrap());
@@ -85,7 +85,7 @@ fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
 }
 
 #[test]
-fn what_one_daemon_gave_away_the_next_one_does_not() {
+fn pieces_of_one_daemon_are_not_given_by_the_next() {
     let [window, notes] = [12 * PAGE, 10].map(|bytes| memfd::create("window", bytes).unwrap());
     let attach = || {
         let [file, notes] = [&window, &notes].map(|file| file.try_clone().unwrap());
@@ -117,7 +117,7 @@ fn what_one_daemon_gave_away_the_next_one_does_not() {
 }
 
 #[test]
-fn what_is_no_window_is_refused() {
+fn a_malformed_window_is_refused() {
     let file = || memfd::create("window", 4 * PAGE).unwrap();
     for (offset, length) in [(0, PAGE), (0, 5 * PAGE), (1, 2 * PAGE), (0, u64::MAX)] {
         assert!(Pieces::check(&file(), body::Extent { offset, length }).is_err());

@@ -88,7 +88,7 @@ impl Two {
 }
 
 #[test]
-fn pages_are_granted_if_they_are_what_they_should_be() {
+fn pages_are_granted_if_their_file_is_valid() {
     for settings in [apart(), packed()] {
         let daemon = Daemon::start(settings);
         let mut two = two(&daemon);
@@ -115,7 +115,7 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
 }
 
 #[test]
-fn extents_come_and_go_each_by_itself() {
+fn extents_are_made_and_end_separately() {
     for (settings, shared) in [(apart(), false), (packed(), true)] {
         let daemon = Daemon::start(settings);
         let mut two = two(&daemon);
@@ -150,7 +150,7 @@ fn extents_come_and_go_each_by_itself() {
 
 /// A process keeps a file that was granted for READ only: until it is gone no more is granted.
 #[test]
-fn what_is_kept_of_ended_grants_counts_until_nobody_has_it() {
+fn files_of_ended_grants_count_until_closed_everywhere() {
     let daemon = Daemon::start(apart());
     let mut two = two(&daemon);
     let grant = |two: &mut Two| {

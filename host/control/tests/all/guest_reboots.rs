@@ -39,7 +39,7 @@ fn read(pages: &impl omniverb_ring::WordMemory) -> u64 {
 }
 
 #[test]
-fn of_a_guest_that_is_booted_afresh_nobody_is_there() {
+fn a_fresh_boot_ends_all_processes_of_the_guest() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     let mut other = Machine::attach(&daemon, "two");
@@ -114,7 +114,7 @@ fn the_next_daemon_knows_whether_the_guest_was_booted_afresh() {
 
 /// A ledger as supervisors made it that were started before boots were noted.
 #[test]
-fn what_is_noted_nowhere_gives_nothing_back_that_may_be_in_use() {
+fn a_boot_without_notes_frees_nothing_in_use() {
     let window = memfd::create("window", WINDOW_BYTES).unwrap();
     let ledger = memfd::create("ledger", DATA.length / PAGE).unwrap();
     let first = Daemon::start(Settings::default());

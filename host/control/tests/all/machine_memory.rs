@@ -25,7 +25,7 @@ fn memory() -> OwnedFd {
 }
 
 #[test]
-fn a_machines_memory_is_brought_once() {
+fn a_machines_memory_is_given_once() {
     let daemon = Daemon::start(Settings::default());
     assert_eq!(attach(&daemon, "one", LAYOUT, &[&memory()]), Said::Failed(Errno::ENOENT));
     let machine = Machine::attach(&daemon, "one");
@@ -39,7 +39,7 @@ fn a_machines_memory_is_brought_once() {
 }
 
 #[test]
-fn what_is_no_memory_of_a_machine_is_refused() {
+fn malformed_machine_memory_is_refused() {
     let daemon = Daemon::start(Settings::default());
     let _machine = Machine::attach(&daemon, "one");
     let refused = |layout, files: &[&OwnedFd]| {
@@ -68,7 +68,7 @@ fn what_is_no_memory_of_a_machine_is_refused() {
 
 /// Pages of an unasked question belong to no process, whatever the guest says of them.
 #[test]
-fn a_guest_that_says_anything_of_its_pages_has_nothing_of_it() {
+fn a_guests_false_reports_of_pages_gain_nothing() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     assert!(matches!(attach(&daemon, "one", LAYOUT, &[&memory()]), Said::Done(_)));

@@ -120,7 +120,7 @@ fn machines_whose_network_carries_a_probe_are_linked_by_the_engine() {
 
 /// Whatever an agent carries: others have what they had, and so has the machine itself.
 #[test]
-fn nonsense_by_a_machines_port_harms_nobody() {
+fn malformed_messages_at_a_machines_port_harm_no_other() {
     let daemon = Daemon::start(Settings::default());
     let ([mut one, mut two], [port, far]) = two_machines(&daemon);
     // Its port is watched while it has a process.
@@ -149,7 +149,7 @@ fn nonsense_by_a_machines_port_harms_nobody() {
 
 /// No agent can have its proxy send this: the proxy must have been replaced.
 #[test]
-fn a_proxy_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
+fn a_proxy_that_sends_forbidden_messages_loses_its_machine() {
     let daemon = Daemon::start(Settings::default());
     let ([mut one, mut two], [port, far]) = two_machines(&daemon);
     let _network = Network::between(&[&port, &far]);
@@ -168,7 +168,7 @@ fn a_proxy_that_sends_by_its_port_what_it_must_not_has_no_machine_any_more() {
 
 /// A network keeps no packet for a process that comes an hour later.
 #[test]
-fn what_came_while_a_machine_had_no_process_is_for_none_that_comes() {
+fn packets_to_a_machine_without_process_are_dropped() {
     let daemon = Daemon::start(Settings::default());
     let mut one = Machine::attach(&daemon, "one");
     one.tell_address();
@@ -247,7 +247,7 @@ fn write_all_over(window: &OwnedFd, ready: &[LinkReady], port: &OwnedFd, dice: &
 /// A guest's kernel writes whatever it likes wherever it likes in its window: others have what they
 /// had.
 #[test]
-fn whatever_a_machine_writes_over_its_window_harms_itself_only() {
+fn writes_over_a_machines_window_harm_itself_only() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let daemon = Daemon::start(Settings::default());

@@ -15,7 +15,7 @@ use omniverb_terms::{Errno, Rkey, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 #[test]
-fn a_machine_is_there_as_long_as_its_door_is_open() {
+fn a_machine_lasts_as_long_as_its_socket() {
     let daemon = Daemon::start(Settings::default());
     let machine = Machine::attach(&daemon, "one");
     let other = Machine::attach(&daemon, "other");
@@ -35,7 +35,7 @@ fn a_machine_is_there_as_long_as_its_door_is_open() {
 }
 
 #[test]
-fn what_is_no_window_or_no_name_is_refused() {
+fn a_malformed_window_or_name_is_refused() {
     let daemon = Daemon::start(Settings::default());
     let window = || memfd::create("window", WINDOW_BYTES).unwrap();
     let refused = |text: &str, window: &OwnedFd, data: Extent| {
@@ -212,7 +212,7 @@ fn pages_that_the_window_has_no_room_for_stay_where_they_are() {
 /// A device's counters go on when a process of it ends, or its proxy, and not when another machine
 /// has its name.
 #[test]
-fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
+fn counters_belong_to_the_machine_and_not_to_its_name() {
     let daemon = Daemon::start(Settings::default());
     let sent = |daemon: &Daemon| {
         let found = Operator::connect(daemon).vnics();
@@ -255,7 +255,7 @@ fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
 
 /// A process that fills a window gets an error; other processes, in the machine or outside, do not.
 #[test]
-fn over_what_a_window_has_room_for_nobody_connects() {
+fn a_full_window_accepts_no_connection() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     machine.tell_address();
@@ -325,7 +325,7 @@ fn a_link_gives_its_memory_back_with_the_queue_pairs_at_both_ends() {
 /// A process goes on with its links when it has lost its daemon; only the guest knows whether it
 /// is there.
 #[test]
-fn what_a_process_may_still_use_is_neither_emptied_nor_given_to_others() {
+fn memory_in_use_is_neither_emptied_nor_given_again() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     let (lost, area) = machine.process();
@@ -382,7 +382,7 @@ fn a_window_comes_to_the_next_daemon_with_its_ledger() {
 }
 
 #[test]
-fn what_is_no_ledger_is_refused() {
+fn a_malformed_ledger_is_refused() {
     let daemon = Daemon::start(Settings::default());
     let window = memfd::create("window", WINDOW_BYTES).unwrap();
     let short = memfd::create("ledger", DATA.length / PAGE - 1).unwrap();
@@ -413,7 +413,7 @@ fn a_machine_speaks_of_its_own_sessions_only() {
 
 /// Of the addresses that a machine sends again and again the last count.
 #[test]
-fn the_address_that_was_said_last_counts() {
+fn the_last_reported_address_counts() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     for last in 1..=200 {
@@ -442,7 +442,7 @@ fn write(window: &impl omniverb_ring::WordMemory, offset: usize, value: u64) {
 
 /// A machine's process and one of the host have no memory that both may see.
 #[test]
-fn nobody_else_is_given_memory_with_a_process_of_a_machine() {
+fn no_other_process_shares_memory_with_a_machines() {
     let daemon = Daemon::start(Settings::default());
     let (mut machine, mut stranger) =
         (Machine::attach(&daemon, "one"), Machine::attach(&daemon, "two"));
@@ -467,7 +467,7 @@ fn nobody_else_is_given_memory_with_a_process_of_a_machine() {
 }
 
 #[test]
-fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
+fn a_malformed_message_at_the_socket_ends_the_machine() {
     let daemon = Daemon::start(Settings::default());
     let hello: Message = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] }.into();
     let mut bytes = [0; MESSAGE_BYTES_MAX];
@@ -499,7 +499,7 @@ fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
 }
 
 #[test]
-fn what_is_set_for_a_machine_holds_when_it_comes_back() {
+fn settings_of_a_machine_hold_when_it_comes_back() {
     use omniverb_session::operator::{ADOPTION_OFF, SET_ADOPTION, SetVnic};
     let daemon = Daemon::start(Settings::default());
     let machine = Machine::attach(&daemon, "one");

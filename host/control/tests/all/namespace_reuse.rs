@@ -67,7 +67,7 @@ fn shown(daemon: &Daemon) -> Value {
 }
 
 #[test]
-fn what_was_set_by_name_is_not_for_the_next_with_that_number() {
+fn settings_by_name_do_not_pass_to_the_next_namespace() {
     until_it_comes(set_by_name);
 }
 

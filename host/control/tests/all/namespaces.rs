@@ -86,7 +86,7 @@ fn containers_on_one_wire_are_neighbours() {
 }
 
 #[test]
-fn what_the_network_forbids_is_not_linked() {
+fn no_link_is_made_against_the_network() {
     if !is_root() {
         return;
     }
@@ -167,7 +167,7 @@ fn strangers_do_not_see_each_other() {
 }
 
 #[test]
-fn a_port_in_use_is_no_disaster() {
+fn a_port_in_use_leaves_direct_links() {
     if !is_root() {
         return;
     }

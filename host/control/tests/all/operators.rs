@@ -105,7 +105,7 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
 }
 
 #[test]
-fn who_is_no_operator_is_not_heard_even_with_the_socket_open() {
+fn a_user_without_rights_is_refused_at_an_open_socket() {
     if !is_root() {
         return;
     }
@@ -196,7 +196,7 @@ fn an_operator_ends_the_links_of_a_vnic() {
 }
 
 #[test]
-fn whoever_asks_for_status_all_the_time_holds_up_nobody() {
+fn a_client_that_polls_status_holds_up_no_other() {
     let daemon = Daemon::start(Settings::default());
     // Thousands of queue pairs, and one with thousands of links.
     let mut large = Client::hello(&daemon.path);
@@ -235,7 +235,7 @@ fn whoever_asks_for_status_all_the_time_holds_up_nobody() {
 }
 
 #[test]
-fn who_is_not_allowed_is_told_so_and_takes_nobodys_place() {
+fn a_refused_client_gets_an_answer_and_takes_no_place() {
     let uid = rustix::process::geteuid().as_raw();
     let allow = |uid| {
         let people = People { users: vec![uid], ..People::default() };

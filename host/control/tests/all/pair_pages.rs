@@ -113,7 +113,7 @@ fn pages_are_granted_across_the_border_in_the_pair_window() {
 /// A process that may write there late keeps it: a neighbour's as long as it lives, a machine's
 /// until the guest reports its end.
 #[test]
-fn pages_come_back_when_those_who_have_them_have_ended() {
+fn pages_come_back_when_their_holders_have_ended() {
     if !is_root() {
         return;
     }
@@ -195,7 +195,7 @@ fn pages_take_half_of_a_pair_window_at_most() {
 
 /// The owner is told, and nothing of a window that is over is granted any more.
 #[test]
-fn what_was_lent_in_a_window_ends_with_its_machine() {
+fn pages_lent_in_a_window_end_with_its_machine() {
     if !is_root() {
         return;
     }

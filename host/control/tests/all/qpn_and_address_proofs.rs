@@ -50,7 +50,7 @@ fn told(client: &mut dyn Speaker, wait: Duration) -> Option<Message> {
 }
 
 #[test]
-fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
+fn an_early_liar_gains_nothing_and_harms_no_other() {
     if !is_root() {
         return;
     }

@@ -96,7 +96,7 @@ fn both_ends_in_one_process() {
 }
 
 #[test]
-fn datagrams_reach_whoever_is_there() {
+fn datagrams_reach_existing_queue_pairs() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
     let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
@@ -223,7 +223,7 @@ fn silence_is_ended_and_a_flood_of_connections_refused() {
 }
 
 #[test]
-fn who_does_not_take_what_it_asked_for_is_dropped() {
+fn a_client_that_does_not_take_its_answers_is_dropped() {
     let settings = Settings { queued_descriptors: 300, ..Settings::default() };
     let daemon = Daemon::start(settings);
     let (mut deaf, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
@@ -251,7 +251,7 @@ fn who_does_not_take_what_it_asked_for_is_dropped() {
 }
 
 #[test]
-fn nobody_is_dropped_for_what_others_do_to_it() {
+fn no_client_is_dropped_for_actions_of_others() {
     let settings = Settings { queued_descriptors: 300, ..Settings::default() };
     let daemon = Daemon::start(settings);
     let (mut deaf, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));

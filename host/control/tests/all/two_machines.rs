@@ -229,7 +229,7 @@ fn again(nets: &[Net; 2], kept: [&Kept; 2], turned: bool) -> (Daemon, There, The
 }
 
 #[test]
-fn the_next_daemon_knows_whose_it_is_in_whichever_order_they_come() {
+fn the_next_daemon_knows_a_windows_owner_in_any_order() {
     if !is_root() {
         return;
     }
@@ -301,7 +301,7 @@ fn a_window_outlives_the_proxies_of_both() {
 }
 
 #[test]
-fn what_is_no_window_of_another_s_is_refused() {
+fn a_false_claim_of_anothers_window_is_refused() {
     let daemon = Daemon::start(Settings::default());
     let _machine = Machine::attach(&daemon, "one");
     let mut operator = Operator::connect(&daemon);

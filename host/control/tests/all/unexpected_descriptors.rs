@@ -157,17 +157,17 @@ fn has_refusal() -> bool {
 }
 
 #[test]
-fn foreign_descriptors_hold_up_nobody_where_the_kernel_refuses_them() {
+fn descriptors_hold_up_no_client_if_the_kernel_refuses_them() {
     foreign_descriptors_hold_up_nobody(Unwanted::Refused);
 }
 
 #[test]
-fn foreign_descriptors_hold_up_nobody_where_it_does_not() {
+fn descriptors_hold_up_no_client_if_the_kernel_passes_them() {
     foreign_descriptors_hold_up_nobody(Unwanted::LookedFor);
 }
 
 #[test]
-fn a_client_that_sends_descriptors_is_parted_with() {
+fn a_client_that_sends_descriptors_is_disconnected() {
     let daemon = Daemon::start(Settings { unwanted: Unwanted::LookedFor, ..Settings::default() });
     let null = std::fs::File::open("/dev/null").unwrap();
     for at in [At::BeforeHello, At::WithHello, At::AfterHello, At::Events] {

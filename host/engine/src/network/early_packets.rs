@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_in_order_and_not_for_long() {
+    fn early_packets_are_kept_in_order_for_a_while() {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
             unclaimed.keep(time, early(qpn, &[byte]), Redelivery::Yes);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_goes_though_nothing_else_comes() {
+    fn old_packets_go_though_no_others_come() {
         let allowance = Allowance::default();
         let mut unclaimed = Unclaimed::new(&allowance);
         assert_eq!(unclaimed.due(0), None);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_again_is_kept_longer_but_behind_the_end_of_a_connection() {
+    fn packets_without_retransmission_are_kept_longer() {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         for ended in [false, true] {
             if ended {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_is_counted() {
+    fn allocated_bytes_are_counted() {
         let from = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         for senders in [1, 3, 100, 2000] {
             let mut unclaimed = Unclaimed::new(&Allowance::default());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_pushes_out_its_own() {
+    fn a_flooding_sender_pushes_out_its_own() {
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         let from = |last: u8| IpAddr::from([10, 0, 0, last]);
         let packet = |last, bytes| Early { from: from(last), ..early(7, &vec![last; bytes]) };

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_takes_nobodys_place() {
+    fn noise_takes_no_packets_place() {
         let faults = Faults { limit: 2, delay: (1000, 1000), ..Faults::default() };
         let mut line = BadLine::new(faults, 1, &Allowance::default());
         for _ in 0..10 {
@@ -147,7 +147,7 @@ mod tests {
         assert!(line.take(u64::MAX).is_none());
     }
     #[test]
-    fn what_is_delayed_is_bounded_and_yields() {
+    fn delayed_packets_are_bounded_and_yield() {
         let allowance = Allowance::default();
         let faults =
             Faults { delay: (1 << 40, 1 << 40), duplication: 500_000, ..Faults::default() };

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_a_longer_way_is_not_overtaken() {
+    fn packets_on_a_longer_path_are_not_overtaken() {
         let (mut out, mut into) = (Outflow::default(), Inflow::default());
         assert_eq!(out.may_send(PacketRoute::Short, 1), Ok(()), "nothing was sent");
         for psn in 1..=3 {

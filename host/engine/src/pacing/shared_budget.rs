@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_leaves_others_theirs() {
+    fn a_flooding_peer_leaves_others_their_budget() {
         let mut shares = Shares::new(ALL, OF_ONE, 0);
         let mut heard = 0;
         for millisecond in 0..1000u64 {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_has_all_while_nobody_else_wants_any() {
+    fn one_peer_alone_has_the_whole_budget() {
         let mut shares = Shares::new(ALL, OF_ONE, 0);
         let at_once = (0..4000).filter(|_| shares.take(ip(1), 0)).count();
         assert_eq!(at_once, 1025);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_one_lot_whatever_it_calls_itself() {
+    fn a_host_has_one_share_under_all_its_names() {
         let shares = Shares::new(ALL, OF_ONE, 0);
         let lot = |text: &str| shares.lot(text.parse().unwrap());
         assert_eq!(lot("2001:db8::1"), lot("2001:db8::1234:5678:9abc:def0"));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_said_and_paid_for_no_more() {
+    fn a_failed_mapping_is_reported_and_not_charged() {
         let mut bench = bench();
         let outside = bench.row(1020..1030);
         assert!(matches!(bench.hold(&outside, 1), MappingState::Later));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_meanwhile_nobody_gets() {
+    fn pages_withdrawn_meanwhile_are_not_granted() {
         let mut bench = bench();
         let [one, other] = [0..100, 200..201].map(|pages| bench.row(pages));
         assert!(matches!(bench.hold(&one, 1), MappingState::Later));

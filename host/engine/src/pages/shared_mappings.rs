@@ -127,7 +127,7 @@ mod tests {
     use omniverb_sys::memfd;
 
     #[test]
-    fn two_rights_to_the_same_bytes_have_one_mapping_until_the_last_is_gone() {
+    fn two_grants_of_the_same_bytes_share_one_mapping() {
         for (pages, first) in [(2, 0), (5, 2)] {
             let file = Arc::new(memfd::create("test", pages * 4096).unwrap());
             let extent = Extent::new(file, first * 4096, 8192);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_file_is_not_mapped() {
+    fn bytes_beyond_the_file_are_not_mapped() {
         let file = Arc::new(memfd::create("test", 3 * 4096).unwrap());
         let (mut together, budget) = (SharedMappings::default(), Mappings::default().budget());
         for (offset, length) in [(8192, 8192), (8, 4096), (0, 0), (4096, 1), (1 << 40, 4096)] {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_dropped_after_a_while_and_nothing_is_left_of_it() {
+    fn an_untaken_backlog_is_dropped_after_a_while() {
         let allowance = Allowance::default();
         let (mut backlog, mut endpoint, lost) = filled(&allowance, 1000);
         assert!(lost == 0 && allowance.kept.taken() > 900 << 10);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_vnic_may_not_keep_is_dropped_and_the_rest_stays() {
+    fn packets_over_the_vnics_share_are_dropped_and_others_stay() {
         let store = Store::new(16 << 20);
         let allowance = store.vnic(&Arc::default());
         let (mut backlog, _, lost) = filled(&allowance, 20_000);

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_slow_tells_its_sender_and_never_a_group() {
+    fn a_slow_receiver_notifies_its_sender_and_never_a_group() {
         let next = |peer| {
             let mut pacing = MessagePacing::new((Qpn(7), peer), 0);
             pacing.next(1 << 40, &mut Backlog::full(), &mut [0; 200])

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_vnic_sends_itself_is_known() {
+    fn packets_of_a_vnic_to_itself_are_recognized() {
         let mut sender = CaptureSender::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         sender.has_sent(one);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_memory_bounded() {
+    fn packets_that_do_not_fit_are_counted() {
         let queue = Arc::new(PacketQueue::new(100, &CaptureRoom::new(2 * BYTES_MAX)));
         let mut sender = CaptureSender::default();
         assert!(!sender.is_on());

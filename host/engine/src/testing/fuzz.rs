@@ -304,7 +304,7 @@ mod tests {
     use omniverb_transport::random::Random;
 
     #[test]
-    fn whatever_application_and_network_do() {
+    fn arbitrary_application_and_network_input() {
         let mut random = Random::new(7);
         for _ in 0..3000 {
             let length = random.between(1, 4000);

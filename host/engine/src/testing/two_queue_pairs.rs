@@ -252,7 +252,7 @@ impl Trial {
 }
 
 #[test]
-fn whichever_way_it_goes_the_memory_holds_what_was_written_in_order() {
+fn memory_holds_the_writes_in_order_by_each_path() {
     let (mut mapped, mut records, mut runs, mut sent, mut fills) = (0, 0, 0, 0, 0);
     for seed in 0..400 {
         let service = if seed % 5 == 4 { Service::Uc } else { Service::Rc };

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_looks_at_few_bells_that_nothing_comes_by_and_all_are_heard() {
+    fn an_iteration_polls_few_quiet_doorbells_and_hears_all() {
         let mut bells = Bells::new().unwrap();
         let pages: Vec<_> = (0..MANY).map(|number| add(&mut bells, number)).collect();
         for _ in 0..3 {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_quiet_for_longest_are_looked_at_no_more() {
+    fn the_quietest_doorbells_are_polled_no_more() {
         let mut bells = Bells::new().unwrap();
         let _pages: Vec<_> = (0..MANY).map(|number| add(&mut bells, number)).collect();
         let now = clock::now();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_thread_waits_for_each_bell_all_are_looked_at() {
+    fn all_doorbells_are_polled_if_a_thread_waits_for_each() {
         let mut bells = Bells { idle_max: usize::MAX, ..Bells::new().unwrap() };
         let _pages: Vec<_> = (0..MANY).map(|number| add(&mut bells, number)).collect();
         bells.looked_at.values_mut().for_each(|look| look.news = 0);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn few_bells_are_looked_at_all_the_time() {
+    fn few_doorbells_are_polled_all_the_time() {
         let mut bells = Bells::new().unwrap();
         let _pages: Vec<_> = (0..IDLE_MAX as u64).map(|number| add(&mut bells, number)).collect();
         for _ in 0..20 {

@@ -87,7 +87,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn time_passes_while_the_thread_runs_or_sleeps_and_not_while_it_is_kept_from_it() {
+    fn link_time_stops_while_the_thread_is_preempted() {
         let mut link_clock = LinkClock::new(1000 * MS);
         assert_eq!(link_clock.look(1002 * MS).links, 1002 * MS);
         // Kept from running for 198 ms.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_back_reads_first_but_not_for_ever() {
+    fn a_thread_that_is_back_reads_first_but_not_for_ever() {
         let mut link_clock = LinkClock::new(0);
         for round in 0..200 {
             // A machine this busy takes the thread away in each of its turns.

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_look_is_due_after_news_and_no_look_before_it_counts() {
+    fn one_poll_is_due_after_news_and_none_before_counts() {
         let mut look = Recheck::default();
         look.served(5);
         assert_eq!(look.due(), None);

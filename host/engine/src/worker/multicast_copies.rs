@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_has_so_many_copies_however_many_members_there_are() {
+    fn copies_of_an_iteration_are_bounded_for_large_groups() {
         let mut all = Copies::default();
         for (turn, members) in [(0, 1), (1, 4), (2, 5), (3, 64), (4, 255), (5, 256), (6, 300)] {
             let made = copies(&mut all, turn, members);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_large_group_leaves_is_for_smaller_ones() {
+    fn smaller_groups_get_the_copies_that_a_large_one_leaves() {
         let mut all = Copies::default();
         assert_eq!(copies(&mut all, 1, 300), 1800);
         assert_eq!(copies(&mut all, 1, 100), 200);

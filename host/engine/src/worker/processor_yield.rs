@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cost_much_is_not_done_again_soon() {
+    fn a_costly_yield_is_not_repeated_soon() {
         let mut yielding = Yielding::default();
         yielding.was_away(100, 100 + LONG);
         assert!(yielding.may_give(100 + LONG), "somebody took a short turn");

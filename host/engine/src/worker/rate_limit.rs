@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_pass_waits_once_until_it_is_its_turn() {
+    fn a_limited_vnic_waits_once_until_its_turn() {
         let (mut gate, mut limits) = (Gate::default(), RateLimits::default());
         let (mut one, mut other) = (link(1), link(2));
         assert_eq!(gate.pass((1, &mut one), &mut limits, 0), Ok(()), "no limit");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_the_name_and_comes_from_where_it_was_said() {
+    fn an_answer_has_the_id_and_comes_from_where_it_was_sent() {
         let mut spoken = SpokenIds::default();
         assert!(!spoken.is_answered(&answers(9), THERE));
         spoken.sends(&asks(9), THERE, 0);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_message_repeated_at_once_gains_nothing() {
+    fn an_immediate_repetition_gains_nothing() {
         let mut spoken = SpokenIds::default();
         for begun in [GENERATION, 2 * GENERATION - 1] {
             // Also while a generation is closed.

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_of_a_flood_never_fill_what_is_remembered() {
+    fn a_flood_of_strangers_does_not_fill_the_table() {
         let mut reports = Reports::new(0);
         for n in 0..200_000u32 {
             let now = u64::from(n) * 15_000;

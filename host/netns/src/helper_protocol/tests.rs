@@ -10,7 +10,7 @@ fn pass(id: u64, kind: Kind, found: &io::Result<Found>) -> Answer {
 }
 
 #[test]
-fn what_is_said_is_understood() {
+fn helper_messages_are_decoded() {
     let address = |ip: &str, scope, is_up: bool| Address {
         ip: ip.parse().unwrap(),
         interface: 7,
@@ -82,7 +82,7 @@ fn facts() -> ContainerFacts {
 }
 
 #[test]
-fn what_the_watcher_says_is_understood() {
+fn watcher_messages_are_decoded() {
     let (one, other) = seqpacket::pair().unwrap();
     let identity = Identity { device: 4, inode: 5 };
     let long = ContainerFacts { name: Some("ä".repeat(500)), ..facts() };
@@ -106,7 +106,7 @@ fn what_the_watcher_says_is_understood() {
 }
 
 #[test]
-fn nonsense_is_refused_at_both_ends() {
+fn malformed_messages_are_refused_at_both_ends() {
     let (one, other) = seqpacket::pair().unwrap();
     let file = memfd::create("x", 4096).unwrap();
     let mut seed = 1u64;

@@ -152,7 +152,7 @@ fn waiting() -> (Bench, u32) {
 }
 
 #[test]
-fn what_waits_for_a_listener_is_counted_until_it_is_answered_or_gone() {
+fn waiting_connections_count_until_answered_or_gone() {
     for answer in [true, false] {
         let (mut bench, id) = waiting();
         let count = |bench: &Bench| bench.tenancy.context.host().count(Kind::CmWaiting);
@@ -172,7 +172,7 @@ fn is_noticed(bench: &Bench) -> bool {
 }
 
 #[test]
-fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
+fn a_lost_receipt_is_noticed() {
     let (mut bench, [one, _]) = linked(Limits::default());
     assert!(!is_noticed(&bench));
     // The row goes, and its receipt is not returned.

@@ -240,7 +240,7 @@ mod tests {
     const BOTH: [Kind; 2] = [Kind::Link, Kind::EngineLink];
 
     #[test]
-    fn a_quota_is_exact_and_what_is_dropped_comes_back() {
+    fn a_quota_is_exact_and_dropped_receipts_return() {
         let account = Account::new(Quotas::only(&[(Kind::Mr, 2)]));
         let first = account.charge(&[Kind::Mr]).unwrap();
         let second = account.charge(&[Kind::Mr]).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_counts_whether_or_not_there_is_room() {
+    fn an_existing_row_counts_over_quota() {
         let account = Account::new(Quotas::only(&[(Kind::Granted, 0)]));
         let fact = account.note(&[Kind::Granted]);
         assert_eq!(account.count(Kind::Granted), 1);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_returns_what_it_pays_when_it_goes_and_not_when_it_is_copied() {
+    fn a_row_returns_its_charge_when_dropped_not_when_copied() {
         let account = Account::new(Quotas::only(&[]));
         let mut rows = vec![account.charge(&[Kind::Extent]).unwrap().pays_for(7u8)];
         *rows[0] += 1;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_of_the_hosts_rows_than_is_left_for_others() {
+    fn no_vnic_has_more_of_the_hosts_rows_than_it_leaves() {
         let host = Account::new(Quotas::only(&[(Kind::Qp, 64)]));
         let fill = |vnic: &Account| {
             std::iter::from_fn(|| vnic.charge(&[Kind::Qp]).ok()).collect::<Vec<_>>()
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaces_another_takes_nothing_of_what_is_left_for_others() {
+    fn a_replacement_takes_none_of_the_room_for_others() {
         let host = Account::new(Quotas::only(&[(Kind::Link, 64)]));
         let [one, other] = [0; 2].map(|_| host.below(Quotas::only(&[(Kind::Link, 60)])));
         let session = one.below(Quotas::only(&[]));
@@ -363,7 +363,7 @@ mod tests {
         /// In any order of charges and drops, an account counts exactly the receipts that are out,
         /// and never more than its quota.
         #[test]
-        fn accounts_say_what_is_out(
+        fn accounts_count_the_receipts_that_are_out(
             steps in prop::collection::vec((0usize..4, 0u8..7, 0usize..40), 0..200),
         ) {
             let host = Account::new(Quotas::only(&[(Kind::EngineLink, 5)]));

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_not_limited() {
+    fn unnamed_kinds_are_unlimited() {
         let quotas = Quotas::only(&[(Kind::Mr, 3)]);
         assert_eq!((quotas.most(Kind::Mr), quotas.most(Kind::Qp)), (3, usize::MAX));
     }

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_is_as_long_as_the_message_lets_it() {
+    fn private_data_fits_its_message() {
         let data = [7; CM_PRIVATE_BYTES];
         let whole = private::<92>(&[1; 36], &data, 56).unwrap();
         assert_eq!((whole[35], whole[36], whole[91]), (1, 7, 7));

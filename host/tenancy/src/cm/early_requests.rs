@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sender_has_few_and_who_has_most_makes_room() {
+    fn one_sender_has_few_and_the_largest_makes_room() {
         let mut early = EarlyRequests::default();
         for sender in [2, 3, 4, 5] {
             for request in 0..4 {

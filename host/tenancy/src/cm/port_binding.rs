@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_have_a_port_only_if_no_address_is_both_s() {
+    fn a_port_has_two_holders_only_with_different_addresses() {
         const TAKEN: Result<(), Errno> = Err(Errno::EADDRINUSE);
         const UNAVAILABLE: Result<(), Errno> = Err(Errno::EADDRNOTAVAIL);
         for (one, other, expected) in [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_shared_by_who_does_not_listen() {
+    fn a_port_is_shared_by_holders_that_do_not_listen() {
         for (ip, errno) in [("0.0.0.0", Errno::EADDRNOTAVAIL), ("10.0.0.1", Errno::EADDRINUSE)] {
             let shared = |id| Binding { hold: PortSharing::Shared, ..binding(id, ip) };
             let mut ports = Ports::default();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_names_the_address_is_preferred() {
+    fn a_listener_of_the_address_is_preferred() {
         let mut ports = Ports::default();
         let ip = "10.0.0.1".parse().unwrap();
         assert_eq!(ports.listener(PORT, ip), None);

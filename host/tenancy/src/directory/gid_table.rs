@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_the_same_whatever_the_kernel_says_first() {
+    fn the_gid_order_does_not_depend_on_the_kernels() {
         let addresses = [
             address("127.0.0.1", 1, Reach::Host),
             address("::1", 1, Reach::Host),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_once_for_all_who_wait_and_a_change_is_told() {
+    fn names_are_read_once_for_all_waiters_and_changes_reported() {
         let mut names = Names::default();
         assert!(names.wait(Some(SessionId(1))), "nobody reads them yet");
         assert!(!names.wait(Some(SessionId(2))) && !names.wait(None));

@@ -158,7 +158,7 @@ mod tests {
     const B: SessionId = SessionId(2);
 
     #[test]
-    fn a_pair_shares_a_bell_and_bits_do_not_repeat_soon() {
+    fn a_pair_shares_a_doorbell_and_bits_do_not_repeat_soon() {
         let mut bells = Bells::default();
         let one = bells.take(A, B).unwrap();
         assert_eq!((one.is_new, one.sides, one.slots), (true, [0, 1], [0, 0]));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bell_gives_one_place_for_each_given_back() {
+    fn a_full_doorbell_gives_one_place_for_each_returned() {
         let mut bells = Bells::default();
         let places: Vec<_> = (0..LINKS_PER_BELL).map(|_| bells.take(A, B).unwrap()).collect();
         assert_eq!(bells.take(A, B), None);

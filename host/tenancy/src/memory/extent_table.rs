@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_maps_of_one_peer_has_no_more_extents_than_there_may_be() {
+    fn extents_mapped_from_one_peer_are_bounded() {
         let limits = Limits { extents_per_region: 1000, ..Limits::default() };
         for seed in 1..3 {
             let count = cover(0x7000..0x7000 + 32 * 1024 * MIB, 4096, &limits, seed);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_has_few_extents_whatever_is_asked_for() {
+    fn a_region_has_few_extents_for_any_accesses() {
         let limits = Limits::default();
         for seed in 1..50 {
             assert_eq!(cover(0x1000..0x3000, 8, &limits, seed), 1);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_first_is_small_and_around_the_access() {
+    fn the_first_extent_is_small_and_around_the_access() {
         let (whole, limits) = (0x1000..0x1000 + 300 * MIB, Limits::default());
         let first = |address, length| {
             choose(&whole, std::iter::empty(), (address, length), &limits).unwrap()

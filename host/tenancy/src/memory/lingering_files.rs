@@ -107,7 +107,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_is_not_proven_gone_has_a_bound_for_each_vnic_and_for_all() {
+    fn files_not_proven_gone_are_bounded_for_each_vnic_and_for_all() {
         let mut remains = LingeringFiles::default();
         let mut files = 0;
         for vnic in (1..=4).map(VnicId) {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_had_is_each_ones_part_and_all_of_it_comes_back() {
+    fn a_file_of_several_vnics_counts_in_parts_and_returns_them() {
         let mut remains = LingeringFiles::default();
         for vnic in (1..=3).map(VnicId) {
             remains.granted(1, vnic);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_granted_does_not_count_and_small_files_count_for_more() {
+    fn ungranted_files_do_not_count_and_small_ones_count_for_more() {
         let mut remains = LingeringFiles::default();
         assert!(!remains.ended(1, OWNER, (1, OWNER_BYTES)) && remains.is_empty());
         remains.granted(2, VnicId(1));

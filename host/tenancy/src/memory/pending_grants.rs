@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_part_in_a_grant_finds_it_and_no_token_is_given_twice() {
+    fn each_party_finds_its_grants_and_tokens_are_unique() {
         let mut pending = PendingGrants::default();
         let first = pending.add(7, grant(Grantee::Session(SessionId(1)), 2));
         let second = pending.add(7, grant(Grantee::Engine, 1));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_abandoned_keeps_its_token_until_it_is_answered_or_its_extent_is_gone() {
+    fn an_abandoned_question_keeps_its_token_until_answered() {
         let mut pending = PendingGrants::default();
         for extent in [1, 2] {
             let token = pending.add(7, grant(Grantee::Engine, 1));

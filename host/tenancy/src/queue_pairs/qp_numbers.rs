@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn new_daemons_draw_from_numbers_that_nobody_has() {
+    fn new_daemons_draw_unused_numbers() {
         let mut end = *QPN_ORDINARY.end();
         for generation in 0..GENERATIONS {
             let range = apart(generation);

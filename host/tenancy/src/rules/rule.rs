@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_contain_what_shares_their_first_bits() {
+    fn prefixes_contain_addresses_with_their_first_bits() {
         let prefix = |text: &str, bits| Prefix::new(text.parse().unwrap(), bits);
         let has = |prefix: Prefix, text: &str| prefix.contains(text.parse().unwrap());
         let ten = prefix("10.0.0.0", 8).unwrap();

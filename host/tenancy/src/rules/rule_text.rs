@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_words_are_refused() {
         for (text, word) in [
             ("", "the direction is missing"),
             ("both deny read", "no direction"),
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_again(
+        fn written_objects_are_read_again(
             inward: bool,
             accepts: bool,
             bits in 1..64_u32,

@@ -18,7 +18,7 @@ impl Questions {
         self.0.pop();
     }
 
-    /// Their charges.
+    /// The charges for all of them.
     pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
         self.0.iter()
     }

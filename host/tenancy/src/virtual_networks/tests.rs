@@ -80,7 +80,7 @@ fn a_vnic_of_another_host_is_reached_there_and_heard_from_there_only() {
 }
 
 #[test]
-fn what_is_gone_leads_nowhere_and_rotation_keeps_names() {
+fn a_removed_vnic_leads_nowhere_and_rotation_keeps_names() {
     let mut networks = two_tenants();
     let (old, key) = (gid(&networks, 2), TenantKey::new([3; 16]));
     let mut blue = networks.tenants[&BLUE].clone();
@@ -105,7 +105,7 @@ fn what_is_gone_leads_nowhere_and_rotation_keeps_names() {
 }
 
 #[test]
-fn without_a_key_nobody_is_reached() {
+fn without_a_key_no_peer_is_reached() {
     let mut networks = VirtualNetworks::default();
     let keyless = TenantNetwork { codec: None, ..network(1, &[]) };
     networks.describe(BTreeMap::from([(BLUE, keyless)]));

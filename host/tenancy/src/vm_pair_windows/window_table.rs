@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_changes_nothing() {
+    fn a_refused_window_changes_nothing() {
         let mut windows = windows(1, 0);
         assert_eq!(windows.take(neighbour(1, 0)).unwrap_err(), Errno::ENOMEM);
         assert_eq!(windows.room(neighbour(3, 0).proof, None), WindowRoom::InFree);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_is_nobodys_second() {
+    fn the_last_window_is_given_to_no_vnic_twice() {
         let mut windows = windows(2, 4);
         let _first = windows.take(neighbour(1, 0)).unwrap();
         assert_eq!(windows.room(neighbour(1, 7).proof, Some(7)), WindowRoom::Taken);

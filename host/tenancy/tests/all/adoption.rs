@@ -82,7 +82,7 @@ fn an_answer_that_comes_after_the_switch_grants_nothing() {
 }
 
 #[test]
-fn who_granted_or_was_granted_takes_back_and_nobody_else() {
+fn owners_and_grantees_take_back_and_no_others() {
     let (mut bench, ..) = linked();
     assert_eq!(set(&mut bench, 1, Adoption::Off), [1, 2]);
     assert!(set(&mut bench, 1, Adoption::Off).is_empty(), "it was off before");
@@ -106,7 +106,7 @@ fn one_event_for_a_process_however_many_links_it_has() {
 }
 
 #[test]
-fn a_configuration_that_says_off_is_heard_by_whoever_outlived_the_daemon() {
+fn a_process_that_outlived_the_daemon_obeys_its_configuration() {
     let mut bench = bench_with(Limits::default());
     let mut policies = Policies::default();
     policies.named.insert("net-1".into(), policy(Adoption::Off));

@@ -49,7 +49,7 @@ fn told(qpn: Qpn, peer_qpn: Qpn, on: u32) -> Message {
 }
 
 #[test]
-fn both_ends_of_a_captured_vnics_links_tell_and_nobody_else() {
+fn only_both_ends_of_a_captured_vnics_links_trace() {
     let (mut bench, [a, b, ..]) = three();
     capture(&mut bench, 1, true);
     let ends = traced(&bench);
@@ -94,7 +94,7 @@ fn a_link_of_two_captured_vnics_is_traced_until_both_are_not() {
 }
 
 #[test]
-fn a_link_made_meanwhile_tells_from_its_beginning() {
+fn a_link_made_meanwhile_is_traced_from_its_beginning() {
     let (mut bench, _) = three();
     capture(&mut bench, 3, true);
     bench.told.clear();

@@ -74,7 +74,7 @@ fn two_processes_connect_and_know_what_their_queue_pairs_need() {
 }
 
 #[test]
-fn nobody_there_and_nobody_willing_are_told_apart() {
+fn no_host_and_no_listener_are_told_apart() {
     for remote in [1, 2] {
         let mut bench = two(1, remote);
         let id = connect(&mut bench, 1, at(remote), TCP);
@@ -101,7 +101,7 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
 }
 
 #[test]
-fn who_is_a_moment_early_is_not_refused_but_few_may_be() {
+fn a_few_early_requests_are_not_refused() {
     for (remote, space) in [(1, TCP), (2, TCP), (1, UDP), (2, UDP)] {
         let mut bench = two(1, remote);
         let ids: Vec<u32> = (0..6).map(|_| connect(&mut bench, 1, at(remote), space)).collect();
@@ -142,7 +142,7 @@ fn datagrams_find_the_queue_pair_that_serves_them() {
 }
 
 #[test]
-fn a_process_that_dies_is_missed_in_every_state() {
+fn a_process_may_die_in_every_connection_state() {
     for remote in [1, 2] {
         // It was asked and has not answered.
         let mut bench = two(1, remote);
@@ -188,7 +188,7 @@ fn a_process_that_dies_is_missed_in_every_state() {
 }
 
 #[test]
-fn that_a_connection_ends_is_said_again_after_its_id_is_gone() {
+fn a_dreq_is_retransmitted_after_its_id_is_gone() {
     for said in [false, true] {
         let mut bench = two(1, 2);
         hello(&mut bench, 3, 1, 0); // the vNIC stays
@@ -213,7 +213,7 @@ fn that_a_connection_ends_is_said_again_after_its_id_is_gone() {
 }
 
 #[test]
-fn farewells_to_nobody_have_an_end_and_go_with_their_vnic() {
+fn unanswered_dreqs_end_and_go_with_their_vnic() {
     for stays in [false, true] {
         let mut bench = two(1, 2);
         if stays {
@@ -229,7 +229,7 @@ fn farewells_to_nobody_have_an_end_and_go_with_their_vnic() {
 }
 
 #[test]
-fn a_farewell_is_heard_by_whom_it_is_for_and_by_nobody_else() {
+fn a_dreq_reaches_only_its_connection() {
     let mut bench = two(1, 2);
     hello(&mut bench, 3, 1, 0);
     listen(&mut bench, 2, TCP, 0);
@@ -250,7 +250,7 @@ fn a_farewell_is_heard_by_whom_it_is_for_and_by_nobody_else() {
 }
 
 #[test]
-fn what_ids_say_is_not_on_the_account_of_answers_to_strangers() {
+fn messages_of_ids_do_not_count_as_answers_to_strangers() {
     let mut bench = two(1, 2);
     connect(&mut bench, 1, at(2), TCP);
     bench.wait(SECOND / 16);
@@ -267,7 +267,7 @@ fn what_ids_say_is_not_on_the_account_of_answers_to_strangers() {
 }
 
 #[test]
-fn only_what_may_find_a_listener_is_held() {
+fn only_requests_that_may_find_a_listener_are_kept() {
     let mut bench = two(1, 2);
     bench.walls.insert((1, 2));
     connect(&mut bench, 1, at(2), TCP);
@@ -282,7 +282,7 @@ fn only_what_may_find_a_listener_is_held() {
 }
 
 #[test]
-fn what_the_network_loses_is_said_again_and_silence_has_an_end() {
+fn lost_messages_are_retransmitted_and_silence_ends() {
     let mut bench = two(1, 2);
     listen(&mut bench, 2, TCP, 0);
     bench.walls.insert((1, 2));
@@ -324,7 +324,7 @@ fn what_the_network_loses_is_said_again_and_silence_has_an_end() {
 }
 
 #[test]
-fn a_backlog_is_as_long_as_it_was_said_and_no_request_is_lost() {
+fn a_backlog_has_its_length_and_no_request_is_lost() {
     for remote in [1, 2] {
         let mut bench = two(1, remote);
         let listener = listen(&mut bench, 2, TCP, 2);
@@ -352,7 +352,7 @@ fn a_backlog_is_as_long_as_it_was_said_and_no_request_is_lost() {
 }
 
 #[test]
-fn who_is_behind_is_asked_later() {
+fn a_user_that_is_behind_gets_requests_later() {
     let mut bench = two(1, 2);
     listen(&mut bench, 2, TCP, 0);
     bench.tenancy.set_pace(SessionId(2), Pace::Behind);
@@ -382,7 +382,7 @@ fn ids_have_a_quota_and_strangers_cannot_exceed_it() {
 }
 
 #[test]
-fn addresses_are_the_vnic_s_own_and_ports_nobody_else_s() {
+fn addresses_are_the_vnics_and_ports_have_one_holder() {
     let mut bench = two(1, 1);
     let id = create(&mut bench, 1, TCP, RC);
     bench.wait(SECOND);
@@ -427,7 +427,7 @@ fn a_new_address_is_found() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn malformed_calls_are_refused() {
     let mut bench = two(1, 1);
     let id = create(&mut bench, 1, TCP, RC);
     let (qpn, private) = (qp(&mut bench, 1, Service::Rc), [0; CM_PRIVATE_BYTES]);
@@ -451,7 +451,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn who_repeats_himself_gets_one_connection() {
+fn repeated_requests_get_one_connection() {
     let mut bench = two(1, 2);
     listen(&mut bench, 2, TCP, 0);
     connect(&mut bench, 1, at(2), TCP);
@@ -484,7 +484,7 @@ fn a_peer_that_has_forgotten_a_connection_ends_it() {
 }
 
 #[test]
-fn nobody_ends_connections_by_naming_their_queue_pairs() {
+fn naming_queue_pairs_ends_no_connection_of_others() {
     let mut bench = two(1, 2);
     hello(&mut bench, 3, 1, 0);
     listen(&mut bench, 2, TCP, 0);
@@ -514,7 +514,7 @@ fn nobody_ends_connections_by_naming_their_queue_pairs() {
 }
 
 #[test]
-fn who_is_asked_of_what_is_not_there_says_so() {
+fn messages_about_missing_connections_are_answered() {
     let mut bench = two(1, 2);
     let private = [0; 220];
     let (communication, remote, queue_pair) = (5, 6, Qpn(7));
@@ -528,7 +528,7 @@ fn who_is_asked_of_what_is_not_there_says_so() {
 }
 
 #[test]
-fn what_strangers_say_of_others_connections_is_not_heard() {
+fn messages_of_strangers_do_not_reach_others_connections() {
     let mut bench = two(1, 2);
     hello(&mut bench, 3, 3, 0);
     listen(&mut bench, 2, TCP, 0);
@@ -553,7 +553,7 @@ fn what_strangers_say_of_others_connections_is_not_heard() {
 }
 
 #[test]
-fn an_address_that_is_not_the_sender_s_is_not_told() {
+fn a_false_sender_address_is_not_reported() {
     let mut bench = two(1, 2);
     listen(&mut bench, 2, TCP, 0);
     bench.walls.insert((1, 2));

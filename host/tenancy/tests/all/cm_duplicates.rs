@@ -9,7 +9,7 @@ use omniverb_terms::Service;
 /// A request may have been sent again before its refusal arrived; the requester's queue pair sends
 /// a new one then, and must not be taken for one that has a connection.
 #[test]
-fn a_request_that_was_refused_is_nobodys_when_it_comes_again() {
+fn a_refused_request_is_dropped_when_it_comes_again() {
     for space in [TCP, UDP] {
         let mut bench = two(1, 2);
         connect(&mut bench, 1, at(2), space);

@@ -87,7 +87,7 @@ fn the_engine_gets_what_a_peer_would_get() {
 }
 
 #[test]
-fn what_is_not_the_peers_to_reach_is_not_asked_for() {
+fn pages_that_the_peer_may_not_reach_are_not_requested() {
     let (mut bench, a) = wired(Limits::default(), Service::Rc);
     let key = mr(&mut bench, 1, 1, READ);
     let (foreign, local) = (mr(&mut bench, 1, 9, READ), mr(&mut bench, 1, 1, 1));
@@ -108,7 +108,7 @@ fn what_is_not_the_peers_to_reach_is_not_asked_for() {
 }
 
 #[test]
-fn what_the_owner_hands_out_is_checked() {
+fn an_owners_answer_is_checked() {
     let (mut bench, a) = wired(Limits::default(), Service::Rc);
     let key = mr(&mut bench, 1, 1, READ);
     for (answer, memory) in [
@@ -148,7 +148,7 @@ fn a_question_ends_with_its_link() {
 }
 
 #[test]
-fn a_process_is_asked_for_so_much_at_a_time() {
+fn requests_to_a_process_are_bounded() {
     let (mut bench, a) = wired(Limits { grants_per_session: 3, ..Limits::default() }, Service::Rc);
     let keys: Vec<Rkey> = (0..5).map(|_| mr(&mut bench, 1, 1, READ)).collect();
     let tokens: Vec<u64> = (0..3).filter_map(|n| want(&mut bench, a, PEER, keys[n])).collect();

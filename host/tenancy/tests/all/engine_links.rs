@@ -126,7 +126,7 @@ fn both_ends_of_a_connection_to_loopback_have_one_address() {
 
 /// The loopback is every vNIC's own: the caller itself that has no other's address by it.
 #[test]
-fn from_loopback_to_another_nobody_has_that_ones_address() {
+fn a_link_from_loopback_takes_no_address_of_another() {
     let loopback = std::net::Ipv4Addr::LOCALHOST.into();
     for whom in [2, OTHER, NOBODY] {
         let mut bench = two_of_which(2, forwarded());
@@ -139,7 +139,7 @@ fn from_loopback_to_another_nobody_has_that_ones_address() {
 }
 
 #[test]
-fn without_sockets_there_is_no_way() {
+fn without_sockets_no_link_is_made() {
     let mut bench = two();
     bench.closed.insert(1);
     let (rc, ud) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Ud));
@@ -215,7 +215,7 @@ fn a_change_of_policy_concerns_new_links_only_and_both_sides_agree() {
 }
 
 #[test]
-fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
+fn a_peer_follows_an_end_that_sees_no_neighbour() {
     for first in [1, 2] {
         let mut bench = two();
         // 1's packets do not reach 2; 2's reach 1.
@@ -350,7 +350,7 @@ fn forged_and_replayed_replies_gain_nothing() {
 }
 
 #[test]
-fn nobody_waits_for_the_way_of_datagrams() {
+fn datagram_calls_do_not_wait_for_a_route() {
     let mut bench = two();
     let a = qp(&mut bench, 1, Service::Ud);
     // The first answer comes before the network's.

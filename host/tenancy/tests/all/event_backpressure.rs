@@ -51,7 +51,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
 }
 
 #[test]
-fn strangers_are_not_met_by_who_has_no_time() {
+fn a_session_that_is_behind_gets_no_links_of_strangers() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     let ud = qp(&mut bench, 1, Service::Ud);
@@ -68,7 +68,7 @@ fn strangers_are_not_met_by_who_has_no_time() {
 }
 
 #[test]
-fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
+fn questions_to_a_silent_owner_are_bounded() {
     let limits = Limits { questions_per_session: 3, ..Limits::default() };
     let mut bench = support::bench_with(limits);
     hello(&mut bench, 1, 1, 0);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 /// A new process gets no number of a survivor that may still announce itself.
 #[test]
-fn a_new_daemon_gives_nobody_the_number_of_a_survivor() {
+fn a_new_daemon_gives_no_number_of_a_survivor() {
     let mut bench = bench();
     bench.tenancy.count(Some(3));
     hello(&mut bench, 1, 1, 0);
@@ -58,7 +58,7 @@ fn is_recorded(bench: &Bench) -> bool {
 }
 
 #[test]
-fn a_number_without_its_ticket_is_refused_and_blocks_nobody() {
+fn a_number_without_its_ticket_is_refused_and_blocks_no_owner() {
     let mut bench = three();
     let stolen = bench.claim(1, Service::Rc, A, 1);
     let mut forged = stolen;
@@ -100,7 +100,7 @@ fn a_number_of_a_vnic_that_is_gone_proves_nothing_in_the_next() {
 }
 
 #[test]
-fn who_names_a_victim_as_its_peer_cannot_end_or_have_its_link() {
+fn naming_a_victim_as_peer_neither_ends_nor_takes_its_link() {
     let mut bench = three();
     // The liar has a number of its own from before, and a new one.
     keep_qp(&mut bench, 3, Service::Rc, Qpn(700));
@@ -134,7 +134,7 @@ fn who_names_a_victim_as_its_peer_cannot_end_or_have_its_link() {
 }
 
 #[test]
-fn of_two_who_were_given_a_number_the_later_has_it() {
+fn the_later_owner_of_a_number_has_it() {
     // Session 4 had A before session 1, in the same vNIC, and kept the ticket.
     let mut bench = bench();
     for (session, vnic) in [(1, 1), (2, 2), (4, 1)] {
@@ -165,7 +165,7 @@ fn of_two_who_were_given_a_number_the_later_has_it() {
 }
 
 #[test]
-fn who_waits_for_an_owner_that_stays_away_is_told() {
+fn a_peer_of_an_owner_that_stays_away_is_told() {
     let mut bench = three();
     keep_qp(&mut bench, 1, Service::Rc, A);
     call(&mut bench, 1, survived(A, 1, B, 2));
@@ -196,7 +196,7 @@ fn keys_are_a_session_s_own() {
 }
 
 #[test]
-fn after_the_window_nothing_is_believed() {
+fn after_the_window_no_announcement_is_accepted() {
     let mut bench = three();
     keep_qp(&mut bench, 1, Service::Rc, A);
     bench.wait(31_000_000_000);
@@ -233,7 +233,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn whatever_a_liar_does_a_link_survives(lies in lies(), own in any::<bool>()) {
+    fn a_link_survives_any_lies(lies in lies(), own in any::<bool>()) {
         let mut bench = three();
         if own {
             keep_qp(&mut bench, 3, Service::Rc, Qpn(700));

@@ -171,7 +171,7 @@ fn another_link_of_the_same_two_processes_justifies_it() {
 }
 
 #[test]
-fn what_one_process_does_with_itself_is_not_taken_back() {
+fn grants_within_one_process_are_not_taken_back() {
     let mut bench = bench();
     hello(&mut bench, OWNER, 2, 0);
     let (a, b) = (qp(&mut bench, OWNER, Service::Rc), qp(&mut bench, OWNER, Service::Rc));
@@ -226,7 +226,7 @@ fn a_queue_pair_in_err_grants_nothing_before_it_has_another_link() {
 }
 
 #[test]
-fn who_has_pages_taken_back_all_the_time_is_mediated_for_a_while_and_nobody_else() {
+fn only_a_peer_that_has_pages_taken_back_too_often_is_mediated() {
     let (mut bench, mut one, other) = three();
     let key = mr(&mut bench, OWNER, 1, ACCESS);
     let mut rounds = 0;
@@ -267,7 +267,7 @@ fn a_process_holds_no_more_than_its_quota() {
 /// A process with mapped pages that are not granted any more releases them at once: their owner may
 /// pay for them until then.
 #[test]
-fn who_was_granted_what_is_over_is_told_so() {
+fn grantees_are_told_of_ended_grants() {
     type End = fn(&mut Bench, Rkey, (Qpn, Qpn));
     let ends: [(&str, End, &[u64]); 3] = [
         (
@@ -318,7 +318,7 @@ fn who_was_granted_what_is_over_is_told_so() {
 /// A file that cannot be emptied counts when its grant has ended, until the kernel reports that it
 /// is gone: one vNIC's share has a bound, and others have theirs.
 #[test]
-fn what_is_over_of_grants_for_read_only_counts_until_it_is_gone() {
+fn ended_read_only_grants_count_until_their_files_are_gone() {
     // A file of several grants is not watched.
     if PACKED {
         return;

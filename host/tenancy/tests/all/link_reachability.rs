@@ -85,7 +85,7 @@ fn the_network_is_asked_once_a_period_for_all_links_between_two() {
 }
 
 #[test]
-fn a_wall_that_appears_ends_what_rests_on_the_answer() {
+fn a_wall_that_appears_ends_links_that_rest_on_the_answer() {
     for wall in [(1, 2), (2, 1)] {
         let mut bench = bench_with(Limits::default());
         let pairs = [Service::Rc, Service::Uc, Service::Ud]
@@ -130,7 +130,7 @@ fn a_moment_of_silence_is_forgiven() {
 
 /// A machine that is busy answers late, and now and then not at all.
 #[test]
-fn who_answers_the_second_time_is_forgiven_each_time() {
+fn a_late_answer_is_forgiven_each_time() {
     let mut bench = bench_with(Limits::default());
     link(&mut bench, (1, 1), (2, 2), Service::Rc);
     for _ in 0..5 {
@@ -189,7 +189,7 @@ fn forwarded_and_surviving_links_need_consent_as_well() {
 }
 
 #[test]
-fn who_turns_it_off_is_not_asked() {
+fn without_the_period_no_probe_is_sent() {
     let mut bench = bench_with(Limits { consent_time_ns: 0, ..Limits::default() });
     link(&mut bench, (1, 1), (2, 2), Service::Rc);
     bench.walls.insert((1, 2));
@@ -215,7 +215,7 @@ fn a_full_account_hides_nothing() {
 }
 
 #[test]
-fn a_probe_counts_only_from_an_address_of_who_asks() {
+fn a_probe_counts_only_from_an_address_of_the_prober() {
     let mut bench = bench_with(Limits::default());
     let (a, c) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     let actions = decided(&mut bench, 1, to(a, 1, c, 2));
@@ -256,7 +256,7 @@ fn a_flood_hides_a_wall_for_a_while_and_not_for_ever() {
 
 /// Links that others open are asked after on their account, however many those are.
 #[test]
-fn uninvited_links_spend_no_questions_of_who_did_not_ask_for_them() {
+fn uninvited_links_spend_no_questions_of_the_other_vnic() {
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
     let mut bench = bench_with(limits);
     let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
@@ -273,7 +273,7 @@ fn uninvited_links_spend_no_questions_of_who_did_not_ask_for_them() {
 
 /// A probe that could not be sent tells nothing about the network, for a while.
 #[test]
-fn what_could_not_be_asked_is_no_miss() {
+fn a_probe_that_could_not_be_sent_is_no_miss() {
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
     let mut bench = bench_with(limits);
     link(&mut bench, (1, 1), (2, 2), Service::Rc);

@@ -33,7 +33,7 @@ fn two() -> (Bench, [Qpn; 2]) {
 }
 
 #[test]
-fn a_link_of_its_own_brings_what_is_sent_to_a_group() {
+fn packets_of_a_group_come_by_a_link_of_its_own() {
     let (mut bench, [a, _]) = two();
     let peer = attached(&mut bench, 1, a, group(1));
     assert!(peer.is_group());
@@ -61,7 +61,7 @@ fn a_link_of_its_own_brings_what_is_sent_to_a_group() {
 }
 
 #[test]
-fn what_is_no_attachment() {
+fn malformed_attachments_are_refused() {
     let (mut bench, [a, b]) = two();
     let rc = qp(&mut bench, 1, Service::Rc);
     assert_eq!(errno(attach(&mut bench, 1, rc, group(1))), Errno::EINVAL);
@@ -83,7 +83,7 @@ fn what_is_no_attachment() {
 }
 
 #[test]
-fn who_sends_to_a_group_asks_nobody() {
+fn sending_to_a_group_probes_no_host() {
     let (mut bench, [a, _]) = two();
     bench.told.clear();
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn::MULTICAST, 2) };
@@ -113,7 +113,7 @@ fn groups_are_bounded() {
 
 /// No program would ask for its link again.
 #[test]
-fn a_group_is_nobody_to_part_from() {
+fn a_group_is_no_peer_to_disconnect_from() {
     let (mut bench, [a, _]) = two();
     let peer = attached(&mut bench, 1, a, group(1));
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn::MULTICAST, 2) };
@@ -137,7 +137,7 @@ fn a_group_is_nobody_to_part_from() {
 
 /// A quota of links is no reason to lose one that no program would ask for again.
 #[test]
-fn an_attachment_makes_way_for_nobody() {
+fn an_attachment_makes_way_for_no_other_link() {
     let mut bench = bench_with(Limits { links_per_session: 2, ..Limits::default() });
     hello(&mut bench, 1, 1, 0);
     let a = qp(&mut bench, 1, Service::Ud);
@@ -187,7 +187,7 @@ fn joined(bench: &Bench) -> (String, u32) {
 }
 
 #[test]
-fn the_loopback_is_for_who_has_nothing_else() {
+fn groups_use_the_loopback_only_without_another_name() {
     let six: Gid = "ff15::1".parse::<Ipv6Addr>().unwrap().into();
     let (mut bench, [a, _]) = two();
     read(&mut bench, &[]);
@@ -211,7 +211,7 @@ fn the_loopback_is_for_who_has_nothing_else() {
 }
 
 #[test]
-fn who_is_attached_moves_with_the_interface() {
+fn attachments_end_with_their_interface() {
     let (mut bench, [a, _]) = two();
     read(&mut bench, &[("10.0.0.1", 2)]);
     let peer = attached(&mut bench, 1, a, group(1));

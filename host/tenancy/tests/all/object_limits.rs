@@ -17,7 +17,7 @@ const READ: u32 = 4;
 const WRITE: u32 = 3;
 
 #[test]
-fn first_things_first() {
+fn calls_before_hello_are_refused() {
     let mut bench = bench();
     bench.open(1, 1);
     assert_eq!(errno(call(&mut bench, 1, QueryGids { reserved: 0 })), Errno::EPROTO);
@@ -87,7 +87,7 @@ fn quotas_end_in_enomem_and_come_back() {
 }
 
 #[test]
-fn nonsense_is_einval() {
+fn malformed_calls_are_einval() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     let bad = CreateQp { qp_type: 8, ..create_qp(Service::Rc) };
@@ -211,7 +211,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
 /// All combinations of flags, for peers that are trusted and not: the granted accesses, whether the
 /// file may be a writable one, and whether the owner gets the trust.
 #[test]
-fn what_is_granted_is_what_the_flags_say() {
+fn granted_accesses_follow_the_flags() {
     for access in 0..16u32 {
         for trusting in [[false, false], [true, false], [false, true], [true, true]] {
             let (mut bench, a, b) = linked();
@@ -251,7 +251,7 @@ fn what_is_granted_is_what_the_flags_say() {
 
 /// Processes of one user in one vNIC are told apart by their other namespaces and groups.
 #[test]
-fn who_cannot_look_into_the_owner_is_not_trusted() {
+fn a_process_that_cannot_trace_the_owner_is_not_trusted() {
     let circle = |namespaces, group| Some(PtraceDomain { namespaces, group });
     let own = circle([1, 2, 3], 7);
     let cases = [
@@ -533,7 +533,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if OPAQUE_NAMES { 25 } else { 500 }))]
 
     #[test]
-    fn nobody_can_break_the_tables(bytes in steps()) {
+    fn random_calls_keep_the_tables_consistent(bytes in steps()) {
         exercise(&bytes);
     }
 

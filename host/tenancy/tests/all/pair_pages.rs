@@ -105,7 +105,7 @@ fn ends(mut bench: Bench, sessions: std::ops::RangeInclusive<u64>) {
 }
 
 #[test]
-fn who_is_granted_pages_first_decides_where_they_are() {
+fn the_first_grantee_decides_the_place_of_pages() {
     let mut bench = bench_of_machine();
     let [one, other] = [2, 3].map(|session| way(&mut bench, (session, 2), (1, 1)));
     let (here, another) = (way(&mut bench, (5, 1), (1, 1)), way(&mut bench, (4, 3), (1, 1)));
@@ -133,7 +133,7 @@ fn who_is_granted_pages_first_decides_where_they_are() {
 }
 
 #[test]
-fn pages_of_a_machine_s_process_are_lent_to_each_neighbour_in_his_own_window() {
+fn pages_of_a_machine_are_lent_in_each_neighbours_window() {
     let mut bench = bench_of_machine();
     let (one, other) = (way(&mut bench, (1, 1), (2, 2)), way(&mut bench, (4, 3), (2, 2)));
     let inside = way(&mut bench, (3, 2), (2, 2));
@@ -152,7 +152,7 @@ fn pages_of_a_machine_s_process_are_lent_to_each_neighbour_in_his_own_window() {
 
 /// A holder of a window can write to all of it.
 #[test]
-fn what_may_only_be_read_is_lent_to_nobody_and_what_may_only_be_written_to_who_is_trusted() {
+fn read_only_pages_are_not_lent_in_windows_and_write_only_ones_to_trusted_peers() {
     for (trusting, numbers) in
         [(false, [].as_slice()), (false, &[1]), (false, &[2]), (true, &[1, 2])]
     {
@@ -181,7 +181,7 @@ fn what_may_only_be_read_is_lent_to_nobody_and_what_may_only_be_written_to_who_i
 }
 
 #[test]
-fn what_is_kept_is_not_lent_and_what_was_lent_comes_back() {
+fn adoption_off_lends_no_pages_and_takes_lent_ones_back() {
     for number in [1, 2] {
         let mut bench = bench_of_machine();
         let (way, rkey) = (way(&mut bench, (2, 2), (1, 1)), mr(&mut bench, 1, 1, BOTH));
@@ -198,7 +198,7 @@ fn what_is_kept_is_not_lent_and_what_was_lent_comes_back() {
 
 /// The engine gets nothing of a neighbour's window.
 #[test]
-fn what_is_in_a_pair_window_the_engine_is_not_granted() {
+fn pages_in_a_pair_window_are_not_granted_to_the_engine() {
     let mut bench = bench_of_machine();
     let way = way(&mut bench, (2, 2), (1, 1));
     let rkey = mr(&mut bench, 1, 1, BOTH);
@@ -215,7 +215,7 @@ fn what_is_in_a_pair_window_the_engine_is_not_granted() {
 
 /// There is little room: nothing stays there without a grantee.
 #[test]
-fn pages_that_nobody_was_granted_after_all_are_taken_back() {
+fn pages_without_a_grantee_are_taken_back() {
     let mut bench = bench_of_machine();
     let first = way(&mut bench, (2, 2), (1, 1));
     let rkey = mr(&mut bench, 1, 1, BOTH);
@@ -238,7 +238,7 @@ fn pages_that_nobody_was_granted_after_all_are_taken_back() {
 
 /// An agent that was started afresh, for one, has not found the window yet.
 #[test]
-fn who_cannot_be_told_of_pages_has_not_got_them_unless_he_had_them_before() {
+fn a_grantee_that_cannot_be_told_has_no_new_pages() {
     let mut bench = bench_of_machine();
     let way = way(&mut bench, (2, 2), (1, 1));
     let rkey = mr(&mut bench, 1, 1, BOTH);
@@ -298,7 +298,7 @@ fn give_up(bench: &mut Bench, why: Ended) {
 
 /// Pages of an abandoned question come back: a holder of the window can reach them there.
 #[test]
-fn what_an_owner_moves_too_late_it_is_told_to_take_back() {
+fn an_owner_takes_back_pages_moved_too_late() {
     for why in [Ended::Peer, Ended::Time, Ended::Machine] {
         let mut bench = bench_of_machine();
         let way = way(&mut bench, (2, 2), (1, 1));
@@ -351,7 +351,7 @@ fn an_owner_that_moves_nothing_or_is_gone_takes_nothing_back() {
 
 /// A peer that asks and goes has others copy, with or without a grant.
 #[test]
-fn who_has_pages_moved_for_nothing_all_the_time_is_mediated_for_a_while() {
+fn a_peer_that_has_pages_moved_in_vain_is_mediated_for_a_while() {
     for why in [None, Some(Ended::Peer), Some(Ended::Time)] {
         let mut bench = bench_of_machine();
         let rkey = mr(&mut bench, 1, 1, BOTH);

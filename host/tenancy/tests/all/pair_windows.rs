@@ -36,7 +36,7 @@ fn pair(bench: &mut Bench, one: (u64, u64), other: (u64, u64), service: Service)
 }
 
 #[test]
-fn who_comes_first_has_the_window_and_nobody_else_does() {
+fn the_first_neighbour_alone_has_the_window() {
     for service in [Service::Rc, Service::Uc] {
         let mut bench = bench_of_machine(fresh(1, 4));
         pair(&mut bench, (1, 1), (2, 2), service);
@@ -88,7 +88,7 @@ fn a_machine_may_be_late_with_its_handshakes() {
 }
 
 #[test]
-fn a_full_window_is_gone_around() {
+fn a_full_window_is_bypassed() {
     let mut bench = bench_of_machine(fresh(1, 2));
     for _ in 0..4 {
         pair(&mut bench, (1, 1), (2, 2), Service::Rc);
@@ -128,7 +128,7 @@ fn a_place_is_free_when_the_daemon_has_counted_and_not_before() {
 
 /// A vNIC has as many users as it likes, and a window does not come back.
 #[test]
-fn the_last_window_is_not_for_who_has_one() {
+fn the_last_window_is_not_given_to_a_vnic_with_one() {
     let direct = (Path::Direct, PathReason::Pair);
     for (free, expected) in [(2, direct), (1, (Path::Forwarded, PathReason::PairsTaken))] {
         let given = [(neighbour(1, 1000), 4)].into();
@@ -143,7 +143,7 @@ fn the_last_window_is_not_for_who_has_one() {
 
 /// A neighbour with an earlier one's address, or another user, is another neighbour.
 #[test]
-fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {
+fn a_neighbours_window_is_not_given_to_its_successor() {
     for (proof, uid) in [([1, 4, 1, 8], 0), ([1, 4, 1, 9], 1000)] {
         let given = [(Neighbour { proof, uid }, 4)].into();
         let mut bench = bench_of_machine(PairWindows { given, ..PairWindows::default() });
@@ -177,7 +177,7 @@ fn datagrams_that_a_machine_did_not_ask_for_take_no_window_of_it() {
 }
 
 #[test]
-fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
+fn policies_override_windows_and_a_machine_without_any_is_forwarded() {
     let mut bench = bench_of_machine(fresh(2, 4));
     let forwarded = omniverb_tenancy::Datapath::Forwarded;
     let policy = Policy { datapath: forwarded, ..bench.tenancy.policy(vnic(1)) };
@@ -319,7 +319,7 @@ fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
 
 /// Another machine with the same name.
 #[test]
-fn what_is_one_machine_s_is_not_given_to_another() {
+fn a_machines_window_is_not_given_to_its_successor() {
     let given = [(Neighbour { proof: [2, 2, 4, 1], ..machine(2) }, 4)].into();
     let mut bench = bench_of_two([PairWindows { given, ..known(1, 0) }, known(2, 0)]);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);

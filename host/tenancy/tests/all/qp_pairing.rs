@@ -240,7 +240,7 @@ fn death_and_parting_are_told_and_leave_nothing() {
 }
 
 #[test]
-fn nobody_waits_while_the_network_is_asked_about_datagrams() {
+fn datagram_calls_do_not_wait_for_probes() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
@@ -279,7 +279,7 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
 }
 
 #[test]
-fn who_waits_for_a_dead_peer_is_told() {
+fn a_wish_for_a_dead_peer_gets_an_event() {
     let mut bench = bench();
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);

@@ -82,7 +82,7 @@ fn denied_connections_lead_nowhere_and_others_are_made() {
 }
 
 #[test]
-fn a_link_refuses_what_is_denied_at_the_end_that_is_asked() {
+fn a_link_refuses_denied_operations_at_the_responder() {
     let mut bench = three();
     rule(&mut bench, 2, &NO_READ);
     connect(&mut bench, [1, 2], Service::Rc);
@@ -95,7 +95,7 @@ fn a_link_refuses_what_is_denied_at_the_end_that_is_asked() {
 }
 
 #[test]
-fn links_that_exist_are_told_and_those_not_allowed_end() {
+fn changed_rules_reach_links_and_end_forbidden_ones() {
     let mut bench = three();
     let (a, b) = connect(&mut bench, [1, 2], Service::Rc);
     connect(&mut bench, [1, 3], Service::Rc);

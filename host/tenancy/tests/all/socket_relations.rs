@@ -45,7 +45,7 @@ fn set(bench: &mut Bench, at: u64, policy: Policy) {
 }
 
 #[test]
-fn two_who_have_their_addresses_may_and_nobody_who_says_so() {
+fn sockets_relate_by_owned_addresses_only() {
     let mut bench = bench_of(&[1, 2, 3]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     assert_eq!(relate(&mut bench, 2, [(2, 2), (1, 1)]), [Ok(())], "either way");
@@ -60,7 +60,7 @@ fn two_who_have_their_addresses_may_and_nobody_who_says_so() {
 
 /// Two have the same address: the network says whose it is.
 #[test]
-fn an_address_that_two_have_is_whose_the_network_says() {
+fn the_network_decides_the_owner_of_a_shared_address() {
     let mut bench = bench_of(&[1, 2, 3]);
     let both = [(2, 2), (3, 2)];
     for (at, address) in both {
@@ -79,7 +79,7 @@ fn an_address_that_two_have_is_whose_the_network_says() {
 }
 
 #[test]
-fn what_an_administrator_wants_seen_is_not_and_what_is_ends() {
+fn policies_that_forward_refuse_and_end_relations() {
     let mut bench = bench_of(&[1, 2]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     set(&mut bench, 2, Policy { datapath: Datapath::Forwarded, ..Policy::default() });
@@ -95,7 +95,7 @@ fn what_an_administrator_wants_seen_is_not_and_what_is_ends() {
 }
 
 #[test]
-fn it_ends_with_a_vnic_and_with_the_consent_of_the_network() {
+fn a_relation_ends_with_a_vnic_and_with_the_networks_consent() {
     let mut bench = bench_of(&[1, 2, 3]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     assert_eq!(relate(&mut bench, 2, [(1, 1), (3, 3)]), [Ok(())]);
@@ -113,7 +113,7 @@ fn it_ends_with_a_vnic_and_with_the_consent_of_the_network() {
 }
 
 #[test]
-fn what_nobody_needs_asks_nobody() {
+fn an_unneeded_relation_sends_no_probes() {
     let mut bench = bench_of(&[1, 2]);
     assert_eq!(relate(&mut bench, 1, [(1, 1), (2, 2)]), [Ok(())]);
     bench.tenancy.relate_no_more(1);

@@ -64,7 +64,7 @@ fn a_walk_costs_what_its_steps_cost_and_many_walks_see_everything() {
 }
 
 #[test]
-fn what_has_no_room_is_the_first_of_the_next_walk() {
+fn a_row_without_room_is_the_first_of_the_next_walk() {
     let bench = crowded();
     let (whole, _) = walked(&bench, None, usize::MAX);
     let (mut rows, mut from) = (Vec::new(), Some(Cursor::START));
@@ -118,7 +118,7 @@ fn crowded_once() -> std::rc::Rc<Bench> {
 }
 
 #[test]
-fn the_audit_is_told_of_every_link_and_its_end() {
+fn the_audit_gets_every_link_and_its_end() {
     let mut bench = bench();
     bench.tenancy.begin_audit();
     hello(&mut bench, 1, 1, 0);

@@ -131,13 +131,13 @@ fn only_the_default_tenant_has_groups() {
 }
 
 #[test]
-fn a_tenant_trusts_its_own_unless_it_says_otherwise() {
+fn a_tenant_trusts_its_own_by_default() {
     assert_eq!(Policy::default().adoption, Adoption::Trusting);
 }
 
 /// A request of rdma_cm from another tenant is answered by nothing.
 #[test]
-fn a_request_from_another_tenant_is_not_heard() {
+fn a_request_from_another_tenant_is_dropped() {
     for (tenant, heard) in [(BLUE, 1), (RED, 0)] {
         let mut bench = three([BLUE, tenant, BLUE]);
         listen(&mut bench, 2, TCP, 0);

@@ -60,7 +60,7 @@ fn end_all(bench: &mut Bench) {
 }
 
 #[test]
-fn whoever_fills_the_links_of_a_process_makes_way_for_others() {
+fn a_vnic_that_fills_a_processs_links_makes_way() {
     let mut bench = support::bench_with(Limits { links_per_session: 20, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
     let victim = qp(&mut bench, 2, Service::Ud);
@@ -78,7 +78,7 @@ fn whoever_fills_the_links_of_a_process_makes_way_for_others() {
 }
 
 #[test]
-fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
+fn a_vnic_that_fills_anothers_links_makes_way() {
     let mut bench = support::bench_with(Limits { links_per_vnic: 40, ..Limits::default() });
     let mut victims = Vec::new();
     for session in [20, 21, 22] {
@@ -192,7 +192,7 @@ fn where_the_hosts_links_are_few_those_that_were_asked_for_do_not_fail_either() 
 }
 
 #[test]
-fn nobody_loses_a_link_for_one_that_cannot_be_made() {
+fn no_link_goes_for_one_that_cannot_be_made() {
     let mut bench = support::bench_with(Limits { links_per_session: 8, ..Limits::default() });
     for session in 2..=3 {
         hello(&mut bench, session, session, 0);

@@ -60,7 +60,7 @@ fn strangers_reach_datagram_queue_pairs_within_a_quota() {
 }
 
 #[test]
-fn a_stranger_cannot_take_the_place_of_somebody_known() {
+fn a_stranger_takes_no_place_of_a_known_peer() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);

@@ -46,7 +46,7 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
 /// The window is writable for all that have it: pages for WRITE are granted, those for READ only
 /// are not; and none of it to the engine.
 #[test]
-fn processes_of_a_machine_grant_each_other_what_may_be_written() {
+fn processes_of_a_machine_grant_each_other_writable_pages() {
     let mut bench = bench_of_machine();
     let (a, b) = (qp(&mut bench, 2, Service::Rc), qp(&mut bench, 3, Service::Rc));
     call(&mut bench, 2, to(a, 2, b, 2));
@@ -239,7 +239,7 @@ fn pages_of_a_machine_stay_in_place_for_the_engine() {
 
 /// They are in one place for all: a process that cannot reach them there is served by their owner.
 #[test]
-fn what_stays_in_place_is_granted_to_nobody_else() {
+fn pages_in_place_are_granted_to_the_engine_only() {
     let (mut bench, qps) = bench_in_place();
     let rkey = mr(&mut bench, 2, 1, 15);
     engine_asks(&mut bench, qps, rkey);
@@ -264,7 +264,7 @@ fn what_stays_in_place_is_granted_to_nobody_else() {
 
 /// An owner that gives no possible answer, or none in time, grants no pages.
 #[test]
-fn what_is_not_kept_is_not_granted() {
+fn pages_that_are_not_pinned_are_not_granted() {
     for (from, errno, known) in
         [(2, Errno::ENOMEM, false), (2, Errno::NONE, false), (3, Errno::NONE, true)]
     {
@@ -309,7 +309,7 @@ fn in_vain(bench: &mut Bench, from: u64, token: u64, errno: Errno) {
 
 /// The owner pays for pages that it pinned in vain: so it gets an event after each refusal.
 #[test]
-fn what_is_pinned_in_vain_its_owner_lets_go_of() {
+fn pages_pinned_in_vain_are_released() {
     // By the checker.
     for errno in [Errno::EPERM, Errno::EAGAIN, Errno::EINVAL] {
         let (mut bench, qps) = bench_in_place();
@@ -343,7 +343,7 @@ fn what_is_pinned_in_vain_its_owner_lets_go_of() {
 
 /// An owner that answers an abandoned question has pinned the pages all the same.
 #[test]
-fn what_is_pinned_too_late_its_owner_lets_go_of() {
+fn pages_pinned_too_late_are_released() {
     let (mut bench, qps) = bench_in_place();
     let rkey = mr(&mut bench, 2, 1, 15);
     engine_asks(&mut bench, qps, rkey);
@@ -363,7 +363,7 @@ fn what_is_pinned_too_late_its_owner_lets_go_of() {
 
 /// The owner releases pages that the engine has no room to map, and it may be asked for them again.
 #[test]
-fn what_the_engine_cannot_map_its_owner_lets_go_of() {
+fn pages_that_the_engine_cannot_map_are_released() {
     let (mut bench, qps) = bench_in_place();
     let rkey = mr(&mut bench, 2, 1, 15);
     engine_asks(&mut bench, qps, rkey);

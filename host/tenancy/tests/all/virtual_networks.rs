@@ -104,7 +104,7 @@ fn peers_of_one_tenant_are_linked_and_see_small_numbers() {
 }
 
 #[test]
-fn what_is_forged_or_of_another_tenant_leads_to_what_loses_all() {
+fn forged_names_and_other_tenants_lead_to_a_lossy_link() {
     for service in [Service::Rc, Service::Ud] {
         let mut bench = two_tenants();
         let theirs = name(&mut bench, 4);

@@ -9,7 +9,7 @@ use omniverb_terms::{Errno, Service};
 
 /// One end requests and the other responds, whose queue pair stands elsewhere in the answer.
 #[test]
-fn the_ends_of_xrc_connect_with_each_other_and_with_nobody_else() {
+fn the_ends_of_xrc_connect_with_each_other_only() {
     const IB: u32 = 0x13f;
     const SENDS: u32 = 9;
     const RECEIVES: u32 = 10;

@@ -154,7 +154,7 @@ fn late_answers() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn malformed_calls_are_refused() {
     let bad = [
         eight(500, 0x2004, 8, 8),
         eight(500, 0x2000, 4, 8),

@@ -71,7 +71,7 @@ fn reach(wanted: &WantedObjects, present: &mut Present, daemon: &mut Daemon) -> 
 }
 
 #[test]
-fn what_others_name_is_made_before_them_and_deleted_after() {
+fn named_objects_are_made_first_and_deleted_last() {
     let (mut daemon, mut present) = (Daemon::default(), Present::default());
     let all = wanted(&[
         (Kind::Vnic, "web", json!({ "tenant": "blue" })),
@@ -122,7 +122,7 @@ fn a_daemon_that_is_known_by_names_only_is_given_all_fields() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_call_is_refused_alone() {
+fn an_object_too_large_for_a_call_is_refused_alone() {
     let (mut daemon, mut present) = (Daemon::default(), Present::default());
     let long = "x".repeat(5000);
     let all = wanted(&[(Kind::Policy, "a", json!({ "f": long })), (Kind::Policy, "b", json!({}))]);
@@ -132,7 +132,7 @@ fn what_does_not_fit_into_a_call_is_refused_alone() {
 }
 
 #[test]
-fn a_lost_daemon_ends_it_and_what_was_made_is_noted() {
+fn a_lost_daemon_ends_the_changes_and_made_ones_are_noted() {
     let mut present = Present::default();
     let all = wanted(&[(Kind::Policy, "a", json!({})), (Kind::Policy, "b", json!({}))]);
     let mut calls = 0;
@@ -166,7 +166,7 @@ fn some_objects() -> impl Strategy<Value = WantedObjects> {
 proptest! {
     /// Whatever was there before: what is refused is named, and all else is as it is wanted.
     #[test]
-    fn what_can_be_reached_is_reached(steps in proptest::collection::vec(some_objects(), 1..5)) {
+    fn reachable_states_are_reached(steps in proptest::collection::vec(some_objects(), 1..5)) {
         let (mut daemon, mut present) = (Daemon::default(), Present::default());
         for wanted in steps {
             let outcome = reach(&wanted, &mut present, &mut daemon);

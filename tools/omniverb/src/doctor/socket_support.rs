@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_named() {
+    fn obstacles_are_named() {
         assert_eq!(judge(&usual(), 62), (vec![], vec![]));
         let reasons = |change: fn(&mut Program)| {
             let mut program = usual();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_what_interprets_it() {
+    fn a_script_is_checked_by_its_interpreter() {
         let folder = std::env::temp_dir().join(format!("omniverb-doctor-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let script = |name: &str, text: &str| {

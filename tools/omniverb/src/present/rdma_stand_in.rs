@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn understands_what_it_can_answer() {
+    fn supported_commands_are_parsed() {
         for (words, expected) in [
             (&["link", "show", "-j"][..], Some((Question::Link, true))),
             (&["-j", "link"], Some((Question::Link, true))),

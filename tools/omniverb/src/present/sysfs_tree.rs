@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_says_what_is_true_and_only_that() {
+    fn a_folder_has_current_values_only() {
         let folder = std::env::temp_dir().join(format!("omniverb-tree-{}", std::process::id()));
         let mut values = Values::default();
         let (lo, eth): (Ipv6Addr, Ipv6Addr) = ("::1".parse().unwrap(), "fe80::1".parse().unwrap());

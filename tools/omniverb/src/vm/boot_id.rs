@@ -21,14 +21,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_has_one_and_it_stays() {
+    fn a_boot_has_one_id() {
         let found = id().unwrap();
         assert_ne!(found, [0; 16]);
         assert_eq!(id(), Some(found));
     }
 
     #[test]
-    fn what_is_no_uuid_is_none() {
+    fn a_malformed_uuid_is_no_boot_id() {
         let bytes = read("00010203-0405-0607-0809-0a0b0c0d0eff\n").unwrap();
         assert_eq!((bytes[1], bytes[15]), (1, 0xff));
         for wrong in ["", "0001", "+0010203-0405-0607-0809-0a0b0c0d0eff", "0001020304050607080g"] {

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_memory_is_as_large_as_qemu_is_told() {
+    fn a_machines_memory_has_the_size_given_to_qemu() {
         for (line, mib) in [
             ("qemu", 128),
             ("qemu -m 512 -M pc,smm=off", 512),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_has_it_where_it_is_said() {
+    fn the_guest_has_its_memory_at_the_given_place() {
         let gib = 1 << 30;
         assert_eq!(layout(gib), Layout { below: gib, above: ABOVE, bytes: gib });
         assert_eq!(layout(5 * gib), Layout { below: 2 * gib, above: ABOVE, bytes: 5 * gib });

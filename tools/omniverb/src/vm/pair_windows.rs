@@ -309,7 +309,7 @@ mod tests {
 
     /// A proxy that never stops talking is heard for as long as it may take, and no longer.
     #[test]
-    fn a_proxy_that_says_other_things_is_not_waited_for() {
+    fn a_proxy_that_sends_other_messages_is_not_waited_for() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let (over, stop) = std::sync::mpsc::channel::<()>();
         let talker = std::thread::spawn(move || {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_has_been_waited_for_ends_it() {
+    fn an_awaited_message_ends_the_wait() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let far = || Instant::now() + Duration::from_secs(3600);
         for word in [[GOES, 2], [GOES, 3], [GOES, 4]] {

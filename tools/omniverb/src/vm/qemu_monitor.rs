@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_leaves_nothing_behind() {
+    fn a_refused_window_leaves_nothing_behind() {
         let (said, outcome) = with(&[HELLO, &yes(1), FILE, &no(3), &yes(6)]);
         assert_eq!((names(&said).pop(), outcome), (Some("remove-fd"), Err(Refusal::Memory)));
         let (said, outcome) = with(&[HELLO, &yes(1), FILE, &yes(3), &no(4), &yes(5), &yes(6)]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_ends_it() {
+    fn a_malformed_answer_ends_the_monitor() {
         let deep = "[".repeat(10_000);
         let long = format!("\"{}\"", "x".repeat(LINE_MAX));
         for first in ["", "hello", "{}", "3", &deep, &long, r#"{"return": {}, "id": 1}"#] {

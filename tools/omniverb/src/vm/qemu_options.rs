@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_the_window_is_made_beside_what_was_said() {
+    fn room_for_the_window_is_added_to_given_memory() {
         for (line, expected) in [
             ("qemu", Some("maxmem=2048M")),
             ("qemu -m 512 -smp 2", Some("512,maxmem=2048M")),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_come_later_have_buses_and_a_monitor() {
+    fn later_windows_have_buses_and_a_monitor() {
         let all = windows("/proc/self/fd/5", 3);
         for (first, last, buses) in [(3, 4, 1), (3, 30, 1), (3, 31, 2), (31, 60, 1), (1, 60, 2)] {
             let later = Later { monitor: "/run/a,b/monitor", first, last };
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_what_a_shell_reads() {
+    fn printed_options_are_quoted_for_a_shell() {
         assert_eq!(quoted("memory-backend-file,size=4K"), "memory-backend-file,size=4K");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("a b"), "'a b'");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn libvirt_is_told_the_same() {
+    fn libvirt_gets_the_same_options() {
         let mut windows = windows("/run/a&b/window", 1);
         windows[0].bytes = 64 << 20;
         let maps = Maps("/run/a&b/mapped");

@@ -301,7 +301,7 @@ mod tests {
 
     /// As QEMU 11.1 begins with such a device, and as its guest's driver does.
     #[test]
-    fn qemu_is_answered_what_it_asks() {
+    fn requests_of_qemu_are_answered() {
         let mut device = Device::new(4 * GIB, State::default());
         let mut asked = |request, body: &[u8]| {
             let (answer, news) = hear(&mut device, request, 1, body, 0).unwrap();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_has_its_consequences() {
+    fn state_of_the_device_follows_its_messages() {
         let mut device = Device::new(4 * GIB, State::default());
         let taken = OFFERED.to_ne_bytes();
         assert_eq!(hear(&mut device, 3, 9, &[], 0).unwrap().0, None, "not agreed on yet");

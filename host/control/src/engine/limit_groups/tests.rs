@@ -30,7 +30,7 @@ fn words(commands: Vec<Command>) -> String {
 }
 
 #[test]
-fn groups_are_told_before_those_that_are_in_them() {
+fn groups_reach_the_engine_before_their_members() {
     let mut groups = LimitGroups::default();
     let mut limit = |vnic, own: Option<u64>, shared: &SharedLimits| {
         words(groups.limit(VnicId(vnic), own.map(mbit), shared, 0))
@@ -51,7 +51,7 @@ fn groups_are_told_before_those_that_are_in_them() {
 }
 
 #[test]
-fn a_policy_has_one_limit_whatever_tenants_its_vnics_are_of() {
+fn a_policy_has_one_limit_across_tenants() {
     let mut groups = LimitGroups::default();
     groups.limit(VnicId(1), None, &shared(1, None, Some(("gold", 7))), 0);
     groups.limit(VnicId(2), None, &shared(2, None, Some(("gold", 7))), 0);

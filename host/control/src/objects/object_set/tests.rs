@@ -10,7 +10,7 @@ fn policy(all: &ObjectSet, name: &str) -> Policy {
 }
 
 #[test]
-fn what_a_vnic_says_decides_before_its_policies_and_these_before_its_tenant() {
+fn a_vnics_fields_override_its_policies_and_these_its_tenant() {
     let all = set(r#"{
         "tenant": {"blue": {"adoption": "exact"}},
         "policy": {"slow": {"rate": "8mbit", "burst": "64k"}, "off": {"adoption": "off"},
@@ -58,7 +58,7 @@ fn limits_of_groups_hold_beside_those_of_a_vnic() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_objects_are_read_again() {
     let all = set(r#"{
         "tenant": {"blue": {"adoption": "exact", "rate": "5gbit"}, "red": {}},
         "policy": {"a": {"rate": "1.5gbit", "burst": "9000", "mode": "each",
@@ -70,7 +70,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn faults_of_objects_are_named() {
     let error = |text: &str| set(text).check().unwrap_err().to_string();
     for (text, word) in [
         (r#"{"vnic": {"web": {"tenant": "red"}}}"#, r#"vnic "web": there is no tenant "red""#),

@@ -34,7 +34,7 @@ fn blue() -> ObjectSet {
 }
 
 #[test]
-fn what_is_written_is_there_for_the_next_daemon() {
+fn written_objects_reach_the_next_daemon() {
     let folder = Folder::new("kept");
     let (mut state, found) = folder.open();
     assert_eq!((state.problem(), found), (None, ObjectSet::default()));
@@ -75,7 +75,7 @@ fn a_damaged_file_is_named_and_not_touched_until_it_is_moved_away() {
 }
 
 #[test]
-fn a_file_that_others_may_write_is_not_believed() {
+fn a_file_that_others_may_write_is_refused() {
     let folder = Folder::new("others");
     folder.open().0.write(&blue()).unwrap();
     std::fs::set_permissions(folder.file(), PermissionsExt::from_mode(0o666)).unwrap();
@@ -86,7 +86,7 @@ fn a_file_that_others_may_write_is_not_believed() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said() {
+fn a_failed_write_is_reported() {
     let folder = Folder::new("nowhere");
     let path = folder.0.join("missing").join("objects.json");
     let (mut state, _) = StateFile::open(Some(path), &ObjectSet::default());

@@ -70,7 +70,7 @@ impl Case {
 }
 
 #[test]
-fn what_was_granted_is_reached_and_nothing_else() {
+fn only_granted_pages_are_reached() {
     both(REMOTE_WRITE, |mut case| {
         assert!(case.writes(0, 4096) && case.writes(4095, 4097));
         assert_eq!((case.byte(0), case.byte(8191)), (5, 5));

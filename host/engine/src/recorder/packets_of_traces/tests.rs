@@ -117,7 +117,7 @@ fn a_long_message_comes_in_pieces() {
 }
 
 #[test]
-fn what_was_not_kept_is_not_made_up() {
+fn missing_payload_is_not_made_up() {
     let end = end(Service::Rc);
     let data = bytes(600);
     let kept: Vec<u8> =
@@ -161,7 +161,7 @@ fn reads_and_atomics_with_their_answers() {
 }
 
 #[test]
-fn what_brings_nothing_back() {
+fn atomic_writes_and_flushes() {
     let end = end(Service::Rc);
     let eight = told(&end, &trace(Kind::AtomicWrite, 8), &bytes(8)).unwrap();
     let packet = eight[0].packet();

@@ -92,7 +92,7 @@ fn a_capture_has_nothing_of_the_one_before() {
 }
 
 #[test]
-fn who_tells_before_it_is_read_keeps_everything() {
+fn traces_written_before_the_first_read_are_complete() {
     let mut bench = Bench::new();
     assert_eq!(bench.tracer.keep(), 0);
     let task = Task::process(5, bench.memory.clone());
@@ -103,7 +103,7 @@ fn who_tells_before_it_is_read_keeps_everything() {
 }
 
 #[test]
-fn of_two_captures_the_later_has_less() {
+fn the_later_of_two_captures_has_less() {
     let mut bench = Bench::new();
     bench.begin(1);
     bench.trace();
@@ -115,7 +115,7 @@ fn of_two_captures_the_later_has_less() {
 }
 
 #[test]
-fn a_process_that_ends_at_once_has_told_everything() {
+fn traces_of_a_process_that_ends_at_once_are_complete() {
     let mut bench = Bench::new();
     bench.begin(1);
     bench.process();

@@ -75,7 +75,7 @@ fn a_receive_that_does_not_come_is_given_up() {
 }
 
 #[test]
-fn towards_others_the_first_word_counts() {
+fn the_first_refusal_counts_towards_other_implementations() {
     let [mut asker, _] = refused(0);
     assert_eq!(asker.engine.take_failure(), Some(Status::RnrRetryExceeded));
 }

@@ -54,7 +54,7 @@ fn told(reads: &[u64]) -> Vec<Response> {
 
 /// The refusal is lost, and the application that refused has closed: who asks again is told again.
 #[test]
-fn a_refusal_that_was_lost_is_said_again() {
+fn a_lost_refusal_is_sent_again() {
     let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));
     let request = Request::Read { address: 0, rkey: Rkey(5), length: 8 };
     assert_eq!(asker.application.send_request(&request, 0, []), Ok(true));

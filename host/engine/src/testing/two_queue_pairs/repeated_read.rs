@@ -86,7 +86,7 @@ fn sent(side: &mut Side) -> Vec<(u32, Vec<u8>)> {
 }
 
 #[test]
-fn a_read_is_answered_again_whatever_was_read_after_it() {
+fn a_repeated_read_is_answered_after_later_reads() {
     for answered in [FIRST / 2, FIRST] {
         let (mut side, mut reader) = (side(Service::Rc, 1), Reader::default());
         ask(&mut side, PSN, 0, FIRST);
@@ -130,7 +130,7 @@ fn lines(side: &mut Side) -> Vec<String> {
 /// A READ comes a second time when its key is gone, as rightly as not: the network may have kept
 /// it, or the answer. Who lacks the answer is told, if it is an Omniverb, and nothing ends.
 #[test]
-fn a_read_that_is_asked_for_again_when_its_key_is_gone_ends_nothing() {
+fn a_repeated_read_of_a_gone_key_ends_nothing() {
     for features in [1, 0] {
         asked_for_when_gone(features);
     }

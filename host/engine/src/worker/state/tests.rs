@@ -99,7 +99,7 @@ fn near(state: &State, index: usize) -> Option<VnicId> {
 }
 
 #[test]
-fn by_a_number_alone_nobody_comes_near_a_queue_pair() {
+fn a_number_alone_reaches_no_queue_pair() {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
         // The network has led to another vNIC, of whoever lends his address to it; the queue pair's
         // own peer is somewhere else, or has even the same number there.
@@ -166,7 +166,7 @@ fn nothing_leaves_by_a_route_with_a_key() {
 
 /// A link that is told to end has its last turns first, and counts in them.
 #[test]
-fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
+fn counters_are_forgotten_after_the_links_that_were_to_end() {
     let counters = Counters::default();
     let (mut state, _events) = bench_showing(counters.clone());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
@@ -194,7 +194,7 @@ fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
 /// Who keeps pages where they are is told if they cannot be mapped: for want of room, or since the
 /// kernel refuses.
 #[test]
-fn who_keeps_pages_that_are_not_mapped_is_told() {
+fn an_owner_is_told_of_pages_that_are_not_mapped() {
     const PAGE: u64 = 4096;
     let (mut state, events) = bench();
     let files = [(); 2].map(|()| EventFd::new().unwrap());
@@ -247,7 +247,7 @@ fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
 /// A flood of datagrams that look like handshakes, probes and replies of numbers that nobody drew,
 /// from a neighbour or from the very address that is asked.
 #[test]
-fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
+fn answers_to_our_questions_pass_a_flood_of_strangers() {
     let (mut state, events) = bench();
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());

@@ -107,7 +107,7 @@ impl Bench {
 }
 
 #[test]
-fn the_bells_of_a_process_go_with_it() {
+fn the_doorbells_of_a_process_go_with_it() {
     let mut bench = bench();
     bench.say(SESSION, &ready(1, 0));
     bench.say(SESSION, &ready(2, 8192));
@@ -176,7 +176,7 @@ fn a_message_wakes_a_sleeper_and_a_ring_is_reported() {
 
 /// Who finds no windows, and cannot find any, is not brought one because it is told of none.
 #[test]
-fn an_agent_answers_what_the_host_says_of_windows() {
+fn an_agent_answers_messages_about_windows() {
     let mut bench = bench();
     let mut hears = |bits: u64| {
         let bytes = bits.to_le_bytes().to_vec();
@@ -194,7 +194,7 @@ fn an_agent_answers_what_the_host_says_of_windows() {
 /// What a process is asked, and what it says, of its pages is looked at first: here, where nobody
 /// does, it is neither asked nor heard.
 #[test]
-fn what_is_said_of_pages_is_looked_at_here() {
+fn reports_of_pages_are_checked_by_the_agent() {
     use omniverb_session::body::{Pin, Pinned};
     use omniverb_session::vm::{self, Message as AtDoor};
     use omniverb_terms::{Errno, Rkey};
@@ -230,7 +230,7 @@ fn what_is_said_of_pages_is_looked_at_here() {
 
 /// A process that says it has pinned something is believed once, if it was asked for just that.
 #[test]
-fn only_asked_processes_are_looked_at() {
+fn answers_of_unasked_processes_are_ignored() {
     use crate::vm::page_pinner::Pinner;
     use omniverb_session::body::{Adopted, Pin, Pinned};
     use omniverb_session::written;

@@ -36,7 +36,7 @@ fn numbers(found: &FoundWindows, own: &OwnWindow) -> Vec<u8> {
 }
 
 #[test]
-fn windows_are_known_in_whatever_order_they_come() {
+fn windows_are_recognized_in_any_order() {
     let (own, pairs) = machine("web-1");
     let all = found(&[&pairs[2], &own, &pairs[0], &pairs[1]]);
     let [one] = &all.own()[..] else { panic!() };
@@ -49,7 +49,7 @@ fn windows_are_known_in_whatever_order_they_come() {
 
 /// Its name is written when the guest has read the others' long since.
 #[test]
-fn a_window_that_comes_later_is_known() {
+fn a_later_window_is_recognized() {
     let (own, pairs) = machine("web-1");
     let mut all = found(&[&own, &pairs[0]]);
     let later = own.pair(STEP).unwrap();

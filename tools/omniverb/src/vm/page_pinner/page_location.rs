@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_where_the_kernel_says_or_nowhere() {
+    fn a_page_is_at_the_kernels_place_or_nowhere() {
         assert_eq!(number(PRESENT | 77), Ok(77));
         assert_eq!(number(PRESENT | 1 << 56 | 1 << 55 | 77), Ok(77), "more is said of it");
         assert_eq!(number(PRESENT), Err(Errno::EACCES), "we may not see it");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_of_pages_is_refused() {
+    fn a_malformed_range_of_pages_is_refused() {
         let this = omniverb_sys::pidfd::of(std::process::id().cast_signed()).unwrap();
         for (start, length) in
             [(1, PAGE), (PAGE, 0), (PAGE, 1), (PAGE, BYTES_MAX + PAGE), (u64::MAX - 4095, PAGE)]

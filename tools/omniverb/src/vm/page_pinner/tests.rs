@@ -25,7 +25,7 @@ fn null() -> OwnedFd {
 }
 
 #[test]
-fn an_unbelieved_source_is_not_asked() {
+fn an_untrusted_source_is_not_asked() {
     let (calls, _other) = calls();
     let asks = |pins: &Pins| pins.may_be_asked(calls.as_fd(), &asked(1, PAGE));
     assert_eq!(asks(&pins(InPlace::Nobody)), Err(Errno::EPERM));
@@ -39,7 +39,7 @@ fn an_unbelieved_source_is_not_asked() {
 }
 
 #[test]
-fn no_more_is_asked_for_than_may_be_kept() {
+fn requests_for_pages_stay_within_the_limit() {
     let (calls, _other) = calls();
     let mut pins = pins(InPlace::All);
     let asks = |pins: &Pins, length| pins.may_be_asked(calls.as_fd(), &asked(9, length));

@@ -17,7 +17,7 @@ fn begin(window: u64, boot: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_proxy_says_is_heard() {
+fn messages_of_a_proxy_are_handled() {
     for (over, code) in ProxyEnd::ALL {
         assert_eq!(ProxyEnd::of(Some(i32::from(code))), over);
     }
@@ -62,7 +62,7 @@ fn an_agent_that_goes_on_with_another_proxy_begins_anew() {
 }
 
 #[test]
-fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
+fn the_boot_id_is_an_agents_first_message() {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
@@ -88,7 +88,7 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
 
 /// What is rung in a window that comes later is heard.
 #[test]
-fn a_window_that_comes_later_has_bells() {
+fn a_later_window_has_doorbells() {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let (supervisor, more) = seqpacket::pair().unwrap();
@@ -138,7 +138,7 @@ fn a_window_that_comes_later_has_bells() {
 }
 
 #[test]
-fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
+fn only_packets_and_messages_pass_both_ways() {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let frame = |kind, bytes| Frame { kind, session: 0, bytes };

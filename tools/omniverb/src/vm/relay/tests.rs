@@ -150,7 +150,7 @@ fn a_client_that_takes_no_answers_is_not_served() {
 }
 
 #[test]
-fn a_late_listener_hears_nothing_of_before() {
+fn a_late_reader_gets_no_earlier_messages() {
     let (one, other) = UnixStream::pair().unwrap();
     let mut proxy = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = seqpacket::pair().unwrap();
@@ -181,7 +181,7 @@ fn a_late_listener_hears_nothing_of_before() {
 
 /// Frames of several threads do not mix, and what is said at once does not overtake what waits.
 #[test]
-fn what_is_said_at_once_goes_whole_or_not_at_all() {
+fn a_batch_is_sent_whole_or_not_at_all() {
     let (mut one, mut other, (quiet, _far)) = ends();
     let frame = |length: usize| Frame { kind: FrameKind::Rung, session: 0, bytes: vec![1; length] };
     let voice = one.voice();

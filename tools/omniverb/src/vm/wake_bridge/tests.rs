@@ -69,7 +69,7 @@ fn a_sleeper_across_the_wake_bridge_is_woken_by_a_message() {
 
 /// By the port itself, where that has room; and who hears it looks at nothing in the window.
 #[test]
-fn what_is_rung_is_said_by_name() {
+fn rung_doorbells_are_named() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let (host, there) = (bridge(&file, Side::Host), bridge(&file, Side::Machine));
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -126,7 +126,7 @@ fn what_is_rung_is_said_by_name() {
 /// Two machines with one window: what a process of the one rings, its agent hears; that one's
 /// proxy wakes the other's proxy, and that one's agent who sleeps there.
 #[test]
-fn a_word_passes_two_borders() {
+fn a_wake_passes_two_bridges() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let of = |side, whose| {
         let mut bridge = WakeBridge::new(side).unwrap();
@@ -156,7 +156,7 @@ fn a_word_passes_two_borders() {
 /// Of a window that is gone nothing is heard and nobody woken, and another one may have its
 /// number.
 #[test]
-fn a_window_can_be_left_out_again() {
+fn a_window_can_be_removed_from_the_bridge() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let mut host = bridge(&file, Side::Host);
     host.remove(1);
@@ -174,7 +174,7 @@ fn a_window_can_be_left_out_again() {
 }
 
 #[test]
-fn what_is_too_short_is_refused() {
+fn a_window_that_is_too_short_is_refused() {
     let file = memfd::create("pair", 8192).unwrap();
     assert!(WakeBridge::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
 }

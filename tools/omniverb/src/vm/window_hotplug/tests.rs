@@ -45,7 +45,7 @@ fn without(refused: &'static str) -> impl FnOnce(UnixStream) + Send + 'static {
 }
 
 #[test]
-fn what_qemu_says_is_what_is_wrong() {
+fn an_error_of_qemu_is_reported_as_it_is() {
     assert_eq!(outcome(without("nothing"), LONG), Ok(()));
     assert_eq!(outcome(without("object-add"), LONG), Err(PlugTrouble::Memory));
     assert_eq!(outcome(without("device_add"), LONG), Err(PlugTrouble::Device));
@@ -107,7 +107,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
 }
 
 #[test]
-fn a_code_says_what_is_wrong() {
+fn an_exit_code_names_its_error() {
     for (trouble, number) in TROUBLES {
         assert_eq!((code(Err(trouble)), trouble_of(number.into())), (number, Some(trouble)));
     }

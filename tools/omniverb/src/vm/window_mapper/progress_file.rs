@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_read_if_it_was_left_at_rest() {
+    fn progress_is_read_if_it_was_saved_at_rest() {
         let notes = some();
         assert_eq!(notes.read().ok(), Some(MapperProgress::default()));
         notes.busy().unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_mapper_leaves_is_refused() {
+    fn malformed_progress_is_refused() {
         let notes = some();
         notes.at_rest(LEFT).unwrap();
         // The first byte; the version; features that were not offered; flags; what is not used.

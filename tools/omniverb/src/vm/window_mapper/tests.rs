@@ -199,7 +199,7 @@ fn windows_are_mapped_when_a_driver_begins_and_as_they_come() {
 }
 
 #[test]
-fn what_qemu_refuses_and_what_has_no_place_the_supervisor_hears() {
+fn refused_windows_are_reported_to_the_supervisor() {
     let (ends, _) = Ends::new(&[]);
     ends.begins(OLD);
     ends.is_asked_nothing();
@@ -225,7 +225,7 @@ fn what_qemu_refuses_and_what_has_no_place_the_supervisor_hears() {
 
 /// Whoever follows a mapper takes all windows for mapped that its supervisor has.
 #[test]
-fn what_qemu_refuses_when_a_driver_begins_the_supervisor_has_no_more() {
+fn windows_refused_at_the_drivers_start_are_gone() {
     let (one, two) = (file(STEP), file(STEP));
     let (ends, channel) = Ends::new(&[(1, &one), (2, &two)]);
     ends.begins(KNOWS);
@@ -249,7 +249,7 @@ fn what_qemu_refuses_when_a_driver_begins_the_supervisor_has_no_more() {
 
 /// A window goes while QEMU is about to map it: it is asked for that when it has answered.
 #[test]
-fn what_goes_while_it_is_mapped_is_taken_out_then() {
+fn a_window_removed_during_mapping_is_unmapped_then() {
     for refused in [0, 1] {
         let (one, two) = (file(STEP), file(2 * STEP));
         let (ends, _) = Ends::new(&[(1, &one)]);
@@ -308,7 +308,7 @@ fn another(ends: Ends, channel: &OwnedFd, windows: &[(u8, &OwnedFd)]) -> Ends {
 }
 
 #[test]
-fn another_one_goes_on_where_one_was_at_rest() {
+fn another_mapper_continues_from_rest() {
     let (one, two) = (file(STEP), file(STEP));
     let (ends, channel) = Ends::new(&[(1, &one)]);
     let taken: u64 = 1 << 22 | 1 << 3;

@@ -122,7 +122,7 @@ fn a_follower_hears_the_state_and_the_tasks() {
 
 /// The kernel says first that something was left unread.
 #[test]
-fn what_a_mapper_has_said_is_heard_although_it_has_not_heard_all() {
+fn reports_of_a_mapper_are_read_before_it_has_read_all() {
     let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let kept = kept(&ends);
     let (ours, end) = seqpacket::pair().unwrap();
@@ -137,7 +137,7 @@ fn what_a_mapper_has_said_is_heard_although_it_has_not_heard_all() {
 
 /// What cannot be said to this one may be said to the next: it is not one that has ended.
 #[test]
-fn one_that_cannot_be_told_what_there_is_maps_nothing() {
+fn a_mapper_that_cannot_get_its_state_maps_nothing() {
     let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let kept = kept(&ends);
     let flags = SocketFlags::CLOEXEC;
@@ -151,7 +151,7 @@ fn one_that_cannot_be_told_what_there_is_maps_nothing() {
 }
 
 #[test]
-fn a_mapper_that_makes_no_sense_is_heard_no_more() {
+fn a_malformed_message_ends_the_mapper() {
     let [channel, other, own] = qemu();
     let (packets, _far) = seqpacket::pair().unwrap();
     let words: [(&[u8], &[&OwnedFd]); 7] = [

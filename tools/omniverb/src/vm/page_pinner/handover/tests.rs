@@ -136,7 +136,7 @@ fn data_without_a_copy_is_kept() {
 
 /// The one before lets go, and ends before anybody has heard it say so.
 #[test]
-fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
+fn an_heir_without_the_last_message_keeps_its_copies() {
     let Some(bench) = bench(0) else { return };
     let path = bench.folder.join("other.sock");
     let listener = seqpacket::listen(&path, 0o600).unwrap();
