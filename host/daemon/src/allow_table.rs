@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 pub(crate) struct AllowTable(Allow);
 
 impl AllowTable {
-    /// Whom it names.
+    /// The processes that it allows.
     pub(crate) fn allow(&self) -> Allow {
         self.0.clone()
     }

@@ -24,7 +24,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let log = files(&path)?.with_extension("log");
     let folder = log.parent().unwrap_or(Path::new("/"));
-    // Of root's two folders this one is nobody else's.
+    // Of root's two folders, the one that no other user may enter.
     let made =
         std::fs::DirBuilder::new().mode(if is_root() { 0o700 } else { 0o777 }).create(folder);
     if let Err(error) = made
@@ -42,7 +42,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
         .open(&log)
         .with_context(|| log.display().to_string())?;
     let status = file.metadata()?;
-    // In a folder for everybody somebody else may have made it.
+    // In a folder for everybody another user may have made it.
     if !status.is_file() || status.uid() != geteuid().as_raw() {
         bail!("the log file {} belongs to another user: name another one", log.display());
     }

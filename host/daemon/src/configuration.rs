@@ -202,12 +202,12 @@ impl Configuration {
         self.sockets_light.iter().map(|light| light.0).collect()
     }
 
-    /// Who may use the tenants' socket.
+    /// The processes that may use the tenants' socket.
     pub(crate) fn allow(&self) -> Option<Allow> {
         self.allow.as_ref().map(AllowTable::allow)
     }
 
-    /// What holds for vNICs that no table is about.
+    /// The policy of vNICs that no table is about.
     fn general(&self) -> Policy {
         Policy {
             datapath: self.datapath.unwrap_or_default(),

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 /// Does what a helper does, if it was started as one.
 fn helper(name: &str) -> ExitCode {
-    // What a terminal sends to the daemon's group is for the daemon, which ends us.
+    // A terminal's signal to the daemon's process group is for the daemon, which ends us.
     let _ = rustix::process::setpgid(None, None);
     let served = match name {
         STARTER => {
@@ -100,8 +100,8 @@ fn level(named: LogLevel) -> Level {
 
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.own_session {
-        // Fails for a leader of a process group, which we are only if somebody gave us that flag
-        // by hand; it is no matter then.
+        // Fails for a leader of a process group, which we are only if a user passed that flag by
+        // hand; it does not matter then.
         let _ = rustix::process::setsid();
         let _ = std::env::set_current_dir("/");
     }
@@ -184,7 +184,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What holds for vNICs that no object is attached to.
+/// The policy of vNICs that no object is attached to.
 fn policies(general: Policy) -> Policies {
     let mut policies = Policies::default();
     policies.general = general;

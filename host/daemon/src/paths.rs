@@ -28,7 +28,7 @@ pub(crate) fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf>
     named.map_or_else(beside, Ok)
 }
 
-/// What the names of our files begin with, if the tenants' socket is at `path`.
+/// The prefix of our files' names, if the tenants' socket is at `path`.
 pub(crate) fn files(path: &Path) -> std::io::Result<PathBuf> {
     Ok(operator::files_beside(&std::path::absolute(path)?, Runner::of(geteuid().as_raw())))
 }

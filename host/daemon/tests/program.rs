@@ -37,7 +37,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the names of the daemon's files begin with.
+/// The prefix of the daemon's files.
 fn files_of(socket: &Path) -> PathBuf {
     let runner = Runner::of(rustix::process::geteuid().as_raw());
     omniverb_session::operator::files_beside(socket, runner)

@@ -33,7 +33,7 @@ impl Daemon {
         command.arg(folder.join("operators")).arg("--config").arg(written).args(more);
         let child = command.stderr(Stdio::piped()).spawn().unwrap();
         let daemon = Daemon { child, folder };
-        // The broker's place is taken before anybody is answered.
+        // The broker has its place before the first client is answered.
         let path = daemon.folder.join("socket");
         until(|| seqpacket::is_alive(&path));
         let calls = seqpacket::connect(&path).unwrap();
@@ -113,7 +113,7 @@ fn without_sockets_there_is_no_broker() {
     assert!(!daemon.place().exists() && daemon.helpers("broker").is_empty());
 }
 
-/// It asks who somebody is, not where.
+/// The broker knows users, not cgroups.
 #[test]
 fn rules_by_cgroups_start_no_broker() {
     let configuration = "sockets = true\n[allow]\ncgroups = [\"/\"]\n";

@@ -41,7 +41,7 @@ impl Service {
         service
     }
 
-    /// What it was told next, if anything for a moment.
+    /// The next message to it, if one comes for a moment.
     fn next(&self) -> Option<String> {
         let mut text = [0; 64];
         let length = self.manager.recv(&mut text).ok()?;
@@ -100,14 +100,14 @@ fn a_stopped_process_misses_its_signs_of_life() {
     assert!(service.daemon.wait().unwrap().success());
 }
 
-/// A log that nobody reads stops whoever writes it.
+/// A log without a reader stops its writer.
 #[test]
 fn a_hung_control_loop_is_logged_and_misses_its_signs_of_life() {
     let (mut log, mut full) = std::io::pipe().unwrap();
     let errors = full.try_clone().unwrap();
     let service = Service::start("hangs", Stdio::from(OwnedFd::from(errors)));
     service.is_fine();
-    // As much as a pipe holds; what finds no room waits until somebody reads.
+    // As much as a pipe holds; more waits until it is read.
     let filler = std::thread::spawn(move || full.write_all(&[b'\n'; 1 << 16]));
     std::thread::sleep(Duration::from_millis(500));
     let client = Command::new(PROGRAM)

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Memory {
     /// Where it is.
     pub extent: Extent,
-    /// What is not let go of as long as somebody has it mapped.
+    /// A value that is kept as long as the memory is mapped.
     pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -70,13 +70,13 @@ pub struct Attach {
     pub peer_slot: u32,
     /// The peer's vNIC, if it is one of this engine: packets are handed over without the network.
     pub within: Option<VnicId>,
-    /// What the other Omniverb can do; zero for plain RoCE v2.
+    /// Features of the other Omniverb; zero for plain RoCE v2.
     pub features: u32,
-    /// What the application may not ask of the peer.
+    /// Operations that the application may not request of the peer.
     pub refused: Operations,
 }
 
-/// What an engine can do: bits of its answer to a handshake. Zero is plain RoCE v2.
+/// Features of an engine: bits of its answer to a handshake. Zero is plain RoCE v2.
 pub mod feature {
     /// It is an Omniverb, which answers handshakes.
     pub const OMNIVERB: u32 = 1;
@@ -133,22 +133,22 @@ pub enum Pages {
     InPlace(Arc<Row>),
 }
 
-/// Pages that stay where they are, as they follow each other for their owner. Whoever has them
-/// mapped keeps this, and nobody else gets them as long as somebody keeps it.
+/// Pages that stay where they are, in their owner's order. Each mapping keeps this, and no other
+/// process gets the pages as long as one does.
 #[derive(Debug)]
 pub struct Row {
     /// Parts of the machine's memory.
     pub parts: Vec<Extent>,
-    /// What goes behind them.
+    /// A value that is dropped after them.
     pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Whom a management datagram is for.
+/// The recipient of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
-    /// Somebody whom one of our ids has to do with.
+    /// A peer of one of our ids.
     Known,
-    /// Somebody who sent what nobody here waits for: only so many are answered.
+    /// A sender whose message no id waits for: the rate of answers is limited.
     Stranger,
 }
 
@@ -165,7 +165,7 @@ pub enum Command {
         vnic: VnicId,
         /// Opened in its network namespace.
         port: Arc<Port>,
-        /// Whose it is: what is kept for it counts as that one's.
+        /// The holder that memory kept for it counts for.
         holder: HolderPath,
         /// The number of its queue pair 1 in packets.
         services: Qpn,
@@ -191,8 +191,8 @@ pub enum Command {
         group: LimitGroup,
         /// The group that a new one is in, which there has to be. That does not change.
         within: Option<LimitGroup>,
-        /// What all of them may send; `None`: as much as they like. Several groups may share one.
-        /// One that has changed is sent again.
+        /// The common limit of all of them; `None`: unlimited. Several groups may share one. A
+        /// changed one is sent again.
         limit: Option<SharedLimiter>,
     },
     /// A group is not used any more. Its limit holds until the last vNIC has left it.
@@ -204,7 +204,7 @@ pub enum Command {
     SetFaults {
         /// One that is served.
         vnic: VnicId,
-        /// What happens, and the seed that decides to which of them; `None`: nothing.
+        /// The faults, and the seed that decides which packets they hit; `None`: none.
         faults: Option<Box<(Faults, u64)>>,
     },
     /// Encrypts what the vNIC exchanges with other addresses, or no longer.
@@ -224,7 +224,7 @@ pub enum Command {
         qpn: Qpn,
         /// The QP it is linked with.
         peer_qpn: Qpn,
-        /// What fails as at a QP that lacks the access flag; datagrams are dropped.
+        /// Operations that fail as at a QP that lacks the access flag; datagrams are dropped.
         refused: Operations,
     },
     /// The link is closed.
@@ -234,9 +234,9 @@ pub enum Command {
         /// The QP it was linked with.
         peer_qpn: Qpn,
     },
-    /// What was wanted for a link, if it has not gone meanwhile.
+    /// Pages that a link wanted, if it has not gone meanwhile.
     Grant(Box<Grant>),
-    /// Nobody is granted these any more, whatever their owner's EPOCH says, which others may write.
+    /// These are granted no longer, whatever their owner's EPOCH is, which others may write.
     Withdraw {
         /// Of which vNIC they are.
         vnic: VnicId,
@@ -264,20 +264,20 @@ pub enum Command {
         underlay: Underlay,
         /// The number of queue pair 1 at the other end.
         services: Qpn,
-        /// What is sent.
+        /// The datagram to send.
         datagram: Box<[u8]>,
-        /// Whom it is for.
+        /// The recipient, which decides its limit.
         recipient: Recipient,
     },
     /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {
         /// One that is served.
         vnic: VnicId,
-        /// Where they are left; `None`: nobody wants them.
+        /// Takes the packets; `None`: no capture wants them.
         queue: Option<Arc<PacketQueue>>,
     },
-    /// What links of a vNIC have counted that have ended is nobody's any more. Those that were told
-    /// to end before have done so by then.
+    /// Drops the counters of a vNIC's ended links. Those that were told to end before have done so
+    /// by then.
     ForgetCounted {
         /// One that is no more, or that another has the name of now.
         vnic: VnicId,
@@ -295,7 +295,7 @@ pub enum Event {
         at: VnicId,
         /// The address that it came from.
         from: IpAddr,
-        /// What the other Omniverb can do that replies; `None`: the question itself came.
+        /// Features of the other Omniverb, in a reply; `None`: this is the probe itself.
         features: Option<u32>,
     },
     /// A management datagram for queue pair 1.
@@ -306,12 +306,12 @@ pub enum Event {
         source: Qpn,
         /// The way it came, which is the way back.
         underlay: Underlay,
-        /// What it carries; the packet's ICRC and Q_Key are right.
+        /// The payload; the packet's ICRC and Q_Key are right.
         datagram: Vec<u8>,
         /// It answers what was sent there as [`Recipient::Known`].
         is_answer: bool,
     },
-    /// A datagram for a UD QP from somebody it has no link with. It is kept for a moment.
+    /// A datagram for a UD QP from a sender it has no link with. It is kept for a moment.
     Stranger {
         /// At whose sockets it arrived.
         vnic: VnicId,
@@ -322,8 +322,8 @@ pub enum Event {
         /// The way it came, which is the way back.
         underlay: Underlay,
     },
-    /// A peer names a key of the application. What it does with it goes through the application
-    /// until a grant comes, if one comes.
+    /// A peer names a key of the application. Its accesses go through the application until a grant
+    /// comes, if one comes.
     Wanted {
         /// The application's QP.
         qpn: Qpn,
@@ -351,8 +351,8 @@ pub enum Event {
         /// One that is served.
         vnic: VnicId,
     },
-    /// Whoever carries a vNIC's port has sent what ends that: a message with descriptors, or an
-    /// empty one. It is watched no longer.
+    /// The process that carries a vNIC's port has sent a message that ends it: one with
+    /// descriptors, or an empty one. It is watched no longer.
     PortOver {
         /// The vNIC that has lost its network.
         vnic: VnicId,
@@ -372,12 +372,12 @@ pub enum Event {
         qpn: Qpn,
         /// The QP at the other side of the network.
         peer_qpn: Qpn,
-        /// What its requests complete with.
+        /// The completion status of its requests.
         status: Status,
     },
 }
 
-/// What the engine counts for a link.
+/// The engine's counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCounters {
     /// Packets sent, acknowledgements among them.

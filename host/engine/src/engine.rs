@@ -98,8 +98,8 @@ impl Engine {
             let shared = (store, mappings, questions);
             let mut worker = Worker::new(inbox, outbox, counters, settings.spin, shared)?;
             let handle = std::thread::Builder::new().name(name).spawn(move || {
-                // Without its packet threads a daemon is of no use to anybody; started afresh, it
-                // is, and direct links do not notice.
+                // Without its packet threads a daemon is useless; a restarted one is not, and
+                // direct links do not notice.
                 let work = std::panic::AssertUnwindSafe(|| worker.run(&pulse));
                 if std::panic::catch_unwind(work).is_err() {
                     std::process::abort();
@@ -172,22 +172,22 @@ impl Engine {
         &self.ready
     }
 
-    /// What happened next.
+    /// The next event.
     pub fn next_event(&self) -> Option<Event> {
         self.events.take()
     }
 
-    /// What was counted for a link, up to a tenth of a second ago.
+    /// The counters of a link, up to a tenth of a second old.
     pub fn status(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
         self.counters.link(qpn, peer_qpn)
     }
 
-    /// What the links of a vNIC have counted that have ended.
+    /// The counters of a vNIC's ended links.
     pub fn ended(&self, vnic: VnicId) -> QpCounters {
         self.counters.ended(vnic)
     }
 
-    /// What was done to a vNIC's packets since faults were set, up to a tenth of a second ago.
+    /// Faults of a vNIC's packets since they were set, up to a tenth of a second old.
     pub fn faults(&self, vnic: VnicId) -> Option<FaultCounters> {
         self.counters.faults(vnic)
     }

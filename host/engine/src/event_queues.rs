@@ -1,10 +1,10 @@
 //! Queues events from packet threads to the control plane: one queue for each vNIC, served in turn.
 //!
-//! What strangers cause waits apart from what answers questions of ours or tells of links, so
+//! Events caused by strangers wait apart from answers to our questions and events of links, so
 //! neither pushes the other out. A vNIC may have as many waiting as there is room left: a vNIC
 //! whose events pile up takes half of the room, a second one a third, and there is always some for
-//! one that has none waiting. What finds no room is lost: all of it is about packets that come
-//! again.
+//! one that has none waiting. An event without room is lost: all of them are about packets that
+//! come again.
 
 use crate::command::Event;
 use omniverb_sys::lock;
@@ -41,7 +41,7 @@ impl Event {
     }
 }
 
-/// An event is on its way, or nobody will hear of it.
+/// Whether an event is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Posted {
@@ -58,7 +58,7 @@ pub(crate) struct Events(Arc<Mutex<Classes>>);
 struct Classes {
     own: Queues<Event>,
     strange: Queues<Event>,
-    /// Whose turn it is.
+    /// Whether the strangers' queue is next.
     strange_next: bool,
 }
 
@@ -87,7 +87,7 @@ impl Events {
 /// A queue for each vNIC that has something waiting.
 struct Queues<T> {
     queues: HashMap<VnicId, VecDeque<T>>,
-    /// Whose turn it is, the next first: each that has a queue.
+    /// vNICs with a queue, the next first.
     order: VecDeque<VnicId>,
     count: usize,
 }

@@ -1,14 +1,14 @@
 //! Bounds the memory that the engine keeps for tenants: for the host, each user in a cgroup, and
 //! each vNIC.
 //!
-//! No room has more of the larger one than is left of that for others. When less than an eighth of
-//! the host's or of a holder's is left, the largest holder yields: of the heaviest branch of
-//! cgroups, of its heaviest user, the heaviest vNIC drops half of what it keeps, and keeps no more
-//! for a second. So a small one always gets some, however many large ones there are.
+//! No room takes more of the larger one than it leaves for others. When less than an eighth of the
+//! host's or of a holder's is left, the largest holder yields: of the heaviest branch of cgroups,
+//! of its heaviest user, the heaviest vNIC drops half of what it keeps, and keeps no more for a
+//! second. So a small one always gets some, however many large ones there are.
 //!
-//! What is dropped is what a network may lose, or what is asked for again. Answers to READs cannot
-//! be dropped any more: they have a total of their own, and who asks for more is refused, as
-//! the rings of the link are there in any case.
+//! Dropped memory holds packets that a network may lose, or data that can be requested again.
+//! Answers to READs cannot be dropped any more: they have a total of their own, and a request for
+//! more is refused, as the rings of the link are there in any case.
 
 use crate::memory_accounts::{Room, WeakRoom};
 use omniverb_sys::{EventFd, lock};
@@ -30,11 +30,11 @@ const ANSWERS_SHARE: usize = 4;
 const VNIC_ANSWERS_BYTES: usize = 16 << 20;
 /// A vNIC takes so much at a time of its holder's and the host's room, which other threads use.
 const STEP: usize = 32 << 10;
-/// Somebody is made to yield this often at most, in nanoseconds: to look for what is kept takes a
-/// millisecond where there are many links.
+/// A holder is made to yield this often at most, in nanoseconds: finding kept memory takes a
+/// millisecond with many links.
 const PRESS_EVERY: u64 = 10_000_000;
 
-/// For how long who has yielded does not get back what it had, in nanoseconds.
+/// For how long a holder that has yielded does not get back its room, in nanoseconds.
 const REDUCED: u64 = 1_000_000_000;
 
 /// The way to a holder: cgroups from the root, then the user.
@@ -49,14 +49,14 @@ struct Shared {
     answers: Room,
     /// Hardly anything is left of some room.
     tight: Arc<AtomicBool>,
-    /// When somebody was made to yield last.
+    /// When a holder was made to yield last.
     pressed: AtomicU64,
-    /// How often somebody was made to.
+    /// How often a holder was made to.
     asked: AtomicU64,
-    /// Somebody may keep less than in the beginning.
+    /// A holder has a reduced room at present.
     reduced: AtomicBool,
     holders: Mutex<Holders>,
-    /// What wakes the packet threads.
+    /// Wakes the packet threads.
     wakes: Mutex<Vec<Arc<EventFd>>>,
 }
 
@@ -125,13 +125,13 @@ impl Store {
         allowance
     }
 
-    /// How often somebody was made to yield so far: whoever sees another number looks whether it is
-    /// one of its vNICs ([`Room::is_over`]).
+    /// How often a holder was made to yield so far: a thread that sees another number checks
+    /// whether it is one of its vNICs ([`Room::is_over`]).
     pub(crate) fn asked(&self) -> u64 {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// Makes somebody yield if that is necessary.
+    /// Makes a holder yield if that is necessary.
     pub(crate) fn look(&self, now: u64) {
         let Shared { tight, pressed, reduced, .. } = &*self.0;
         let last = pressed.load(Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// Who has yielded may keep as much as before.
+    /// Restores the rooms of holders that have yielded.
     fn restore(&self) {
         self.0.reduced.store(false, Ordering::Relaxed);
         let holders = lock(&self.0.holders);

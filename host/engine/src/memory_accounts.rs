@@ -65,7 +65,7 @@ impl Room {
         Room::build(most, Some(self.around(Share::Fair, 1)), self.0.alarm.clone())
     }
 
-    /// The same without the alarm, and so much of this one is taken at a time: it is shared by
+    /// Like `share`, without the alarm, taking so much of this one at a time: it is shared by
     /// threads, and the room within is not.
     pub(crate) fn share_by_steps(&self, most: usize, step: usize) -> Room {
         Room::build(most, Some(self.around(Share::Fair, step)), None)
@@ -90,7 +90,7 @@ impl Room {
         self.part_up_to(self.0.most, bytes)
     }
 
-    /// The same, as long as no more than `most` of this room is taken then.
+    /// Like `part`, as long as no more than `most` of this room is taken then.
     pub(crate) fn part_up_to(&self, most: usize, bytes: usize) -> Option<Part> {
         self.take(most, bytes).then(|| Part { bytes, room: self.clone() })
     }

@@ -28,8 +28,8 @@ pub(crate) fn part(part: &Part<'_>) -> Request {
 /// A READ of the peer as a record.
 pub(crate) fn read(request: &ReadRequest) -> Request {
     let (address, rkey, length) = (request.address, request.key, request.length);
-    // What goes on to another process of an XRC domain is not told apart there; which of XRC's does
-    // is not known here.
+    // A request that goes on to another process of an XRC domain has no mark for a repetition
+    // there; which of XRC's do is not known here.
     match request.is_repeated && request.srq == 0 {
         true => Request::ReadAgain { address, rkey, length },
         false => Request::Read { address, rkey, length },

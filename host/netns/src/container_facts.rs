@@ -34,7 +34,7 @@ pub struct ContainerInterface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What rules look at.
+/// Facts of a container for rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
     /// The name that the namespace has in `/run/netns` or `/run/docker/netns`.
@@ -43,8 +43,8 @@ pub struct ContainerFacts {
     pub interfaces: Vec<ContainerInterface>,
 }
 
-/// What there is to say of a namespace, and its number that never comes back, where the kernel
-/// says. The calling thread has to be in the host's namespace.
+/// The facts of a namespace, and its number that never comes back, where the kernel has one. The
+/// calling thread has to be in the host's namespace.
 pub(crate) fn collect(namespace: &Namespace) -> io::Result<(ContainerFacts, Option<u64>)> {
     let number = namespace_id(namespace.as_fd())?;
     let (found, cookie) = namespace.run(|| Ok((interfaces::list()?, netns::cookie().ok())))?;

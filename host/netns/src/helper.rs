@@ -86,7 +86,7 @@ struct Owed {
 
 impl Owed {
     fn pay(self, found: io::Result<Found>) {
-        // If the daemon is gone nobody needs it.
+        // If the daemon is gone the answer is not needed.
         let _ = helper_protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &found);
         self.settle();
         std::mem::forget(self);

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const PORT: u16 = 4791;
 /// The UDP port of PSP, for vNICs whose packets are encrypted.
 pub const PSP_PORT: u16 = 1000;
-/// Addresses that are told of one namespace. A device shows 32.
+/// Addresses reported of one namespace. A device shows 32.
 pub const ADDRESSES_MAX: usize = 512;
 /// Bytes of a cgroup's path that are told; what is longer is cut.
 pub const CGROUP_BYTES: usize = 1024;
@@ -47,7 +47,7 @@ pub(crate) const FACTS_BYTES: usize = HEADER_BYTES
     + CONTAINER_ADDRESSES_MAX * CONTAINER_ADDRESS_BYTES;
 pub(crate) const VANISHED_BYTES: usize = HEADER_BYTES + IDENTITY_BYTES;
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Which network namespace and cgroup is this process (a pidfd) in?
@@ -58,7 +58,7 @@ pub enum Kind {
     Port,
     /// The sockets of UDP port 1000 in this namespace.
     PspPort,
-    /// What tells this namespace from those of other containers?
+    /// The facts that tell this namespace from those of other containers.
     Interfaces,
     /// Say from now on which namespaces appear, change and vanish.
     Watch,
@@ -90,7 +90,7 @@ const STARTED: u32 = 0;
 const APPEARED: u32 = 6;
 const VANISHED: u32 = 7;
 
-/// Who a process is.
+/// A process's identity.
 #[derive(Debug)]
 pub struct Process {
     /// The network namespace of its main thread.
@@ -106,16 +106,16 @@ pub struct Process {
     pub cgroup: String,
 }
 
-/// What was found out.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Found {
-    /// Who the process is; to [`Kind::Process`].
+    /// The process's identity; to [`Kind::Process`].
     Process(Process),
     /// All of the namespace, at most [`ADDRESSES_MAX`]; to [`Kind::Addresses`].
     Addresses(Vec<Address>),
     /// The sockets, which keep the namespace; to [`Kind::Port`] and [`Kind::PspPort`].
     Port(Port),
-    /// What tells a container from others; to [`Kind::Interfaces`].
+    /// The facts that tell a container from others; to [`Kind::Interfaces`].
     Interfaces(ContainerFacts),
     /// From now on there are [`Answer::Appeared`] and [`Answer::Vanished`]; to [`Kind::Watch`].
     Watching,
@@ -130,7 +130,7 @@ pub enum Enters {
     Others,
 }
 
-/// What the helper says.
+/// A message of the helper.
 #[derive(Debug)]
 pub enum Answer {
     /// It has begun. Whatever another one was asked before is not answered any more.
@@ -144,21 +144,21 @@ pub enum Answer {
         id: u64,
         /// The kind of the request that this answers.
         kind: Kind,
-        /// What was found out, or why not: what the kernel said.
+        /// The result, or the kernel's error.
         found: io::Result<Found>,
     },
     /// A namespace has an interface that joins it to the host's, or has changed.
     Appeared {
-        /// What tells it from others as long as it lives.
+        /// Tells it from others as long as it lives.
         identity: Identity,
         /// Its number that never comes back, where the kernel says.
         cookie: Option<u64>,
-        /// What rules look at.
+        /// Facts for rules.
         facts: ContainerFacts,
     },
     /// A namespace that had appeared is gone.
     Vanished {
-        /// What told it from others.
+        /// Told it from others.
         identity: Identity,
     },
 }

@@ -1,8 +1,8 @@
 //! Implements the daemon's privileged helper, which identifies and enters network namespaces.
 //!
 //! In: requests of fixed size, with a descriptor each, from the daemon, over a socket pair. Out:
-//! answers of fixed size. The daemon itself parses what tenants send, and has no privilege to
-//! enter anything; who breaks into it can ask for what this protocol offers: sockets of two UDP
+//! answers of fixed size. The daemon itself parses messages of tenants, and has no privilege to
+//! enter anything; an attacker in it can request only what this protocol offers: sockets of two UDP
 //! ports in namespaces of processes it can name.
 #![forbid(unsafe_code)]
 

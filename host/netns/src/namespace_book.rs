@@ -58,7 +58,8 @@ impl NamespaceBook {
         std::mem::take(&mut self.is_lost)
     }
 
-    /// These numbers and no others are given to namespaces now. What those are has to be seen anew.
+    /// These numbers and no others are given to namespaces now. The namespaces behind them have to
+    /// be seen anew.
     pub(crate) fn recount(&mut self, numbers: &[u32]) {
         let gone: Vec<u32> =
             self.known.keys().chain(self.sought.keys()).copied().collect::<Vec<_>>();

@@ -122,7 +122,7 @@ fn opens_the_port_of_another_namespace() {
         assert!(begun.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Who has ended is nobody, whatever its number is used for now.
+    // An ended process has no identity, even if its number is used again.
     drop(child);
     assert!(helper.ask(Kind::Process, &pidfd).is_err());
 }
@@ -153,7 +153,7 @@ fn noise_is_ignored_and_a_flood_refused() {
         let files = vec![file.as_fd(); (seed >> 33) as usize % 8];
         seqpacket::send(helper.socket(), &bytes, &files).unwrap();
     }
-    // What has the form of a request is answered, each with its number.
+    // Every well-formed request is answered, each with its number.
     let count = 4 * WORKERS as u64;
     let pidfd = own_pidfd();
     let mut sent = 0;

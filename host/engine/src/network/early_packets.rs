@@ -1,7 +1,7 @@
 //! Keeps packets for queue pairs that are not ready yet, for a moment.
 //!
-//! Anybody may send such packets. Where there is no room for one more, the sender with most loses
-//! its oldest: who floods pushes out its own.
+//! Any host may send such packets. Where there is no room for one more, the sender with most loses
+//! its oldest: a flooding sender pushes out its own.
 
 use crate::kept_memory::Allowance;
 use crate::memory_accounts::{Part, Room};
@@ -28,7 +28,7 @@ const BYTES_MAX: usize = 2 << 20;
 const LOOK_EVERY: u64 = 250_000_000;
 /// Places that a queue has for each packet in it, at most: the first packet of a queue takes four.
 const PLACES: usize = 4;
-/// What a packet takes beside its bytes: its places, and what tells its sender from others.
+/// Bytes that a packet takes beside its own: its places, and the key of its sender.
 const OVERHEAD: usize = PLACES * size_of::<EarlyPacket>() + 192;
 
 /// A packet that came too early; its ICRC is right.
@@ -314,7 +314,7 @@ mod tests {
         for (sender, count) in [(2, 3), (3, 1)] {
             assert_eq!(unclaimed.take(3, Qpn(7), (from(sender), Qpn(1))).len(), count);
         }
-        // Whoever has as many addresses as it likes in its network is one sender.
+        // A host with many addresses in its network is one sender.
         let mut unclaimed = Unclaimed::new(&Allowance::default());
         (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Redelivery::No));
         let network = u128::from_be_bytes([0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

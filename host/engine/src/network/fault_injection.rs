@@ -14,13 +14,13 @@ use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 /// Datagrams on their way through it, with what is known of each from the socket.
 pub(crate) struct BadLine {
     line: FaultyLine<Arrival>,
-    /// What they take of their vNIC's room.
+    /// Their part of the vNIC's room.
     part: Part,
 }
 
 /// Budget: bytes that are under way on one vNIC's line, within what the vNIC keeps.
 const BYTES_MAX: usize = 32 << 20;
-/// What a datagram takes beside its bytes: its place on the line and the allocator's own.
+/// Bytes that a datagram takes beside its own: its place on the line and the allocator's overhead.
 const OVERHEAD: usize = 2 * size_of::<Flight<Arrival>>() + 32;
 
 impl BadLine {
@@ -29,20 +29,20 @@ impl BadLine {
         BadLine { line: FaultyLine::new(faults, seed), part }
     }
 
-    /// Takes a datagram. One that is damaged already takes nobody's place.
+    /// Takes a datagram. One that is damaged already takes no place of another.
     pub(crate) fn put(&mut self, now: u64, arrival: &Arrival, datagram: &[u8]) {
         if datagram.len() > DATAGRAM_MAX {
             return;
         }
         // Solving for the identification once more after the damage would let one in 65,536 damaged
-        // packets pass, without the Ethernet frame check and UDP checksum that stop those for
-        // everybody else.
+        // packets pass, without the Ethernet frame check and UDP checksum that stop those
+        // elsewhere.
         let identification = match arrival.flow.check(datagram, arrival.identification) {
             Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
             Verdict::Solved(identification) => identification,
             Verdict::Damaged => return,
         };
-        // It may become two. What there is no room for is lost, but for the line it was there.
+        // It may become two. A datagram without room is lost, but the line counts it.
         let has_room = self.part.grow(2 * (datagram.len() + OVERHEAD));
         self.line.set_bytes_max(if has_room { usize::MAX } else { 0 });
         self.line.send(now, Arrival { identification: Some(identification), ..*arrival }, datagram);
@@ -63,7 +63,7 @@ impl BadLine {
         self.part.shrink_to(bytes + count * OVERHEAD);
     }
 
-    /// What has arrived by now.
+    /// The next datagram that has arrived by now.
     pub(crate) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
         let flight = self.line.arrival(now)?;
         self.give_back();
@@ -79,7 +79,7 @@ impl BadLine {
         self.line.next_time()
     }
 
-    /// What was done to datagrams.
+    /// Counts of faults.
     pub(crate) fn done(&self) -> Done {
         self.line.done()
     }

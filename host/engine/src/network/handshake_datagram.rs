@@ -15,7 +15,7 @@ const HEADER: [u8; 12] = [0xff, VERSION_OTHER, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const PROBE: [u8; 8] = *b"omniver1";
 const REPLY: [u8; 8] = *b"omniver2";
 
-/// What such a datagram says.
+/// The contents of such a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// Asks what is there: the number is drawn for it, and valid once.
@@ -45,7 +45,7 @@ pub fn reply(number: u128, features: u32) -> [u8; DATAGRAM_BYTES] {
     write(REPLY, number, features)
 }
 
-/// What a datagram says, if it is one of these.
+/// Decodes a datagram, if it is one of these.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Handshake> {
     let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;

@@ -1,9 +1,9 @@
 //! Remembers the numbers of own questions that the network has not answered, for all packet
 //! threads.
 //!
-//! An answer is told by its number from what strangers send before anything is spent on either. So
-//! whatever strangers send, it costs none of our answers. A number is 128 random bits: it is known
-//! only where its question has passed. For that case, too, what is passed on for a question is
+//! An answer is told by its number from datagrams of strangers before any budget is spent on
+//! either. So a flood of strangers costs none of our answers. A number is 128 random bits: only
+//! hosts on the question's path know it. For those, too, the datagrams passed on for a question are
 //! bounded, for each sender apart.
 
 use omniverb_sys::lock;
@@ -28,11 +28,11 @@ struct Question {
     asker: VnicId,
     /// The address that it asked.
     asked: IpAddr,
-    /// What was passed on: from where, to which vNIC, how often.
+    /// Datagrams passed on: the source, the vNIC, the count.
     passed: Vec<(IpAddr, VnicId, u8)>,
 }
 
-/// What a number is.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     /// That of a question of this vNIC, and the control plane is to know.
@@ -54,15 +54,15 @@ impl Questions {
         lock(&self.0).remove(&number);
     }
 
-    /// What the number of a probe is that came out at a vNIC.
+    /// The meaning of the number in a probe that came out at a vNIC.
     pub(crate) fn probe(&self, number: u128, from: IpAddr, at: VnicId) -> Number {
         let mut questions = lock(&self.0);
         let Some(question) = questions.get_mut(&number) else { return Number::Strange };
         question.pass(from, at)
     }
 
-    /// What the number of a reply is. One that counts comes from the address that was asked to
-    /// the vNIC that asked.
+    /// The meaning of the number in a reply. One that counts comes from the address that was asked
+    /// to the vNIC that asked.
     pub(crate) fn reply(&self, number: u128, from: IpAddr, at: VnicId) -> Number {
         let mut questions = lock(&self.0);
         let Some(question) = questions.get_mut(&number) else { return Number::Strange };

@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 /// Times a train is tried while the socket is full.
 const TRIES: u32 = 100;
-/// Budget: messages taken from whoever carries before others get their turn.
+/// Budget: messages taken from a carrying process before other sockets are read.
 const CARRIED_PER_TURN: usize = 32;
 /// Packets of a train that is carried: it saves nothing there, but on the way to links of ours.
 const CARRIED_TRAIN: usize = 32;
@@ -45,9 +45,9 @@ pub(crate) struct Arrival {
     pub(crate) interface: u32,
     /// How it was marked on the way.
     pub(crate) ecn: Ecn,
-    /// What its identification is known to have been.
+    /// Its known identification.
     pub(crate) identification: Option<Identification>,
-    /// Whoever captures this vNIC's packets has it already.
+    /// A capture of this vNIC's packets has it already.
     pub(crate) is_captured: bool,
 }
 
@@ -60,10 +60,10 @@ pub(crate) enum Sent {
 }
 
 /// The sockets of one vNIC: one to receive and one to send for each address family, or none where
-/// somebody else carries its datagrams.
+/// another process carries its datagrams.
 pub(crate) struct Sockets {
     port: Arc<Port>,
-    /// Whoever carries the port does so no more.
+    /// The carrying process has ended the port.
     over: AtomicBool,
     receivers: Vec<UdpSocketState>,
     senders: Vec<UdpSocketState>,
@@ -83,7 +83,7 @@ impl Sockets {
         Ok(Sockets { port, over, receivers, senders })
     }
 
-    /// The port, if somebody else has it.
+    /// The port, if another process carries it.
     pub(crate) fn carried(&self) -> Option<Arc<Port>> {
         self.port.carried().map(|_| self.port.clone())
     }
@@ -93,7 +93,7 @@ impl Sockets {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// What whoever carries has for us. True: there may be more.
+    /// Reads the messages of the carrying process. True: there may be more.
     fn receive_carried(&self, carried: &Carried, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
         let mut buffer = [0; MESSAGE_MAX];
         for _ in 0..CARRIED_PER_TURN {
@@ -184,9 +184,9 @@ impl Sockets {
         found.next().map(|(sender, state)| (sender.socket.as_fd(), state))
     }
 
-    /// Answers a datagram of a stranger, by the port that it came to. What the network does not
-    /// take is lost. Half of the send buffer is left to questions of our own: an address without a
-    /// host keeps answers there for seconds.
+    /// Answers a datagram of a stranger, by the port that it came to. A datagram that the network
+    /// does not take is lost. Half of the send buffer is left to questions of our own: an address
+    /// without a host keeps answers there for seconds.
     pub(crate) fn answer(&self, bytes: &[u8], to: IpAddr, interface: u32) {
         if self.port.is_half_free(to) {
             let _ = self.port.send(bytes, None, to, interface);
@@ -199,8 +199,8 @@ impl Sockets {
         senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(Sender::is_half_free)
     }
 
-    /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as
-    /// anywhere in a network.
+    /// Sends a train of packets of `segment` bytes. Packets that the network does not take are
+    /// lost, as anywhere in a network.
     pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) -> Sent {
         if let Some(carried) = self.port.carried() {
             send_carried(carried, flow, interface, train.chunks(segment.max(1)));
@@ -230,7 +230,7 @@ impl Sockets {
     }
 }
 
-/// Whoever has the port sends each packet by itself, which its kernel numbers zero then.
+/// The carrying process sends each packet by itself, which its kernel numbers zero then.
 fn send_carried<'a>(
     carried: &Carried,
     flow: &Flow,

@@ -242,7 +242,7 @@ impl Relay {
         let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
         message.extend_from_slice(&head.written());
         message.extend_from_slice(datagram);
-        // What there is no room for is lost, as in a network.
+        // A message without room is lost, as in a network.
         let _ = seqpacket::try_send(seat.end.as_fd(), &message, &[]);
     }
 

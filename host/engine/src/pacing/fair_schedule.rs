@@ -3,7 +3,7 @@
 use omniverb_terms::VnicId;
 use std::collections::{HashMap, VecDeque};
 
-/// Who is to be served next.
+/// Chooses the vNIC to serve next.
 #[derive(Default)]
 pub(crate) struct Agenda {
     links: HashMap<VnicId, VecDeque<usize>>,

@@ -107,7 +107,7 @@ impl Outflow {
     }
 }
 
-/// What the application at a receiver has not taken.
+/// Bytes that the application at a receiver has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendPermission {
     Nothing,
@@ -128,7 +128,7 @@ impl Inflow {
         self.asked |= header.is_report_requested();
     }
 
-    /// What is to be reported, if it was asked for, and nothing of it is left.
+    /// The report that was asked for, once the backlog is empty.
     pub(crate) fn report(&mut self, backlog: SendPermission) -> Option<Psn> {
         let all_taken = backlog == SendPermission::Nothing;
         (all_taken && std::mem::take(&mut self.asked)).then_some(self.last)
@@ -191,12 +191,12 @@ mod tests {
             assert_eq!(out.may_send(PacketRoute::Short, 5), Err(5 + PATIENCE));
             into.on_packet(Bth::ref_from_prefix(&bytes).unwrap().0);
         }
-        // Each asked: nobody knew which would be the last of them.
+        // Each asked: it was not known which would be the last of them.
         out.on_report(Psn::new(2));
         assert_eq!(out.may_send(PacketRoute::Short, 6), Err(5 + PATIENCE));
         out.on_report(into.report(SendPermission::Nothing).unwrap());
         assert_eq!(out.may_send(PacketRoute::Short, 7), Ok(()));
-        // What is lost is waited for no longer than anything else.
+        // A lost packet is waited for no longer than any other.
         assert_eq!(out.may_send(PacketRoute::Long, 9), Ok(()));
         out.on_send(&mut packet(Psn::new(4)));
         assert_eq!(out.may_send(PacketRoute::Short, 10), Err(10 + PATIENCE));

@@ -1,8 +1,8 @@
 //! Divides a budget of messages among senders: each has a part that no other can spend.
 //!
 //! While half of the whole is left, a sender may have more than its part. A sender that floods has
-//! one part, and leaves the others theirs. What is spent here is never an answer to a question of
-//! ours: those are told apart before (`network/pending_probes.rs`).
+//! one part, and leaves the others theirs. An answer to a question of ours spends none of it: those
+//! are told apart before (`network/pending_probes.rs`).
 
 use omniverb_pacer::{Limit, Limiter};
 use omniverb_terms::Gid;
@@ -28,7 +28,7 @@ impl Rate {
     }
 }
 
-/// What is left of it.
+/// The unspent budget.
 pub(crate) struct Shares {
     whole: Limiter,
     lots: Vec<Limiter>,

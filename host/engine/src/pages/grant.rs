@@ -29,8 +29,8 @@ pub(crate) struct Grant {
     /// First address that is mapped.
     start: u64,
     mapped: Option<Hold>,
-    /// Which row of pages it is, if they are where their owner has them always: who takes them back
-    /// waits for us. As long as it is mapped no other is in its place.
+    /// Its row of pages, if they are where their owner always has them: an owner that takes them
+    /// back waits for us. As long as it is mapped no other is in its place.
     row: Option<usize>,
     /// These bytes are in memory, or were a moment ago.
     resident: Range<usize>,
@@ -114,7 +114,7 @@ impl Grant {
         (end <= self.resident.end).then_some(window)
     }
 
-    /// What the kernel said of its pages is no longer believed.
+    /// Asks the kernel again which of its pages are resident.
     #[cfg(test)]
     pub(super) fn look_again(&mut self) {
         self.until = 0;

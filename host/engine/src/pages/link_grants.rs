@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Keys that one link may ask for until something is revoked; as many as a peer on this host.
 const KEYS_PER_LINK: usize = 64;
 
-/// What a peer wants to reach.
+/// The bytes that a peer wants to reach.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) key: Rkey,
@@ -29,7 +29,7 @@ pub(crate) struct Target {
 /// Bytes of a region from an address on; `u64::MAX`: to its end.
 pub(crate) type Stretch = (u64, u64);
 
-/// Who would gain by a region's being mapped.
+/// The side that gains by mapping a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForWhom {
     /// The peer, which has named it.
@@ -45,22 +45,22 @@ struct KeyRequest {
     for_whom: ForWhom,
 }
 
-/// What a link was granted, and what it asked for.
+/// A link's grants, and its requests for them.
 #[derive(Default)]
 pub(crate) struct Grants {
     epoch: u64,
     list: Vec<Grant>,
     asked: Vec<KeyRequest>,
-    /// What of them the control plane has not been told.
+    /// Requests that the control plane has not got yet.
     wanted: Vec<(Rkey, Stretch)>,
 }
 
-/// What a look for one's own region counts as moved, so that a question which was refused is asked
-/// again in a while.
+/// Bytes that a check for the application's own region counts as moved, so that a refused question
+/// is asked again in a while.
 const LOOK_BYTES: u64 = 1024;
 
 impl Grants {
-    /// Whether a whole message can be executed here. What is not there is asked for, seldom.
+    /// Whether a whole message can be executed here. Missing pages are requested, seldom.
     pub(crate) fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
         self.follow(endpoint.peer_epoch());
         let Target { key, address, length } = target;
@@ -88,7 +88,7 @@ impl Grants {
         })
     }
 
-    /// What is not mapped of so many bytes of a key, from the first such byte on.
+    /// The part of so many bytes of a key that is not mapped, from the first such byte on.
     fn missing(&self, key: Rkey, (address, length): Stretch) -> Option<Stretch> {
         let (mut at, mut left) = (address, length);
         while left > 0 {
@@ -102,8 +102,8 @@ impl Grants {
         None
     }
 
-    /// Whether the application's own region is mapped, all of it, for it to send from. What is not
-    /// there is asked for, seldom.
+    /// Whether the application's own region is mapped, all of it, for it to send from. Missing
+    /// pages are requested, seldom.
     pub(crate) fn has(&mut self, endpoint: &Endpoint, key: Rkey) -> bool {
         self.follow(endpoint.peer_epoch());
         let region = self.list.iter().find(|grant| grant.key() == key).map(Grant::region);
@@ -119,7 +119,7 @@ impl Grants {
         false
     }
 
-    /// Whether nobody but the application itself wants this one to be mapped.
+    /// Whether only the application itself wants this one to be mapped.
     pub(crate) fn is_own(&self, key: Rkey) -> bool {
         self.asked.iter().any(|asked| asked.key == key && asked.for_whom == ForWhom::Owner)
     }
@@ -242,14 +242,14 @@ impl Grants {
         if !endpoint.peer_is_open() || offset + length as u64 > target.length {
             return false;
         }
-        // Of what has ended nobody reaches anything; but what it had sent before leaves.
+        // Pages of a dead process are not reached; but data that it had sent before leave.
         if access != 0 && endpoint.peer_has_died() {
             return false;
         }
         let Target { key, address, .. } = target;
         let Some(address) = address.checked_add(offset) else { return false };
         let stretch = Target { key, address, length: length as u64 };
-        // What crosses from one extent to the next goes the other way.
+        // A message that crosses from one extent to the next goes the other way.
         let Some((grant, at)) = self.find(stretch, access) else { return false };
         let stays = grant.is_in_place();
         let Some(window) = grant.at_hand(at, length, now) else { return false };

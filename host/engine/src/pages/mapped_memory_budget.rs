@@ -28,18 +28,18 @@ pub(crate) struct Mapped {
     pub(super) share: Share,
 }
 
-/// What a packet thread has not the time to drop.
+/// Remains that a packet thread has no time to drop.
 #[expect(dead_code, reason = "what they hold is there to be dropped")]
 pub(crate) enum Remains {
     /// Pages that a link was granted, mapped here.
     Mapped(Mapped),
-    /// The same, not all of it.
+    /// Mapped side by side, not completely.
     Unfinished(SideBySide, Share),
     /// A file of granted pages.
     File(Arc<OwnedFd>),
 }
 
-/// What all vNICs have mapped, and who takes mappings down.
+/// Mapped bytes of all vNICs, and the thread that unmaps them.
 #[derive(Clone)]
 pub(crate) struct Mappings {
     all: Rooms,
@@ -55,7 +55,7 @@ impl Default for Mappings {
 
 impl Mappings {
     /// Taking down a large mapping takes the kernel milliseconds that a packet thread does not
-    /// have: whoever holds the other end of `undertaker` has them.
+    /// have: the receiver of `undertaker` does it.
     pub(crate) fn new(undertaker: mpsc::Sender<Remains>) -> Mappings {
         Mappings { undertaker: Some(undertaker), ..Mappings::default() }
     }
@@ -77,7 +77,7 @@ impl Mappings {
     }
 }
 
-/// What the links of a vNIC have mapped together.
+/// Mapped bytes of all links of a vNIC.
 #[derive(Clone)]
 pub(crate) struct Budget {
     vnic: Rooms,
@@ -95,8 +95,8 @@ impl Budget {
         self.take((mappings, bytes), VNIC_MAPPINGS, VNIC_BYTES)
     }
 
-    /// The same, as long as more than half is left: what is merely faster for the application
-    /// itself does not take what its peers may need.
+    /// Like `share`, as long as more than half is left: a mapping that is merely faster for the
+    /// application itself does not take room that its peers may need.
     pub(crate) fn share_of_half(&self, bytes: usize) -> Option<Share> {
         self.take((1, bytes), VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
     }
@@ -127,7 +127,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Who takes down the mapping that it stands for.
+    /// The thread that takes down the mapping that it stands for.
     pub(crate) fn undertaker(&self) -> Option<mpsc::Sender<Remains>> {
         self.undertaker.clone()
     }

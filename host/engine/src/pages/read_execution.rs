@@ -27,7 +27,7 @@ pub(crate) struct MappedReads {
     pub(crate) count: u64,
 }
 
-/// What came of filling a packet.
+/// The result of filling a packet.
 pub(crate) enum Filling {
     /// This is what becomes of the packet.
     Done(Fetched),
@@ -53,8 +53,8 @@ impl MappedReads {
 
     /// Holds one; `position`: where the ring is.
     pub(crate) fn push(&mut self, ticket: Ticket, request: &ReadRequest, position: u64) {
-        // One that is asked for again waits for nothing: later READs may be in the ring, whose
-        // answers have to leave after it.
+        // A repeated READ waits for none: later READs may be in the ring, whose answers have to
+        // leave after it.
         let (after, begun) = if request.is_repeated { (0, true) } else { (position, false) };
         self.list.push_back(MappedRead { ticket, request: *request, after, begun });
     }

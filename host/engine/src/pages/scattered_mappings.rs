@@ -1,7 +1,7 @@
 //! Maps pages that stay in many places of a machine's memory, some in each iteration.
 //!
-//! In: rows that are granted to links, with what waits for them. Out: holds of their mappings, at
-//! once or when all places are mapped, for all who wait.
+//! In: rows that are granted to links, with the grants that wait for them. Out: holds of their
+//! mappings, at once or when all places are mapped, for all waiting grants.
 
 use crate::command::Row;
 use crate::pages::mapped_memory_budget::{Remains, Share};
@@ -37,7 +37,7 @@ impl<T> Default for Rows<T> {
     }
 }
 
-/// What becomes of a row.
+/// The state of a row.
 pub(crate) enum MappingState<T> {
     /// It is mapped.
     Mapped(Hold, T),
@@ -82,8 +82,8 @@ impl<T> Rows<T> {
         MappingState::Later
     }
 
-    /// Maps some more. What is done, or cannot be, with what waited for it: the hold is to be kept
-    /// until all of these have theirs.
+    /// Maps some more places. Returns rows that are done, or failed, with the grants that waited:
+    /// the hold is to be kept until all of these have theirs.
     pub(crate) fn turn(
         &mut self,
         together: &mut SharedMappings,
@@ -112,7 +112,7 @@ impl<T> Rows<T> {
         Some((window.map(|window| together.add_row(name, window, share)), waiting))
     }
 
-    /// Nobody is to have this one any more. What waited for it.
+    /// A row is granted no longer. Returns the grants that waited for it.
     pub(crate) fn withdraw(&mut self, together: &SharedMappings, row: &Row) -> Vec<T> {
         let row = std::ptr::from_ref(row).addr();
         let mut waited = Vec::new();

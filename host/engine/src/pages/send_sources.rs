@@ -1,8 +1,8 @@
 //! Offers mapped regions to the application as sources of payload.
 //!
 //! In: the keys that the application wants to send from. Out: keys to ask the control plane for, as
-//! for those that a peer names, and offers. What the application leaves in place because of an
-//! offer is read from its pages when packets are made; see `omniverb_link::payload_source`.
+//! for those that a peer names, and offers. Payload that the application leaves in place because of
+//! an offer is read from its pages when packets are made; see `omniverb_link::payload_source`.
 
 use crate::pages::link_grants::Grants;
 use omniverb_link::Endpoint;
@@ -13,10 +13,10 @@ use omniverb_terms::Rkey;
 /// on their way out of memory.
 const PAUSE: u64 = 100_000_000;
 
-/// What a link was offered.
+/// The offers to a link.
 #[derive(Default)]
 pub(crate) struct Sources {
-    /// What was wanted when this was looked at last, and the revocation count of that time.
+    /// The keys wanted at the last check, and the revocation count of that time.
     seen: ([Rkey; SOURCES], u64),
     /// All of it is offered.
     settled: bool,

@@ -1,7 +1,7 @@
 //! Maps extents once for all links with a right to the same bytes.
 //!
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
-//! right, by way of whoever has the time to take it down.
+//! grant and is taken down by another thread.
 
 use crate::pages::mapped_memory_budget::{Budget, Mapped, Mappings, Remains, Share};
 use omniverb_ring::Window;
@@ -15,13 +15,13 @@ use std::sync::{Arc, Weak};
 
 /// One right's hold of a mapping.
 pub(crate) struct Hold {
-    // Goes first, so that whoever has the mapping last has all of it.
+    // Dropped first, so that the last holder of the mapping has all of it.
     window: Window,
     mapped: Arc<Mapped>,
 }
 
 impl Hold {
-    /// Of a mapping that nobody else is to have.
+    /// Of a mapping that is not shared.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn alone(window: Window, share: Share) -> Hold {
         Hold::of(Arc::new(Mapped { window, share }))
@@ -55,7 +55,7 @@ type Name = (VnicId, FileId, u64, u64, Access);
 /// is mapped is there, and no other is in its place.
 pub(super) type RowName = (VnicId, usize, Access);
 
-/// What a packet thread has mapped, as a part of what all of them have.
+/// A packet thread's mappings, a part of all threads'.
 #[derive(Default)]
 pub(crate) struct SharedMappings {
     mapped: HashMap<Name, Weak<Mapped>>,
@@ -90,7 +90,7 @@ impl SharedMappings {
         share: impl FnOnce(usize) -> Option<Share>,
     ) -> io::Result<Hold> {
         let bytes = extent.verify()?;
-        // Only who has it mapped keeps a file from becoming another of the same name.
+        // Only a mapping keeps a file from becoming another of the same name.
         let name = (vnic, extent.file_id()?, extent.offset, extent.length, access);
         if let Some(mapped) = self.mapped.get(&name).and_then(Weak::upgrade) {
             return Ok(Hold::of(mapped));
@@ -102,7 +102,7 @@ impl SharedMappings {
         Ok(Hold::of(mapped))
     }
 
-    /// What is mapped side by side for these vNICs and rows.
+    /// The row mapped side by side for these vNICs.
     pub(super) fn row(&self, name: &RowName) -> Option<Hold> {
         self.rows.get(name).and_then(Weak::upgrade).map(Hold::of)
     }

@@ -18,7 +18,7 @@ use omniverb_wire::Run;
 /// before: then it is time to wait until it has. A pipeline would never come to that by itself.
 const IN_A_ROW_MAX: u32 = 64;
 
-/// What is to become of a part of a WRITE.
+/// The treatment of a part of a WRITE.
 pub(crate) enum Course {
     /// It travels to the application, which places it.
     Travels(Request),
@@ -59,7 +59,7 @@ impl Default for WritePlacement {
     }
 }
 
-/// What decides whether a WRITE may overtake others, or wait for them.
+/// Decides whether a WRITE may overtake others, or waits for them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// Something that came before it waits for room in the ring.
@@ -197,7 +197,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
     Course::Rest(request, notice)
 }
 
-/// The record that only says that all of a message is there, if somebody is to know.
+/// The record that only announces a complete message, if the application is to know of it.
 fn placed(part: &Part<'_>) -> Option<Request> {
     let Kind::Write { address, key, total } = part.kind else { return None };
     let immediate = u32::from_ne_bytes(part.immediate?);

@@ -61,7 +61,7 @@ enum LatestSrq {
     Number(u32),
 }
 
-/// What the application said.
+/// A report of the application.
 pub(crate) enum ApplicationState {
     /// It has consumed everything up to here.
     Consumed(Ticket),
@@ -71,7 +71,7 @@ pub(crate) enum ApplicationState {
     Refused(Ticket, Refusal),
     /// An atomic found this; something else that is done once is done.
     Original(Ticket, u64),
-    /// What this READ, which was answered before, has read is gone.
+    /// The data of this READ, which was answered before, are gone.
     Gone(Ticket),
 }
 
@@ -114,7 +114,7 @@ impl Application {
         self.outgoing.asks_refused()
     }
 
-    /// What happens from now on happens then.
+    /// Sets the time of the following events.
     pub(crate) fn set_time(&mut self, now: u64) {
         self.now = now;
     }
@@ -134,12 +134,12 @@ impl Application {
         self.endpoint.peer_has_closed()
     }
 
-    /// What its QP was given with RTR, if it is that far.
+    /// The attributes of its QP at RTR, if it is that far.
     pub(crate) fn receiving(&self) -> Option<Receiving> {
         self.endpoint.peer_receiving()
     }
 
-    /// What its QP was given with RTS, if it is that far.
+    /// The attributes of its QP at RTS, if it is that far.
     pub(crate) fn sending(&self) -> Option<Sending> {
         self.endpoint.peer_sending()
     }
@@ -162,7 +162,7 @@ impl Application {
         self.endpoint.nap_is_over()
     }
 
-    /// Says that it is woken, and where whoever naps is to be found.
+    /// Announces that it is awake, and returns where napping threads are found.
     pub(crate) fn answer_nap(&mut self) -> &AtomicU64 {
         self.endpoint.answer_nap()
     }
@@ -318,7 +318,7 @@ impl Application {
         sources.look(endpoint, grants, *now);
     }
 
-    /// What came of it; a broken link is noted and looks like one that is full.
+    /// The result; a broken link is noted and looks like one that is full.
     fn checked<T>(&mut self, result: Result<T, Broken>, otherwise: T) -> T {
         result.unwrap_or_else(|Broken| {
             self.broken = true;

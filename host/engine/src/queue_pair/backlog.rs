@@ -18,7 +18,8 @@ const LINK_BYTES: usize = 8 << 20;
 const KEPT: u64 = 3_000_000_000;
 /// From so many bytes on the sender is asked to slow down.
 const HIGH_BYTES: usize = 64 << 10;
-/// What a kept message takes beside its bytes: its place in the queue and the allocator's own.
+/// Bytes that a kept message takes beside its own: its place in the queue and the allocator's
+/// overhead.
 const OVERHEAD: usize = size_of::<QueuedMessage>() + 32;
 /// Places that an empty queue keeps.
 const QUEUE_SPARE: usize = 64;

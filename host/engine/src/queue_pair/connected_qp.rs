@@ -98,7 +98,7 @@ impl Connected {
         };
         self.after();
         self.refuse_oldest();
-        // What it did before it saw that it is to ring, it does not tell.
+        // It does not ring for what it did before it saw that it is to ring.
         if self.is_unheard() {
             more = more.and_then(|more| self.hear(now).map(|()| more));
             self.after();
@@ -195,7 +195,7 @@ impl Connected {
     }
 
     fn take_requests(&mut self) -> Result<bool, Broken> {
-        // Who receives in a domain asks for nothing.
+        // A receiving end of a domain sends no requests.
         if self.stage != Stage::Sends || self.service == Service::XrcRecv {
             return Ok(false);
         }
@@ -276,7 +276,7 @@ impl Connected {
         }
     }
 
-    /// What leaves from now on takes this way. RC puts things in order itself.
+    /// Packets from now on take this route. RC puts them in order itself.
     pub(crate) fn take_way(&mut self, way: PacketRoute) {
         if let Some(Transport::Uc(_, pacing)) = &mut self.transport {
             pacing.take_way(way);
@@ -434,7 +434,7 @@ impl Connected {
         self.application.close();
     }
 
-    /// What a reliable connection counts. One that has ended has counted this at last.
+    /// The counters of a reliable connection. An ended one returns its last.
     pub(crate) fn numbers(&self) -> Counters {
         match &self.transport {
             Some(Transport::Rc(connection)) => connection.counters(),

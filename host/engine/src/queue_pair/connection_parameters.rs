@@ -15,21 +15,21 @@ const WINDOW_OMNIVERB: u64 = 1024;
 /// congestion.
 const LATE: u64 = 8_000_000;
 /// How long a receive of another Omniverb's may be missing before RNR retries count: as long as on
-/// a direct link. Who only lost its processor is to lose no connection (0034).
+/// a direct link. A process that only lost its processor is to lose no connection (0034).
 const RECEIVER_LATE: u64 = 1_000_000_000;
 /// Packets that one system call sends, where it is not fewer.
 const TRAIN: u64 = 64;
 
-/// What the peer makes of an acknowledgement at the end of a train.
+/// The peer's use of an acknowledgement at the end of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trains {
     /// It takes it in before the rest of the train, so one may travel behind a request.
     AcknowledgementFirst,
-    /// It takes in one packet after the other, or nobody knows.
+    /// It takes in one packet after the other, or this is not known.
     OneByOne,
 }
 
-/// What is known of a connection before the application's QP is RTR.
+/// The attributes of a connection known before the application's QP is RTR.
 pub(crate) struct Terms {
     pub(crate) peer_qpn: Qpn,
     pub(crate) service: Service,
@@ -76,7 +76,7 @@ impl Terms {
     }
 }
 
-/// What the transport wants to know with RTS.
+/// The attributes that the transport needs at RTS.
 pub(crate) fn requesting(sending: &Sending) -> Requesting {
     Requesting {
         sq_psn: sending.sq_psn,

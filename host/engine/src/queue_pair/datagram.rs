@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
-/// What a UDP packet has beside the message.
+/// Bytes of a UDP packet beside the message.
 const UDP_BTH_DETH_ICRC: usize = 8 + 12 + 8 + 4;
-/// What the header in front of a message says, since the socket does not tell.
+/// The hop limit in the header in front of a message, since the socket does not report it.
 const HOP_LIMIT: u8 = 64;
 
 /// The far end of a UD link: one of the queue pair's destinations, or a group that it is attached
@@ -74,7 +74,7 @@ impl Datagrams {
         if !self.closed && self.backlog.flush(&mut self.endpoint, now).is_err() {
             self.close();
         }
-        // What it did before it saw that it is to ring, it does not tell.
+        // It does not ring for what it did before it saw that it is to ring.
         if self.endpoint.set_blocked(!self.backlog.is_empty()) {
             self.rings_since = true;
             if !self.closed && self.backlog.flush(&mut self.endpoint, now).is_err() {
@@ -113,7 +113,7 @@ impl Datagrams {
         self.pacing.leave();
     }
 
-    /// What leaves from now on takes this way.
+    /// Packets from now on take this route.
     pub(crate) fn take_way(&mut self, way: PacketRoute) {
         self.pacing.take_way(way);
     }
@@ -156,7 +156,7 @@ impl Datagrams {
             return self.drop_requests(&record);
         }
         let Request::Datagram { flags, immediate, qkey } = request else { return Err(Broken) };
-        // Who is attached to a group sends to it by another link.
+        // A queue pair that is attached to a group sends to it by another link.
         if self.peer_qpn.is_group() {
             return Err(Broken);
         }
@@ -203,7 +203,8 @@ impl Datagrams {
         }
     }
 
-    /// A packet to the group, which whoever sent: the application is given the header that tells.
+    /// A packet to the group, from any sender: the application gets the header that names the
+    /// sender.
     pub(crate) fn copy(&mut self, now: u64, packet: &Packet<'_>, (from, to): (IpAddr, IpAddr)) {
         let Some(deth) = packet.deth() else { return };
         let data = packet.payload();

@@ -7,7 +7,7 @@ use omniverb_ring::UserMemory;
 use omniverb_transport::{Delivery, Kind, Part, Ticket};
 use std::collections::VecDeque;
 
-/// What a record takes at the application, beside room in the ring.
+/// Resources of the application that a record takes, beside room in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     /// One of the receives that it has posted.
@@ -23,13 +23,13 @@ struct PartialMessage {
     end: u64,
 }
 
-/// What the application was given and has not consumed, oldest first. The ring bounds it.
+/// Records that the application got and has not consumed, oldest first. The ring bounds them.
 pub(crate) struct Incoming {
     given: VecDeque<PartialMessage>,
     /// Bytes that every receive of the application has, if the current message's was promised.
     floor: Option<u64>,
-    /// Bytes in the ring up to which messages count as delivered as soon as they are in it. What
-    /// is beyond is acknowledged when it was consumed, so that a sender that fills its window never
+    /// Bytes in the ring up to which messages count as delivered as soon as they are in it. Later
+    /// bytes are acknowledged when they were consumed, so that a sender that fills its window never
     /// finds the ring full.
     sure_bytes: u64,
     /// The peer was told that there is no receive.
@@ -65,7 +65,7 @@ impl Incoming {
         Ok(if sure { Delivery::Done } else { delivery })
     }
 
-    /// Whether there is no receive for what takes one; then the peer is told so.
+    /// Whether a message lacks a receive; then the peer gets an RNR NAK.
     pub(crate) fn lacks_receive(&mut self, endpoint: &mut Endpoint) -> bool {
         self.lacking = endpoint.credit() == Credit::None;
         self.lacking

@@ -17,9 +17,10 @@ use std::collections::VecDeque;
 /// Budget: records taken and not over.
 const PIECES_MAX: usize = 4096;
 /// Budget: bytes of READ data kept for an application that does not take them, within its vNIC's.
-/// What does not fit is asked for again later.
+/// Data without room are requested again later.
 const KEPT_MAX: usize = 1 << 20;
-/// What kept READ data take beside their bytes: their place in the queue and the allocator's own.
+/// Bytes that kept READ data take beside their own: their place in the queue and the allocator's
+/// overhead.
 const OVERHEAD: usize = size_of::<Answer>() + 32;
 /// Places that an empty queue keeps.
 const QUEUE_SPARE: usize = 64;
@@ -28,7 +29,7 @@ const QUEUE_SPARE: usize = 64;
 /// processor.
 const AHEAD: usize = 8192;
 
-/// What becomes of a QP when one of its requests is over.
+/// The state of a QP when one of its requests is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     GoesOn,
@@ -78,11 +79,11 @@ pub(crate) struct Outgoing {
     write: Option<Write>,
     /// Those ever taken whose payload was not in the ring.
     pub(crate) in_place: u64,
-    /// What may not be asked of the peer.
+    /// Operations that may not be requested of the peer.
     pub(crate) refused: Operations,
     /// The next record to take is such a request.
     is_refused: bool,
-    /// What the application is to be told, for which there was no room.
+    /// Answers to the application for which there was no room.
     answers: VecDeque<Answer>,
     /// For READ data in it.
     room: Room,
@@ -280,7 +281,7 @@ impl Outgoing {
         let Some(piece) = self.pieces.pop_front() else { return Ok(Fate::GoesOn) };
         self.first += 1;
         if status != Status::Success {
-            // What is behind it is flushed by the application itself.
+            // The application itself flushes the requests behind it.
             self.pieces.clear();
             self.tell(Response::Nak { code: nak(status) });
             self.answer(endpoint)?;
@@ -359,7 +360,7 @@ fn write((address, key, total): Write, flags: u32, immediate: u32) -> Operation 
     }
 }
 
-/// What the application is told.
+/// The answer to the application.
 fn nak(status: Status) -> Nak {
     match status {
         Status::Refused(refusal) => Nak::Refused(refusal),

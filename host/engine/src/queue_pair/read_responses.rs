@@ -1,12 +1,12 @@
 //! Orders the application's answers: READ data, results of atomics, refusals.
 //!
-//! They come in the order they were asked for.
+//! They come in the order of their requests.
 //!
-//! READ data usually go from the ring straight into a packet. Only when the peer asks for an
-//! earlier READ again while a later one is being answered, the later one's data, which come first,
-//! are kept until their turn. What is too much to keep is dropped, and the application asked for it
-//! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
-//! room, since answers leave in order.
+//! READ data usually go from the ring straight into a packet. Only when the peer repeats an earlier
+//! READ while a later one is being answered, the later one's data, which come first, are kept until
+//! their turn. Data over the bound are dropped, and requested of the application again when their
+//! turn has come (a READ may be executed again, 9.4.4): nothing else would ever make room, since
+//! answers leave in order.
 
 use crate::kept_memory::Allowance;
 use crate::memory_accounts::{Part, Room};
@@ -22,7 +22,7 @@ const KEPT_MAX: usize = 2 << 20;
 /// comes.
 const KEPT: u64 = 3_000_000_000;
 
-/// What a kept byte takes: a queue that grows has up to twice the memory that it needs.
+/// Bytes that a kept byte takes: a queue that grows has up to twice the memory that it needs.
 const COST: usize = 2;
 /// Bytes of memory that an empty queue keeps.
 const SPARE: usize = 32 << 10;
@@ -40,14 +40,14 @@ enum Kind {
 }
 
 struct Reading {
-    /// What was asked for, and where in the peer's READ it begins.
+    /// The request, and where in the peer's READ it begins.
     request: ReadRequest,
     begin: u64,
     /// Bytes still to come out of the ring.
     left: u64,
     /// The last of them was there.
     complete: bool,
-    /// Somebody wants its bytes: the packet that is being made.
+    /// The packet that is being made needs its bytes.
     wanted: bool,
     /// Bytes that came before their turn.
     kept: KeptAnswer,
@@ -78,21 +78,21 @@ impl KeptAnswer {
     }
 }
 
-/// What the application has to say next.
+/// The next answer of the application.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// An atomic found this.
     Original(Ticket, u64),
     /// The oldest request that it has not consumed is refused.
     Refused(Nak),
-    /// What was read by this READ, which was answered before, is not there any more. `None`: and
-    /// nobody wants it.
+    /// The data of this READ, which was answered before, are gone. `None`: and no packet needs
+    /// them.
     Gone(Option<Ticket>),
     /// READ data is there to be fetched.
     Data,
 }
 
-/// What the application was asked and has not answered completely, oldest first.
+/// Requests that the application has not answered completely, oldest first.
 pub(crate) struct Readings {
     asked: VecDeque<AwaitedAnswer>,
     /// Bytes of the record at the head that were taken already.
@@ -165,7 +165,7 @@ impl Readings {
         self.asked.push_back(AwaitedAnswer { ticket, kind: Kind::Once });
     }
 
-    /// Nobody wants the rest of this READ.
+    /// No packet needs the rest of this READ.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         self.dropped.retain(|(dropped, ..)| *dropped != ticket);
         let Some(index) = self.wanted(ticket) else { return };
@@ -184,7 +184,7 @@ impl Readings {
         self.asked.iter().position(|asked| asked.ticket == ticket && !dropped(asked))
     }
 
-    /// What the application says next, and takes it, but for READ data, which is fetched.
+    /// The application's next answer, taken out, except READ data, which are fetched.
     pub(crate) fn next(&mut self, endpoint: &mut Endpoint) -> Result<Option<Answer>, Broken> {
         let Some((response, record)) = self.look(endpoint)? else { return Ok(None) };
         let answer = match response {
@@ -212,7 +212,7 @@ impl Readings {
         Ok(Some(answer))
     }
 
-    /// What the response at the head is about: the oldest that is not complete.
+    /// The subject of the response at the head: the oldest that is not complete.
     fn current(&self) -> Option<usize> {
         let complete = |asked: &AwaitedAnswer| matches!(&asked.kind, Kind::Read(r) if r.complete);
         self.asked.iter().position(|asked| !complete(asked))
@@ -227,7 +227,7 @@ impl Readings {
         }
     }
 
-    /// The response at the head. READ data that nobody wants is thrown away.
+    /// The response at the head. READ data that no packet needs are thrown away.
     fn look(&mut self, endpoint: &mut Endpoint) -> Result<Option<(Response, Record)>, Broken> {
         loop {
             let Some((response, record)) = endpoint.next_response()? else { return Ok(None) };
@@ -262,8 +262,8 @@ impl Readings {
         Ok(())
     }
 
-    /// What is to be asked for anew, if a READ was dropped of which the bytes from `offset` on are
-    /// wanted now.
+    /// The request to repeat, if a READ was dropped of which the bytes from `offset` on are needed
+    /// now.
     fn anew(&self, ticket: Ticket, offset: u64) -> Option<ReadRequest> {
         let (_, request, begin) = self.dropped.iter().find(|(dropped, ..)| *dropped == ticket)?;
         let passed = offset.saturating_sub(*begin);
@@ -308,9 +308,9 @@ impl Readings {
                 }
                 return Ok(Filling::Done(Fetched::Filled));
             }
-            // A packet that spans two records, or somebody else's turn.
+            // A packet that spans two records, or another READ's turn.
             if asked.ticket == ticket {
-                // What is left of one record, and not for long.
+                // The rest of one record, and not for long.
                 reading.kept.part.stretch(COST * rest);
             } else if !reading.kept.part.grow(COST * rest) {
                 reading.drop_kept();

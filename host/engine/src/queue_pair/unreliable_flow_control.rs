@@ -1,9 +1,9 @@
 //! Paces messages of an unreliable service by the reports of their receiver.
 //!
 //! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow_control`]); to
-//! anybody else a receiver that falls behind sends congestion notifications, and a sender that gets
-//! them pauses ([`crate::pacing::sender_throttle`]). Nobody is told for a group: what leaves by its
-//! link would go to everybody in it.
+//! other implementations a receiver that falls behind sends congestion notifications, and a sender
+//! that gets them pauses ([`crate::pacing::sender_throttle`]). A group gets no reports: a packet by
+//! its link would go to all members.
 
 use crate::pacing::flow_control::{Inflow, Outflow, PacketRoute, SendPermission};
 use crate::pacing::sender_throttle::Throttle;
@@ -21,18 +21,18 @@ pub(crate) struct MessagePacing {
     inflow: Inflow,
     way: PacketRoute,
     leaving: bool,
-    /// To anybody else: congestion notifications slow it down.
+    /// To other implementations: congestion notifications slow it down.
     throttle: Arc<Throttle>,
     /// When to look again, if it is too early to send.
     due: Option<u64>,
 }
 
-/// What may leave now.
+/// The next packet to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
     /// The next message.
     Message,
-    /// What was written instead, of so many bytes.
+    /// A notice was written instead, of so many bytes.
     Notice(usize),
     /// Nothing before [`MessagePacing::due`].
     Nothing,
@@ -44,7 +44,7 @@ impl MessagePacing {
         MessagePacing::throttled((qpn, peer_qpn), features, Arc::default())
     }
 
-    /// The same, slowed down with others.
+    /// Like `new`, slowed down with others.
     pub(crate) fn throttled(
         (qpn, peer_qpn): (Qpn, Qpn),
         features: u32,
@@ -62,7 +62,7 @@ impl MessagePacing {
         }
     }
 
-    /// What may leave now; `backlog`: what the application here has not taken.
+    /// The next packet to leave; `backlog`: bytes that the application here has not taken.
     pub(crate) fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
         self.due = None;
         let written = |length: Option<usize>| length.map_or(Leaves::Nothing, Leaves::Notice);
@@ -81,7 +81,7 @@ impl MessagePacing {
         if self.due.is_some() { Leaves::Nothing } else { Leaves::Message }
     }
 
-    /// What leaves from now on takes this way.
+    /// Packets from now on take this route.
     pub(crate) fn take_way(&mut self, way: PacketRoute) {
         self.way = if self.leaving { PacketRoute::Only } else { way };
     }

@@ -1,11 +1,10 @@
 //! Runs the thread that writes capture files.
 //!
-//! In: copies of packets that the engine sends and receives ([`packet_queue`]); what processes tell
-//! of their direct links (rings of `omniverb_link::operation_trace`), which [`packets_of_traces`]
-//! turns into the packets that it stands for. Out: one file for each captured vNIC, in the order of
-//! time, and counts of what was lost. There is nothing to do, and nothing done, while nobody
-//! captures. Nobody waits for this thread: whoever has something for it and finds no room counts it
-//! and goes on.
+//! In: copies of packets that the engine sends and receives ([`packet_queue`]); traces of direct
+//! links from processes (rings of `omniverb_link::operation_trace`), which [`packets_of_traces`]
+//! turns into the packets that they stand for. Out: one file for each captured vNIC, in the order
+//! of time, and counts of lost packets. Without captures it does no work. No thread waits for this
+//! one: a writer that finds no room counts the loss and goes on.
 
 mod capture;
 mod command;
@@ -66,9 +65,9 @@ impl Recorder {
         Ok(Recorder { tasks, thread, begun, ended, ready, room })
     }
 
-    /// Begins to capture a vNIC: `snap_bytes` of each packet. What the engine has of it is to go to
-    /// where the answer says. `capture` is the caller's name for it. Only the recorder's thread has
-    /// anything to do with the file, and says whether it will do ([`Recorder::next_begun`]).
+    /// Begins to capture a vNIC: `snap_bytes` of each packet. The engine's packets go to the
+    /// returned queue. `capture` is the caller's name for it. Only the recorder's thread uses the
+    /// file, and reports whether it is usable ([`Recorder::next_begun`]).
     #[must_use]
     pub fn begin(
         &self,
@@ -98,7 +97,8 @@ impl Recorder {
         self.send(Task::EndProcess { session });
     }
 
-    /// What a session tells of this end of a link is sound. `vnics`: its own and the peer's.
+    /// The reports of a session about this end of a link may be trusted. `vnics`: its own and the
+    /// peer's.
     pub fn trace(&self, session: u64, end: TracedEnd, vnics: [VnicId; 2]) {
         self.send(Task::Link { session, end, vnics });
     }
@@ -113,7 +113,7 @@ impl Recorder {
         self.send(Task::Untraced);
     }
 
-    /// Closes files that nobody needs, however long that takes.
+    /// Closes unneeded files, which may block for long.
     pub fn discard(&self, files: Vec<OwnedFd>) {
         self.send(Task::Discard(files));
     }

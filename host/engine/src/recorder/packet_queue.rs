@@ -76,8 +76,7 @@ impl PacketQueue {
     }
 }
 
-/// A vNIC's end, at the packet threads: packets go to the queue of whoever captures it, if anybody
-/// does.
+/// A vNIC's end, at the packet threads: packets go to the queue of its capture, if there is one.
 #[derive(Default)]
 pub(crate) struct CaptureSender {
     queue: Option<Arc<PacketQueue>>,

@@ -20,7 +20,7 @@ const MESSAGE_MAX: u64 = 1 << 31;
 /// Bytes of the longest datagram.
 const DATAGRAM_BYTES_MAX: u64 = 4096;
 
-/// Who sends a packet of a message: whose message it is, or the other.
+/// The sender of a packet of a message: its requester, or the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Requester,
@@ -108,7 +108,7 @@ pub(crate) fn rebuild(
         Service::Rc => !is_datagram,
         Service::Uc => unreliable && trace.flags & (ACKNOWLEDGED | NOT_READY) == 0,
         Service::Ud => is_datagram && trace.first <= DATAGRAM_BYTES_MAX && trace.path_mtu == 5,
-        // Nobody traces it.
+        // XRC is not traced.
         Service::XrcSend | Service::XrcRecv => false,
     };
     if !possible || trace.mtu_bytes().is_none() {

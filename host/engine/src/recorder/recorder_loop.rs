@@ -1,7 +1,7 @@
 //! Reads packets and traces, sorts them by time, and writes them.
 //!
-//! Whoever tells something takes its time first and tells then, so what is read now may be older
-//! than what was read before. Everything is kept back for a moment ([`HOLD`]) and sorted.
+//! A writer takes the time first and writes then, so a record read now may be older than one read
+//! before. All records are kept back for a moment ([`HOLD`]) and sorted.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,8 @@ const LOOK: Duration = Duration::from_millis(3);
 const FLUSH_EVERY: u64 = 50_000_000;
 /// Turns for what is left in a ring when its process ends.
 const LAST_TURNS: usize = 64;
-/// What packets of direct links would carry: "may be marked when there is congestion".
+/// The traffic class that packets of direct links would carry: "may be marked when there is
+/// congestion".
 const TRAFFIC_CLASS: u8 = 2;
 const HOP_LIMIT: u8 = 64;
 
@@ -77,7 +78,7 @@ impl Ord for Event {
     }
 }
 
-/// What is kept back. Beyond what the room has rings fill up, and what processes tell is dropped.
+/// Records kept back. Beyond the room for them rings fill up, and processes' traces are dropped.
 struct KeptBack {
     heap: BinaryHeap<Reverse<Event>>,
     room: Room,
@@ -89,7 +90,7 @@ impl KeptBack {
         KeptBack { heap: BinaryHeap::new(), room: Room::new(bytes), count: 0 }
     }
 
-    /// One more, however much there is: whoever reads looks at [`Self::is_full`] first.
+    /// Adds a record, over the bound as well: readers check [`Self::is_full`] first.
     fn add(&mut self, time: u64, content: Content) {
         self.count += 1;
         let _part = self.room.stretch(bytes_of(&content));
@@ -180,7 +181,7 @@ impl Thread {
                 let capture = Capture::new(vnic, file, snap_bytes, queue, clock::now());
                 let errno = capture.summary.errno;
                 self.captures.insert(number, capture);
-                // Before anybody hears that it has begun, and something happens.
+                // Before the begin is reported, and an event happens.
                 let keep = self.keep();
                 self.processes.live().for_each(|process| process.want(keep));
                 let _ = self.tell_begun.send((number, errno));
@@ -217,7 +218,7 @@ impl Thread {
         }
     }
 
-    /// Payload bytes of a packet that somebody wants. Headers come first, but which they are is not
+    /// Payload bytes of a packet that some capture wants. Headers come first, but their size is not
     /// known beforehand.
     fn keep(&self) -> usize {
         self.captures.values().map(|capture| capture.snap_bytes).max().unwrap_or(0) as usize
@@ -334,8 +335,8 @@ impl Thread {
         }
     }
 
-    /// What was told before a capture began is none of it: another one began earlier, or ended
-    /// and who told learnt of that later.
+    /// A trace from before a capture began is no part of it: another one began earlier, or ended
+    /// and the process learnt of that later.
     fn write_trace(
         &mut self,
         time: u64,
@@ -373,7 +374,7 @@ impl Thread {
         self.look();
         self.write(clock::now());
         let Some(capture) = self.captures.remove(&number) else { return };
-        // Whoever asked may be gone.
+        // The requester may be gone.
         let _ = self.tell.send((number, capture.finish()));
         self.ready.signal();
     }

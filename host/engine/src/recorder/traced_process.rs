@@ -13,11 +13,11 @@ const RECORDS_PER_TURN: usize = 4096;
 /// How long links that have ended are known still, in nanoseconds: of their end one process learns
 /// later than we do, and tells of them until then.
 const ENDED_TIME: u64 = 1_000_000_000;
-/// Budget: how many of one process. Who ends more of them in that time misses packets of the
-/// others.
+/// Budget: how many of one process. A process that ends more of them in that time loses packets of
+/// the others.
 const ENDED_MAX: usize = 1024;
 
-/// An end of a link, and who is concerned.
+/// An end of a link, and its two vNICs.
 pub(super) struct TracedLink {
     pub(super) end: TracedEnd,
     pub(super) vnics: [VnicId; 2],
@@ -49,7 +49,7 @@ impl Links {
     }
 }
 
-/// What one process tells: where it is read, and of which links it may speak.
+/// One process's traces: their ring, and the links that it may report on.
 pub(super) struct Process {
     reader: Option<TraceReader>,
     links: Links,
@@ -58,7 +58,7 @@ pub(super) struct Process {
     lost: u64,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Default)]
 pub(super) struct Turn {
     /// There may be more to read than one turn takes.
@@ -67,7 +67,7 @@ pub(super) struct Turn {
     pub(super) last: u64,
     /// Packets that the process could not tell of.
     pub(super) lost: u64,
-    /// What is in the ring is no record.
+    /// The ring holds a malformed record.
     pub(super) refused: u64,
 }
 
@@ -95,7 +95,7 @@ impl Process {
         self.links.live.insert((end.qpn, end.peer_qpn), Arc::new(TracedLink { end, vnics }));
     }
 
-    /// A link has ended, or nobody wants to know of it any more.
+    /// A link has ended, or no capture wants its traces any more.
     pub(super) fn untrace(&mut self, qpn: Qpn, peer_qpn: Qpn, now: u64) {
         self.links.end(qpn, peer_qpn, now);
     }
@@ -111,7 +111,7 @@ impl Process {
     }
 
     /// Reads; calls `each` with the time, the link, the record and its payload. A link that is not
-    /// known may be so in a moment: who tells of it may be quicker than who told us to expect it.
+    /// known may be so in a moment: its process may be quicker than the control plane.
     pub(super) fn read(
         &mut self,
         now: u64,
@@ -145,7 +145,7 @@ impl Process {
         let lost = reader.lost();
         turn.lost = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
         if broken {
-            // What comes behind cannot be understood.
+            // Records behind it cannot be decoded.
             self.reader = None;
         }
         turn

@@ -46,7 +46,7 @@ impl Processes {
         self.live.values()
     }
 
-    /// Whose they are.
+    /// The sessions of all traced processes.
     pub(super) fn sessions(&self) -> Vec<u64> {
         self.live.keys().copied().collect()
     }

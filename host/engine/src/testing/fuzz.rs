@@ -141,7 +141,7 @@ pub fn link(bytes: &[u8]) {
     }
 }
 
-/// Grants pages, of which some may be holes, perhaps of something that nobody asked for.
+/// Grants pages, of which some may be holes, perhaps without a request.
 fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let count = 1 + usize::from(bytes.byte() % 3);
     // In a file of its own, or in a larger one.
@@ -216,7 +216,7 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     let _ = UserMemory::lend(&data, |part| application.send_request(&request, data.len(), [&part]));
 }
 
-/// What the application does about requests of the peer.
+/// The application's answers to requests of the peer.
 fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     if let Ok(Some((request, record))) = application.next_request() {
         let response = match (request, bytes.byte() % 8) {

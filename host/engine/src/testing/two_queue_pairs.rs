@@ -33,12 +33,12 @@ struct Trial {
     service: Service,
     loss: u64,
     asker: Side,
-    /// What it sends from.
+    /// The memory that it sends from.
     shelf: Shelf,
     holder: Side,
     owner: Owner,
     model: Vec<u8>,
-    /// What a READ under way is to bring, and how much of it has come.
+    /// The data that a READ under way is to bring, and those that have come.
     reading: Option<(Vec<u8>, Vec<u8>)>,
     budget: Budget,
     now: u64,

@@ -10,7 +10,7 @@ pub(super) struct CheckedPacket<'a> {
     pub(super) packet: Packet<'a>,
     /// The packet's bytes.
     pub(super) datagram: &'a [u8],
-    /// Who sent it.
+    /// The address of its sender.
     pub(super) from: IpAddr,
     /// To which address of ours.
     pub(super) local: IpAddr,

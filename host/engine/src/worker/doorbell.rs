@@ -40,17 +40,17 @@ impl Doorbell for Ringer {
 pub(crate) struct Bell {
     page: DoorbellPage<Window>,
     ringer: Arc<Ringer>,
-    /// What the listener calls our page.
+    /// The listener's name of our page.
     heard_as: u64,
     /// The index of a link, by its bit in our page.
     links: HashMap<u32, usize>,
-    /// Where applications are told that are of another kernel: a futex does not reach them.
+    /// Tells applications of another kernel, which a futex does not reach.
     carrier: Option<Arc<Port>>,
 }
 
 impl Bell {
-    /// Over this memory: its two pages; ours is the second. `carrier`: whoever carries this port
-    /// wakes applications of a machine, and is told when one was rung.
+    /// Over this memory: its two pages; ours is the second. `carrier`: the process that carries
+    /// this port wakes applications of a machine, and gets a message when a doorbell was rung.
     pub(crate) fn new(
         number: u64,
         memory: &Memory,
@@ -69,7 +69,7 @@ impl Bell {
         Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new(), carrier })
     }
 
-    /// What the listener calls our page.
+    /// The listener's name of our page.
     pub(crate) fn heard_as(&self) -> u64 {
         self.heard_as
     }

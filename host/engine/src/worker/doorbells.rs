@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 /// Budget: doorbells that a turn looks at though nothing came by them lately.
 const IDLE_MAX: usize = 64;
-/// What came within this time, in nanoseconds, came lately.
+/// Events within this time, in nanoseconds, are recent.
 const LATELY: u64 = 2_000_000;
 /// For so long a doorbell that is to be quiet is looked at still, in nanoseconds: until then a ring
 /// may not have seen that we want to be woken (`support/ring/src/doorbell.rs`).
@@ -34,7 +34,7 @@ pub(super) struct Bells {
     listener: Listener,
     /// Signalled by it when one of them was rung.
     rung: Arc<EventFd>,
-    /// What it calls those that were, until they are looked at.
+    /// The names of rung doorbells, until they are polled.
     heard: Arc<Mutex<HashSet<u64>>>,
     /// Doorbells by what the listener calls them.
     by_name: HashMap<u64, u64>,
@@ -94,7 +94,7 @@ impl Bells {
         self.looked_at.insert(number, Look { news: clock::now(), quietening: None });
     }
 
-    /// What the far end of a doorbell's links rings.
+    /// The doorbell that the far end of its links rings.
     pub(super) fn doorbell(&self, number: u64) -> Option<Arc<dyn Doorbell>> {
         self.bells.get(&number).map(Bell::doorbell)
     }
@@ -114,7 +114,7 @@ impl Bells {
         self.drop_unused(number);
     }
 
-    /// The control plane lets go of a doorbell with its last link; nobody would tell us later.
+    /// The control plane releases a doorbell with its last link; no later command would come.
     pub(super) fn drop_unused(&mut self, number: u64) {
         if let Some(bell) = self.bells.get(&number).filter(|bell| bell.is_unused()) {
             bell.ring();

@@ -36,7 +36,7 @@ pub(crate) struct Worker {
     receiving: Receiving,
     /// How long to look for more work before a sleep, in nanoseconds.
     spin: u64,
-    /// What is in the sockets, of what was looked at last.
+    /// Work left in the sockets, at the last look.
     left: WorkLeft,
     /// The control plane is gone.
     over: bool,

@@ -34,12 +34,12 @@ impl FaultQueue {
         self.line.give_way(allowance);
     }
 
-    /// What was done to packets.
+    /// Counts of faults.
     pub(super) fn done(&self) -> Done {
         self.line.done()
     }
 
-    /// Has somebody look when the next one arrives.
+    /// Sets the alarm for the next arrival.
     pub(super) fn set_alarm(&mut self, vnic: VnicId, timers: &mut Timers) {
         self.alarm.set(timers, Due::Faults(vnic), self.line.next_time());
     }

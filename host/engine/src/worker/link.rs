@@ -30,7 +30,7 @@ pub(super) enum Reason {
     Look,
 }
 
-/// What is at the link's far end.
+/// The far end of a link.
 pub(super) enum Kind {
     /// An RC or UC queue pair.
     Connected(Box<Connected>),
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Datagrams(Box<Datagrams>),
 }
 
-/// What a link joins. None of it ever changes.
+/// The ends of a link. They never change.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) vnic: VnicId,
@@ -74,7 +74,7 @@ pub(super) struct Link {
     counted: QpCounters,
 }
 
-/// What came of serving a link.
+/// The result of serving a link.
 pub(super) struct Served {
     pub(super) left: WorkLeft,
     /// It takes packets, from now on.
@@ -179,7 +179,7 @@ impl Link {
         connected.take_failure()
     }
 
-    /// What leaves from now on takes this way.
+    /// Packets from now on take this route.
     pub(super) fn take_way(&mut self, way: PacketRoute) {
         match &mut self.kind {
             Kind::Connected(connected) => connected.take_way(way),

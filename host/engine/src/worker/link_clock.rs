@@ -1,15 +1,15 @@
 //! Keeps the time of links: it passes while their thread attends to them.
 //!
-//! That an answer is late can be said of a peer only if somebody looked for it. On a busy machine
-//! the kernel takes a packet thread's processor away for tens of milliseconds and more; counted
-//! against the peers, that ends connections nothing is wrong with, all of a thread at once. So what
-//! passes between two looks at the clock, beyond what the thread wanted to sleep, is not counted;
-//! and then what lies in the sockets is read before any link is told that its time has come.
+//! A peer's answer is late only if this thread looked for it. On a busy machine the kernel takes a
+//! packet thread's processor away for tens of milliseconds and more; counted against the peers,
+//! that ends healthy connections, all of a thread at once. So time between two looks at the clock,
+//! beyond the thread's own sleep, is not counted; and then the sockets are read before the timers
+//! of any link.
 //!
-//! What others were promised (limits of vNICs, delays of faults) goes by the clock.
+//! Limits of vNICs and delays of faults go by the clock.
 
-/// What may pass between two looks while the thread is busy, or late after a sleep, and counts, in
-/// nanoseconds: longer than its turns, shorter than anything it waits for.
+/// Time between two looks that counts while the thread is busy, or late after a sleep, in
+/// nanoseconds: longer than its iterations, shorter than any timer.
 const LATE: u64 = 2_000_000;
 /// Batches that are read from the sockets before the links' time goes on, if they do not end: what
 /// lay there when the thread came back is far less.
@@ -30,7 +30,7 @@ pub(super) struct LinkClock {
     looked: u64,
     /// Until when it sleeps if nothing happens, while it does.
     until: u64,
-    /// What the links' time is behind the clock.
+    /// How far the links' time is behind the clock.
     missed: u64,
     /// It was away, and may have answers unread.
     was_away: bool,
@@ -59,7 +59,7 @@ impl LinkClock {
         Now { clock, links: clock - self.missed }
     }
 
-    /// What the clock will show when it is `time` for links, if nothing is missed until then.
+    /// The clock's value when it is `time` for links, if nothing is missed until then.
     pub(super) fn clock_at(&self, time: u64) -> u64 {
         time.saturating_add(self.missed)
     }
@@ -74,7 +74,7 @@ impl LinkClock {
         self.was_away && self.batches < BATCHES_MAX
     }
 
-    /// Nothing lies in the sockets, or links are told what time it is all the same.
+    /// The sockets are empty, or links' timers run all the same.
     pub(super) fn is_back(&mut self) {
         (self.was_away, self.batches) = (false, 0);
     }

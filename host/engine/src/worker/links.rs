@@ -17,7 +17,7 @@ pub(super) struct Links {
     free: Vec<usize>,
     /// RC and UC, by QP number.
     by_number: HashMap<Qpn, usize>,
-    /// What was last found in it.
+    /// The last result.
     latest: Option<(Qpn, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(Qpn, IpAddr, Qpn), usize>,
@@ -25,7 +25,7 @@ pub(super) struct Links {
     by_numbers: BTreeSet<(Qpn, Qpn, usize)>,
     /// All, by their vNIC.
     by_vnic: BTreeSet<(VnicId, usize)>,
-    /// What slows down UD queue pairs' datagrams to an address, while one of their links has it.
+    /// Throttles UD queue pairs' datagrams to an address, while one of their links has it.
     throttles: HashMap<(VnicId, Qpn, IpAddr), Weak<Throttle>>,
     /// UD, by the group that their queue pairs are attached to by them.
     by_group: BTreeMap<(VnicId, IpAddr), BTreeSet<usize>>,
@@ -158,7 +158,7 @@ impl Links {
         self.by_vnic.range(all).map(|(_, index)| *index).collect()
     }
 
-    /// What slows down a UD queue pair's datagrams to an address; a link to there shares it.
+    /// The throttle of a UD queue pair's datagrams to an address; a link to there shares it.
     pub(super) fn throttle(&mut self, vnic: VnicId, qpn: Qpn, to: IpAddr) -> Arc<Throttle> {
         let shared = self.throttles.entry((vnic, qpn, to)).or_default();
         shared.upgrade().unwrap_or_else(|| {
@@ -168,7 +168,7 @@ impl Links {
         })
     }
 
-    /// The same, if a link has it.
+    /// Like `throttle`, if a link has it.
     pub(super) fn throttled(&self, vnic: VnicId, qpn: Qpn, to: IpAddr) -> Option<Arc<Throttle>> {
         self.throttles.get(&(vnic, qpn, to))?.upgrade()
     }

@@ -1,6 +1,7 @@
-//! A packet thread. [`event_loop`] is its loop, [`state`] what the loop works on, joined from the
-//! parts in the other files, each of which keeps its own order. What happens between these is in
-//! the files below [`state`]: packets arrive, links are served, the control plane wants something.
+//! Runs a packet thread: [`event_loop`] is its loop, [`state`] joins the parts in the other files.
+//!
+//! Each part keeps its own order. The files below [`state`] connect them: packets arrive, links are
+//! served, commands of the control plane are applied.
 
 mod checked_packet;
 mod doorbell;

@@ -5,7 +5,7 @@
 /// least.
 const COPIES_PER_TURN: usize = 2048;
 
-/// What the groups of one vNIC have been given in a turn.
+/// Copies that the groups of one vNIC have got in a turn.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     turn: u64,
@@ -13,8 +13,8 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Whether a packet of this turn is copied for `members`. If not, it is lost to all of
-    /// them alike: nobody is always the last.
+    /// Whether a packet of this turn is copied for `members`. If not, it is lost to all of them
+    /// alike: no member is always the last.
     pub(super) fn may_make(&mut self, turn: u64, members: usize) -> bool {
         if self.turn != turn {
             *self = Copies { turn, made: 0 };

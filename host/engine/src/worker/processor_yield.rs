@@ -1,17 +1,17 @@
 //! Decides when a packet thread yields its processor.
 //!
-//! Whoever this thread waits for may need the processor it runs on: an application that polls, the
-//! thread of another host on the same machine. Yielding lets them go first and costs a microsecond
-//! if they yield, too. Who computes does not: he keeps the processor for his turn of some
-//! milliseconds, and for the kernel we have had ours. A thread that yields all the time then comes
-//! round every fifty milliseconds, and peers give up connections that nothing is wrong with. So
-//! yields that cost much end for a while, and the kernel's fair share is ours again.
+//! The thread that this one waits for may need the processor it runs on: an application that polls,
+//! the thread of another host on the same machine. Yielding lets it go first and costs a
+//! microsecond if it yields, too. A computing thread does not: it keeps the processor for its slice
+//! of some milliseconds, and for the kernel we have had ours. A thread that yields all the time
+//! then runs every fifty milliseconds, and peers give up healthy connections. So yields that cost
+//! much end for a while, and the kernel's fair share is ours again.
 
 use omniverb_sys::clock;
 
-/// What a yield may cost, in nanoseconds: a turn or two of programs that look at their memory,
-/// which nobody can see waiting. Those wait for us, and sleeping instead makes each message of
-/// theirs a wake (`ib_write_lat` took 50 us instead of 35). Only a crowd that computes takes
+/// The time that a yield may cost, in nanoseconds: a slice or two of programs that poll their
+/// memory, which cannot be seen waiting. Those wait for us, and sleeping instead makes each message
+/// of theirs a wake (`ib_write_lat` took 50 us instead of 35). Only many computing threads take
 /// longer.
 const LONG: u64 = 20_000_000;
 /// For so many times as long as we were away nothing is given.

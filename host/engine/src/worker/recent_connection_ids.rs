@@ -23,7 +23,7 @@ const GENERATION: u64 = 30_000_000_000;
 /// An id's name, and where it spoke to.
 type Name = (u32, IpAddr);
 
-/// What an id may still have.
+/// Passes left of an id.
 #[derive(Clone, Copy)]
 struct RecentId {
     /// Answers that are let in.
@@ -35,7 +35,7 @@ struct RecentId {
 /// Names of one vNIC.
 #[derive(Default)]
 pub(crate) struct SpokenIds {
-    /// What each may still have.
+    /// Passes left, by id.
     young: HashMap<Name, RecentId>,
     old: HashMap<Name, RecentId>,
     /// When the young generation began.

@@ -7,7 +7,7 @@ use omniverb_terms::Qpn;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Budget: datagrams of unknown senders to UD queue pairs that a vNIC's control plane is told of.
+/// Budget: datagrams of unknown senders to UD queue pairs that a vNIC's control plane gets.
 const STRANGERS: Rate = Rate { per_second: 2000, at_once: 256 };
 /// Budget: of those, from one sender.
 const STRANGERS_OF_ONE: Rate = Rate { per_second: 200, at_once: 64 };
@@ -35,7 +35,7 @@ const REPLIES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 const KEYS: Rate = Rate { per_second: 20_000, at_once: 2048 };
 /// Budget: of those, of one address.
 const KEYS_OF_ONE: Rate = Rate { per_second: 500, at_once: 64 };
-/// A stranger is told of again after this time, in nanoseconds.
+/// A stranger is reported again after this time, in nanoseconds.
 const STRANGER_AGAIN: u64 = 100_000_000;
 /// Budget: strangers of one vNIC that are remembered, not to tell of them again at once. More than
 /// [`STRANGERS`] lets in within that time.
@@ -44,7 +44,7 @@ const STRANGERS_MAX: usize = 1024;
 /// A datagram's QP, where it came from, and from which QP.
 pub(super) type Stranger = (Qpn, IpAddr, Qpn);
 
-/// What may still be told, and what was.
+/// Reports made, and those still allowed.
 pub(super) struct Reports {
     strangers: Shares,
     wanted: Shares,
@@ -52,7 +52,7 @@ pub(super) struct Reports {
     answers: Shares,
     replies: Shares,
     keys: Shares,
-    /// Who was told of, and when.
+    /// Reported strangers, and when.
     told: HashMap<Stranger, u64>,
 }
 

@@ -24,30 +24,30 @@ struct Counted {
 }
 
 impl Counters {
-    /// What was shown last of a link.
+    /// The last shown counters of a link.
     pub(crate) fn link(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
         lock(&self.0).links.get(&(qpn, peer_qpn)).copied()
     }
 
-    /// What the links of a vNIC have counted that have ended.
+    /// The counters of a vNIC's ended links.
     pub(crate) fn ended(&self, vnic: VnicId) -> QpCounters {
         lock(&self.0).ended.get(&vnic).copied().unwrap_or_default()
     }
 
-    /// Nothing is shown of anybody.
+    /// Whether no counters are shown.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let counted = lock(&self.0);
         counted.links.is_empty() && counted.ended.is_empty() && counted.faults.is_empty()
     }
 
-    /// What was shown last of a vNIC's faults.
+    /// The last shown counts of a vNIC's faults.
     pub(crate) fn faults(&self, vnic: VnicId) -> Option<Done> {
         lock(&self.0).faults.get(&vnic).copied()
     }
 }
 
-/// What one packet thread shows there, now and then.
+/// Counters that one packet thread shows there, now and then.
 pub(super) struct Showing {
     counters: Counters,
     /// When that was done last.
@@ -86,7 +86,7 @@ impl Showing {
         counted.ended.entry(vnic).or_default().add(last);
     }
 
-    /// Nobody will ask for this vNIC's any more, all of which have ended.
+    /// Drops the counters of this vNIC's ended links.
     pub(super) fn forget_ended(&self, vnic: VnicId) {
         lock(&self.counters.0).ended.remove(&vnic);
     }

@@ -20,7 +20,7 @@ mod token {
 /// The place of the first socket of a vNIC's PSP port.
 pub(super) const PSP_SOCKET: usize = 2;
 
-/// What has something.
+/// A ready source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awake {
     Commands,
@@ -34,7 +34,7 @@ pub(super) enum Awake {
 pub(super) struct Watcher {
     poller: Poller,
     alarm: Timer,
-    /// What the last wait found and nobody has taken yet, as tokens; the next one last.
+    /// Sources that the last wait found and that were not taken yet, as tokens; the next one last.
     ready: Vec<u64>,
 }
 
@@ -77,14 +77,14 @@ impl Watcher {
         let _ = self.alarm.set(at);
     }
 
-    /// Waits. What has something is told by [`Watcher::next`].
+    /// Waits. [`Watcher::next`] returns ready sources.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.poller.wait(timeout, &mut self.ready)?;
         self.ready.reverse();
         Ok(())
     }
 
-    /// What has something, one after the other.
+    /// Takes the ready sources, one after the other.
     pub(super) fn next(&mut self) -> Option<Awake> {
         let ready = self.ready.pop()?;
         let number = ready & token::NUMBER;

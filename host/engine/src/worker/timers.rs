@@ -3,7 +3,7 @@
 use omniverb_terms::VnicId;
 use std::collections::BTreeSet;
 
-/// Whose alarm goes off.
+/// The owner of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// The link at this index.
@@ -20,7 +20,7 @@ pub(crate) enum Due {
 #[derive(Default)]
 pub(crate) struct Timers(BTreeSet<(u64, Due)>);
 
-/// When somebody's alarm goes off, if it is set: the same as [`Timers`] have for him.
+/// When an alarm goes off, if it is set: the same time as in [`Timers`].
 #[derive(Default)]
 pub(crate) struct Alarm(Option<u64>);
 
@@ -52,7 +52,7 @@ impl Alarm {
 }
 
 impl Timers {
-    /// Who is due; his alarm is to know it.
+    /// The next due owner; its alarm is to know it.
     pub(crate) fn next(&mut self, now: u64) -> Option<Due> {
         let (at, who) = *self.0.first()?;
         (at <= now).then(|| {
@@ -61,7 +61,7 @@ impl Timers {
         })
     }
 
-    /// When somebody is due.
+    /// When the first alarm goes off.
     pub(crate) fn first(&self) -> Option<u64> {
         self.0.first().map(|(at, _)| *at)
     }

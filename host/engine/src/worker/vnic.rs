@@ -21,27 +21,27 @@ pub(super) struct Vnic {
     pub(super) sockets: Arc<Sockets>,
     /// The number of its queue pair 1 in packets.
     pub(super) services: Qpn,
-    /// Its limit, and who waits for that.
+    /// Its limit, and the links that wait for it.
     pub(super) gate: Gate,
     /// Packets for queue pairs that have no link yet.
     pub(super) unclaimed: Unclaimed,
     /// Goes off when some of them are too old.
     early: Alarm,
-    /// What is kept for it and its links.
+    /// Memory kept for it and its links.
     pub(super) allowance: Allowance,
-    /// What they have mapped.
+    /// Bytes that they have mapped.
     pub(super) budget: Budget,
     /// Copies of what is sent to groups.
     pub(super) copies: Copies,
-    /// Copies for whoever captures its packets.
+    /// Copies for a capture of its packets.
     pub(super) capture: CaptureSender,
-    /// What packets for it go through, if its network is to seem bad.
+    /// Packets for it go through this, if its network is to seem bad.
     pub(super) fault_queue: Option<FaultQueue>,
-    /// What its packets to other addresses are encrypted by; `None`: they are not.
+    /// Encrypts its packets to other addresses; `None`: they are not encrypted.
     pub(super) tunnel: Option<Box<VnicTunnel>>,
-    /// What the control plane is told of it.
+    /// Reports about it to the control plane.
     pub(super) reports: Reports,
-    /// What its connection ids have said, which may be answered.
+    /// Messages of its connection ids, which may be answered.
     pub(super) spoken: SpokenIds,
     /// Counts management datagrams that were sent.
     managed: u32,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Bytes of datagrams that one call sends: what fits into one IP packet.
 const CALL_BYTES_MAX: usize = 65_000;
 
-/// What a vNIC's packets are encrypted by.
+/// Encrypts a vNIC's packets.
 pub(super) struct VnicTunnel {
     port: Option<Arc<Port>>,
     sockets: Option<Arc<Sockets>>,

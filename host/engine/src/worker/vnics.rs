@@ -38,12 +38,12 @@ impl Vnics {
         over.map(|(id, _)| *id).collect()
     }
 
-    /// What packets for this one go through, if it has faults.
+    /// The queue of faults for packets to this vNIC, if it has one.
     pub(super) fn detour_mut(&mut self, id: VnicId) -> Option<&mut FaultQueue> {
         self.get_mut(id)?.fault_queue.as_mut()
     }
 
-    /// What packets for those go through that have faults.
+    /// vNICs with faults, and their queues.
     pub(super) fn detours(&self) -> impl Iterator<Item = (VnicId, &FaultQueue)> {
         self.0.iter().filter_map(|(id, vnic)| Some((*id, vnic.fault_queue.as_ref()?)))
     }

@@ -1,4 +1,4 @@
-//! What was granted is reached, and nothing else, and nothing of it after a revocation.
+//! Tests that granted pages are reached, and no others, and none after a revocation.
 
 use super::*;
 use crate::pages::mapped_memory_budget::{Budget, Mappings};
@@ -22,7 +22,7 @@ struct Case {
     budget: Budget,
 }
 
-/// The same for both kinds of extents: a file of its own, and a part of a larger one.
+/// Runs a test for both kinds of extents: a file of its own, and a part of a larger one.
 fn both(access: u32, test: impl Fn(Case)) {
     [0, 5 * 4096].into_iter().for_each(|offset| test(case(access, offset)));
 }
@@ -90,7 +90,7 @@ fn only_granted_pages_are_reached() {
     });
 }
 
-/// What it had said before leaves nevertheless.
+/// Requests that it had sent before leave nevertheless.
 #[test]
 fn pages_of_the_dead_are_left_alone() {
     both(REMOTE_WRITE | REMOTE_READ, |mut case| {
@@ -138,8 +138,8 @@ fn a_revocation_voids_and_lets_ask_anew() {
         case.grants.take_wanted();
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
         assert_eq!(case.grants.take_wanted(), Some((KEY, (START, 8))));
-        // What was given before everything was taken back does not count, even if it was asked
-        // for again since; nor does what nobody asked for.
+        // A grant from before everything was taken back does not count, even if it was requested
+        // again since; nor does one that was never requested.
         let share = case.budget.share(3 * 4096).unwrap();
         let stale = Grant::new(KEY, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
         case.grants.insert(&case.far, stale, 0);

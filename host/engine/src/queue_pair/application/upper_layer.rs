@@ -45,7 +45,7 @@ impl Application {
         self.owing &= !part.place.begins();
         let course = match self.srq {
             LatestSrq::NotOfXrc => placing.part(grants, endpoint, part, order, self.now)?,
-            // Whose memory it is for, its SRQ says, which the grants do not know.
+            // Its SRQ names the process whose memory it is for; grants do not know it.
             _ => Course::Travels(request_records::part(part)),
         };
         match course {
@@ -220,7 +220,7 @@ impl Upper for Application {
         self.once(ticket, request.srq, &request_records::atomic(request))
     }
 
-    // What was placed on mapped pages before it is visible, and what was not is in the ring.
+    // Data placed on mapped pages before it are visible, and other data are in the ring.
     fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery> {
         // Not of XRC, so no SRQ.
         self.once(ticket, 0, &request_records::flush(request))

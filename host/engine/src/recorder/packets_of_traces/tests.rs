@@ -7,7 +7,7 @@ use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
 use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
 use proptest::prelude::*;
 
-/// A packet, as who reads the file sees it.
+/// A packet in the file, decoded.
 struct Seen {
     flow: Flow,
     bytes: Vec<u8>,

@@ -83,7 +83,7 @@ fn a_capture_has_nothing_of_the_one_before() {
     bench.trace();
     bench.tell();
     assert_eq!(bench.end(1).packets, 1);
-    // Who tells has not heard yet that it is over.
+    // The process has not heard yet that it is over.
     bench.tell();
     bench.thread.apply(Task::EndProcess { session: 5 });
     bench.begin(2);

@@ -34,7 +34,7 @@ pub(super) fn side(service: Service, features: u32) -> Side {
     side_with(service, features, 7, 1 << 20)
 }
 
-/// The same with so many RNR retries, and so many receives of its own.
+/// Like `side`, with so many RNR retries, and so many receives of its own.
 pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives: u32) -> Side {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
     let page = Window::private(PAGE_BYTES);

@@ -17,7 +17,7 @@ pub(super) const KEY: Rkey = Rkey(5);
 /// Where all messages are received.
 pub(super) const INBOX: usize = 9000;
 
-/// What the one application asked for, as the other one must see it.
+/// A request of the one application, as the other one must see it.
 pub(super) enum Seen {
     /// A SEND: when it has been received the memory is as it was when it was posted.
     Message(Vec<u8>),
@@ -138,7 +138,7 @@ impl Owner {
     }
 }
 
-/// Pages with these contents, and the whole ones of the region for somebody else.
+/// Pages with these contents, and the whole ones of the region for the engine.
 pub(super) fn pages(contents: &[u8], holes: bool) -> (Window, Window) {
     let file = memfd::create("trial", BYTES as u64).unwrap();
     let extent = Extent::new(file, 0, BYTES as u64);

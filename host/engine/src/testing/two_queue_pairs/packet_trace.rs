@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// Packets that are remembered.
 const LATEST: usize = 60;
 
-/// Who sent them, and when.
+/// The time and sender of each packet.
 #[derive(Default)]
 pub(super) struct Trace(VecDeque<(u64, &'static str, Vec<u8>)>);
 

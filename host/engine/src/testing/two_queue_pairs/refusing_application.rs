@@ -20,7 +20,8 @@ fn talk(from: &mut Side, to: &mut Side) {
     to.engine.after();
 }
 
-/// What the peer is told when READs of `reads` bytes are answered, and what comes next is not.
+/// The responses to the peer when READs of `reads` bytes are answered, and the next request is
+/// refused.
 fn told(reads: &[u64]) -> Vec<Response> {
     let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));
     for &length in reads.iter().chain(&[8]) {
@@ -52,7 +53,8 @@ fn told(reads: &[u64]) -> Vec<Response> {
     told
 }
 
-/// The refusal is lost, and the application that refused has closed: who asks again is told again.
+/// The refusal is lost, and the application that refused has closed: a repeated request is refused
+/// again.
 #[test]
 fn a_lost_refusal_is_sent_again() {
     let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));

@@ -17,7 +17,7 @@ const LATER: usize = 3 << 20;
 const PSN: u32 = 9;
 const LATER_AT: u64 = 1 << 30;
 
-/// What the memory holds.
+/// The contents of the memory.
 fn byte(address: u64) -> u8 {
     (address ^ address >> 8 ^ address >> 16 ^ address >> 30) as u8
 }
@@ -71,7 +71,7 @@ impl Reader {
     }
 }
 
-/// What leaves now: PSNs and data.
+/// Packets that leave now: PSNs and data.
 fn sent(side: &mut Side) -> Vec<(u32, Vec<u8>)> {
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut list = Vec::new();
@@ -115,7 +115,7 @@ fn a_repeated_read_is_answered_after_later_reads() {
     }
 }
 
-/// What leaves now: a packet, a line.
+/// Packets that leave now, a line each.
 fn lines(side: &mut Side) -> Vec<String> {
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut list = Vec::new();
@@ -128,7 +128,8 @@ fn lines(side: &mut Side) -> Vec<String> {
 }
 
 /// A READ comes a second time when its key is gone, as rightly as not: the network may have kept
-/// it, or the answer. Who lacks the answer is told, if it is an Omniverb, and nothing ends.
+/// it, or the answer. A requester that lacks the answer is told so, if it is an Omniverb, and
+/// nothing ends.
 #[test]
 fn a_repeated_read_of_a_gone_key_ends_nothing() {
     for features in [1, 0] {
@@ -157,7 +158,7 @@ fn asked_for_when_gone(features: u32) {
         assert!(side.application.send_response(&Response::Gone, UserMemory::EMPTY).unwrap());
         side.application.pass_request(&record);
         side.application.publish_requests();
-        // What stands behind data is heard when those have left.
+        // A refusal behind data is sent when those have left.
         let mut lines = lines(&mut side);
         lines.extend(self::lines(&mut side));
         let part = usize::from(turn == 1);

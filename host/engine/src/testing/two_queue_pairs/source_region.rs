@@ -14,7 +14,7 @@ const BYTES: usize = 16 * 4096;
 
 pub(super) struct Shelf {
     memory: Window,
-    /// What is mapped: all but the first page, as if the region began within it.
+    /// The mapped part: all but the first page, as if the region began within it.
     reached: Option<Window>,
     /// Sent from here and not consumed: where it is, and the record.
     lent: VecDeque<(usize, usize, Unfilled)>,
@@ -104,11 +104,11 @@ impl Shelf {
         UserMemory::lend(&[0xee; BYTES], |junk| self.memory.fill(0, junk));
         let (memory, reached) = pages();
         (self.memory, self.reached) = (memory, Some(reached));
-        // What is lent is in the ring; the place is free.
+        // Lent bytes are in the ring; the place is free.
         self.lent.clear();
     }
 
-    /// What the engine maps.
+    /// The pages that the engine maps.
     pub(super) fn grant(
         &mut self,
         budget: &crate::pages::mapped_memory_budget::Budget,

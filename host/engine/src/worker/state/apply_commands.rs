@@ -42,7 +42,7 @@ impl State {
                     Pages::InPlace(_) => None,
                 };
                 self.granted(grant);
-                // The owner may have closed it, or it was not mapped: then nobody else has it.
+                // The owner may have closed it, or it was not mapped: then no other has it.
                 file.into_iter().for_each(|file| self.together.bury(file));
             }
             Command::Withdraw { vnic, row } => self.withdraw(vnic, &row),

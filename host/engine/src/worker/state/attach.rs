@@ -77,8 +77,8 @@ impl State {
     }
 
     fn remove(&mut self, index: usize) {
-        // What an unreliable service has completed is to leave, and what a reliable one's peer is
-        // waiting for.
+        // Completed messages of an unreliable service are to leave, and those that a reliable one's
+        // peer waits for.
         let now = self.now();
         if let Some(link) = self.links.get_mut(index) {
             link.leave(now.links);
@@ -175,7 +175,7 @@ impl State {
         };
         let kind = match service {
             Service::Ud => {
-                // Who speaks for an Omniverb reports instead, and a group is not slowed down.
+                // An Omniverb reports instead, and a group is not slowed down.
                 let throttle = match features == 0 && !peer_qpn.is_group() {
                     true => self.links.throttle(attach.vnic, qpn, remote),
                     false => Arc::default(),

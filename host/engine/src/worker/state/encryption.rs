@@ -21,7 +21,7 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let before = home.tunnel.take();
         if let Some(mut before) = before {
-            // The same port: what has been agreed stays.
+            // The same port: agreed keys stay.
             if let Some(encryption) = &encryption
                 && before.has_port(encryption.port.as_ref())
             {
@@ -55,7 +55,7 @@ impl State {
         decrypted.clear();
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let Some(tunnel) = &mut home.tunnel else { return };
-        // What goes to a group is nobody's: its members have no key in common.
+        // A packet to a group has no receiver: its members have no key in common.
         if arrival.flow.destination.is_multicast() {
             return;
         }

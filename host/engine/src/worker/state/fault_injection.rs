@@ -16,7 +16,7 @@ use omniverb_transport::fault_injection::Faults;
 const PACKETS_PER_TURN: usize = 1024;
 
 impl State {
-    /// Other faults, from their seed, or none. What was delayed arrives now.
+    /// Sets other faults, from their seed, or none. Delayed packets arrive now.
     pub(super) fn set_faults(&mut self, vnic: VnicId, faults: Option<Box<(Faults, u64)>>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let fault_queue = faults.map(|faults| FaultQueue::new(faults.0, faults.1, &home.allowance));
@@ -63,7 +63,7 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return false };
         let Some(fault_queue) = &mut home.fault_queue else { return false };
         let (flow, ecn, identification) = (from.flow, Ecn::Unmarked, None);
-        // Nobody checks what is handed over otherwise; here damage must be found.
+        // Packets handed over otherwise are not checked; here damage must be found.
         train.seal(&flow);
         // One vNIC has both ends: its captures show what leaves, not also what is left of it.
         let is_captured = vnic == from.vnic;

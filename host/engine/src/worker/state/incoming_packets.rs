@@ -67,8 +67,8 @@ impl State {
         }
     }
 
-    /// An answer to a question of ours is told of, whatever else comes. Another Omniverb that asks
-    /// is replied to, as often as it may be. What answers nothing costs no more than this look.
+    /// An answer to a question of ours is always reported. A probe of another Omniverb gets replies
+    /// within its limit. Other datagrams cost no more than this look.
     fn handshake(&mut self, at: VnicId, arrival: &Arrival, handshake: Handshake) {
         let from = arrival.flow.source;
         let (number, known, features) = match handshake {
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Finds out whom a packet is for.
+    /// Finds the receiver of a packet.
     pub(super) fn dispatch(&mut self, vnic: VnicId, checked: &CheckedPacket<'_>) {
         let destination = checked.packet.bth().destination();
         if destination == Qpn::MULTICAST || checked.local.is_multicast() {
@@ -124,8 +124,8 @@ impl State {
         self.links.touch(index, Reason::News);
     }
 
-    /// A copy for each queue pair that is attached to the group. What goes to a group, but to one
-    /// queue pair, and the other way round, is for nobody; what is too much for a turn, too.
+    /// A copy for each queue pair that is attached to the group. A packet to a group, but to one
+    /// queue pair, and the other way round, has no receiver; nor has one over the turn's bound.
     fn copy_to_group(&mut self, vnic: VnicId, checked: &CheckedPacket<'_>) {
         let CheckedPacket { packet, local, .. } = checked;
         let fits = packet.bth().destination() == Qpn::MULTICAST && local.is_multicast();
@@ -193,7 +193,7 @@ impl State {
     fn keep(&mut self, vnic: VnicId, qpn: Qpn, checked: &CheckedPacket<'_>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let opcode = checked.packet.opcode();
-        // Whoever is answered has asked, so it was no early packet, but a late one.
+        // A response answers a request, so it was no early packet, but a late one.
         if opcode.operation.is_response() {
             return;
         }

@@ -1,10 +1,9 @@
 //! Handles management datagrams of queue pair 1.
 //!
-//! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
-//! control plane is told of answers to ids of ours, and of all else as often as it may be; what it
-//! has to say leaves at once. Answers to strangers are on an account: who they are for chooses how
-//! many there are. What ids say is bounded by how many ids there may be, and some of it is said
-//! once.
+//! In: from the network, packets for queue pair 1; from the control plane, what to send. Out:
+//! answers to ids of ours, and other datagrams within a limit, to the control plane; its own leave
+//! at once. Answers to strangers have a limit, since strangers choose their number. Messages of ids
+//! are bounded by the number of ids, and some are sent once.
 
 use super::State;
 use crate::command::{Event, Recipient};
@@ -24,8 +23,8 @@ impl State {
         let Ok(arrived) = unreliable_datagram::read(&checked.packet, Qkey::GENERAL_SERVICES) else {
             return;
         };
-        // What is no datagram of a connection manager's counts for nothing. Where ranges of QPNs
-        // are vNICs' own, whoever reads it knows which number the sender's has.
+        // A datagram of no connection manager is ignored. Where ranges of QPNs are vNICs' own, the
+        // reader knows the number of the sender's.
         let source = arrived.source;
         let is_flat = home.services == Qpn::GENERAL_SERVICES;
         let is_strange = is_flat && source != Qpn::GENERAL_SERVICES;
@@ -43,7 +42,7 @@ impl State {
         }
     }
 
-    /// Sends a management datagram. What cannot leave is lost, as in a network.
+    /// Sends a management datagram. One that cannot leave is lost, as in a network.
     pub(super) fn manage(
         &mut self,
         vnic: VnicId,

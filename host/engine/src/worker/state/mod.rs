@@ -58,17 +58,17 @@ pub(super) struct State {
     turns: u64,
     /// Packets of links of ours to links of ours.
     passages: Passages,
-    /// What leaves; in use while a link is served.
+    /// Packets to send; in use while a link is served.
     train: Option<Train>,
     /// A message of a datagram while a packet is made of it.
     message: Vec<u8>,
-    /// What is kept on behalf of all vNICs of the host.
+    /// Memory kept for all vNICs of the host.
     store: Store,
-    /// How often somebody was made to yield when that was looked at last.
+    /// How often a holder was made to yield by the last check.
     asked: u64,
-    /// What this thread's links have mapped.
+    /// Mappings of this thread's links.
     together: SharedMappings,
-    /// What of that is being mapped, and what waits for it.
+    /// Rows that are being mapped, with the grants that wait for them.
     rows: Rows<Box<Grant>>,
 }
 
@@ -118,7 +118,7 @@ impl State {
         WorkLeft::if_more(busy || self.links.waiting() > 0 || self.link_clock.is_behind())
     }
 
-    /// What time it is.
+    /// The time, by the clock and for links.
     pub(super) fn now(&mut self) -> Now {
         self.link_clock.look(clock::now())
     }
@@ -142,7 +142,7 @@ impl State {
     /// Alarms go off.
     fn time_passes(&mut self, now: Now) -> bool {
         let mut any = false;
-        // What links wait for may lie in the sockets.
+        // Packets that links wait for may lie in the sockets.
         let behind = self.link_clock.is_behind();
         if !behind {
             self.link_clock.is_back();
@@ -228,7 +228,7 @@ impl State {
         some
     }
 
-    /// Lets others go first who may have to do what is waited for. False: not now.
+    /// Yields the processor to threads that this one may wait for. False: not now.
     pub(super) fn give_way(&mut self) -> bool {
         self.yielding.give_way()
     }
@@ -265,7 +265,7 @@ impl State {
         self.bells.rung()
     }
 
-    /// Whether some application did something that nobody has looked at.
+    /// Whether an application rang that has not been polled.
     pub(super) fn has_news(&self) -> bool {
         self.bells.have_news()
     }

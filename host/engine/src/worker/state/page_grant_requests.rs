@@ -36,14 +36,14 @@ impl State {
         }
     }
 
-    /// What was wanted is not granted.
+    /// A request for pages is refused.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denied) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
             connected.application.refused(key, denied);
         }
     }
 
-    /// The application granted. What cannot be mapped stays with it.
+    /// The application granted pages. Pages that cannot be mapped stay with it.
     pub(super) fn granted(&mut self, granted: Box<Granted>) {
         let Some(vnic) = self.vnics.get(granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
@@ -80,7 +80,7 @@ impl State {
         connected.application.granted(grant, granted.epoch);
     }
 
-    /// Maps some of what is in many places; whoever waits for it has it when all of that is there.
+    /// Maps some rows of many places; grants that wait for one go on when all of it is mapped.
     pub(super) fn map_some(&mut self) -> bool {
         let any = self.rows.are_made();
         match self.rows.turn(&mut self.together) {
@@ -94,8 +94,8 @@ impl State {
         any
     }
 
-    /// What was granted stays with the application. Pages that it keeps where they are for this it
-    /// is to let go of. If there is no room to say so, it keeps them as long as their region.
+    /// Accesses to these pages stay with the application. Pages that it keeps in place for this are
+    /// to be released. If there is no room to say so, it keeps them as long as their region.
     fn cannot_map(&mut self, granted: &Granted) {
         let Granted { vnic, qpn, peer_qpn, key, start, .. } = *granted;
         if matches!(granted.memory, Pages::InPlace(_)) {

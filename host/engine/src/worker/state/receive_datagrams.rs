@@ -12,12 +12,12 @@ use omniverb_terms::{Service, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, Prepared, Run};
 
-/// What receiving takes, for all sockets of a thread.
+/// Buffers for receiving, for all sockets of a thread.
 pub(in crate::worker) struct Receiving {
     buffers: Buffers,
     /// For packets as those that arrived last.
     prepared: Option<Prepared>,
-    /// What was encrypted.
+    /// Packets that were encrypted.
     decrypted: Decrypted,
     /// Nothing will come any more out of what was looked at last.
     over: bool,
@@ -59,7 +59,7 @@ impl Receiving {
         WorkLeft::if_more(more)
     }
 
-    /// A socket of a vNIC has something. What is left in it the poller reports again.
+    /// A socket of a vNIC is ready. The poller reports it again if it is not empty.
     pub(in crate::worker) fn receive(
         &mut self,
         state: &mut State,
@@ -140,7 +140,7 @@ fn arrived_together(
     ids: &mut Numbering,
     now: u64,
 ) -> usize {
-    // What is to be said or shown of each packet is said one by one.
+    // Packets that are reported or captured one by one.
     let watched = state.vnics.get(vnic).is_none_or(|home| home.capture.is_on());
     if watched || arrival.ecn == Ecn::CongestionExperienced || arrival.identification.is_some() {
         return 0;

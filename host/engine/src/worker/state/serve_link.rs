@@ -165,7 +165,7 @@ impl State {
         match self.near(ends) {
             Some(there) if self.near_detour(there, ends, train) => {}
             Some(there) => {
-                // What comes from the network is copied where it arrives.
+                // Packets from the network are copied where they arrive.
                 if there.vnic != ends.vnic {
                     self.copy(there.vnic, ends, train);
                 }
@@ -216,7 +216,7 @@ impl State {
         }
     }
 
-    /// For whoever captures the packets of this vNIC.
+    /// For a capture of this vNIC's packets.
     fn copy(&mut self, vnic: VnicId, ends: &Ends, train: &mut Train) {
         let Some(vnic) = self.vnics.get_mut(vnic).filter(|vnic| vnic.capture.is_on()) else {
             return;

@@ -101,8 +101,8 @@ fn near(state: &State, index: usize) -> Option<VnicId> {
 #[test]
 fn a_number_alone_reaches_no_queue_pair() {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
-        // The network has led to another vNIC, of whoever lends his address to it; the queue pair's
-        // own peer is somewhere else, or has even the same number there.
+        // The network has led to another vNIC, which lends its address; the queue pair's own peer
+        // is somewhere else, or has even the same number there.
         for peer in [99, 10] {
             let (mut state, _events) = bench();
             victim(&mut state, service, peer, None);
@@ -191,8 +191,8 @@ fn counters_are_forgotten_after_the_links_that_were_to_end() {
     assert!(counters.is_empty(), "and nothing is kept of it");
 }
 
-/// Who keeps pages where they are is told if they cannot be mapped: for want of room, or since the
-/// kernel refuses.
+/// An owner that keeps pages in place is told if they cannot be mapped: for want of room, or since
+/// the kernel refuses.
 #[test]
 fn an_owner_is_told_of_pages_that_are_not_mapped() {
     const PAGE: u64 = 4096;
@@ -244,8 +244,8 @@ fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
     state.arrived_alone(at, &arrival, datagram);
 }
 
-/// A flood of datagrams that look like handshakes, probes and replies of numbers that nobody drew,
-/// from a neighbour or from the very address that is asked.
+/// A flood of datagrams that look like handshakes, probes and replies with unknown numbers, from a
+/// neighbour or from the very address that is asked.
 #[test]
 fn answers_to_our_questions_pass_a_flood_of_strangers() {
     let (mut state, events) = bench();
