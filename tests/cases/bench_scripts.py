@@ -17,6 +17,11 @@ _SCRIPTS = [
     ("dma_api", [], ["memcpy", "after idling"], 240),
     ("tcp_applications", ["--only", "redis"], ["redis", "times better"], 240),
     ("tcp_connections", ["--only", "open"], ["connections made and closed", "carried"], 240),
+    ("tenants", [], ["pacing a packet", "equal rates: greatest deviation", "different rates: greatest deviation in 1 s",
+                     "group", "hostile", "single", "memory of a policy",
+                     "memory of a vNIC without processes", "100 QPs to RTS in each of 4 processes",
+                     "4 processes beside one, each QP, tenant", "ib_send_lat -c UD", "ib_send_bw"],
+     180),
     ("object_costs", [], ["queue pair, destroyed", "memory region beside queue pairs"], 120),
     ("many_pairs", ["--settings", "direct"], ["containers", "pairs"], 120),
 ]
