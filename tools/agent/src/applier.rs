@@ -20,12 +20,12 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The time after which refused changes are tried again, at first and at last.
 const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
 
-/// What holds for this host.
+/// The objects that hold for this host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
     /// Objects as the host is to have them.
     pub(crate) wanted: WantedObjects,
-    /// What is wrong with what the cluster says.
+    /// Faults of the cluster's values.
     pub(crate) problems: BTreeMap<String, String>,
     /// The revision of etcd that this is.
     pub(crate) revision: i64,
@@ -44,7 +44,7 @@ pub(crate) struct Report {
     pub(crate) has_daemon: bool,
 }
 
-/// What the thread has.
+/// The state of the thread.
 pub(crate) struct Applier {
     socket: PathBuf,
     inputs: Receiver<Input>,

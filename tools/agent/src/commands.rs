@@ -23,7 +23,7 @@ use std::process::ExitCode;
 /// Changes of one transaction: etcd takes 128 by default.
 const CHANGES_MAX: usize = 100;
 
-/// What a cluster has.
+/// The entries of a cluster.
 struct Cluster {
     entries: ClusterEntries,
     /// Revisions at which they were written.
@@ -109,7 +109,7 @@ fn read_file(path: &Path) -> anyhow::Result<Entries> {
     object_file::parse(&text).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))
 }
 
-/// What `apply` has to change, with what it reads.
+/// The changes for `apply`, with the entries that it reads.
 async fn compared(
     etcd: &EtcdOptions,
     path: &Path,
@@ -140,7 +140,7 @@ pub(crate) async fn apply(
     prune: bool,
 ) -> anyhow::Result<ExitCode> {
     let (mut client, cluster, file, mut all) = compared(etcd, path, prune).await?;
-    // What others name first, and last when it goes.
+    // Objects that others name come first, and go last.
     let is_gone = |difference: &Difference| difference.what == What::Gone;
     let first_gone = all.iter().position(is_gone).unwrap_or(all.len());
     all[first_gone..].reverse();

@@ -18,7 +18,7 @@ const KEEP_ALIVE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(3
 const PAGE: i64 = 1000;
 /// Bytes of an answer: a page of the longest values that count.
 pub(crate) const ANSWER_BYTES_MAX: usize = 72 << 20;
-/// What tonic says of a longer one.
+/// The text of tonic's error for a longer one.
 const TOO_LARGE: &str = "message length too large";
 /// Entries that are read at all.
 const ENTRIES_MAX: usize = 1 << 20;
@@ -87,7 +87,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// What etcd says is wrong, without what the library has around it.
+/// The error of etcd, without the library's additions.
 pub(crate) fn reason(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),

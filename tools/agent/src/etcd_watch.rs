@@ -27,7 +27,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// Changes that are gathered before they are applied, at most.
 const GATHER_MAX: usize = 1000;
 
-/// What one follows etcd with.
+/// The parameters of following etcd.
 struct Follower<'a> {
     host: &'a str,
     key: Option<Arc<SealKey>>,

@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// The entry of a host.
 pub(crate) struct HostEntry {
     key: String,
-    /// What tells this host from another of the same name: its boot, and its daemon's socket.
+    /// Tells this host from another of the same name: its boot, and its daemon's socket.
     instance: String,
     lease_seconds: i64,
 }

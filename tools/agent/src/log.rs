@@ -9,11 +9,11 @@ pub(crate) enum Level {
     Error,
     /// Something is left out.
     Warning,
-    /// What happens anyway.
+    /// Ordinary events.
     Info,
 }
 
-/// Writes a line. What comes from outside cannot make two lines of it.
+/// Writes a line. Text from outside cannot make two lines of it.
 pub(crate) fn log(level: Level, text: &str) {
     let (priority, word) = match level {
         Level::Error => ("<3>", "error"),

@@ -32,7 +32,7 @@ use std::sync::mpsc;
 use std::thread;
 use tokio::sync::{oneshot, watch};
 
-/// What ends this program with a failure that is not a difference.
+/// The exit code of a failure that is not a difference.
 const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {

@@ -51,7 +51,7 @@ pub fn call_text(changes: &[Change]) -> String {
     json!({ "source": "cluster", "changes": changes }).to_string()
 }
 
-/// What a daemon has of the cluster's.
+/// The cluster's objects in a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
     /// Objects that it has.
@@ -90,7 +90,7 @@ pub enum CallError {
     Lost(String),
 }
 
-/// What came of changes.
+/// The result of changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Changes that were made.
@@ -99,11 +99,11 @@ pub struct Outcome {
     pub refused: BTreeMap<ObjectId, String>,
 }
 
-/// Makes changes by calls of at most `bytes_max` bytes of text each, and notes in `present` what
-/// the daemon has then.
+/// Makes changes by calls of at most `bytes_max` bytes of text each, and notes in `present` the
+/// objects that the daemon has then.
 ///
 /// # Errors
-/// The daemon did not answer. What was made until then is noted.
+/// The daemon did not answer. Changes made until then are noted.
 pub fn make(
     changes: Vec<Change>,
     bytes_max: usize,

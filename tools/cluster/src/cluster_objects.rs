@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Objects that are kept of a cluster; more are reported and left out.
 pub const OBJECTS_MAX: usize = 3 * 16384;
 
-/// What holds for an object.
+/// The wanted state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// It has these fields.
@@ -26,14 +26,14 @@ pub enum Wanted {
 /// Objects as a host is to have them.
 pub type WantedObjects = BTreeMap<ObjectId, Wanted>;
 
-/// What etcd has for one host.
+/// etcd's objects for one host.
 #[derive(Clone, Debug)]
 pub struct ClusterObjects {
     host: String,
     seal_key: Option<Arc<SealKey>>,
     cluster: Option<Result<String, String>>,
     entries: BTreeMap<(ObjectId, Scope), Result<Fields, String>>,
-    /// What is wrong with other keys.
+    /// Faults of other keys.
     unknown: BTreeMap<String, String>,
 }
 
@@ -124,7 +124,7 @@ impl ClusterObjects {
         wanted
     }
 
-    /// What is wrong, by what it is wrong with.
+    /// Faults, by their objects.
     #[must_use]
     pub fn problems(&self) -> BTreeMap<String, String> {
         let bad = self.entries.iter().filter_map(|((id, scope), entry)| {

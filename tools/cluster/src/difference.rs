@@ -9,7 +9,7 @@ use std::fmt;
 /// Objects as etcd has them, or what is wrong with their values.
 pub type ClusterEntries = BTreeMap<(ObjectId, Scope), Result<Fields, String>>;
 
-/// What is different in an object.
+/// The kind of difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The cluster does not have it.
@@ -29,11 +29,11 @@ pub struct Difference {
     pub id: ObjectId,
     /// The hosts that it is for.
     pub scope: Scope,
-    /// What is different.
+    /// The kind of difference.
     pub what: What,
 }
 
-/// What becomes of objects that only the cluster has.
+/// The treatment of objects that only the cluster has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// The cluster keeps them.

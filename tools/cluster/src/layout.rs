@@ -1,12 +1,12 @@
 //! Defines the keys in etcd: version 1 of the layout.
 //!
-//! `docs/operator/cluster.md` describes it for people. What cannot be parsed here is not ours, or
-//! of a later version, and is reported.
+//! `docs/operator/cluster.md` describes it for people. A key that cannot be parsed here is not
+//! ours, or of a later version, and is reported.
 
 use crate::object::{Kind, ObjectId, Scope, is_name};
 use std::net::IpAddr;
 
-/// What all keys begin with.
+/// The prefix of all keys.
 pub const PREFIX: &str = "/omniverb/v1/";
 /// The number that the entry [`Key::Cluster`] has for this layout.
 pub const VERSION: u64 = 1;
@@ -87,7 +87,7 @@ fn named(text: &str) -> Result<&str, String> {
     }
 }
 
-/// What the keys of the objects of a scope begin with.
+/// The prefix of the keys of a scope's objects.
 #[must_use]
 pub fn objects_of(scope: &Scope) -> String {
     match scope {
@@ -96,13 +96,13 @@ pub fn objects_of(scope: &Scope) -> String {
     }
 }
 
-/// What the keys of hosts begin with whose agents run.
+/// The prefix of the keys of hosts whose agents run.
 #[must_use]
 pub fn live() -> String {
     format!("{PREFIX}live/")
 }
 
-/// What the keys of a tenant's addresses begin with.
+/// The prefix of the keys of a tenant's addresses.
 #[must_use]
 pub fn addresses_of(tenant: &str) -> String {
     format!("{PREFIX}address/{tenant}/")

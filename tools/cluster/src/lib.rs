@@ -1,9 +1,9 @@
 //! Decides what a host has to change so that its tenants, policies and vNICs are as etcd has them.
 //!
 //! In: keys and values of etcd as bytes ([`layout`], [`value`]), or a file ([`object_file`]). Out:
-//! the objects that hold for a host ([`cluster_objects`]), the changes that lead there in the
-//! order that the daemon accepts ([`change`]), and what is to be reported, once ([`reports`]).
-//! Nothing here does I/O or knows the time. What a field of an object means only the daemon knows.
+//! the objects that hold for a host ([`cluster_objects`]), the changes that lead there in the order
+//! that the daemon accepts ([`change`]), and reports of problems, each once ([`reports`]). Nothing
+//! here does I/O or knows the time. Only the daemon knows the meaning of an object's fields.
 #![forbid(unsafe_code)]
 
 pub mod change;

@@ -14,7 +14,7 @@ pub type Fields = Map<String, Value>;
 pub enum Kind {
     /// An owner of vNICs.
     Tenant,
-    /// What several vNICs have in common.
+    /// Settings shared by several vNICs.
     Policy,
     /// A device of a network namespace.
     Vnic,
@@ -44,7 +44,7 @@ impl Kind {
 /// An object by its kind and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// The name of the object.
     pub name: String,
@@ -69,7 +69,7 @@ impl fmt::Display for ObjectId {
 pub enum Scope {
     /// All of them.
     All,
-    /// The one of this name. What is for it decides before what is for all.
+    /// The one of this name. Objects for it decide before those for all.
     Host(String),
 }
 

@@ -12,7 +12,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of the key that hosts have in common.
 pub const SEAL_KEY_BYTES: usize = 32;
-/// What a sealed field begins with.
+/// The prefix of a sealed field.
 const MARK: &str = "sealed:1:";
 
 /// Whether etcd has this field in sealed form only.

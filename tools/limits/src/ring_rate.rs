@@ -32,7 +32,7 @@ pub fn measure(pin: Pin, time: Duration, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What record `sequence` carries; any function that differs from record to record will do.
+/// The payload of record `sequence`; any function that differs from record to record will do.
 #[inline(always)]
 fn payload(sequence: u64) -> u64 {
     sequence ^ 0x5555_aaaa_5555_aaaa

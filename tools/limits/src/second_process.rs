@@ -102,7 +102,7 @@ pub fn with_partner<R>(
         _ => {
             let result = pin.apply(0).and_then(|()| ours());
             if result.is_err() {
-                // SAFETY: our own child, which nobody has waited for yet.
+                // SAFETY: our own child, which has not been waited for yet.
                 unsafe { libc::kill(child, libc::SIGKILL) };
             }
             let mut status = 0;

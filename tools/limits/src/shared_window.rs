@@ -1,6 +1,6 @@
 //! Maps one memfd into two processes.
 //!
-//! In: a size. Out: atomic words and bounded copies; nobody outside this file sees a pointer.
+//! In: a size. Out: atomic words and bounded copies; no pointer leaves this file.
 
 // UNSAFETY: maps memory and copies bytes that another process may change at the same time. Every
 // access is bounds-checked here; words are atomics and bytes are only moved, never interpreted.

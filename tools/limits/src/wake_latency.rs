@@ -1,7 +1,7 @@
 //! Measures the cost of waking a sleeping process through an eventfd.
 //!
-//! Out: nanoseconds from the write in one process to the return of the read in the other (half
-//! the round trip of two sleepers), and of a write nobody waits for (the bare system call).
+//! Out: nanoseconds from the write in one process to the return of the read in the other (half the
+//! round trip of two sleepers), and of a write without a reader (the bare system call).
 
 use crate::report::{Report, percentile};
 use crate::second_process::{Pin, with_partner};
@@ -11,7 +11,7 @@ use rustix::io::{read, write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Writes that nobody waits for, in one batch.
+/// Writes without a reader, in one batch.
 const BATCH: u32 = 1000;
 /// How long a sleeper waits before it takes the partner for dead.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };

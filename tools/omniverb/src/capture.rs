@@ -69,7 +69,7 @@ pub(crate) fn capture(
     }
 }
 
-/// What tcpdump would say at the end, and where.
+/// The report that tcpdump makes at the end, and the file.
 fn report(captured: &Captured) {
     eprintln!("{} packets captured", captured.packets);
     eprintln!("{} packets dropped", captured.dropped);
@@ -81,9 +81,8 @@ fn report(captured: &Captured) {
     }
 }
 
-/// A new file, or an own regular one whose contents go, that nobody else may read. Folders where
-/// root captures to may be others' as well: what they have laid there, a link or a pipe, is not
-/// touched.
+/// A new file, or an own regular one whose contents go, that no other user may read. Folders where
+/// root captures to may be others' as well: a link or a pipe that they put there is not touched.
 fn private(path: &Path) -> anyhow::Result<File> {
     const MODE: u32 = 0o600;
     let mut options = OpenOptions::new();
@@ -114,7 +113,7 @@ fn private(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A regular file that nobody else finds.
+/// A regular file without a name.
 fn nameless() -> std::io::Result<File> {
     const O_TMPFILE: i32 = 0o20_200_000;
     let folder = std::env::temp_dir();
@@ -124,13 +123,13 @@ fn nameless() -> std::io::Result<File> {
 /// From the nameless file to standard output.
 struct Copy {
     from: File,
-    /// Our own position: the file's is the daemon's, who writes there.
+    /// Our own position: the file's is the daemon's, which writes there.
     at: u64,
     buffer: Vec<u8>,
 }
 
 impl Copy {
-    /// What has come since; false if the reader has seen enough.
+    /// Copies the new bytes; false if the reader has seen enough.
     fn on(&mut self) -> anyhow::Result<bool> {
         let mut out = std::io::stdout().lock();
         loop {

@@ -1,6 +1,6 @@
 //! Reads a program's ELF file: its loader, its libraries, and whether it makes system calls itself.
 //!
-//! The file is anybody's: every place in it is checked.
+//! The file is not trusted: every offset in it is checked.
 
 use omniverb_formats::syscall_instructions;
 
@@ -16,7 +16,7 @@ const EXECUTABLE: u32 = 1;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
 
-/// What was found.
+/// The facts that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Program {
     /// `e_machine`.
@@ -153,7 +153,7 @@ mod tests {
         assert!(found.loader.unwrap().contains("ld-linux"));
         assert!(found.needed.iter().any(|name| name == "libc.so.6"), "{:?}", found.needed);
         assert!(!found.is_go);
-        // Cut short anywhere it is what it is, and nobody is harmed.
+        // A file cut short anywhere harms nothing.
         for length in (0..bytes.len()).step_by(bytes.len() / 97) {
             let _ = (read(&bytes[..length]), loader(&bytes[..length]));
         }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Seconds after which a daemon started on demand ends when nobody uses it.
+/// Seconds after which an unused daemon that was started on demand ends.
 const IDLE_SECONDS: &str = "600";
 
 /// Nanoseconds that a daemon may take to accept a connection.

@@ -27,13 +27,13 @@ const LAST_WORDS: Duration = Duration::from_secs(60);
 /// A connection to the operators' socket, where that is, and whose daemon is at the other end.
 pub(crate) struct Operator(OwnedFd, Home);
 
-/// What a machine's supervisor is to plug in.
+/// The next task of a machine's supervisor.
 pub(crate) enum PairCall {
     /// Another pair window of this machine's.
     Own,
     /// This one, another machine's.
     Another(OwnedFd),
-    /// Nobody uses the one of this number: it is to be taken out.
+    /// The window of this number is unused: it is to be unplugged.
     Over(u8),
     /// There are to be no more.
     Nothing,
@@ -52,7 +52,7 @@ impl Home {
         self.path.with_extension("machines")
     }
 
-    /// One where nobody is.
+    /// A home without a daemon.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Home {
         Home { path: PathBuf::from("/nowhere/operator.sock"), uid: 0 }
@@ -97,12 +97,12 @@ impl Operator {
         &self.1
     }
 
-    /// What the daemon says about itself and all its clients.
+    /// The daemon's status of itself and all its clients.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
         Ok(pages(|from| self.page(&QueryAll { from }.into()))?.status())
     }
 
-    /// What the daemon says about vNICs.
+    /// The daemon's status of vNICs.
     pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
         Ok(pages(|from| self.page(&QueryVnics { from }.into()))?.vnics())
     }
@@ -333,7 +333,7 @@ impl Operator {
         self.call_for_files(message, files, patience).map(|(answer, _)| answer)
     }
 
-    /// The same, with the descriptors that come beside the answer.
+    /// Like `call`, with the descriptors that come beside the answer.
     fn call_for_files(
         &self,
         message: &Message,
@@ -359,7 +359,7 @@ impl Operator {
     }
 }
 
-/// A socket whose other end is root's or ours, unless somebody named it: what we send is not meant
+/// A socket whose other end is root's or ours, unless the user named it: our messages are not meant
 /// for others.
 fn open(path: &Path) -> io::Result<(OwnedFd, u32)> {
     let socket = seqpacket::connect(path)?;

@@ -26,7 +26,7 @@ pub(crate) fn is_musl(loader: &str) -> bool {
     loader.contains("/ld-musl-")
 }
 
-/// What a program that is built for musl needs instead.
+/// The remedy for a program that is built for musl.
 pub(crate) const FOR_MUSL: &str = "Omniverb's libraries need glibc 2.28 or newer: use an image of \
                                    Debian 10, Ubuntu 18.10, RHEL 8 or newer instead of Alpine";
 
@@ -46,7 +46,7 @@ pub(crate) fn refuse_musl(program: &OsStr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Empty if it cannot be read: whoever starts it is told why.
+/// Empty if it cannot be read: starting it reports why.
 fn beginning(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// How it is told (`sockets/preload/src/carry/lifecycle.rs`).
+/// Tells the library (`sockets/preload/src/carry/lifecycle.rs`).
 const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
 /// How long the broker may take to say which connections are to be light.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// A mode as the library is told it.
+/// A mode as the library reads it.
 fn word(mode: SocketMode) -> &'static str {
     match mode {
         SocketMode::Pass => "pass",
@@ -124,8 +124,8 @@ fn check(said: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To which addresses connections are light, as the daemon at this socket would have it; `None`: to
-/// none, or there is nobody to say it.
+/// The addresses to which connections are light, by the daemon at this socket; `None`: none, or
+/// there is no daemon.
 fn light(daemon: &Path) -> Option<String> {
     let mut path = daemon.as_os_str().to_owned();
     path.push(SUFFIX);
@@ -144,7 +144,7 @@ fn light(daemon: &Path) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// What is preloaded: these libraries, then those that others have asked for, but not twice.
+/// The libraries to preload: these, then those that were asked for before, but none twice.
 fn before_all(first: &[PathBuf], others: &OsStr) -> OsString {
     let mut list = OsString::new();
     let others = others.as_bytes().split(|byte| matches!(byte, b':' | b' '));

@@ -55,7 +55,7 @@ pub(crate) fn add(status: &mut Value, ask: impl Fn() -> anyhow::Result<Option<Ow
     }
 }
 
-/// What there is, what there was a moment before, and how long that is.
+/// The sockets now, the sockets a moment before, and the time between.
 fn twice(
     ask: impl Fn() -> anyhow::Result<Option<OwnedFd>>,
 ) -> anyhow::Result<Option<(Rows, Rows, Duration)>> {
@@ -150,7 +150,7 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
     rows.iter().map(process).collect()
 }
 
-/// What tells an end of a link, or of a connection of a channel, from others.
+/// Identifies an end of a link, or of a connection of a channel.
 fn key(socket: &Socket) -> (u64, [SocketAddr; 2]) {
     (socket.link, [socket.local, socket.remote])
 }
@@ -184,7 +184,7 @@ fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
     })
 }
 
-/// The same for people.
+/// The same as text.
 pub(crate) fn people(status: &Value) -> String {
     if let Some(trouble) = status["sockets_trouble"].as_str() {
         return format!("\nsockets: {trouble}\n");
@@ -255,7 +255,7 @@ pub(crate) fn people(status: &Value) -> String {
     out
 }
 
-/// Where a process listens for channels, and to whom it has some.
+/// The address where a process listens for channels, and its channels.
 fn light(process: &Value) -> String {
     let all = |key: &str| process[key].as_array().map_or(&[][..], Vec::as_slice);
     let line = |of: &str, each: Vec<String>| match each.is_empty() {

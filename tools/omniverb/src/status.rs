@@ -89,7 +89,7 @@ fn people(status: &Value) -> String {
     out + &socket_status::people(status)
 }
 
-/// What was set for a vNIC, if that is not what holds for most.
+/// A vNIC's own policy, if it differs from most.
 fn policy(vnic: &Value) -> String {
     match (vnic["datapath"].as_str(), vnic["rate"].as_u64()) {
         (_, Some(rate)) => format!("  forwarded, rate {}", show_rate(rate)),
@@ -104,12 +104,12 @@ fn adoption(vnic: &Value) -> String {
     other.map_or(String::new(), |adoption| format!("  adoption {adoption}"))
 }
 
-/// What is done to its packets on purpose, if anything.
+/// The faults set for its packets, if any.
 fn faults(vnic: &Value) -> String {
     vnic["faults"].as_str().map_or(String::new(), |faults| format!("  FAULTS {faults}"))
 }
 
-/// Nothing, unless it reaches nobody outside.
+/// Empty, unless it reaches no other host.
 fn port(vnic: &Value) -> &'static str {
     match vnic["port"].as_str() {
         Some("unavailable") => "  UDP port 4791 unavailable: reaches its own namespace only",

@@ -13,8 +13,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Adds the lines of a piece. What belongs to something comes after it, and what belongs to
-    /// nothing is passed by.
+    /// Adds the lines of a piece. A row follows the row it belongs to, and one that belongs to none
+    /// is ignored.
     pub(crate) fn add(&mut self, lines: &[u8]) -> Result<(), serde_json::Error> {
         for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let row: Map<String, Value> = serde_json::from_slice(line)?;
@@ -85,7 +85,7 @@ fn inside<'a>(mut list: &'a mut Vec<Value>, names: &[&str]) -> Option<&'a mut Ve
     Some(list)
 }
 
-/// What a queue pair's peers have in common.
+/// The common state of a queue pair's peers.
 fn summarize(qp: &mut Value) {
     let peers = qp["peers"].as_array().map_or(&[][..], Vec::as_slice);
     let (path, why) = common_path(peers);

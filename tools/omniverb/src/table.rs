@@ -12,7 +12,7 @@ impl Table {
         Table { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
-    /// A row, whose cells become fit to be shown: names are others'.
+    /// A row, whose cells become fit to be shown: names come from others.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells.iter().map(|cell| printable::clean(cell)).collect());
     }

@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Pieces of status: more than the largest quotas give.
 const PIECES_MAX: usize = 1 << 18;
 
-/// What a daemon says that isolates, if nothing describes our network namespace.
+/// Part of the message of an isolating daemon if nothing describes our network namespace.
 pub(crate) const ISOLATED: &str = "has no device for this network namespace";
 
 /// A connection to the daemon.
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// What the daemon says about our own vNIC.
+    /// The daemon's status of our own vNIC.
     pub(crate) fn vnics(&self, path: &Path) -> anyhow::Result<Value> {
         let mut pages = Pages::default();
         add(&mut pages, &self.status_answer(&QueryVnic { reserved: 0 }.into(), path)?)?;
@@ -97,12 +97,12 @@ impl Client {
     }
 }
 
-/// What the daemon says about itself and the processes of our own vNIC.
+/// The daemon's status of itself and the processes of our own vNIC.
 pub(crate) fn status(path: &Path) -> anyhow::Result<Value> {
     let mut client = Client::connect(path)?;
     let pages = pages(|from| {
         let question = QueryStatus { from }.into();
-        // Who says no hello is parted with after a while; the next connection goes on.
+        // A client without a hello is disconnected after a while; the next connection goes on.
         client.status_answer(&question, path).or_else(|_| {
             client = Client::connect(path)?;
             client.status_answer(&question, path)

@@ -69,7 +69,7 @@ fn exit_codes_and_signals_are_the_programs_own() {
     }
     let output = installed.output(&["run", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output.status.signal(), Some(15));
-    // SIGPIPE still ends a program that writes to nobody.
+    // SIGPIPE still ends a program that writes to a closed pipe.
     let output = installed.output(&["run", "sh", "-c", "kill -PIPE $$"]);
     assert_eq!(output.status.signal(), Some(13));
 }

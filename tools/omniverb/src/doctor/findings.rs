@@ -12,7 +12,7 @@ pub(super) enum Grade {
     Bad,
 }
 
-/// What was found.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings(Vec<(Grade, String)>);
 

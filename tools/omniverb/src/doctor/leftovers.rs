@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What a daemon's program is called.
+/// The name of a daemon's program.
 const DAEMON: &str = "omniverbd";
 
 /// Daemons that no program can reach any more.
@@ -42,7 +42,7 @@ pub(super) fn all() -> impl Iterator<Item = (u32, PathBuf)> {
     })
 }
 
-/// What a process's program is called.
+/// The name of a process's program.
 pub(super) fn program(process: &Path) -> String {
     fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
 }

@@ -39,7 +39,7 @@ pub(super) fn library(findings: &mut Findings) {
     }
 }
 
-/// What a program gets that is not started by `omniverb run`.
+/// The library that a program gets without `omniverb run`.
 pub(super) fn stock(findings: &mut Findings) {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).find(|folder| folder.join(VERBS).exists());
@@ -131,7 +131,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
     }
 }
 
-/// What every libibverbs of rdma-core has in its warnings, and so what has one built in.
+/// A text in the warnings of every libibverbs of rdma-core, and so in programs with one built in.
 const BUILT_IN: &[u8] = b"libibverbs: Warning: ";
 
 fn contains(bytes: &[u8], text: &[u8]) -> bool {

@@ -58,7 +58,7 @@ pub(super) fn port(findings: &mut Findings, path: &Path) {
     }
 }
 
-/// What is wrong, and what to do.
+/// The problem, and its remedy.
 fn taken(path: &Path, sockets: &[Socket], holders: &[Holder]) -> (String, String) {
     let until = "until then other network namespaces and hosts cannot be reached";
     // A daemon hands its sockets to programs, which may not be what has to end.

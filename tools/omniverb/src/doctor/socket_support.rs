@@ -38,7 +38,7 @@ pub(super) fn broker(findings: &mut Findings, daemon: &Path) {
     }
 }
 
-/// What stands in the way of a program, and what it may do unseen.
+/// Obstacles of a program, and operations that bypass the library.
 pub(super) fn program(findings: &mut Findings, program: &OsStr) {
     let Some(path) = locate(program) else { return };
     let (path, by) = match interpreter(&path, DEPTH) {
@@ -79,8 +79,8 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
     }
 }
 
-/// What the program's file is by its rights: for such ones the loader takes no libraries from a
-/// user (ld.so(8)).
+/// The attributes of the program's file for which the loader takes no libraries from a user
+/// (ld.so(8)).
 fn obstacles(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     if fs::metadata(path).is_ok_and(|of| of.mode() & SET_ID != 0) {
@@ -143,7 +143,7 @@ fn own_machine() -> u16 {
     own.map_or(0, |()| u16::from_le_bytes([head[18], head[19]]))
 }
 
-/// What executes a script in the end; `None`: it cannot be found.
+/// The program that executes a script in the end; `None`: it cannot be found.
 fn interpreter(path: &Path, depth: usize) -> Option<PathBuf> {
     let mut head = [0; 256];
     let length = File::open(path).and_then(|mut file| file.read(&mut head)).ok()?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::net::Ipv6Addr;
 use std::path::Path;
 
-/// What the files say.
+/// The contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Values {
     /// In network byte order.
@@ -23,7 +23,7 @@ pub(super) struct Values {
     pub(super) has_connection_manager: bool,
 }
 
-/// What the device has counted since its daemon was started.
+/// The device's counters since its daemon was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     pub(super) messages_sent: u64,
@@ -38,7 +38,7 @@ pub(super) struct Counters {
     pub(super) not_ready_heard: u64,
     /// Messages of a peer's process for which there was no receive.
     pub(super) not_ready_said: u64,
-    /// Requests that nobody answered for so long that they failed.
+    /// Requests that failed because they were not answered in time.
     pub(super) retries_exceeded: u64,
     /// Requests that failed for want of a receive.
     pub(super) rnr_retries_exceeded: u64,
@@ -76,14 +76,14 @@ pub(super) struct Source {
     addresses: Vec<Address>,
     /// Which daemon counts.
     daemon: u64,
-    /// What queue pairs had counted that ended under the daemons before it.
+    /// Counters of queue pairs that ended under earlier daemons.
     before: Counters,
     /// Those, and the ones that ended since.
     ended: Counters,
 }
 
 impl Source {
-    /// What is true now. What a daemon says that does not answer is what it said last.
+    /// Reads the current values. Those of a daemon that does not answer are its last ones.
     pub(super) fn look(&mut self, socket: &Path) -> anyhow::Result<&Values> {
         let addresses = local_addresses::list().unwrap_or_default();
         if self.values.gids.is_empty() || addresses != self.addresses {

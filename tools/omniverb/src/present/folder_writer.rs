@@ -1,8 +1,8 @@
 //! Writes files below one folder, wherever another process moves parts of it or puts links.
 //!
-//! The folder is held by its descriptor. What lies below it is reached name by name, each opened
+//! The folder is held by its descriptor. Entries below it are reached name by name, each opened
 //! without following a link: as by openat2(2) with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, which
-//! older kernels and sandboxes lack. A file is replaced in one step, so nobody reads half of one.
+//! older kernels and sandboxes lack. A file is replaced in one step, so no reader sees half of one.
 
 use anyhow::{Context, bail};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const NEW: &str = ".new";
 const BELOW: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What is at a path.
+/// The entry at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum File {
     Text(String),

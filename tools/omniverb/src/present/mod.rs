@@ -27,7 +27,7 @@ use std::process::{Command, ExitCode};
 use supervisor::PresentedFolder;
 use sysfs_tree::Tree;
 
-/// What `run` has to hold until it has become the program.
+/// Held by `run` until it has become the program.
 #[derive(Debug, Default)]
 pub(crate) struct Presented {
     preloaded: Option<OsString>,
@@ -35,20 +35,21 @@ pub(crate) struct Presented {
 }
 
 impl Presented {
-    /// What the program has preloaded.
+    /// The libraries preloaded into the program.
     pub(crate) fn preloaded(&self) -> OsString {
         let inherited = || std::env::var_os("LD_PRELOAD").unwrap_or_default();
         self.preloaded.clone().unwrap_or_else(inherited)
     }
 }
 
-/// Adds to the environment of `command` what shows the device's files to a program of the daemon at
-/// `socket`. Where that cannot be, the user is told so, once: otherwise programs that look there
-/// fall back to something slower without a word.
+/// Adds to the environment of `command` the variables that show the device's files to a program of
+/// the daemon at `socket`. If that is impossible the user is told so, once: otherwise programs that
+/// look there fall back to something slower silently.
 pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Presented {
-    // Without a daemon there is no device to show; the library says so to whoever asks it for one.
+    // Without a daemon there is no device to show; the library reports that to a program that asks
+    // for one.
     let inherited = presented(socket);
-    // Who has both already may have them from another installation.
+    // A program with both already may have them from another installation.
     let nothing_to_do = inherited.is_some()
         && match mode {
             PresentMode::Mounts => mounts::are_shown(),
@@ -77,7 +78,7 @@ pub(crate) fn to(command: &mut Command, socket: &Path, mode: PresentMode) -> Pre
                 command.env("LD_PRELOAD", preloaded);
                 forgive_sanitizers(command);
             }
-            // Whoever has no PATH is found in the C library's own, which a PATH would replace.
+            // Without a PATH programs are found in the C library's own, which a PATH would replace.
             let has_path = std::env::var_os("PATH").is_some_and(|path| !path.is_empty());
             if let Some(stand_ins) = library_path::stand_ins().filter(|_| has_path) {
                 command.env("PATH", library_path::first(&stand_ins, "PATH"));
@@ -108,7 +109,7 @@ fn mounted(folder: &Path) -> bool {
     }
 }
 
-/// This process, and so the program, is shown a folder already, and nobody else writes there.
+/// A folder is shown to this process, and so to the program, and no other process writes there.
 fn presented(socket: &Path) -> Option<PathBuf> {
     shown_folder::folder().filter(|folder| {
         user_daemon::check_folder(folder).is_ok()
@@ -140,7 +141,7 @@ pub(crate) fn possible(socket: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// What `omniverb present` is to do.
+/// The task of `omniverb present`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// To say what is true now.

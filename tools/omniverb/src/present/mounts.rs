@@ -4,9 +4,9 @@
 //! where `/sys/class` and `/dev` have what they had a moment ago and the device's files besides.
 //!
 //! Neither of the two takes a folder of ours, so each becomes a file system of its own that has the
-//! entries of the old one: links as they were, all else mounted from there. What comes to them
-//! later in the world outside is not seen inside. All of it is done by system calls of our own,
-//! since a library may be preloaded here that shows these files already.
+//! entries of the old one: links as they were, all else mounted from there. Entries that appear
+//! later outside are not seen inside. All of it is done by system calls of our own, since a library
+//! may be preloaded here that shows these files already.
 
 use anyhow::{Context, bail};
 use omniverb_sys::mount_namespace;
@@ -93,7 +93,7 @@ fn make_anew(place: &'static str) -> anyhow::Result<()> {
     copied
 }
 
-/// What is in a folder, and what each is.
+/// The entries of a folder, with their types.
 fn entries(folder: &OwnedFd) -> anyhow::Result<Vec<(CString, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(folder)? {
@@ -105,7 +105,7 @@ fn entries(folder: &OwnedFd) -> anyhow::Result<Vec<(CString, FileType)>> {
         if found.len() == ENTRIES_MAX {
             bail!("it has more than {ENTRIES_MAX} entries");
         }
-        // Who is gone meanwhile is gone.
+        // An entry that has gone meanwhile is left out.
         if let Ok(status) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             found.push((name.to_owned(), FileType::from_raw_mode(status.st_mode)));
         }

@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 /// The name by which we are the stand-in.
 const NAME: &str = "rdma";
 
-/// What is asked for.
+/// A supported question.
 #[derive(Debug, PartialEq, Eq)]
 enum Question {
     Link,
@@ -38,7 +38,7 @@ pub(crate) fn answer(arguments: &[OsString]) -> anyhow::Result<ExitCode> {
     output::write(&text)
 }
 
-/// What is asked for, and whether the answer is to be JSON.
+/// The question, and whether the answer is to be JSON.
 fn understand(words: &[&str]) -> Option<(Question, bool)> {
     let (flags, words): (Vec<&str>, Vec<&str>) =
         words.iter().partition(|word| word.starts_with('-'));

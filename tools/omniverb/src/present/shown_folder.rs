@@ -9,7 +9,7 @@ pub(super) fn folder() -> Option<PathBuf> {
     std::env::var_os(PRESENTED_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// What a file of the device says.
+/// The contents of a file of the device.
 pub(super) fn read(name: &str) -> anyhow::Result<String> {
     let Some(folder) = folder() else { bail!("no device is shown here; use omniverb run") };
     let path = folder.join("sys/class/infiniband/omv0").join(name);

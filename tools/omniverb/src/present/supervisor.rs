@@ -37,9 +37,9 @@ const WATCHED_MAX: usize = 64;
 /// How often, and how far apart, it is looked whether another process completes the folder.
 const LOOKS: usize = 1000;
 const LOOK: Duration = Duration::from_millis(10);
-/// What the names of kept folders begin with.
+/// The prefix of kept folders' names.
 const PREFIX: &str = "presented-";
-/// What a supervisor says when the folder is complete.
+/// A supervisor's message when the folder is complete.
 const READY: &[u8] = b"ready\n";
 
 /// Where root's folders are, if that can be.
@@ -69,8 +69,8 @@ pub(super) fn obtain(socket: &Path) -> anyhow::Result<PresentedFolder> {
     }))
 }
 
-/// Folders that are ours, or can be made so: whoever else could write there could tell our programs
-/// what he likes.
+/// Folders that are ours, or can be made so: another user who could write there could mislead our
+/// programs.
 fn bases() -> Vec<PathBuf> {
     let system = geteuid().is_root().then(|| PathBuf::from(SYSTEM_FOLDER));
     let own = user_daemon::path().and_then(|path| path.parent().map(Path::to_owned));
@@ -85,7 +85,7 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<PresentedFolder> {
     let name = name(socket)?;
     let folder = base.join(&name);
     let entry = locked(&folder.with_extension("entry"), FlockOperation::LockShared)?;
-    // Of several who come at once one starts a supervisor.
+    // Of several processes at once one starts a supervisor.
     let _first = locked(&folder.with_extension("first"), FlockOperation::LockExclusive)?;
     let supervisor = lock_file(&folder.with_extension("supervisor"))?;
     for _ in 0..LOOKS {
@@ -103,20 +103,20 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<PresentedFolder> {
         if sysfs_tree::is_complete(&folder) {
             return Ok(PresentedFolder { folder, _entry: entry });
         }
-        // It has begun and lost who started it, or it is just ending.
+        // It has begun and lost its starter, or it is just ending.
         std::thread::sleep(LOOK);
     }
     bail!("{} was not filled in time: its supervisor does not answer", folder.display())
 }
 
 /// A folder that a supervisor of ours made for others than us: another user's, or for another
-/// network namespace or daemon. (What `omniverb present` keeps has the name that somebody chose.)
+/// network namespace or daemon. (A folder of `omniverb present` has the name that the user chose.)
 pub(super) fn is_for_others(folder: &Path, socket: &Path) -> bool {
     let given = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     given.starts_with(PREFIX) && name(socket).ok().as_deref() != Some(given)
 }
 
-/// One folder for all who are to see the same, and whose ends the same supervisor can see.
+/// One folder for all processes that are to see the same, and whose end one supervisor can see.
 fn name(socket: &Path) -> anyhow::Result<String> {
     let network = netns::Namespace::current()?.identity().inode;
     let processes = std::fs::metadata("/proc/self/ns/pid")?.ino();
@@ -189,7 +189,7 @@ pub(super) fn launch(folder: &Path, pid: i32) -> anyhow::Result<()> {
 
 /// `omniverb present --keep PID FOLDER`: the supervisor, for a program and all that come later.
 pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()> {
-    // What ends the program from its terminal is not meant for us.
+    // A signal of its terminal that ends the program is not meant for us.
     let _ = rustix::process::setsid();
     let supervisor = lock_file(&folder.with_extension("supervisor"))?;
     if flock(&supervisor, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -216,8 +216,8 @@ pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()>
     }
 }
 
-/// Makes a folder true for the first time. What a supervisor left that was killed may be true no
-/// more, and programs may be looking at it: so what is true comes first.
+/// Makes a folder true for the first time. Files that a killed supervisor left may be out of date,
+/// and programs may be reading them: so the current ones come first.
 fn replace(
     folder: &Path,
     source: &mut Source,
@@ -270,18 +270,18 @@ fn shown(folder: &Path) -> Vec<OwnedFd> {
     found
 }
 
-/// Removes the folder, unless somebody is just about to use it.
+/// Removes the folder, unless a process is just about to use it.
 fn end(folder: &Path) -> anyhow::Result<bool> {
     let entry = lock_file(&folder.with_extension("entry"))?;
     if flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Ok(false);
     }
-    // Whoever shared the entry lock a moment ago is a program by now.
+    // A process that shared the entry lock a moment ago is a program by now.
     if !shown(folder).is_empty() {
         return Ok(false);
     }
     let _ = std::fs::remove_dir_all(folder);
-    // The entry lock last: who has that of old looks whether it is there still.
+    // The entry lock last: a holder of the old one checks whether it is still there.
     for lock in ["first", "supervisor", "entry"] {
         let _ = std::fs::remove_file(folder.with_extension(lock));
     }

@@ -1,6 +1,6 @@
 //! Writes a device's files as sysfs has them, each replaced in one step.
 //!
-//! A file that changes is replaced in one step, so nobody reads half of one.
+//! No reader sees half of a file.
 
 use super::device_values::Values;
 use super::folder_writer::{File, Folder};
@@ -26,8 +26,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(super) struct Tree(BTreeMap<String, File>);
 
 impl Tree {
-    /// Makes what is in `folder` say this; true if it said something else before. What somebody
-    /// else put there stays.
+    /// Writes these values into `folder`; true if it had others before. Files that others put there
+    /// stay.
     pub(super) fn show(&mut self, folder: &Folder, values: &Values) -> anyhow::Result<bool> {
         let wanted = files(values);
         let mut changed = false;
@@ -152,8 +152,8 @@ fn files(values: &Values) -> BTreeMap<String, File> {
     all
 }
 
-/// By the names that InfiniBand devices have for them. Data is counted in words of four bytes. What
-/// cannot happen to a device without a cable is zero for good; of what is not known there is no
+/// By the names that InfiniBand devices have for them. Data is counted in words of four bytes.
+/// Errors that a device without a cable cannot have are zero for good; an unknown value has no
 /// file.
 fn counters(values: &Values) -> Vec<(&'static str, u64)> {
     let counted = &values.counters;
@@ -264,7 +264,7 @@ mod tests {
         assert!(tree.show(&kept, &values).unwrap());
         assert!(read("ports/1/gid_attrs/types/1").is_err());
         assert_eq!(read("ports/1/counters/port_xmit_data").unwrap(), "1000\n");
-        // What somebody who is gone left there.
+        // A file that an earlier supervisor left there.
         let old = folder.join(DEVICE).join("ports/1/gids/77");
         std::fs::write(&old, "").unwrap();
         complete(&kept).unwrap();

@@ -2,13 +2,13 @@
 //!
 //! In: processes that connect to the socket of the host's daemon; the window, the port. Out: their
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
-//! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
-//! and what that sends leaves by it (`find_daemon.rs`); who sleeps here is woken for it, and it for
-//! him (`cross_kernel_wakes.rs`); and so are processes that share a pair window
-//! (`agent_shared_memory.rs`).
-//! Who may do what the host says; only whose pages may stay where they are for the host's engine is
-//! decided here (`pin_requests.rs`). Once it has its devices, it is nobody; those that are plugged
-//! in later another process opens for it (`device_opener.rs`), and another one keeps pages.
+//! window's device, and of an events socket. Datagrams to UDP port 4791 go to the host's engine,
+//! and the engine's leave by it (`udp_port_relay.rs`); threads that sleep here are woken for the
+//! engine, and the engine for them (`cross_kernel_wakes.rs`); and so are processes that share a
+//! pair window (`agent_shared_memory.rs`). The host decides all rights; the agent decides only
+//! whose pages may stay where they are for the host's engine (`pin_requests.rs`). Once it has its
+//! devices, it runs as an unused user; a process of its own opens devices that are plugged in later
+//! (`device_opener.rs`), and another one keeps pages.
 
 mod first_message;
 mod startup_descriptors;
@@ -37,17 +37,17 @@ use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait for somebody at the other end before looking again.
+/// How long to wait for a proxy at the other end before looking again.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long to wait, in milliseconds, before looking again whether there is room for a process.
 const FULL_MS: i64 = 100;
-/// How long it takes, in milliseconds, until a UDP port is tried again that somebody else has.
+/// Delay, in milliseconds, before a UDP port that another socket holds is tried again.
 const AGAIN_MS: i64 = 5000;
 /// The places of what the engine is to be woken by, and neighbours; behind them is what devices
 /// come by, if any do, then the sockets of the network, and in the end what processes come by.
 const RUNG: usize = 0;
 const RUNG_IN_PAIRS: usize = 1;
-/// The place of who looks at pages, if there is somebody.
+/// The place of the page pinner, if there is one.
 const PINNED: usize = 2;
 /// How long the host may take to hear that all processes are gone, and how often that is looked at.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const LAST_WORDS_LOOK_MS: i64 = 20;
 const TURN: usize = 32;
 
 /// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
-/// `in_place`: whose pages may stay where they are for the host's engine.
+/// `in_place`: the processes whose pages may stay where they are for the host's engine.
 pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<ExitCode> {
     let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
     let found = wait_for("a window of Omniverb", windows)?;
@@ -65,7 +65,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
     let relay = Relay::new(port, Reads::Always)?;
     let sessions = super::sessions();
     let network = Network::open();
-    // Which is not to be nobody.
+    // The opener keeps its rights.
     let opener = device_opener::start();
     let keeping = Keeping::begin(in_place);
     start_supervisor::be_ended_as_others();
@@ -81,7 +81,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
              towards others: links may stand still; start QEMU with -smp 1,maxcpus=2"
         );
     }
-    // What it needs it has.
+    // It has all that it needs.
     privileges::become_nobody().context("cannot become an unused user id (needs root)")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     sd_notify::tell("READY=1");
@@ -127,7 +127,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: InPlace) -> anyhow::Result<Ex
                 News::Lost(session) => agent.over(FrameKind::Lost, session),
                 News::Other(index) => agent.other(index)?,
                 News::PortOver => {
-                    // Nobody is there: the machine is not attached now. Somebody may come.
+                    // No proxy is there: the machine is not attached now. One may come.
                     agent.sharing.end();
                     std::thread::sleep(LOOK);
                     agent.begin();
@@ -148,7 +148,7 @@ struct Agent {
     sharing: Sharing,
     /// The host has ever been told which of them there are.
     has_said_pairs: bool,
-    /// Where devices come from that are plugged in now, and who opens them.
+    /// The process that opens devices that are plugged in now, and its socket.
     opener: Option<(OwnedFd, Child)>,
     /// Pages of processes that stay where they are.
     keeping: Keeping,
@@ -160,11 +160,11 @@ struct Agent {
     /// When that was tried last.
     tried: u64,
     wakes: Wakes,
-    /// The host may have rung for somebody here.
+    /// The host may have rung for a thread here.
     woken: bool,
     /// The number of the session that came last.
     last: u32,
-    /// What the host was told of addresses.
+    /// The addresses that the host has got.
     told: Option<Vec<local_addresses::Address>>,
     /// How many sessions there may be.
     sessions: usize,
@@ -180,7 +180,7 @@ impl Agent {
         others.extend(self.opener.as_ref().map(|(devices, _)| devices.as_fd()));
         self.sockets = others.len();
         others.extend(self.network.iter().flat_map(Network::sockets));
-        // While there is no room for more, whoever comes waits where he is.
+        // While there is no room for more, new connections wait in the queue.
         let limit = match self.network {
             _ if self.full || self.sharing.is_doubtful(self.relay.has_begun()) => Some(FULL_MS),
             None => Some(AGAIN_MS),
@@ -221,10 +221,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Nobody keeps the pages any more that the host's engine may be writing to, but for processes
-    /// that may end: so their links are to end now. They live, and what memory of the window is
-    /// theirs is nobody else's for that. Whoever starts this agent again gives it
-    /// somebody who keeps pages.
+    /// The pinner has ended, so only processes that may end still keep pages that the host's engine
+    /// may be writing to: their links are to end now. The processes live, and their memory of the
+    /// window stays theirs. The next start of this agent brings a new pinner.
     fn give_up(&mut self) -> anyhow::Error {
         for session in self.relay.remove_all() {
             self.over(FrameKind::Lost, session);
@@ -238,7 +237,7 @@ impl Agent {
         anyhow::anyhow!("the pinner of processes' pages has ended")
     }
 
-    /// Has the UDP port after all, if whoever had it has it no longer.
+    /// Opens the UDP port, if its holder has closed it.
     fn try_network(&mut self) {
         // Reading the clock is a call of the kernel in some machines.
         if self.network.is_some() {
@@ -263,7 +262,7 @@ impl Agent {
         self.relay.say(how, session, Vec::new());
     }
 
-    /// Wakes who sleeps, if the host may have rung for them.
+    /// Wakes sleeping threads, if the host may have rung for them.
     fn wake(&mut self) {
         if std::mem::take(&mut self.woken) {
             self.wakes.wake();
@@ -344,8 +343,8 @@ impl Agent {
                 FrameKind::Pairs => {
                     let bits = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
                     self.sharing.look_again(bits);
-                    // Also that there are none any more: somebody waits for that. Who never said
-                    // anything of windows, since it cannot find any, does not begin to now.
+                    // Also if there are none any more: the host waits for that. A machine that
+                    // never reported windows, since it cannot find any, does not begin to now.
                     if bits != 0 || self.has_said_pairs {
                         self.say_pairs();
                     }
@@ -356,10 +355,10 @@ impl Agent {
         }
     }
 
-    /// The descriptors that belong beside a message of the host's. What says which pair window it
-    /// is about is taken off it.
+    /// The descriptors that belong beside a message of the host's. Removes the number of the pair
+    /// window that it is about.
     fn beside(&mut self, session: u32, bytes: &mut Vec<u8>) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
-        // Whoever is gone meanwhile is told nothing, and nothing is kept for him.
+        // A session that has gone meanwhile gets no message, and nothing is kept for it.
         let there = self.relay.has(session);
         let Some((tag, mut message)) = decode(bytes).ok().filter(|_| there) else {
             return Ok(Vec::new());

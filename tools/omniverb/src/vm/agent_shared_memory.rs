@@ -26,10 +26,10 @@ pub(super) struct Sharing {
     claim: usize,
     /// When that began.
     since: Instant,
-    /// What is shared with neighbours, by number.
+    /// Windows shared with neighbours, by number.
     pairs: BTreeMap<u8, Shared>,
     bridge: WakeBridge,
-    /// A neighbour may have rung for somebody here.
+    /// A neighbour may have rung for a thread here.
     rung: bool,
 }
 
@@ -43,7 +43,7 @@ impl Sharing {
         Ok(sharing)
     }
 
-    /// What belongs to the window that is gone by.
+    /// Drops all that belongs to a gone window.
     fn look(&mut self) -> io::Result<()> {
         self.since = Instant::now();
         self.bridge = WakeBridge::new(Side::Machine)?;
@@ -87,10 +87,9 @@ impl Sharing {
         self.pairs.len() > before
     }
 
-    /// The host says which pair windows there are, bit `number - 1` of each: of those that are
-    /// mapped the machine sees nothing by itself. It is let go of those that are to go, before they
-    /// do; and of those in whose place there is another one by now, which this machine was not told
-    /// of in time.
+    /// Takes the host's list of pair windows, bit `number - 1` for each: of mapped ones the machine
+    /// sees nothing by itself. Releases those that are to go, before they do; and those replaced by
+    /// another one that this machine was not told of in time.
     pub(super) fn look_again(&mut self, present: u64) {
         self.found.look_at_names();
         self.renew_claims();
@@ -127,12 +126,12 @@ impl Sharing {
         Ok(due)
     }
 
-    /// Nobody is at the other end.
+    /// The other end has no proxy.
     pub(super) fn end(&self) {
         self.bridge.speak_by(None);
     }
 
-    /// Who passes wakes on at the other end begins anew; it is said by this.
+    /// The proxy at the other end begins anew; wakes go to it by this.
     pub(super) fn begin(&mut self, voice: Arc<Voice>) {
         self.since = Instant::now();
         self.bridge.speak_by(Some(voice));
@@ -144,8 +143,8 @@ impl Sharing {
         self.pairs.keys().fold(0, |bits, number| bits | 1_u64 << (number - 1))
     }
 
-    /// Takes the number of a pair window off what a process is told. The window that it is about,
-    /// if it is none of the machine's own, and what the process is told instead.
+    /// Removes the number of a pair window from a message to a process. Returns that window, if it
+    /// is not the machine's own, and the message without it.
     ///
     /// # Errors
     /// If there is no such window.
@@ -173,13 +172,13 @@ impl Sharing {
         !self.pairs.is_empty()
     }
 
-    /// A neighbour has rung these doorbells; none: he may have rung any.
+    /// A neighbour has rung these doorbells; none: any of them.
     pub(super) fn hear(&mut self, names: &[u8]) {
         self.rung |= names.is_empty();
         self.bridge.wake_named(names);
     }
 
-    /// Wakes who sleeps, if that is so.
+    /// Wakes sleeping threads, if that is so.
     pub(super) fn wake(&mut self) {
         if std::mem::take(&mut self.rung) {
             self.bridge.wake();

@@ -1,11 +1,11 @@
 //! Carries wakes between a machine's processes and the host, whose futexes are of different
 //! kernels.
 //!
-//! Processes of the machine share doorbells with the engine of its host. In: the doorbells, as
-//! their processes are told of them. Where the engine is to be woken a thread of ours hears it, and
-//! it is told; where it has rung it says so, whichever doorbell it was, and who sleeps on it is
-//! woken here. What is said is a word without contents: whoever hears it looks at the counters of
-//! all doorbells, so that none is lost, however many become one.
+//! Processes of the machine share doorbells with the engine of its host. In: the doorbells that
+//! their processes get. A thread of ours listens for wakes of the engine and sends it a message;
+//! the engine sends one when it has rung any doorbell, and threads that sleep on it are woken here.
+//! The message is empty: the receiver checks the counters of all doorbells, so that none is lost
+//! when several become one.
 
 use omniverb_ring::{DoorbellPage, Window};
 use omniverb_session::Message;
@@ -23,7 +23,7 @@ const BELLS_MAX: usize = 4;
 
 /// A doorbell between a process and the engine.
 struct Bell {
-    /// What the listener calls the engine's page.
+    /// The listener's name of the engine's page.
     heard_as: u64,
     /// Where the process is woken.
     page: DoorbellPage<Window>,
@@ -67,11 +67,11 @@ impl Wakes {
         self.rung.take();
     }
 
-    /// A process that is there is told something: if that is of a doorbell with the engine, it is
-    /// heard from now on, or no longer.
+    /// Takes a message to a process: if it is about a doorbell with the engine, that is listened to
+    /// from now on, or no longer.
     ///
     /// # Errors
-    /// If it cannot be heard: no room for mappings, or threads. Who waits for it would sleep on.
+    /// If it cannot be listened to: no room for mappings, or threads. The process would sleep on.
     pub(super) fn told(
         &mut self,
         session: u32,
@@ -123,13 +123,13 @@ impl Wakes {
         keys.into_iter().for_each(|key| self.forget(key));
     }
 
-    /// No doorbell is heard any more: a proxy that has just come knows nobody.
+    /// No doorbell is listened to any more: a new proxy knows no session.
     pub(super) fn clear(&mut self) {
         let keys: Vec<_> = self.bells.keys().copied().collect();
         keys.into_iter().for_each(|key| self.forget(key));
     }
 
-    /// The engine may have rung: who sleeps on what it has rung is woken.
+    /// The engine may have rung: wakes threads that sleep on doorbells it has rung.
     pub(super) fn wake(&mut self) {
         for bell in self.bells.values_mut() {
             let before = std::mem::replace(&mut bell.seen, futex::low(bell.page.rung()));

@@ -1,9 +1,9 @@
 //! Opens devices that are plugged in while the agent runs without rights, by a process of its own.
 //!
-//! So a process of its own opens them, which stays who the agent was.
+//! That process keeps the user that the agent had.
 //!
-//! In: that devices have come. Out: their descriptors, by a socket, to the agent. It reads nothing
-//! of theirs and hears nothing from anybody; it ends with the agent.
+//! In: new devices. Out: their descriptors, by a socket, to the agent. It reads no device and no
+//! message; it ends with the agent.
 
 use super::found_windows::{DEVICES, names};
 use super::start_supervisor::{be_ended_as_others, own_program};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// What it is started as.
+/// Its command line.
 const OPEN: [&str; 2] = ["vm", "open"];
 /// Where devices are.
 const FOLDER: &str = "/dev";
@@ -48,7 +48,7 @@ pub(super) fn take(devices: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
     }
 }
 
-/// What such a process does. All devices that there are go to the agent, which may have some.
+/// The main function of such a process. All existing devices go to the agent, which may have some.
 pub(super) fn serve() -> anyhow::Result<ExitCode> {
     be_ended_as_others();
     privileges::keep_only(&[]).context("cannot give up privileges")?;
@@ -72,7 +72,7 @@ pub(super) fn serve() -> anyhow::Result<ExitCode> {
                 Mode::empty(),
             ) {
                 Ok(device) => {
-                    // Whoever does not take it is gone, or has no need of it.
+                    // An agent that does not take it is gone, or does not need it.
                     if seqpacket::send(agent.as_fd(), b"+", &[device.as_fd()]).is_err() {
                         return Ok(ExitCode::SUCCESS);
                     }

@@ -1,20 +1,20 @@
 //! Checks QEMU's processors for emulation without atomic operations.
 //!
 //! QEMU makes atomic instructions of the guest into atomic ones of its own only where the machine
-//! may have more than one processor; of one alone it makes a load and a store. Somebody outside who
-//! writes to the same word in between is undone: a doorbell loses bits, and links stand still. So a
-//! machine that is emulated must be one that *may* have two (`-smp 1,maxcpus=2`), and may well have
-//! one. With KVM processors are what they are.
+//! may have more than one processor; of one alone it makes a load and a store. A write from outside
+//! to the same word in between is lost: a doorbell loses bits, and links stand still. So a machine
+//! that is emulated must be one that *may* have two (`-smp 1,maxcpus=2`), and may well have one.
+//! With KVM processors are what they are.
 
 use super::qemu_options;
 use anyhow::bail;
 use std::ffi::OsString;
 
-/// What is to be said with `-smp` beside what a command line of QEMU's says already. `None`: it
-/// has, or may have, two processors, or is not emulated.
+/// The `-smp` option to add to a command line of QEMU's. `None`: it has, or may have, two
+/// processors, or is not emulated.
 ///
 /// # Errors
-/// It says that there is never more than one.
+/// It allows no more than one.
 pub(super) fn room(command: &[OsString]) -> anyhow::Result<Option<String>> {
     if is_never_emulated(command) {
         return Ok(None);
@@ -23,7 +23,7 @@ pub(super) fn room(command: &[OsString]) -> anyhow::Result<Option<String>> {
     let (mut count, mut most, mut shape, mut is_shaped) = (1, None, 1, false);
     for part in said.split(',').filter(|part| !part.is_empty()) {
         let (name, number) = part.split_once('=').unwrap_or(("cpus", part));
-        // What is no number QEMU refuses.
+        // QEMU refuses a malformed number.
         let Ok(number) = number.parse::<u32>() else { return Ok(None) };
         match name {
             "cpus" => count = number,

@@ -1,10 +1,10 @@
 //! Finds the windows of this machine: its own, and one for each neighbour.
 //!
-//! In: devices of plugged-in memory. Out: which is which, by what they begin with. What begins a
-//! machine's own window only its host can have written; what begins a pair window, or one that
-//! claims to be a machine's own, may be a neighbour's. So a pair window is the one of whose name
-//! the own window knows, if there is one of that name only; and of several that claim to be the
-//! machine's own it is the one whose number the host knows ([`FoundWindows::others`]).
+//! In: devices of plugged-in memory. Out: the kind of each, by its first bytes. Only the host can
+//! have written the head of a machine's own window; the head of a pair window, or of one that
+//! claims to be a machine's own, may be a neighbour's. So a device is a pair window if its name is
+//! in the own window and unique; and of several that claim to be the machine's own it is the one
+//! whose number the host knows ([`FoundWindows::others`]).
 
 #[cfg(test)]
 mod tests;
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     pub(super) is_mapped: bool,
     /// This machine's, or another one's that is plugged in here, too.
     pub(super) whose: Whose,
-    /// What it began with when it was found.
+    /// Its head when it was found.
     head: WindowHead,
 }
 
@@ -68,7 +68,7 @@ impl Shared {
 struct Places {
     file: Arc<OwnedFd>,
     slots: Slots,
-    /// What the host calls the machine's own window, which no neighbour knows.
+    /// The host's number of the machine's own window, which no neighbour knows.
     number: u64,
 }
 
@@ -76,7 +76,7 @@ struct Places {
 #[derive(Default)]
 pub(super) struct FoundWindows {
     devices: Vec<Device>,
-    /// What may be the device that windows are mapped into.
+    /// Devices that windows may be mapped into.
     places: Vec<Places>,
     /// One that begins as a window does, of another version.
     pub(super) other_version: Option<String>,
@@ -136,7 +136,7 @@ impl FoundWindows {
         }
     }
 
-    /// What the machine's own window says may be more than before, or something else.
+    /// Reads the names in the machine's own window again: there may be more, or others.
     pub(super) fn look_at_names(&mut self) {
         for device in &mut self.devices {
             if let Some((_, names)) = beginning(&device.file, device.offset) {
@@ -145,11 +145,11 @@ impl FoundWindows {
         }
     }
 
-    /// With one that has come later. What the machine's own window says of pair windows may be
-    /// more than before.
+    /// Adds a device that has come later. The names of pair windows in the machine's own window may
+    /// be more than before.
     ///
     /// # Errors
-    /// What the kernel says of it; `AlreadyExists` if it is known.
+    /// The kernel's error; `AlreadyExists` if it is known.
     pub(super) fn add(&mut self, file: OwnedFd) -> io::Result<()> {
         // Of a device its number, of a file, as in tests, its own.
         let number = |file: &OwnedFd| {
@@ -209,7 +209,7 @@ impl Device {
         Device { file: Arc::new(file), offset: 0, room: u64::MAX, head, names }
     }
 
-    /// Whether it may be the machine's own window. What is mapped with others never is.
+    /// Whether it may be the machine's own window. One that is mapped with others never is.
     fn is_own(&self) -> bool {
         self.offset == 0 && WindowHead::read(&self.head.written()).is_some()
     }
@@ -224,7 +224,7 @@ fn shared(device: &Device, whose: Whose) -> Option<Shared> {
     sound.then(|| Shared { file: device.file.clone(), data, is_mapped, whose, head })
 }
 
-/// What is in a folder.
+/// The entries of a folder.
 pub(super) fn names(folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -238,7 +238,7 @@ fn bytes_of(file: &OwnedFd) -> u64 {
     Extent::new(file, 0, PAGE).file_bytes().unwrap_or(0)
 }
 
-/// What a device begins with, or a place in it.
+/// The head of a device, or of a place in it.
 fn beginning(file: &OwnedFd, offset: u64) -> Option<(WindowHead, PairNames)> {
     let first = Extent::new(file, offset, PAGE).mapping(Access::ReadOnly).ok()?;
     let read = |from: usize, bytes: &mut [u8]| {

@@ -18,9 +18,9 @@ use std::os::fd::OwnedFd;
 /// Where the hole for devices begins, as QEMU is told, and where the memory behind it does.
 const BELOW: u64 = 2 << 30;
 const ABOVE: u64 = 4 << 30;
-/// What a machine may have at most: behind about 1010 GiB QEMU may put it elsewhere.
+/// The most memory of a machine: beyond about 1010 GiB QEMU may put it elsewhere.
 const MOST: u64 = 512 << 30;
-/// What QEMU calls it.
+/// QEMU's name for it.
 const NAME: &str = "omniverb-memory";
 
 /// The file, and where the guest has it.
@@ -55,8 +55,8 @@ pub(super) fn bytes(command: &[OsString], others: u64) -> anyhow::Result<u64> {
     let text: Vec<&str> = command.iter().filter_map(|word| word.to_str()).collect();
     let own = text.iter().any(|word| word.contains("memory-backend=") || word.contains("memdev="));
     if own || text.iter().any(|word| matches!(*word, "-mem-path" | "--mem-path")) {
-        // A file that somebody else has made could be cut short under the daemon, and QEMU tells
-        // nobody which descriptor is which.
+        // A file that another program has made could be cut short under the daemon, and QEMU does
+        // not report which descriptor is which.
         bail!(
             "with --shared-memory the machine's memory is made here: leave out memory-backend, \
              memdev and -mem-path, and say with -m how much it has"
@@ -75,10 +75,10 @@ pub(super) fn bytes(command: &[OsString], others: u64) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// What QEMU is told of so many bytes at this path. Nothing of it is to be the firmware's alone, so
+/// QEMU's options for so many bytes at this path. No part of it is to be the firmware's alone, so
 /// there is no management mode, whose memory (SMRAM, TSEG) a guest could name for peers to write
-/// to. A guest that is reset begins anew in memory that the engine may be writing to for what ran
-/// there before; so QEMU ends then.
+/// to. A guest that is reset begins anew in memory that the engine may still be writing to for the
+/// earlier boot; so QEMU ends then.
 pub(super) fn words(path: &str, bytes: u64) -> [String; 6] {
     let path = path.replace(',', ",,");
     [

@@ -82,7 +82,8 @@ fn direct(machine: &Value) -> String {
     }
 }
 
-/// Who has pair windows, how many windows there are, and how many more there may be, or why not.
+/// The neighbours with pair windows, the number of windows, and how many more there may be, or why
+/// not.
 fn neighbours(pairs: &Value) -> String {
     let number = |name: &str| pairs[name].as_u64().unwrap_or(0);
     let names = pairs["neighbours"].as_array().map_or(&[][..], Vec::as_slice);

@@ -2,9 +2,9 @@
 //!
 //! `NAME/window` is a link of the supervisor's own, and so are `pair-1` and so on; `NAME/mapped` is
 //! a socket of its own, to which QEMU's user may connect. `NAME/qemu`, where QEMU makes `port` (and
-//! `monitor`, if windows may be plugged in later), is its user's, who may put anything there, and
-//! keep it there: so what was left is moved aside, and whoever starts a machine does not depend on
-//! its removal.
+//! `monitor`, if windows may be plugged in later), belongs to QEMU's user, who may put anything
+//! there, and keep it there: so leftovers are moved aside, and starting a machine does not depend
+//! on their removal.
 
 #[cfg(test)]
 mod tests;
@@ -36,14 +36,14 @@ const MAPPED: &str = "mapped";
 /// How a folder is opened that is to be itself, and no link to another.
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// What everybody may pass and look into.
+/// All users may pass and look into it.
 const FOR_ALL: Mode = Mode::from_raw_mode(0o755);
 /// Levels of folders that are removed; QEMU makes none.
 const DEPTH: usize = 8;
 /// Bytes that a socket's path may have.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Who runs QEMU.
+/// The user that runs QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(super) uid: u32,
@@ -57,7 +57,7 @@ impl fmt::Display for User {
 }
 
 impl User {
-    /// Whoever runs us.
+    /// The user that runs this process.
     pub(super) fn ourselves() -> User {
         use rustix::process::getegid;
         User { uid: geteuid().as_raw(), gid: getegid().as_raw() }
@@ -114,8 +114,8 @@ pub(super) struct MachineFolder {
 }
 
 impl MachineFolder {
-    /// Makes it, in the folder `all`, for this user of QEMU's. What somebody left there is another
-    /// place's, and gone as soon as can be.
+    /// Makes it, in the folder `all`, for this user of QEMU's. Leftovers of an earlier one are
+    /// moved aside, and removed as soon as possible.
     pub(super) fn make(
         all: &Path,
         name: MachineName,
@@ -142,8 +142,8 @@ impl MachineFolder {
     fn made(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<MachineFolder> {
         let path = all.join(name.text());
         let all = folder_of_all(all)?;
-        // In a name that no machine has, until it is complete: whoever removes an older place of
-        // our name removes nothing of it.
+        // Under a name that no machine has, until it is complete: removing an older place of our
+        // name removes nothing of it.
         let [new, old] = [(); 2].map(|()| format!("+{:016x}", random::number()));
         mkdirat(&all, &new, Mode::RWXU)?;
         let folder = openat(&all, &new, FOLDER, Mode::empty())?;
@@ -168,7 +168,7 @@ impl MachineFolder {
         format!("/proc/self/fd/{}", self.qemu.as_raw_fd())
     }
 
-    /// Whether somebody has made a socket there.
+    /// Whether QEMU has made a socket there.
     pub(super) fn has_port(&self) -> bool {
         statat(&self.qemu, PORT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
@@ -183,7 +183,7 @@ impl MachineFolder {
         self.path.join(QEMU).join(MONITOR).display().to_string()
     }
 
-    /// The same, for who connects to it.
+    /// The monitor's socket, to connect to.
     pub(super) fn monitor(&self) -> std::io::Result<Monitor> {
         Ok(Monitor(self.qemu.try_clone()?))
     }
@@ -193,7 +193,7 @@ impl MachineFolder {
         self.path.join(MAPPED).display().to_string()
     }
 
-    /// The same, for who waits for it; it is as long as this place there.
+    /// Listens at the mapper's socket, which lasts as long as this place.
     pub(super) fn listen(&mut self, user: Option<User>) -> std::io::Result<OwnedFd> {
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -215,7 +215,7 @@ impl MachineFolder {
         self.path.join(WINDOW).display().to_string()
     }
 
-    /// The same of a pair window.
+    /// The path of a pair window.
     pub(super) fn pair(&self, number: usize) -> String {
         self.path.join(format!("{PAIR}{number}")).display().to_string()
     }
@@ -252,8 +252,8 @@ impl Monitor {
     }
 }
 
-/// Connects to QEMU. The folder is its user's, who may have put something else there: what is no
-/// socket, or leads to another one, is refused.
+/// Connects to QEMU. The folder is its user's, who may have put another entry there: one that is no
+/// socket, or leads to another, is refused.
 fn connect_in(folder: &OwnedFd, name: &str) -> std::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(folder, name, flags, Mode::empty())?;
@@ -277,8 +277,8 @@ impl Drop for MachineFolder {
     }
 }
 
-/// The folder of all machines, which is made if need be. In one where everybody may make
-/// something, as /tmp, it may be somebody else's.
+/// The folder of all machines, which is made if need be. In one where all users may make entries,
+/// as /tmp, it may be another user's.
 fn folder_of_all(path: &Path) -> anyhow::Result<OwnedFd> {
     let made = match mkdirat(CWD, path, Mode::RWXU) {
         Ok(()) => true,

@@ -1,7 +1,7 @@
 //! Implements `omniverb vm` (virtual machines with a device) and `omniverb agent` (runs in them).
 //!
-//! Here is what a person asks for; the window, QEMU's options, who keeps a machine and plugs in
-//! more, and the two ends of the port are in files beside this one.
+//! This file has the commands; the window, QEMU's options, the supervisor with its hotplug, and the
+//! two ends of the port are in files beside it.
 
 mod address_message;
 mod agent;
@@ -87,7 +87,7 @@ pub(crate) struct Windows {
     pub(crate) way: WindowMethod,
 }
 
-/// What is asked for.
+/// The request for a machine, by the options.
 fn wanted(windows: Windows) -> anyhow::Result<MachineRequest> {
     let Windows { own, neighbours: count, most, pair, way } = windows;
     let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
@@ -145,8 +145,8 @@ pub(crate) fn run(
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
 
-/// Attaches a machine, and prints what QEMU is to be told, or libvirt, for who starts it himself.
-/// `memory`: how much it may have at most. `user`: whose QEMU is.
+/// Attaches a machine, and prints the options for QEMU, or the XML for libvirt, if the user starts
+/// it. `memory`: how much it may have at most. `user`: the user of QEMU.
 pub(crate) fn args(
     text: &str,
     windows: Windows,
@@ -174,7 +174,7 @@ pub(crate) fn args(
     output::write(&match libvirt {
         true => qemu_options::xml(text, &windows, port, memory, maps),
         false => {
-            // How many processors it has he says, who starts it.
+            // The user who starts it gives the number of processors.
             let memory = Some(qemu_options::room(memory, all_bytes(wanted)));
             let room = Room { memory, processors: None };
             let later = later(wanted, kept.monitor_path.as_deref());
@@ -185,7 +185,7 @@ pub(crate) fn args(
     })
 }
 
-/// What is to be said about windows that are plugged in later, if there are to be any.
+/// The options for windows that are plugged in later, if there are to be any.
 fn later(wanted: MachineRequest, monitor: Option<&str>) -> Option<qemu_options::Later<'_>> {
     let (first, last) = (wanted.plugged().saturating_add(1), wanted.pairs.most);
     monitor.map(|monitor| qemu_options::Later { monitor, first, last })
@@ -196,7 +196,7 @@ fn window_bytes(bytes: u64) -> anyhow::Result<u64> {
     whole.with_context(|| format!("a window cannot have {bytes} bytes: say less"))
 }
 
-/// For those who are started so: see [`supervisor`].
+/// The main function of a process that is started so: see [`supervisor`].
 pub(crate) fn keep(
     text: &str,
     (bytes, pairs, memory): (u64, Neighbours, Option<u64>),
@@ -210,14 +210,14 @@ pub(crate) fn keep(
     supervisor::keep(name(text)?, wanted, user, alone)
 }
 
-/// For those who are started so: see [`supervisor`].
+/// The main function of a process that is started so: see [`supervisor`].
 pub(crate) fn hold() -> anyhow::Result<ExitCode> {
     supervisor::hold()
 }
 
-/// What a machine's proxy does. Its two sockets are its input and its output, so that it has
-/// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
-/// of the machine's pair windows, of which it keeps the doorbells.
+/// The main function of a machine's proxy. Its two sockets are its input and its output, so that it
+/// has nothing else; `more` is where it gets windows that are plugged in later, `pairs` are
+/// descriptors of the machine's pair windows, of which it keeps the doorbells.
 pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
     let more = more
         .map(fd_inheritance::taken)
@@ -225,7 +225,7 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
         .context("not started by a supervisor of omniverb: a descriptor is missing")?;
     let sessions = sessions();
     let [machine_socket, port] = become_nobody_with_two()?;
-    // Its threads are nobody's, too.
+    // Its threads run as the unused user, too.
     let mut windows =
         PairWindows { bridge: WakeBridge::new(Side::Host)?, present: 0, going: 0, more };
     for word in pairs {
@@ -239,15 +239,15 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
     Ok(proxy::serve(port, machine_socket, number, sessions, windows).code())
 }
 
-/// For who is started so, with QEMU's monitor as its input, and as its output a window of so many
-/// bytes that is plugged in there: see [`window_hotplug`].
+/// The main function of a process that is started so, with QEMU's monitor as its input, and as its
+/// output a window of so many bytes to plug in there: see [`window_hotplug`].
 pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
     let [monitor, window] = become_nobody_with_two()?;
     Ok(ExitCode::from(window_hotplug::code(window_hotplug::talk(&monitor, &window, number, bytes))))
 }
 
-/// For who is started so, with QEMU as its input and its supervisor as its output, and places of so
-/// many bytes: see [`window_mapper`].
+/// The main function of a process that is started so, with QEMU as its input and its supervisor as
+/// its output, and places of so many bytes: see [`window_mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     let [qemu, supervisor] = become_nobody_with_two()?;
     let Err(window_mapper::MapperEnd) =
@@ -255,7 +255,7 @@ pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For who is started so: see [`device_opener`].
+/// The main function of a process that is started so: see [`device_opener`].
 pub(crate) fn open() -> anyhow::Result<ExitCode> {
     device_opener::serve()
 }
@@ -273,7 +273,7 @@ fn become_nobody_with_two() -> anyhow::Result<[OwnedFd; 2]> {
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    // Nothing is said where somebody might not read it.
+    // It logs nothing where the log may have no reader.
     rustix::stdio::dup2_stderr(&null)?;
     Ok([input, output])
 }

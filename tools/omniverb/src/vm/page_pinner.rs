@@ -1,18 +1,18 @@
 //! Pins pages of a guest's processes, by a process beside the agent that has the rights for it
 //! (decision 0045).
 //!
-//! In: that a process is asked to keep pages, and that it has them pinned, as it says, with its
-//! socket. Out: whether it may be asked; numbers of physical pages, or why not. It keeps a copy of
-//! what pins them until the host says that nobody has them mapped, also when the process is gone,
-//! and when the agent is: the next agent's process of this kind takes over what it has, and asks
-//! the host about it.
+//! In: questions to a process to keep pages, and its answers that they are pinned, with its socket.
+//! Out: whether it may be asked; numbers of physical pages, or an error. It keeps a copy of the
+//! ring that pins them until the host reports that they are not mapped any more, also after the end
+//! of the process, and of the agent: the next agent's pinner takes over its rings, and asks the
+//! host about them.
 //!
-//! **What a process says is checked as far as a kernel lets it be**
-//! (`omniverb_sys::io_uring_pin::keeps`): that it is a ring, of just these bytes, which cannot let
-//! go of them. That the pages which are at these addresses now are those that the ring took, nobody
-//! can see: a process could pin some and then put others in their place, and the host's engine
-//! would write to those when they are somebody else's. So it is done for processes that may write
-//! to the kernel's memory anyway, and for others only if whoever runs the guest says so.
+//! **A process's answer is checked as far as the kernel allows**
+//! (`omniverb_sys::io_uring_pin::keeps`): that it is a ring, of just these bytes, which cannot
+//! release them. That the pages at these addresses now are those that the ring took cannot be
+//! checked: a process could pin some and then put others in their place, and the host's engine
+//! would write to those when they are another process's. So only processes that may write to the
+//! kernel's memory anyway are trusted, and others only if the operator of the guest allows it.
 
 mod handover;
 mod kept_rings;
@@ -39,15 +39,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// What it is started as.
+/// Its command line.
 const PIN: [&str; 2] = ["vm", "pin"];
 /// Descriptors that are for other things.
 const OTHERS: u64 = 64;
 /// Of the guest's memory, pins have at most one part in so many.
 const SHARE: u64 = 2;
-/// How long until it is tried again to take over what another one keeps, who did not let go.
+/// Delay before another attempt to take over the rings of a pinner that did not release them.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long somebody who has ended is waited for, so that nothing is left of it.
+/// How long an ended process is waited for, so that it is reaped.
 const REAPED: Duration = Duration::from_millis(5);
 const REAPS: usize = 40;
 
@@ -57,7 +57,7 @@ pub(super) struct Pinner {
     process: Child,
 }
 
-/// What the agent hears from it.
+/// Messages to the agent.
 pub(super) enum Heard {
     /// A session may be asked this.
     MayBeAsked { session: u32, pin: Pin },
@@ -68,8 +68,8 @@ pub(super) enum Heard {
 }
 
 impl Pinner {
-    /// Starts one; none if nobody is believed, and nothing is kept. `folder`: where it and those
-    /// that come after it find each other.
+    /// Starts one; none if no process is trusted, and no pages are kept. `folder`: where it and its
+    /// successors find each other.
     pub(super) fn start(in_place: InPlace, folder: &Path) -> anyhow::Result<Option<Pinner>> {
         let word = match in_place {
             InPlace::Nobody if !handover::is_somebody_there(folder) => return Ok(None),
@@ -86,7 +86,7 @@ impl Pinner {
         Ok(Some(Pinner { socket, process }))
     }
 
-    /// One that somebody else plays, at the other end of this socket.
+    /// One that a test plays, at the other end of this socket.
     #[cfg(test)]
     pub(super) fn stand_in(socket: OwnedFd) -> Pinner {
         Pinner { socket, process: Command::new("true").spawn().unwrap() }
@@ -103,12 +103,12 @@ impl Pinner {
         seqpacket::try_send(self.socket(), &message, &[calls]).is_ok()
     }
 
-    /// These need not be kept any more. What it does not take it is told again.
+    /// These need not be kept any more. A message without room is sent again.
     pub(super) fn over(&self, over: &PinsOver) -> bool {
         seqpacket::try_send(self.socket(), &written(0, &(*over).into()), &[]).is_ok()
     }
 
-    /// What it says; an error: it is gone.
+    /// Its next message; an error: it is gone.
     pub(super) fn heard(&mut self) -> std::io::Result<Option<Heard>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length =
@@ -145,18 +145,18 @@ impl Pinner {
     }
 }
 
-/// What it does.
+/// The main function of a pinner.
 pub(crate) fn serve(in_place: InPlace, folder: &Path) -> anyhow::Result<ExitCode> {
     let agent = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
         .context("not started by an agent: standard input is no socket")?;
     rustix::process::setsid().context("cannot leave the agent's session")?;
-    // What it keeps is nobody's any more when it ends: so the kernel is to end others first, if it
-    // may be told so.
+    // Its pages lose their pins when it ends: so the kernel is to end others first, if it may be
+    // told so.
     let _ = std::fs::write("/proc/self/oom_score_adj", NEVER);
     let mut pins = Pins::new(in_place);
-    // Which is not who the agent will be: it looks into processes, at descriptors and pages.
+    // Other rights than the agent's: it reads processes' descriptors and pages.
     let keeps = [Privilege::Enter, Privilege::Look, Privilege::ReadAll];
     let mut heirs = Heirs::begin(folder, &mut pins.kept);
     privileges::keep_only(&keeps).context("cannot give up privileges")?;
@@ -168,7 +168,7 @@ pub(crate) fn serve(in_place: InPlace, folder: &Path) -> anyhow::Result<ExitCode
         if agent.is_none() && pins.kept.len() == 0 {
             return Ok(ExitCode::SUCCESS);
         }
-        // Somebody else keeps what was pinned for an agent before, which nobody asks about.
+        // Another pinner has rings of an earlier agent, about which no agent asks.
         if heirs.is_err() && clock::now() >= again {
             heirs = match &agent {
                 Some(_) => Heirs::begin(folder, &mut pins.kept),
@@ -177,7 +177,7 @@ pub(crate) fn serve(in_place: InPlace, folder: &Path) -> anyhow::Result<ExitCode
             pins.tell_kept(agent.as_ref());
             again = clock::now() + AGAIN.as_nanos() as u64;
         }
-        // What nobody takes over would end with the agent.
+        // Rings without an heir would end with the agent.
         pins.may_keep = heirs.is_ok();
         let mut files: Vec<PollFd<'_>> = Vec::new();
         files.extend(heirs.iter().flat_map(Heirs::sockets).map(|of| readable(of)));
@@ -219,10 +219,10 @@ fn pins_max() -> usize {
     usize::try_from(files.saturating_sub(OTHERS)).unwrap_or(usize::MAX).min(PINS_MAX)
 }
 
-/// What is kept, and for whom it may be.
+/// The rings, and the processes that may have some.
 struct Pins {
     in_place: InPlace,
-    /// Somebody would take it over.
+    /// An heir would take them over.
     may_keep: bool,
     kept: KeptRings,
     /// How many there may be, and how many bytes.
@@ -235,7 +235,7 @@ impl Pins {
         Pins { in_place, may_keep: false, kept: KeptRings::default(), most }
     }
 
-    /// What the agent says; false: it is gone.
+    /// Takes a message of the agent; false: it is gone.
     fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) =
@@ -256,8 +256,8 @@ impl Pins {
         }
     }
 
-    /// Looks at what a process is asked, or has said, and says what it has found; false: nobody
-    /// hears it.
+    /// Checks a question to a process, or its answer, and reports the result; false: the agent is
+    /// gone.
     fn looked(&mut self, agent: BorrowedFd<'_>, calls: BorrowedFd<'_>, said: &[u8]) -> bool {
         let Some((session, said)) = said.split_first_chunk() else { return true };
         let session = u32::from_ne_bytes(*session).into();
@@ -281,7 +281,7 @@ impl Pins {
                 let length = encode(session, &told.into(), &mut bytes);
                 let sent = seqpacket::send(agent, &bytes[..length], &[]).is_ok();
                 if !sent && found.is_ok() {
-                    // Nobody was told of it.
+                    // The agent was not told of it.
                     self.kept.let_go(said.token);
                 }
                 sent
@@ -290,7 +290,7 @@ impl Pins {
         }
     }
 
-    /// Whether whoever has this socket is believed.
+    /// Whether the process with this socket is trusted.
     fn may(&self, calls: BorrowedFd<'_>) -> Result<i32, Errno> {
         let peer = seqpacket::peer(calls).map_err(|_| Errno::EACCES)?;
         let may = match self.in_place {
@@ -315,7 +315,7 @@ impl Pins {
         self.has_room(pin.length)
     }
 
-    /// Keeps pages of whoever has this socket.
+    /// Keeps pages of the process with this socket.
     fn keep(&mut self, calls: BorrowedFd<'_>, said: &Pinned) -> Result<Vec<Run>, Errno> {
         if self.kept.has(said.token) {
             return Err(Errno::EPROTO);

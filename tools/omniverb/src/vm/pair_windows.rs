@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a pair window's ledger beside one for each page.
 const WHOSE_BYTES: u64 = 64;
-/// What stands before the number of a descriptor of another machine's window.
+/// Stands before the number of a descriptor of another machine's window.
 const ANOTHERS: &str = "+";
-/// What a proxy is told of a window that goes, and says when the machine has let go of it.
+/// Tells a proxy that a window goes; its answer when the machine has released it.
 pub(super) const GOES: u8 = b'-';
 /// How long the machine's agent may take for that; then the window goes nevertheless.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// As a proxy is told whose a window is that it is handed.
+/// The byte that tells a proxy the owner of a window.
 fn said(whose: Whose) -> u8 {
     match whose {
         Whose::Own => b'+',
@@ -35,12 +35,12 @@ fn said(whose: Whose) -> u8 {
     }
 }
 
-/// Whose it is, as that says.
+/// The owner that such a byte names.
 pub(super) fn whose_said(byte: u8) -> Option<Whose> {
     [Whose::Own, Whose::Another].into_iter().find(|whose| said(*whose) == byte)
 }
 
-/// A window as a proxy is told of it when it is started.
+/// A window in a proxy's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handed {
     pub(super) number: u8,
@@ -71,7 +71,7 @@ impl Handed {
     }
 }
 
-/// What a daemon notes of a window, with so many bytes beside one for each page.
+/// The ledger of a window, with so many bytes beside one for each page.
 pub(super) fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
     let pages = window.data.length.div_ceil(4096);
     memfd::create("omniverb-ledger", pages + more).context("cannot make a ledger")
@@ -88,15 +88,15 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// One of so many bytes, of the machine with this window: it is told of it.
+    /// Makes one of so many bytes, and names it in this machine's own window.
     pub(super) fn make(own: &Window, number: u8, bytes: u64) -> anyhow::Result<Pair> {
         let window = own.pair(bytes)?;
         own.tell(number, &window, Whose::Own)?;
         Ok(Pair { ledger: Some(ledger(&window, WHOSE_BYTES)?), window, at: None })
     }
 
-    /// One that is another machine's: the machine with this window is told of it. `known`: whether
-    /// there is one that is called so.
+    /// Takes another machine's, and names it in this machine's own window. `known`: whether this
+    /// name exists.
     pub(super) fn of_another(
         own: &Window,
         number: u8,
@@ -135,7 +135,7 @@ struct Inner {
     all: BTreeMap<u8, Pair>,
     /// Numbers that no window can have any more: what has one is still in the machine.
     lost: BTreeSet<u8>,
-    /// Where the proxy that runs is told of more.
+    /// The socket by which the running proxy gets more.
     proxy: Option<OwnedFd>,
 }
 
@@ -178,7 +178,7 @@ impl Pairs {
         mapped.map(|(number, pair)| Ok((*number, pair.window.file.try_clone()?))).collect()
     }
 
-    /// Hands each to somebody, one at a time: a message has not many descriptors.
+    /// Hands each over, one at a time: a message has not many descriptors.
     pub(super) fn hand_over(
         &self,
         mut to: impl FnMut(&OwnedFd) -> io::Result<()>,
@@ -200,8 +200,8 @@ impl Pairs {
         command.spawn()
     }
 
-    /// Starts a proxy. Behind its other words come the numbers of its descriptors: of a socket, by
-    /// which it is told of windows that come later, and of those that there are.
+    /// Starts a proxy. The numbers of its descriptors end its command line: of a socket, by which
+    /// it gets windows that come later, and of the existing ones.
     pub(super) fn start_proxy(&self, command: &mut Command) -> anyhow::Result<Child> {
         let mut inner = lock(&self.0);
         let (ours, theirs) = seqpacket::pair()?;
@@ -233,12 +233,12 @@ impl Pairs {
         }
         inner.all.insert(number, pair);
         let pair = inner.all.get(&number).context("none")?;
-        // A daemon that follows this one is told of all by the other thread.
+        // The other thread tells a later daemon of all of them.
         pair.attach(operator, machine, number)
     }
 
-    /// One is to go: no other proxy has it, and the machine is told. Until it has let go of it, or
-    /// has had time to.
+    /// One is to go: no later proxy gets it, and the machine is told. Waits until it has released
+    /// it, or has had time to.
     pub(super) fn let_go(&self, number: u8) {
         let proxy = {
             let mut inner = lock(&self.0);
@@ -252,7 +252,7 @@ impl Pairs {
         }
     }
 
-    /// What has gone is not in the machine any more: its number is to be had.
+    /// A window that has gone is not in the machine any more: its number is free.
     pub(super) fn is_gone(&self, number: u8) {
         lock(&self.0).lost.remove(&number);
     }
@@ -269,8 +269,8 @@ impl Pairs {
     }
 }
 
-/// Waits until a proxy says that the machine has let go of window `number`, or it is time, or the
-/// proxy says what makes no sense: it hears a hostile guest, and may say anything, without end.
+/// Waits until a proxy reports that the machine has released window `number`, or it is time, or the
+/// proxy sends a malformed message: it serves a hostile guest, and may send anything, without end.
 fn wait_for_word(proxy: &OwnedFd, number: u8, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -335,7 +335,7 @@ mod tests {
         let mut word = [0; 2];
         seqpacket::receive(ours.as_fd(), &mut word, seqpacket::Mode::NonBlocking).unwrap();
         assert_eq!(word, [GOES, 4], "what is behind it stays");
-        // What makes no sense ends it, too: too short, with a descriptor, nobody there.
+        // A malformed message ends it, too: too short, with a descriptor, from a closed socket.
         seqpacket::send(theirs.as_fd(), &[GOES], &[]).unwrap();
         wait_for_word(&ours, 3, far());
         seqpacket::send(theirs.as_fd(), &[GOES, 4], &[theirs.as_fd()]).unwrap();

@@ -1,6 +1,8 @@
-//! The agent's part in pages that stay where they are: what processes are asked, and what they say
-//! of them, goes to who looks (`page_pinner.rs`), what that one finds goes to the host, and as long
-//! as something is kept the host is asked whether it still has to be.
+//! Handles pinned pages for the agent: passes questions and answers between host, processes and
+//! pinner.
+//!
+//! Questions to processes and their answers go to the pinner (`page_pinner.rs`), its findings go to
+//! the host, and as long as pages are kept the host is asked whether they still have to be.
 
 use super::page_pinner::{FOLDER, Heard, Pinner};
 use super::relay::{Channel, Relay};
@@ -17,10 +19,10 @@ use std::path::Path;
 /// How often the host is asked, in milliseconds.
 const ASK_MS: u64 = 1000;
 
-/// What is kept, as far as the agent knows.
+/// Kept pages, as far as the agent knows.
 pub(super) struct Keeping {
     pinner: Option<Pinner>,
-    /// What processes were asked and have not answered, by their sessions.
+    /// Questions that processes have not answered, by their sessions.
     asked_of: BTreeSet<(u32, u64)>,
     /// The numbers of what is kept.
     kept: BTreeSet<u64>,
@@ -29,14 +31,14 @@ pub(super) struct Keeping {
     last: u64,
 }
 
-/// Who says something to the other.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker {
     Host,
     Process,
 }
 
-/// Who kept pages has ended, and nobody keeps them now but the processes, while they live.
+/// The pinner has ended, and only the processes keep their pages now, while they live.
 pub(super) struct Lost;
 
 impl Keeping {
@@ -53,7 +55,7 @@ impl Keeping {
         Keeping { pinner, asked_of, kept, asked: 0, last: 0 }
     }
 
-    /// Nobody's pages are kept.
+    /// No pages are kept.
     #[cfg(test)]
     pub(super) fn none() -> Keeping {
         Keeping::of(None)
@@ -64,10 +66,10 @@ impl Keeping {
         self.pinner.as_ref().map(Pinner::socket)
     }
 
-    /// The host, or a process, has said something to the other; true: it was about pages of the
-    /// process, and is looked at first. What the host asks is asked of who may have pages kept;
-    /// what the process answers is not for the host to hear, but what was found then. What nobody
-    /// has asked is looked at by nobody, and a process that has refused has been heard.
+    /// Takes a message between the host and a process; true: it was about pages of the process, and
+    /// is checked first. The host's question goes to a process that may have pages kept; the host
+    /// gets the findings instead of the process's answer. Unasked answers are ignored, and a
+    /// refusal counts once.
     pub(super) fn takes(
         &mut self,
         relay: &mut Relay,
@@ -104,10 +106,10 @@ impl Keeping {
         true
     }
 
-    /// Pages were looked at.
+    /// Takes the pinner's findings.
     ///
     /// # Errors
-    /// Whoever did that has ended, and kept some.
+    /// The pinner has ended, and had kept some.
     pub(super) fn hear(&mut self, relay: &mut Relay) -> Result<(), Lost> {
         let Some(pinner) = &mut self.pinner else { return Ok(()) };
         match pinner.heard() {
@@ -155,8 +157,7 @@ impl Keeping {
         (!self.kept.is_empty()).then_some(ASK_MS as i64)
     }
 
-    /// Asks the host whether something need not be kept any more, if it is time, and there is
-    /// somebody who has `begun`.
+    /// Asks the host whether pages still need to be kept, if it is time, and a proxy has `begun`.
     pub(super) fn ask(&mut self, relay: &mut Relay) {
         if self.kept.is_empty() || !relay.has_begun() {
             return;
@@ -175,7 +176,7 @@ impl Keeping {
         relay.say(FrameKind::Pins, 0, written(0, &QueryPins::new(&some).into()));
     }
 
-    /// What the host answers.
+    /// Takes the host's answer.
     pub(super) fn answered(&mut self, bytes: &[u8]) {
         let Ok((_, Message::PinsOver(over))) = decode(bytes) else { return };
         let those: Vec<u64> =

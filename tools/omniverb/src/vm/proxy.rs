@@ -5,8 +5,8 @@
 //! In: frames of the agent. Out: sessions at the machine socket, messages in them; datagrams and
 //! words of the machine's UDP port, for the engine, and back; words of pair windows, of which it
 //! has the doorbells (`wake_bridge.rs`), also of those that its supervisor hands it later, and
-//! which of them there are. What the agent says is a hostile guest's word; what it can do by it is
-//! what a tenant's processes can.
+//! which of them there are. The agent's frames come from a hostile guest; they can do what a
+//! tenant's processes can.
 
 mod pair_windows;
 #[cfg(test)]
@@ -34,13 +34,13 @@ const PACKETS_PER_TURN: usize = 32;
 /// Why a proxy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProxyEnd {
-    /// Nobody is at the other end of the port.
+    /// The port has no other end.
     Machine,
     /// An operator has parted with the machine.
     Detached,
     /// The daemon is gone, or has parted with us.
     Daemon,
-    /// What came by the port makes no sense, or something else went wrong.
+    /// A malformed frame came by the port, or another error.
     Broken,
 }
 
@@ -58,14 +58,14 @@ impl ProxyEnd {
         ExitCode::from(found.map_or(1, |(_, code)| *code))
     }
 
-    /// What a proxy has said; none: it was killed.
+    /// The end that an exit code of a proxy names; `None`: it was killed.
     pub(super) fn of(code: Option<i32>) -> ProxyEnd {
         let found = ProxyEnd::ALL.iter().find(|(_, number)| Some(i32::from(*number)) == code);
         found.map_or(ProxyEnd::Broken, |(over, _)| *over)
     }
 }
 
-/// What the daemon says at a machine socket by itself: its last word, or nothing any more.
+/// The daemon's last message at a machine socket, or its end.
 pub(super) fn last_word(machine_socket: BorrowedFd<'_>) -> ProxyEnd {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = match seqpacket::receive(machine_socket, &mut bytes, seqpacket::Mode::NonBlocking)
@@ -149,13 +149,13 @@ fn serve_by(
 
 struct Proxy {
     windows: PairWindows,
-    /// Somebody in the machine may have rung for a neighbour.
+    /// A process in the machine may have rung for a neighbour.
     rung: bool,
     /// The agent has pair windows.
     has_pairs: bool,
     relay: Relay,
     machine_socket: OwnedFd,
-    /// What the daemon calls the window.
+    /// The daemon's number of the window.
     number: u64,
     tag: u64,
     /// An agent has said that it is there; whether of this machine.
@@ -164,7 +164,7 @@ struct Proxy {
     packets: Option<OwnedFd>,
     /// The agent has it.
     has_port: bool,
-    /// What sessions are called at the machine socket.
+    /// The numbers of sessions at the machine socket.
     numbers: BTreeMap<u32, u64>,
     /// How many there may be.
     sessions: usize,
@@ -177,8 +177,8 @@ impl Proxy {
             _ if kind == FrameKind::Begin => {}
             Some(true) => {}
             Some(false) => return Ok(()),
-            // This is for the proxy before us, of whose end the agent knows nothing: it shall
-            // see that nobody is at the port.
+            // This is for an earlier proxy, of whose end the agent does not know: it shall see that
+            // the port has no other end.
             None => return Err(ProxyEnd::Broken),
         }
         match kind {
@@ -208,8 +208,8 @@ impl Proxy {
                 }
                 self.has_port = self.packets.is_some();
             }
-            // What is not taken at once is lost, as in a network; where there is no room for a
-            // word, something else wakes the engine. An empty message would look like our end.
+            // A packet without room is lost, as in a network; where there is no room for a wake,
+            // something else wakes the engine. An empty message would look like our end.
             FrameKind::Packet if self.has_port && bytes.len() >= proxied_udp::HEAD_BYTES => {
                 if let Some(packets) = &self.packets {
                     let _ = seqpacket::try_send(packets.as_fd(), &bytes, &[]);
@@ -227,7 +227,7 @@ impl Proxy {
                 self.windows.found(found);
                 self.has_pairs = true;
                 self.windows.bridge.speak_by(Some(self.relay.voice()));
-                // Nobody has passed anything on for a while.
+                // No wake was passed on for a while.
                 self.windows.bridge.wake_all();
             }
             FrameKind::Rung => self.rung = true,
@@ -256,7 +256,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// An agent is there, and knows nobody.
+    /// An agent is there, without sessions.
     fn begin(&mut self, bytes: Vec<u8>) -> Result<(), ProxyEnd> {
         let begin = Begin::read(&bytes).filter(|begin| begin.window == self.number);
         self.begun = Some(begin.is_some());
@@ -264,7 +264,7 @@ impl Proxy {
             // First: sessions that are closed may have processes that go on.
             self.ask(&Booted { boot }.into())?;
         }
-        // What these were given is not given to others.
+        // Memory of these is not given to others.
         self.numbers.clear();
         self.has_port = false;
         // Which this agent finds it will say.
@@ -295,7 +295,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Somebody has rung for a process of the machine.
+    /// A neighbour has rung for a process of the machine.
     fn say_rung(&mut self) {
         self.windows.bridge.take();
         if self.has_pairs {

@@ -1,10 +1,9 @@
 //! Encodes commands of QEMU's monitor that plug in a pair window, and decodes its answers.
 //!
-//! In: the window's number and size; what QEMU says. Out: what to say to it, and in the end whether
-//! it has the window. No files and no sockets are here. QEMU runs a hostile guest and may be
-//! another program by now: what it says is bounded in length and number, and of what it says only
-//! two things are used: whether it has done what was asked, and the number of a descriptor, which
-//! it is told again.
+//! In: the window's number and size; QEMU's lines. Out: lines to QEMU, and in the end whether it
+//! has the window. This module has no files and sockets. QEMU runs a hostile guest and may be
+//! another program by now: its lines are bounded in length and number, and only two values in them
+//! are used: whether a command succeeded, and the number of a descriptor, which is sent back to it.
 //!
 //! The language is QMP: a value of JSON on each line, answers with the number of what they answer,
 //! and events in between.
@@ -21,17 +20,17 @@ const DESCRIPTOR_MAX: u64 = 1 << 24;
 /// Windows that are plugged in later on one bus.
 pub(crate) const ON_BUS: u8 = 30;
 
-/// What QEMU calls the bus of pair window `number`, if it is plugged in later.
+/// QEMU's name for the bus of pair window `number`, if it is plugged in later.
 pub(crate) fn bus_id(number: u8) -> String {
     format!("omniverb-later{}", number.saturating_sub(1) / ON_BUS)
 }
 
-/// What QEMU calls a pair window's memory.
+/// QEMU's name for a pair window's memory.
 pub(crate) fn memory_id(number: usize) -> String {
     format!("omniverb-pair{number}")
 }
 
-/// What it calls the device.
+/// QEMU's name for the device.
 pub(crate) fn device_id(number: usize) -> String {
     format!("omniverb-{number}")
 }
@@ -39,7 +38,7 @@ pub(crate) fn device_id(number: usize) -> String {
 /// Why a window is not plugged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// What is said makes no sense, or too much is said.
+    /// A line is malformed, or there are too many.
     Nonsense,
     /// The memory is not taken.
     Memory,
@@ -47,7 +46,7 @@ pub(crate) enum Refusal {
     Device,
 }
 
-/// What goes along with what is said.
+/// A descriptor that goes along with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     Nothing,
@@ -55,7 +54,7 @@ pub(crate) enum Beside {
     Window,
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// There is something to hear.
@@ -66,7 +65,7 @@ pub(crate) enum Next {
     Over(Result<(), Refusal>),
 }
 
-/// What was asked last.
+/// The last command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MonitorRequest {
     /// Nothing: it is to say first what it is.
@@ -77,11 +76,11 @@ enum MonitorRequest {
     Device,
     /// The memory is to go again, since the device was not taken.
     MemoryBack,
-    /// Its own copy of the descriptor is to go: who maps it has another one.
+    /// Its own copy of the descriptor is to go: the mapping has another one.
     FileBack,
 }
 
-/// What was asked and answered so far, about one window.
+/// Commands and answers so far, about one window.
 #[derive(Debug)]
 pub(crate) struct Talk {
     number: u8,
@@ -92,7 +91,7 @@ pub(crate) struct Talk {
     /// How much of it was looked through for the end of a line.
     looked: usize,
     lines: usize,
-    /// What it calls the descriptor, and the set that it has put it in.
+    /// QEMU's number for the descriptor, and the set that it has put it in.
     descriptor: u64,
     set: Value,
 }
@@ -118,7 +117,7 @@ impl Talk {
         self.heard.extend_from_slice(bytes);
     }
 
-    /// What follows from what was heard.
+    /// The next step after the lines so far.
     pub(crate) fn next(&mut self) -> Next {
         loop {
             match self.line() {
@@ -168,7 +167,7 @@ impl Talk {
         Some(self.after(done))
     }
 
-    /// What comes after an answer: what it brought, or nothing if it was refused.
+    /// The step after an answer: its value, or `None` if the command was refused.
     fn after(&mut self, done: Option<&Value>) -> Next {
         match (self.asked, done) {
             (MonitorRequest::Nothing, _)

@@ -26,19 +26,18 @@ pub(super) fn bytes(windows: &[Plugged]) -> u64 {
 /// bridges of their own, so many on each.
 const ON_FIRST_BUS: usize = 5;
 const ON_BRIDGE: usize = 30;
-/// Bridges are told apart by numbers, which others begin from one on.
+/// Numbers of bridges, of which QEMU's own begin at one.
 const FIRST_CHASSIS: usize = 201;
-/// The same of those for windows that are plugged in later.
+/// Numbers of the bridges for windows that are plugged in later.
 const FIRST_LATER_CHASSIS: usize = 211;
 
 /// A machine that has it can neither be migrated nor saved (QEMU: "Migration is disabled when using
 /// feature 'peer mode' in device 'ivshmem'"): a copy would go on with links and memory whose other
-/// ends know nothing of it. Stock QEMU has no word for that alone. The page that the guest sees in
-/// it has nothing, and is nobody's.
+/// ends know nothing of it. Stock QEMU has no option for that alone. The page that the guest sees
+/// in it is empty and shared with no process.
 const STAYS: &str = "omniverb-stays";
 
-/// Windows that may be plugged in later: their numbers, and where QEMU is to have a monitor for who
-/// does it.
+/// Windows that may be plugged in later: their numbers, and the path of QEMU's monitor for that.
 #[derive(Clone, Copy)]
 pub(super) struct Later<'a> {
     pub(super) monitor: &'a str,
@@ -46,14 +45,14 @@ pub(super) struct Later<'a> {
     pub(super) last: u8,
 }
 
-/// Where QEMU is to connect to who maps windows into its machine.
+/// The socket by which QEMU connects to its machine's mapper.
 #[derive(Clone, Copy)]
 pub(super) struct Maps<'a>(pub(super) &'a str);
 
 impl Maps<'_> {
-    /// The words. What plays the device is ours; QEMU calls it one for tests, since it knows
-    /// nothing of what it is: virtio-pmem (27), of which one queue and 16 bytes of configuration
-    /// are never used.
+    /// The options. The mapper plays the device; QEMU calls it one for tests, since it does not
+    /// know the type: virtio-pmem (27), of which one queue and 16 bytes of configuration are never
+    /// used.
     fn words(self) -> [String; 4] {
         let path = self.0.replace(',', ",,");
         [
@@ -67,7 +66,7 @@ impl Maps<'_> {
     }
 }
 
-/// What is still to be said about how much there may be: with `-m`, and with `-smp`.
+/// Options for the upper limits that are to be added: `-m`, and `-smp`.
 #[derive(Default)]
 pub(super) struct Room {
     pub(super) memory: Option<String>,
@@ -81,7 +80,7 @@ pub(super) fn words(
     room: Room,
     (later, maps): (Option<Later<'_>>, Option<Maps<'_>>),
 ) -> Vec<String> {
-    // What has commas is said with two of each.
+    // Commas in values are doubled.
     let doubled = |path: &str| path.replace(',', ",,");
     let port = doubled(port);
     let mut words: Vec<String> = Vec::new();
@@ -142,8 +141,8 @@ pub(super) fn words(
 /// QEMU's own memory when nothing is said, in MiB.
 const DEFAULT_MIB: u64 = 128;
 
-/// What is to be said with `-m` beside what a command line says already: room for a window is there
-/// if the machine may have more memory than it has. `None`: enough was said.
+/// The `-m` option to add to a command line: room for a window exists if the machine may have more
+/// memory than it has. `None`: there is enough.
 pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<Option<String>> {
     let said = said(command, "m")?;
     if said.split(',').any(|part| part.starts_with("maxmem=")) {
@@ -174,7 +173,7 @@ pub(super) fn most_said(command: &[OsString]) -> anyhow::Result<Option<u64>> {
     Ok(mib.map(|mib| mib.saturating_mul(1 << 20)))
 }
 
-/// What a command line says last with an option, `-option` or `--option`; empty if it does not.
+/// The last value of an option in a command line, `-option` or `--option`; empty if it has none.
 pub(super) fn said<'a>(command: &'a [OsString], option: &str) -> anyhow::Result<&'a str> {
     let spellings = ["-", "--"].map(|dashes| OsString::from(format!("{dashes}{option}")));
     let mut said = "";
@@ -204,7 +203,7 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-/// What a domain of libvirt has for it: as nvdimms, since libvirt 9.0 starts no virtio-pmem.
+/// The elements of a libvirt domain for it: as nvdimms, since libvirt 9.0 starts no virtio-pmem.
 pub(super) fn xml(
     name: &str,
     windows: &[Plugged],

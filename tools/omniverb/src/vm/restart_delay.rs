@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long a guest has to see that nobody is at the port.
+/// How long a guest has to see that the port has no other end.
 const SHORT: Duration = Duration::from_secs(1);
 /// How long at most, after proxies that all ended soon.
 const LONG: Duration = Duration::from_secs(60);
@@ -12,9 +12,9 @@ const TRIED: Duration = Duration::from_secs(30);
 /// Why a proxy has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The daemon had died, so there was nobody to carry to: no fault of the guest's.
+    /// The daemon had died, so the proxy had no peer: no fault of the guest's.
     Daemon,
-    /// What the guest may have done.
+    /// Ends that the guest may have caused.
     Other,
 }
 

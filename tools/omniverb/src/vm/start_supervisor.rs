@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What a supervisor is started as.
+/// A supervisor's command line.
 pub(super) const KEEP: [&str; 2] = ["vm", "keep"];
 /// Bytes of what a supervisor says.
 pub(super) const WORDS: usize = 4096;
@@ -35,7 +35,7 @@ pub(super) struct StartedSupervisor {
     pub(super) memory: Option<OwnedFd>,
 }
 
-/// What a machine is to have: a window of so many bytes, and pair windows.
+/// The windows of a new machine: its own of so many bytes, and pair windows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MachineRequest {
     pub(super) bytes: u64,
@@ -76,7 +76,7 @@ impl MachineRequest {
     }
 }
 
-/// Starts a machine's supervisor. `user`: whose QEMU will be, if it is not started by us.
+/// Starts a machine's supervisor. `user`: the user of QEMU, if we do not start it.
 pub(super) fn start(
     name: &str,
     wanted: MachineRequest,
@@ -89,8 +89,8 @@ pub(super) fn start(
         first.args(["--user", &user.to_string()]);
     }
     first.stdout(Stdio::null()).stderr(Stdio::null());
-    // What a terminal tells QEMU is not meant for it. What we start has started the supervisor when
-    // it ends, so that QEMU has no child that it does not know of.
+    // A terminal's signals to QEMU are not meant for it. The process that we start ends when it has
+    // started the supervisor, so that QEMU has no child that it does not know of.
     let started =
         first.process_group(0).status().context("cannot start the machine's supervisor")?;
     drop(first);
@@ -134,11 +134,11 @@ pub(super) fn start(
     })
 }
 
-/// What the kernel has of who is not ended when memory runs out.
+/// The kernel's value for a process that is not ended when memory runs out.
 pub(super) const NEVER: &str = "-1000";
 
-/// If memory runs out in a guest, the kernel may end us as it does others: not to be ended is only
-/// for who keeps pages (`page_pinner.rs`), which begins as we do.
+/// If memory runs out in a guest, the kernel may end us as it does others: only the page pinner
+/// (`page_pinner.rs`), which begins as we do, is exempt.
 pub(super) fn be_ended_as_others() {
     let path = "/proc/self/oom_score_adj";
     if std::fs::read_to_string(path).is_ok_and(|score| score.trim() == NEVER) {

@@ -39,7 +39,7 @@ use wait_any::wait;
 use window_holder::Holder;
 pub(super) use window_holder::hold;
 
-/// What a proxy is started as.
+/// A proxy's command line.
 const CARRY: [&str; 2] = ["vm", "carry"];
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ const TAKEN: u64 = 10_000_000_000;
 /// guest was the last, and which machine this is.
 const BOOT_BYTES: u64 = 32;
 
-/// What a supervisor does; first it becomes one that has nothing of its starter's.
+/// The main function of a supervisor; first it drops all that it has of its starter's.
 pub(super) fn keep(
     name: MachineName,
     wanted: MachineRequest,
@@ -104,20 +104,20 @@ pub(super) fn keep(
 struct Supervisor {
     name: MachineName,
     window: Arc<Window>,
-    /// What the daemon notes of it.
+    /// The daemon's ledger of it.
     ledger: OwnedFd,
     /// The machine's own memory, if the daemon is to have it.
     memory: Option<Memory>,
-    /// What the machine shares with neighbours.
+    /// The windows that the machine shares with neighbours.
     pairs: Arc<Pairs>,
-    /// Who plugs in more, if anybody does, is told whenever the machine is attached.
+    /// The hotplug thread, if there is one, is told whenever the machine is attached.
     later: Option<Sender<()>>,
     /// QEMU is to have a monitor for that.
     has_monitor: bool,
-    /// Who maps windows, if that is how they come.
+    /// The mapper, if windows come by one.
     mapped: Option<Arc<Mapped>>,
     place: MachineFolder,
-    /// Who has the window for QEMU to open, if it is not to inherit it.
+    /// The process that holds the window for QEMU to open, if QEMU does not inherit it.
     holder: Option<Holder>,
     /// The daemon, or whichever follows it.
     home: Home,
@@ -136,7 +136,7 @@ impl Supervisor {
         let program = own_program()?;
         let window = Window::new(name, wanted.bytes)?;
         let ledger = ledger(&window, BOOT_BYTES)?;
-        // What is mapped comes when QEMU is there.
+        // Mapped windows come when QEMU is there.
         let numbers = 1..=wanted.plugged();
         let pairs = numbers.map(|number| Pair::make(&window, number, wanted.pairs.bytes));
         let pairs = Pairs::new(pairs.collect::<anyhow::Result<Vec<Pair>>>()?);
@@ -238,7 +238,7 @@ impl Supervisor {
         let Some(mut port) = self.machine(&mut machine_socket, machine)? else { return Ok(()) };
         let mut pause = Pause::new();
         loop {
-            // Or who began to listen for it, as libvirt does.
+            // Or the process that began to listen for it, as libvirt does.
             let qemu = pidfd::of_peer(port.as_fd()).ok();
             let daemon = pidfd::of_peer(machine_socket.as_fd()).ok();
             let begun = clock::now();
@@ -265,7 +265,7 @@ impl Supervisor {
             let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
             let end = if wait(died, Some(Duration::ZERO))?[0] { End::Daemon } else { End::Other };
             let length = pause.after(lived, end);
-            // QEMU sees that nobody is there, and says so to the guest.
+            // QEMU sees that its socket is closed, and tells the guest.
             if !self.rest(&mut machine_socket, qemu.as_ref(), length)? {
                 return Ok(());
             }
@@ -279,7 +279,7 @@ impl Supervisor {
         let mut proxy = Command::new(&self.program);
         proxy.args(CARRY).arg(self.window.head.number.to_string());
         proxy.stdin(machine_socket).stdout(port).stderr(Stdio::null());
-        // Whoever breaks it finds nothing of our starter's.
+        // An attacker in it finds nothing of our starter's.
         proxy.env_clear().current_dir("/");
         let running = self.pairs.start_proxy(&mut proxy);
         // With it go our ends of what it has.
@@ -301,7 +301,7 @@ impl Supervisor {
             if let Ok(port) = self.place.connect() {
                 return Ok(Some(port));
             }
-            // What was made a moment ago listens in a moment.
+            // A socket made a moment ago listens in a moment.
             let limit = self.place.has_port().then_some(LOOK);
             let holder = self.holder.as_ref().map(|holder| &holder.life);
             let files = [Some(&watch), Some(&*machine_socket), machine, holder];
@@ -310,7 +310,7 @@ impl Supervisor {
                 return Ok(None);
             }
             if found[3] {
-                // Nobody opens it any more.
+                // No process opens it any more.
                 self.place.hide();
                 self.end_holder();
             }
@@ -347,8 +347,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether nobody listens any more, now that this process has ended. Somebody else may, for
-    /// whom it began to.
+    /// Whether the socket has no listener any more, now that this process has ended. Another
+    /// process may listen, for which this one began to.
     fn is_gone(&self, qemu: &mut Option<&OwnedFd>) -> bool {
         *qemu = None;
         self.place.connect().is_err()
@@ -365,7 +365,7 @@ impl Supervisor {
     }
 
     /// Attaches the machine when there is a daemon again; `None`: QEMU is gone, or the name is
-    /// another machine's. `qemu`: who seems to be it.
+    /// another machine's. `qemu`: the process that seems to be it.
     fn attach_again(&self, mut qemu: Option<&OwnedFd>) -> anyhow::Result<Option<OwnedFd>> {
         let mut taken = None;
         loop {

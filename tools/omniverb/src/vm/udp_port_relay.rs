@@ -1,7 +1,7 @@
 //! Carries UDP port 4791 of a machine for the engine of its host.
 //!
-//! In: datagrams of the network; messages of the engine. Out: the same, the other way round. Here
-//! nothing is looked into: whose they are the engine finds out.
+//! In: datagrams of the network; messages of the engine. Out: the same, the other way round. It
+//! does not parse them: the engine finds their receivers.
 
 use omniverb_sys::proxied_udp::{HEAD_BYTES, Head, PAYLOAD_MAX};
 use omniverb_sys::udp_socket::Port;
@@ -28,7 +28,7 @@ impl Network {
     /// Opens it.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody else in the machine has it: Linux's own software RNIC, perhaps.
+    /// `EADDRINUSE` if another socket in the machine has it: Linux's own software RNIC, perhaps.
     pub(super) fn open() -> io::Result<Network> {
         let port = Port::open(PORT)?;
         let state = |socket: BorrowedFd<'_>| UdpSocketState::new((&socket).into());
@@ -55,7 +55,7 @@ impl Network {
         batches.flat_map(|(slice, meta)| messages(slice, meta)).collect()
     }
 
-    /// Sends what the engine says. What the network does not take is lost.
+    /// Sends a message of the engine. A datagram that the network does not take is lost.
     pub(super) fn send(&self, message: &[u8]) {
         let Some((head, contents)) = Head::read(message) else { return };
         let six = head.remote.is_ipv6();

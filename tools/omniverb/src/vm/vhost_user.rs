@@ -23,10 +23,9 @@ const REGION: u64 = 1 << 0;
 const VERSION_1: u64 = 1 << 32;
 const PROTOCOL: u64 = 1 << 30;
 /// Features of the protocol: answers on request, requests of the device's, its configuration,
-/// descriptors beside its requests, and memory that it has mapped. Not memory that is told piece by
-/// piece (bit 15): QEMU 11.1 looks then, when a driver begins, for the pieces that it told the last
-/// driver of, by their addresses; what had been mapped is not there any more, and QEMU ends
-/// (SIGSEGV).
+/// descriptors beside its requests, and memory that it has mapped. Not memory piece by piece (bit
+/// 15): QEMU 11.1 looks then, when a driver begins, for the pieces that it told the last driver of,
+/// by their addresses; mapped ones are not there any more, and QEMU ends (SIGSEGV).
 const REPLY_ACK: u64 = 1 << 3;
 const OFFERED: u64 = REPLY_ACK | 1 << 5 | 1 << 9 | 1 << 10 | MAPS;
 const MAPS: u64 = 1 << 22;
@@ -67,7 +66,7 @@ const WRITABLE: u64 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense;
 
-/// What comes before each message of QEMU's.
+/// The header of each message of QEMU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     request: u32,
@@ -88,7 +87,7 @@ impl Head {
     }
 }
 
-/// What follows from what was heard, beside an answer.
+/// The consequence of a message, beside an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Nothing,
@@ -114,7 +113,7 @@ pub(crate) struct Device {
 pub(crate) struct State {
     /// Features of the protocol that QEMU has taken.
     pub(crate) protocol: u64,
-    /// Where the queue begins, which nobody serves.
+    /// The beginning of the queue, which is not served.
     pub(crate) base: u32,
 }
 
@@ -142,10 +141,10 @@ impl Device {
         self.state
     }
 
-    /// What to answer, if anything, and what follows. `files`: descriptors that came along.
+    /// The answer, if any, and the consequence. `files`: descriptors that came along.
     ///
     /// # Errors
-    /// If it makes no sense: then nothing more is to be heard.
+    /// If it is malformed: then no more is to be read.
     pub(crate) fn hear(
         &mut self,
         head: Head,

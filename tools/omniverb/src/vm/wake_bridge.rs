@@ -1,14 +1,14 @@
 //! Carries wakes across pair windows, since a futex of one kernel wakes no thread of another.
 //!
-//! The same at both ends of a machine's port. In: the pair windows. The doorbells in them have
-//! places that never change ([`omniverb_session::pair_window`]): so nobody need say which are in
-//! use, and who is started afresh goes on with those that were. A thread sleeps on the pages whose
-//! owners are on the other side; which of them were rung it says by the port itself, where there is
-//! room, or has who serves that say a word without contents. In the machine who hears the former
-//! wakes who sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or
-//! is on the host, has another thread look at the pages of his side, and wake who sleeps on those
-//! that have changed. So who serves the port touches none of this memory: a neighbour has the file,
-//! and can make that take long, even to find the page.
+//! It runs at both ends of a machine's port. In: the pair windows. The doorbells in them have
+//! places that never change ([`omniverb_session::pair_window`]): so none is announced, and a
+//! restarted process goes on with the existing ones. A thread sleeps on the pages whose owners are
+//! on the other side; it sends the names of rung ones by the port itself, where there is room, or
+//! has the port's thread send an empty message. In the machine a message with names wakes sleepers
+//! on the same pages, without reading them. After an empty message, or on the host, another thread
+//! reads the pages of its side, and wakes sleepers on those that have changed. So the port's thread
+//! touches none of this memory: a neighbour has the file, and can make that take long, even to find
+//! the page.
 
 #[cfg(test)]
 mod tests;
@@ -34,8 +34,8 @@ pub(super) enum Side {
     Machine,
 }
 
-/// The pages of a doorbell: first the one whose owner is on this side of the bridge, then that of
-/// who is beyond. The second page is the process's in the machine whose window it is.
+/// The pages of a doorbell: first the one whose owner is on this side of the bridge, then the other
+/// side's. The second page belongs to the process in the machine that owns the window.
 fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
     let [first, second] = pages;
     match (side, whose) {
@@ -51,18 +51,18 @@ pub(super) struct WakeBridge {
     near: Arc<Near>,
     /// Pages of this side, by what their doorbells are called.
     named: BTreeMap<BellName, DoorbellPage<Window>>,
-    /// Somebody looks at them.
+    /// A thread watches them.
     begun: bool,
     side: Side,
 }
 
-/// Who says what was rung for the other side.
+/// Sends the names of doorbells rung for the other side.
 struct Far {
-    /// What doorbells are called, by the listener's numbers.
+    /// The names of doorbells, by the listener's numbers.
     names: Mutex<BTreeMap<u64, BellName>>,
-    /// What it is said by at once.
+    /// Sends them at once.
     voice: Mutex<Option<Arc<Voice>>>,
-    /// Who serves the port is to say it.
+    /// The port's thread is to send a message.
     rung: EventFd,
 }
 
@@ -95,7 +95,7 @@ struct Near {
     pages: Mutex<Vec<(u8, DoorbellPage<Window>, u32)>>,
     /// They are to be looked at.
     asked: EventFd,
-    /// Whoever sleeps on any is to be woken.
+    /// Sleepers on any are to be woken.
     all: AtomicBool,
     over: AtomicBool,
 }
@@ -178,28 +178,28 @@ impl WakeBridge {
         }
     }
 
-    /// Has what is rung be said by this, at once; `None`: by who serves the port.
+    /// Sends names of rung doorbells by this, at once; `None`: the port's thread sends a message.
     pub(super) fn speak_by(&self, voice: Option<Arc<Voice>>) {
         *lock(&self.far.voice) = voice;
     }
 
-    /// Readable when who serves the port is to say that somebody on the other side is to be woken.
+    /// Readable when the port's thread is to send a message that wakes the other side.
     pub(super) fn rung(&self) -> BorrowedFd<'_> {
         self.far.rung.as_fd()
     }
 
-    /// Forgets that he was to be.
+    /// Clears that.
     pub(super) fn take(&self) {
         self.far.rung.take();
     }
 
-    /// Somebody on the other side has rung: who sleeps on what has changed is woken.
+    /// The other side has rung: wakes sleepers on pages that have changed.
     pub(super) fn wake(&self) {
         self.near.asked.signal();
     }
 
-    /// Somebody on the other side has rung these: who sleeps on them is woken now. The kernel finds
-    /// the pages by what is mapped; on the host a neighbour could make that take long.
+    /// The other side has rung these: wakes sleepers on them now. The kernel finds the pages by
+    /// their mappings; on the host a neighbour could make that take long.
     pub(super) fn wake_named(&self, names: &[u8]) {
         for name in names.chunks_exact(size_of::<BellName>()) {
             if let Some(page) = name.first_chunk().and_then(|name| self.named.get(name)) {
@@ -208,7 +208,7 @@ impl WakeBridge {
         }
     }
 
-    /// Nobody has listened for a while: whoever sleeps looks for himself.
+    /// No wake was passed on for a while: sleepers check for themselves.
     pub(super) fn wake_all(&self) {
         self.near.all.store(true, Ordering::SeqCst);
         self.near.asked.signal();

@@ -13,7 +13,7 @@ use omniverb_sys::{memfd, random};
 use rustix::io::{pread, pwrite};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What sizes are multiples of: the least that can be plugged into a machine.
+/// Granularity of sizes: the least that can be plugged into a machine.
 pub(super) const STEP: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 /// Where the info block is.
@@ -52,10 +52,9 @@ impl Window {
         Window::made("omniverb-pair", bytes, |bytes| pair_window::head(&self.head, name, bytes))
     }
 
-    /// A pair window of another machine's. What it begins with that one's guest may have changed:
-    /// it is read here, once. Where that is no name, or one that is `known` to be another window's,
-    /// this one is called something else, so that it is not found: nobody but the two machines has
-    /// any harm of it.
+    /// A pair window of another machine's. That one's guest may have changed its head: it is read
+    /// here, once. If it has no name, or one that is `known` to be another window's, this one gets
+    /// a name of its own, so that it is not found: that harms only the two machines.
     pub(super) fn of_another(
         file: OwnedFd,
         known: impl FnOnce(u64) -> bool,
@@ -74,8 +73,8 @@ impl Window {
         Ok(Window { file, data, head })
     }
 
-    /// The machine is told, in this window of its own, that pair window `number` is that one.
-    /// Before anybody else has it: so he cannot write what it is called into another one.
+    /// Writes into this machine's own window that pair window `number` is that one, before any
+    /// neighbour has it: so no neighbour can write its name into another one.
     pub(super) fn tell(&self, number: u8, pair: &Window, whose: Whose) -> anyhow::Result<()> {
         let at = DATA_OFFSET + PairNames::offset_of(number) as u64;
         let mark = if whose == Whose::Another { OF_ANOTHER } else { 0 };
@@ -106,7 +105,7 @@ impl Window {
     }
 }
 
-/// What a pair window is called.
+/// A random name for a pair window.
 fn new_name() -> u64 {
     (random::number() & !OF_ANOTHER).max(1)
 }
@@ -146,7 +145,7 @@ pub(super) fn info_block(bytes: u64, used: u64, uuid: [u64; 2]) -> [u8; INFO_BYT
     put(52, &MAJOR.to_le_bytes());
     put(54, &MINOR.to_le_bytes());
     put(56, &DATA_OFFSET.to_le_bytes());
-    // What cannot be said to be left out is noted for nothing.
+    // Bytes that cannot be left out are noted in vain.
     let left_out = u32::try_from(bytes - used).unwrap_or(u32::MAX / STEP as u32 * STEP as u32);
     put(64, &((bytes - u64::from(left_out) - DATA_OFFSET) / PAGE).to_le_bytes());
     put(72, &NOTES_IN_MEMORY.to_le_bytes());
@@ -228,8 +227,8 @@ mod tests {
         pread(&other.file, &mut bytes, other.data.offset + PairNames::OFFSET as u64).unwrap();
         let names = PairNames::read(&bytes);
         assert_eq!(names.number(&pair.head), Some((2, Whose::Another)));
-        // It is called as another window is, or its guest has made something else of it: then it is
-        // not found, and nobody keeps this machine from having others.
+        // It has another window's name, or its guest has made something else of it: then it is not
+        // found, and this machine can still have others.
         let unlike = another(pair.head.number).head;
         assert!(unlike.number != pair.head.number && pair_window::called(&unlike).is_some());
         for number in [0, OF_ANOTHER | 7] {

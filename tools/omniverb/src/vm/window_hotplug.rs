@@ -1,11 +1,12 @@
 //! Plugs windows into a running machine, and out of it, by a thread of its supervisor.
 //!
-//! In: the daemon's word that one is wanted, that another machine's is to be in this one, too
-//! (decision 0042), or that nobody uses one. Out: one more, or one less, in QEMU and at the daemon.
-//! There are two ways into a machine (decision 0048). A window is *mapped*, where somebody does
-//! that (`window_mapper_process.rs`) and the guest's driver knows of such memory; else it is
-//! *plugged in*, as a device of its own, by a process started for that, which is nobody ([`talk`]):
-//! what runs a hostile guest may say anything. What is refused some times is not tried again.
+//! In: the daemon's messages that one is wanted, that another machine's is to be in this one, too
+//! (decision 0042), or that one is unused. Out: one more, or one less, in QEMU and at the daemon.
+//! There are two ways into a machine (decision 0048). A window is *mapped*, if there is a mapper
+//! (`window_mapper_process.rs`) and the guest's driver knows of such memory; else it is *plugged
+//! in*, as a device of its own, by a process started for that, which runs as an unused user
+//! ([`talk`]): QEMU runs a hostile guest and may send anything. A window that was refused some
+//! times is not tried again.
 
 #[cfg(test)]
 mod tests;
@@ -28,12 +29,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// What a process is started as that talks to QEMU.
+/// The command line of a process that talks to QEMU.
 const PLUG: [&str; 2] = ["vm", "plug"];
 /// How often it is tried in vain, and how long to wait after each.
 pub(super) const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long QEMU may take to plug in a window (ns), and how long until who talks to it is killed.
+/// How long QEMU may take to plug in a window (ns), and how long until the process that talks to it
+/// is killed.
 const TALK: u64 = 10_000_000_000;
 const CHILD: Duration = Duration::from_secs(20);
 /// Bytes that are read at a time.
@@ -47,7 +49,7 @@ enum PlugMethod {
     None,
 }
 
-/// What plugs in windows.
+/// Plugs in windows.
 pub(super) struct Later {
     pub(super) machine: [u8; VNIC_NAME_BYTES],
     /// Its own window.
@@ -56,13 +58,13 @@ pub(super) struct Later {
     pub(super) pairs: Arc<Pairs>,
     /// Where windows are plugged in, if they can be.
     pub(super) monitor: Option<Monitor>,
-    /// Who maps them, if somebody does.
+    /// The mapper, if there is one.
     pub(super) mapped: Option<Arc<Mapped>>,
     pub(super) home: Home,
     pub(super) program: PathBuf,
     pub(super) tries: u32,
-    /// The same of other machines' windows: how long those are is not for this machine to say, so
-    /// they keep none of its own from it.
+    /// Tries of other machines' windows: those are counted apart, since their length is not this
+    /// machine's choice.
     pub(super) tries_of_others: u32,
     pub(super) trouble: Option<PlugTrouble>,
 }
@@ -159,12 +161,12 @@ impl Later {
         if none { 0 } else { u32::try_from(left).unwrap_or(0) }
     }
 
-    /// Takes one out that nobody uses: the machine's agent lets go of it before it goes.
+    /// Unplugs an unused one: the machine's agent releases it before it goes.
     fn take_out(&self, number: u8, operator: &Operator) -> anyhow::Result<()> {
         let is_mapped = self.pairs.is_mapped(number);
         self.own.forget(number)?;
         self.pairs.let_go(number);
-        // What was plugged in stays there; so does what QEMU does not let go of.
+        // A window that was plugged in stays there; so does one that QEMU does not release.
         if is_mapped && self.mapped.as_ref().is_some_and(|mapped| mapped.unmap(number).is_ok()) {
             self.pairs.is_gone(number);
         }
@@ -202,7 +204,7 @@ impl Later {
             pair.at = Some(mapped.slots.at(number));
             return Ok(pair);
         }
-        // What has no place there may have a device of its own.
+        // A window without a place there may have a device of its own.
         let why_not = if mapped.is_some() { PlugTrouble::TooLong } else { PlugTrouble::NoMapper };
         let monitor = self.monitor.as_ref().ok_or(why_not)?;
         let monitor = monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
@@ -250,7 +252,7 @@ fn trouble_of(code: i32) -> Option<PlugTrouble> {
     found.map(|(trouble, _)| *trouble)
 }
 
-/// What such a process ends with.
+/// The exit code of such a process.
 pub(super) fn code(outcome: Result<(), PlugTrouble>) -> u8 {
     let Err(trouble) = outcome else { return 0 };
     TROUBLES.iter().find(|(one, _)| *one == trouble).map_or(1, |(_, code)| *code)

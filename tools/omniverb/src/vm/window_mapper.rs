@@ -1,14 +1,14 @@
 //! Maps windows into a machine's memory: a process that plays a vhost-user device for QEMU
 //! (decision 0048).
 //!
-//! One for each machine, for as long as QEMU runs; it is nobody, and has QEMU's socket, its
-//! supervisor's, and the windows. One that is killed at rest is followed by another, which goes on
-//! where it was (`progress_file.rs`).
+//! One for each machine, for as long as QEMU runs; it runs as an unused user, and has QEMU's
+//! socket, its supervisor's, and the windows. One that is killed at rest is followed by another,
+//! which goes on where it was (`progress_file.rs`).
 //!
-//! In: what QEMU says, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's.
+//! In: messages of QEMU, which runs a hostile guest (`vhost_user.rs`); windows of its supervisor's.
 //! Out: those windows in the guest, and again whenever a driver of the guest's begins: by then QEMU
-//! has taken away all. It looks at nothing in them but what the machine's own file begins with,
-//! which it writes anew for each boot.
+//! has taken away all. It reads none of them but the head of the machine's own file, which it
+//! writes anew for each boot.
 
 #[cfg(test)]
 mod tests;
@@ -35,20 +35,20 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// The number of the machine's own file among windows.
 pub(super) const OWN: u8 = 0;
-/// What is to be done that nobody has done yet: more than a supervisor asks for.
+/// Jobs that wait: more than a supervisor asks for.
 const JOBS_MAX: usize = 256;
 
-/// What a supervisor says first: this byte, and how many windows follow. Beside it are the notes,
-/// and where QEMU is asked, if somebody was there before.
+/// A supervisor's first message: this byte, and how many windows follow. Beside it are the notes,
+/// and the channel to QEMU, if there was an earlier mapper.
 pub(super) const NOTES: u8 = b'n';
 /// Those windows: this byte, and the number of each.
 pub(super) const HAS: u8 = b'h';
-/// What it asks for: this byte, and the number of a window.
+/// Its requests: this byte, and the number of a window.
 pub(super) const MAP: u8 = b'+';
 pub(super) const UNMAP: u8 = b'-';
-/// What it is told: this byte, and one more. Whether what it asked for was done; whether the
-/// driver of the guest's that has begun knows of memory that is mapped; the number of a window that
-/// QEMU has refused then; where QEMU is asked, which is beside it.
+/// Messages to it: this byte, and one more. Whether its request was done; whether the driver of the
+/// guest's that has begun knows of memory that is mapped; the number of a window that QEMU has
+/// refused then; the channel to QEMU, which is beside it.
 pub(super) const DONE: u8 = b'=';
 pub(super) const BEGUN: u8 = b'!';
 pub(super) const REFUSED: u8 = b'0';
@@ -80,7 +80,7 @@ struct Mapper {
     notes: Notes,
     device: Device,
     windows: BTreeMap<u8, Window>,
-    /// What the guest reads of the machine's own file.
+    /// The head of the machine's own file for the guest.
     beginning: Vec<u8>,
     jobs: VecDeque<Job>,
     /// The first one is under way.
@@ -114,7 +114,7 @@ pub(super) fn serve(
 }
 
 impl Mapper {
-    /// As the supervisor says, and as whoever was there before has left it.
+    /// By the supervisor's message, and the notes of an earlier mapper.
     fn new(qemu: OwnedFd, supervisor: OwnedFd, slots: Slots) -> Result<Mapper, MapperEnd> {
         let mut said = [0; 2];
         let mut hear = || {
@@ -266,7 +266,8 @@ impl Mapper {
         let done = change.is_done(answer.first_chunk().ok_or(MapperEnd)?)?;
         match (change, self.windows.get_mut(&number)) {
             (Change::Map, Some(window)) => {
-                // Who had stood still finds all as it was: what is there is not mapped again.
+                // A mapper that follows one at rest finds all as it was: present windows are not
+                // mapped again.
                 window.mapped |= done;
                 if !window.mapped {
                     self.windows.remove(&number);
@@ -278,7 +279,7 @@ impl Mapper {
         if awaited {
             return self.tell(DONE, done);
         }
-        // Whoever follows must not take it for mapped.
+        // A successor must not take it for mapped.
         if self.windows.contains_key(&number) { Ok(()) } else { self.tell(REFUSED, number) }
     }
 
@@ -289,7 +290,7 @@ impl Mapper {
             News::Nothing => {}
             News::Channel => {
                 let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(MapperEnd)?;
-                // Whoever follows this one asks there, too.
+                // A successor asks there, too.
                 seqpacket::try_send(self.supervisor.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
                 self.channel = Some(Stream::new(channel));
             }

@@ -1,15 +1,16 @@
 //! Starts a machine's mapper (`window_mapper.rs`) for its supervisor, and starts it again when it
 //! was killed.
 //!
-//! A device that has lost its other end is none any more for QEMU, which takes no other. So QEMU's
-//! sockets are kept here, unread, as long as a mapper lives, and one that is killed is followed by
-//! another, which goes on where that one was; if that one was in the middle of something, it ends
-//! at once, and so does the device. What ends by itself, by what QEMU said or because QEMU or the
-//! supervisor is gone, is followed by nobody.
+//! QEMU drops a device that has lost its other end, and takes no other. So QEMU's sockets are kept
+//! here, unread, as long as a mapper lives, and one that is killed has a successor, which goes on
+//! where that one was; if that one was busy, the successor ends at once, and so does the device. A
+//! mapper that ends by itself, because of a message of QEMU's or because QEMU or the supervisor is
+//! gone, has no successor.
 //!
-//! In: QEMU's sockets; what mappers say, which hear a hostile QEMU; windows. Out: what a mapper
-//! begins with; whether windows are in the machine. One thread starts mappers and hears them,
-//! another one asks them (`window_hotplug.rs`, by `mapped/asks.rs`).
+//! In: QEMU's sockets; messages of mappers, which serve a hostile QEMU; windows. Out: the first
+//! message and descriptors of a mapper; whether windows are in the machine. One thread starts
+//! mappers and reads their messages, another one sends requests (`window_hotplug.rs`, by
+//! `window_requests.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -33,17 +34,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a mapper is started as.
+/// A mapper's command line.
 const MAPS: [&str; 2] = ["vm", "map"];
 /// How long a mapper may take to be gone that has closed its socket.
 const GOES: Duration = Duration::from_secs(10);
-/// What lives for less is no use; before another one, then; and how many such there are in a row
-/// before it is over, since QEMU waits meanwhile.
+/// A mapper that lives for less is useless; the pause before another one; and the number of such in
+/// a row before it is over, since QEMU waits meanwhile.
 const SOON: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 250 });
 const IN_VAIN: u32 = 16;
 
-/// What starts mappers.
+/// Starts mappers.
 pub(super) struct Starter {
     /// Where QEMU connects.
     pub(super) listener: OwnedFd,
@@ -52,12 +53,12 @@ pub(super) struct Starter {
     pub(super) program: PathBuf,
 }
 
-/// What all of a QEMU's mappers have.
+/// Descriptors that all of a QEMU's mappers have.
 struct MapperFiles<'a> {
     qemu: &'a OwnedFd,
     /// The machine's own file.
     own: &'a OwnedFd,
-    /// What they leave each other.
+    /// Their notes for each other.
     notes: OwnedFd,
 }
 
@@ -68,7 +69,7 @@ enum End {
     ByItself,
 }
 
-/// A process that ends with whoever has it.
+/// A process that ends with its owner.
 struct Running {
     /// Until it is waited for.
     child: Option<Child>,
@@ -130,13 +131,14 @@ impl Mapped {
 
     /// Serves QEMU, and the next one. `own`: the machine's own file, and what it began with.
     fn serve(&self, starter: &Starter, own: &OwnedFd, begins: &[u8]) {
-        // Nobody but QEMU's user may connect: one that is gone may come again.
+        // Only QEMU's user may connect: a connection that ended may come again.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(qemu) = rustix::net::accept_with(&starter.listener, flags) {
             if let Ok(notes) = notes(begins) {
                 let _ = self.serve_qemu(starter, &MapperFiles { qemu: &qemu, own, notes });
             }
-            // QEMU is not to wait for an answer of nobody's, nor by what others may have of it.
+            // QEMU is not to wait for an answer that will not come, nor by copies of its socket
+            // that others may have.
             seqpacket::shut(qemu.as_fd());
             self.is_over();
             close([qemu]);
@@ -146,7 +148,7 @@ impl Mapped {
     /// Starts a mapper, and another one as long as they are killed.
     fn serve_qemu(&self, starter: &Starter, kept: &MapperFiles<'_>) -> io::Result<()> {
         {
-            // What is taken out from here on is asked of its mappers.
+            // Windows removed from here on are removed by its mappers.
             let mut inner = lock(&self.inner);
             inner.windows = starter.pairs.mapped()?.into_iter().collect();
             inner.driver = Driver::Unknown;
@@ -191,7 +193,7 @@ impl Mapped {
         match inner.tell_all(&ours, kept) {
             // One that does not go on is gone before it has heard all: that is heard from itself.
             Err(error) if is_gone(&error) => seqpacket::shut(ours.as_fd()),
-            // What cannot be said now can be in a moment, to another one.
+            // A message that cannot be sent now can be in a moment, to another one.
             told => told?,
         }
         inner.mapper = Some(ours);
@@ -246,7 +248,7 @@ impl Inner {
         for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
             seqpacket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
         }
-        // What nobody has answered nobody has heard, or there is nobody any more who hears.
+        // An unanswered request was not read, or its reader is gone.
         self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum WindowMethod {
     /// Mapped, with QEMU 11.1 or newer, and plugged in if the guest's driver knows of no such
     /// memory.
     Mapped,
-    /// The same, of a machine into which nothing can be plugged: then there are none.
+    /// Like `Mapped`, of a machine into which nothing can be plugged: then there are none.
     MappedOnly,
     /// Plugged in, each as a device of its own.
     Plugged,
@@ -36,7 +36,7 @@ impl From<WindowMode> for WindowMethod {
 }
 
 impl WindowMethod {
-    /// As a supervisor is told it.
+    /// The option for a supervisor.
     pub(super) fn word(self) -> &'static str {
         match self {
             WindowMethod::Auto | WindowMethod::Plugged => "plugged",
@@ -66,8 +66,8 @@ impl WindowMethod {
     }
 }
 
-/// Whether QEMU is told to end when its guest is reset: who is reset after it has lost its mapper
-/// for good ends anyway, which nobody is to have who did not ask for it.
+/// Whether QEMU is told to end when its guest is reset: a guest that is reset after it has lost its
+/// mapper for good ends anyway, which only users who asked for it are to have.
 fn ends_at_reset(arguments: &[OsString]) -> bool {
     let says = |word: &OsString| {
         let word = word.to_str().unwrap_or("");
@@ -77,8 +77,8 @@ fn ends_at_reset(arguments: &[OsString]) -> bool {
     arguments.iter().any(says)
 }
 
-/// Whether QEMU is told to use KVM, or a processor that there is only with it. A word too many that
-/// looks so costs nothing: windows are plugged in.
+/// Whether QEMU is told to use KVM, or a processor that there is only with it. A false match costs
+/// nothing: windows are plugged in.
 fn names_kvm(arguments: &[OsString]) -> bool {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or("")).collect();
     let says = |word: &&str| {

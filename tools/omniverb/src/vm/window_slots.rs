@@ -1,10 +1,10 @@
 //! Assigns slots to windows in the device that is mapped into a running machine (decision 0048).
 //!
-//! The device's memory is a region that QEMU has room for, and nothing in it but what is mapped.
-//! First a file of the machine's own, which nobody else has: the info block that the guest's
-//! kernel reads, and a page that says where windows are. Behind it are places, all of one size, the
-//! first for window 1. What of the region is behind the last one the guest's kernel is told to
-//! leave alone: so it keeps notes of those pages only that there can be.
+//! The device's memory is a region that QEMU has room for, with nothing in it but mapped files.
+//! First a file of the machine's own, which no other process has: the info block that the guest's
+//! kernel reads, and a page with the places of windows. Behind it are places, all of one size, the
+//! first for window 1. The guest's kernel is told to leave out the region behind the last one: so
+//! it keeps notes of possible pages only.
 
 use super::window::{DATA_OFFSET, INFO_OFFSET, STEP, data, info_block, put};
 use omniverb_session::VERSION;
@@ -14,7 +14,7 @@ use omniverb_session::vm::WindowHead;
 use omniverb_sys::{memfd, random};
 use std::os::fd::OwnedFd;
 
-/// What the data part of the device begins with.
+/// The first bytes of the device's data part.
 const MAGIC: [u8; 8] = *b"OMNISLOT";
 /// Where the first place is: behind the machine's own file.
 const BEGIN: u64 = STEP;
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(Slots::read(&head, 4096), None);
         assert_eq!(WindowHead::read(&head.written()), None, "it is no machine's own");
         assert_eq!(Slots::read(&WindowHead { bytes: 4096, ..head }, device), None);
-        // What is behind the last one is left out.
+        // The region behind the last one is left out.
         let mut info = [0; 96];
         pread(&file, &mut info, INFO_OFFSET).unwrap();
         let left = u32::from_le_bytes(info[80..84].try_into().unwrap());

@@ -15,7 +15,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Says that it is there, and knows nobody.
+    /// Announces itself, without sessions.
     pub(super) fn begin(&mut self) {
         let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
         self.window = window;
@@ -25,13 +25,14 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         self.keeping.begin_anew();
-        // Doorbells in pair windows outlive those who pass wakes on.
+        // Doorbells in pair windows outlive wake bridges.
         self.sharing.begin(self.relay.voice());
         self.tell_pairs();
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
         }
-        // No number that somebody before had, so that nothing said to him is for anybody now.
+        // Starts from a random session number, so that no message to an earlier session reaches a
+        // later one.
         self.last = random::number() as u32;
     }
 

@@ -15,7 +15,7 @@ const PORTS: &str = "/sys/class/virtio-ports";
 const LOOK: Duration = Duration::from_millis(100);
 /// How often to look for devices.
 const LOOKS: usize = 100;
-/// The same for pair windows, when the machine's own is there.
+/// Like `LOOKS`, for pair windows, when the machine's own is there.
 const PAIR_LOOKS: usize = 30;
 
 /// Devices come a while after the machine has begun.
@@ -67,7 +67,8 @@ pub(super) fn port() -> anyhow::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Listens where the host's daemon would. Who listened there before and is gone left the name.
+/// Listens where the host's daemon would. An agent that listened there before and is gone left the
+/// name.
 pub(super) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;

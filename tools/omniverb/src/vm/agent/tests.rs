@@ -94,7 +94,7 @@ impl Bench {
         self.agent.wakes.len()
     }
 
-    /// What the agent has said, by kind.
+    /// The frames that the agent has sent, by kind.
     fn said(&mut self) -> Vec<FrameKind> {
         let mut said = Vec::new();
         drop(self.agent.relay.wait(&[], Some(0)).unwrap());
@@ -125,7 +125,7 @@ fn the_doorbells_of_a_process_go_with_it() {
     assert_eq!(bench.bells(), 0);
 }
 
-/// Who would sleep on a doorbell that nobody hears is parted with.
+/// A process that would sleep on a doorbell without a listener is disconnected.
 #[test]
 fn a_process_without_a_doorbell_is_lost() {
     let mut bench = bench();
@@ -137,7 +137,7 @@ fn a_process_without_a_doorbell_is_lost() {
     let mut hear = |socket: &OwnedFd| {
         seqpacket::receive(socket.as_fd(), &mut bytes, seqpacket::Mode::NonBlocking).unwrap().0
     };
-    // What it was told before, then nothing any more.
+    // The earlier messages, then none.
     assert!(hear(&bench.process[1]) > 0);
     assert_eq!(bench.process.each_ref().map(hear), [0, 0]);
 }
@@ -174,7 +174,7 @@ fn a_message_wakes_a_sleeper_and_a_ring_is_reported() {
     }
 }
 
-/// Who finds no windows, and cannot find any, is not brought one because it is told of none.
+/// An agent that cannot find windows is not told of their absence.
 #[test]
 fn an_agent_answers_messages_about_windows() {
     let mut bench = bench();
@@ -187,12 +187,12 @@ fn an_agent_answers_messages_about_windows() {
     };
     assert_eq!(hears(0), [FrameKind::Word]);
     assert_eq!(hears(1), [FrameKind::Pairs, FrameKind::Word]);
-    // Somebody may wait for it.
+    // The host may wait for it.
     assert_eq!(hears(0), [FrameKind::Pairs, FrameKind::Word]);
 }
 
-/// What a process is asked, and what it says, of its pages is looked at first: here, where nobody
-/// does, it is neither asked nor heard.
+/// Questions to a process about its pages, and its answers, are checked first: without a pinner
+/// they are not passed on.
 #[test]
 fn reports_of_pages_are_checked_by_the_agent() {
     use omniverb_session::body::{Pin, Pinned};
@@ -213,7 +213,7 @@ fn reports_of_pages_are_checked_by_the_agent() {
     bench.say(SESSION + 1, &pin.into());
     drop(bench.agent.relay.wait(&[], Some(0)).unwrap());
     let news = bench.host.wait(&[], Some(100)).unwrap();
-    // Nobody answers for who is gone, nor is anybody told what was not asked.
+    // Ended sessions get no answers, and unasked answers are not passed on.
     let [News::Frame(Frame { kind: FrameKind::Pinned, session: SESSION, bytes })] = &news[..]
     else {
         panic!("{news:?}")
@@ -272,7 +272,7 @@ fn answers_of_unasked_processes_are_ignored() {
     assert!(!says(keeping, relay, SESSION, 11), "it is gone");
 }
 
-/// Who kept pages is gone: the host hears that no process is there any more, before we end.
+/// The page pinner is gone: the host is told that no process exists any more, before we end.
 #[test]
 fn without_the_page_keeper_all_sessions_end() {
     let mut bench = bench();

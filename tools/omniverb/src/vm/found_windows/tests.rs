@@ -69,14 +69,14 @@ fn a_later_window_is_recognized() {
     assert!(all.add(nothing).is_err());
 }
 
-/// A neighbour writes into his window what he likes.
+/// A neighbour may write anything into its window.
 #[test]
 fn claiming_a_window_does_not_give_it() {
     let (own, pairs) = machine("web-1");
     let write = |bytes: &[u8], at: u64| {
         pwrite(&pairs[0].file, bytes, pairs[0].data.offset + at).unwrap();
     };
-    // That of another, whose name he would have to know.
+    // That of another, whose name it would have to know.
     write(&pairs[1].head.written(), 0);
     let all = found(&[&own, &pairs[0], &pairs[1], &pairs[2]]);
     assert_eq!(numbers(&all, &all.own()[0]), [3], "neither of the two");

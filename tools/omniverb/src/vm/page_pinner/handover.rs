@@ -1,14 +1,15 @@
 //! Hands the pinned pages of one pinner over to the next.
 //!
-//! They find each other by a socket in a folder of root's that nobody else may enter, and that no
-//! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever
-//! may look into that. So the heir asks for their numbers, takes a copy of each, and says which
-//! descriptors of its own these are; whoever had them asks the kernel whether that is so (kcmp(2)),
-//! of each, and only then lets go, if its own agent is gone. Heirs are answered between other
-//! things, one message at a time: who says nothing, or anything, holds up nobody.
+//! They find each other by a socket in a folder of root's that no other user may enter, and that no
+//! container gets ([`FOLDER`]). Rings cannot be sent, but a process that may trace their holder can
+//! copy them. So the heir asks for their numbers, takes a copy of each, and sends the numbers of
+//! its own descriptors; the holder asks the kernel whether they match (kcmp(2)), for each, and only
+//! then releases them, if its own agent is gone. Heirs are answered between other work, one message
+//! at a time: a silent or malicious one holds up no other.
 //!
-//! Who could not take over, and whose agent is gone since, takes nothing from who is there, whose
-//! agent may live: it lets go of what that one has too, as the kernel says.
+//! A pinner that could not take over, and has lost its agent since, takes nothing from the present
+//! one, whose agent may live: it releases the rings that the present one has too, by the kernel's
+//! word.
 
 use super::kept_rings::{KeptRings, PINS_MAX};
 use super::page_location::{self, LOOKS};
@@ -25,7 +26,7 @@ use std::path::Path;
 
 /// Where agents' processes of this kind find each other: not where sockets are that containers get.
 pub(in crate::vm) const FOLDER: &str = "/run/omniverb-agent";
-/// What the socket is called.
+/// The name of the socket.
 const NAME: &str = "pins.sock";
 /// Nanoseconds that an heir waits for all of it.
 const PATIENCE: u64 = 5_000_000_000;
@@ -34,12 +35,12 @@ const ROUNDS: usize = 16;
 /// Heirs that are listened to; one more takes the place of the oldest.
 const HEIRS_MAX: usize = 4;
 
-/// What an heir says: which pins are there, behind this number, if any? I have these, as that
-/// number. I have all.
+/// Messages of an heir: the next pins behind this number; I have these, under those numbers; I have
+/// all.
 const WHICH: u8 = b'?';
 const HAVE: u8 = b'=';
 const ALL: u8 = b'.';
-/// What it is told: some; none behind that. It is so, and they are let go of. They are not.
+/// Answers: some, or none behind that; they match and are released; they do not.
 const SOME: u8 = b'+';
 const YES: u8 = b'!';
 const NO: u8 = b'-';
@@ -53,7 +54,7 @@ fn message(kind: u8, words: impl IntoIterator<Item = u64>) -> Vec<u8> {
     std::iter::once(kind).chain(words.into_iter().flat_map(u64::to_ne_bytes)).collect()
 }
 
-/// What kind of message that is, and its numbers.
+/// The kind of a message, and its numbers.
 fn parts(bytes: &[u8]) -> Option<(u8, Vec<u64>)> {
     let (kind, rest) = bytes.split_first()?;
     let (words, more) = rest.as_chunks();
@@ -65,8 +66,8 @@ fn number(file: &impl AsRawFd) -> u64 {
     u64::from(file.as_raw_fd().unsigned_abs())
 }
 
-/// Whether whoever has the other end of this socket is what we are: root of this user namespace,
-/// who may look into processes.
+/// Whether the process at the other end of this socket is what we are: root of this user namespace,
+/// with the right to trace processes.
 fn is_alike(socket: BorrowedFd<'_>) -> Option<i32> {
     let peer = seqpacket::peer(socket).ok()?;
     let alike =
@@ -84,7 +85,7 @@ fn try_to_make(folder: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
         _ => {}
     }
-    // systemd makes it for everybody to enter.
+    // systemd makes it for all users to enter.
     let found = fs::symlink_metadata(folder)?;
     ensure!(
         found.is_dir() && found.uid() == geteuid().as_raw(),
@@ -94,13 +95,13 @@ fn try_to_make(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nobody else begins in this folder as long as this is there, so that nobody takes the name from
-/// somebody who has just begun.
+/// No other pinner begins in this folder as long as this exists, so that none takes the name from
+/// one that has just begun.
 struct Alone(File);
 
 impl Alone {
     /// # Errors
-    /// Somebody else begins.
+    /// Another pinner begins.
     fn at(folder: &Path) -> anyhow::Result<Alone> {
         let place = File::open(folder)?;
         flock(&place, FlockOperation::NonBlockingLockExclusive)
@@ -116,13 +117,13 @@ impl Drop for Alone {
     }
 }
 
-/// Whether there is somebody who keeps pins for an agent that is no more.
+/// Whether a pinner there keeps pins for an agent that is gone.
 pub(super) fn is_somebody_there(folder: &Path) -> bool {
     seqpacket::is_alive(&folder.join(NAME))
 }
 
-/// Whether whoever it is kept for is there. While he lives it is not given to anybody: he would
-/// lose all of it.
+/// Whether the agent that it keeps pins for lives. While it does they are given to no heir: the
+/// agent would lose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agent {
     Lives,
@@ -135,7 +136,7 @@ pub(super) struct Heirs {
     heirs: Vec<Heir>,
 }
 
-/// Somebody who has come, and which of its descriptors it says are pins of ours.
+/// A connected process, and those of its descriptors that it claims are copies of ours.
 struct Heir {
     socket: OwnedFd,
     pid: i32,
@@ -158,11 +159,11 @@ impl Heirs {
         Heirs::at(&path)
     }
 
-    /// The same for who has no agent any more: takes nothing from anybody, but lets go of what
-    /// somebody else has, and waits for the next one if there is nobody.
+    /// Like `begin`, for a pinner that has no agent any more: takes nothing, but releases the rings
+    /// that another pinner has, and waits for the next one if there is none.
     ///
     /// # Errors
-    /// Somebody is there, or there is no such place.
+    /// Another pinner exists, or there is no such place.
     pub(super) fn begin_without_agent(
         folder: &Path,
         kept: &mut KeptRings,
@@ -184,13 +185,13 @@ impl Heirs {
         Ok(Heirs { listener, heirs: Vec::new() })
     }
 
-    /// What is to be looked at, in the order that [`serve`](Self::serve) is told of.
+    /// The sockets to poll, in the order of [`serve`](Self::serve)'s flags.
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let heirs = self.heirs.iter().map(|heir| heir.socket.as_fd());
         std::iter::once(self.listener.as_fd()).chain(heirs)
     }
 
-    /// Some of these have something; true: somebody has it all, and we have let go.
+    /// Some of these are ready; true: an heir has all rings, and ours are released.
     pub(super) fn serve(&mut self, ready: &[bool], kept: &KeptRings, agent: Agent) -> bool {
         let mut over = false;
         let mut place = 1;
@@ -219,7 +220,7 @@ impl Heirs {
     }
 }
 
-/// What an heir has said.
+/// A message of an heir.
 enum HandoverMessage {
     Something,
     /// It is gone, or makes no sense.
@@ -291,7 +292,7 @@ fn take_over(path: &Path, kept: &mut KeptRings) -> anyhow::Result<()> {
     bail!("the earlier pinner does not let go of its lock")
 }
 
-/// Who keeps what an heir is to have.
+/// The pinner that has the rings.
 struct Before {
     socket: OwnedFd,
     process: OwnedFd,
@@ -348,10 +349,10 @@ impl Before {
         })
     }
 
-    /// Copies all that it keeps, and has it let go; false: there is more by now, or it has an
-    /// agent. What was copied stays in `kept` whatever happens: it may have let go of it, and not
-    /// have been heard, and that two keep the same pages does no harm. What is there already is not
-    /// copied again: there may be no room for two of each.
+    /// Copies all of its rings, and has it release them; false: there are more by now, or it has an
+    /// agent. Copies stay in `kept` in any case: the other may have released its own without our
+    /// hearing it, and two copies do no harm. Present copies are not made again: there may be no
+    /// room for two of each.
     fn copy(&self, kept: &mut KeptRings) -> anyhow::Result<bool> {
         let mut held = Vec::new();
         for (token, bytes, theirs) in self.entries()? {

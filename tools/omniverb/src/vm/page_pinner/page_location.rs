@@ -13,9 +13,11 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Of an entry of `/proc/PID/pagemap`: the page is there, in memory; its number.
 const PRESENT: u64 = 1 << 63;
 const NUMBER: u64 = (1 << 55) - 1;
-/// Capabilities of who may write to any memory of the kernel's: CAP_SYS_RAWIO, CAP_SYS_ADMIN.
+/// Capabilities of a process that may write to any memory of the kernel's: CAP_SYS_RAWIO,
+/// CAP_SYS_ADMIN.
 pub(super) const ANYTHING: u64 = 1 << 17 | 1 << 21;
-/// Of who may look into all processes, and where their pages are: CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+/// Capabilities of a process that may look into all processes, and where their pages are:
+/// CAP_SYS_PTRACE, CAP_SYS_ADMIN.
 pub(super) const LOOKS: u64 = 1 << 19 | 1 << 21;
 
 /// The ring of a process that keeps what it says, and the numbers of the pages.
@@ -41,7 +43,7 @@ pub(super) fn look(
     }
 }
 
-/// What is to be said where the kernel refuses: not now, if there is no room, and otherwise never.
+/// The answer where the kernel refuses: not now, if there is no room, and otherwise never.
 fn refused(error: &std::io::Error) -> Errno {
     use rustix::io::Errno as Raw;
     let now = [Raw::MFILE, Raw::NFILE, Raw::NOMEM, Raw::INTR, Raw::AGAIN];
@@ -69,7 +71,8 @@ fn numbers(pid: i32, start: u64, length: u64) -> Result<Vec<u64>, Errno> {
     entries.iter().map(|entry| number(u64::from_ne_bytes(*entry))).collect()
 }
 
-/// The number of a page, which may be on its way somewhere; who may not see numbers sees zeros.
+/// The number of a page, which may be on its way somewhere; a process that may not see numbers sees
+/// zeros.
 fn number(entry: u64) -> Result<u64, Errno> {
     let number = entry & NUMBER;
     match (entry & PRESENT != 0, number != 0) {

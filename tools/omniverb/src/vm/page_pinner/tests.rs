@@ -33,7 +33,7 @@ fn an_untrusted_source_is_not_asked() {
     let root = page_location::may(std::process::id().cast_signed(), page_location::ANYTHING);
     let expected = if root { Ok(()) } else { Err(Errno::EPERM) };
     assert_eq!(asks(&pins(InPlace::Root)), expected);
-    // What nobody would take over is not kept.
+    // Rings that no heir would take over are not kept.
     let alone = Pins { may_keep: false, ..pins(InPlace::All) };
     assert_eq!(asks(&alone), Err(Errno::EAGAIN));
 }

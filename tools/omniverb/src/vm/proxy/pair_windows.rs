@@ -19,7 +19,7 @@ pub(in crate::vm) struct PairWindows {
 }
 
 impl PairWindows {
-    /// Adds a window that the machine has: nobody else has its number.
+    /// Adds a window that the machine has; no other has its number.
     pub(in crate::vm) fn add(
         &mut self,
         number: u8,

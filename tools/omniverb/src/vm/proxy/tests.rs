@@ -10,7 +10,7 @@ fn bridge() -> PairWindows {
     PairWindows { bridge: WakeBridge::new(Side::Host).unwrap(), present: 0, going: 0, more: None }
 }
 
-/// What an agent begins with that goes by this window, in this boot.
+/// The first message of an agent with this window, in this boot.
 fn begin(window: u64, boot: u8) -> Vec<u8> {
     let bytes = Begin { window, number: 1, boot: [boot; 16] }.written();
     Frame { kind: FrameKind::Begin, session: 0, bytes }.encode()
@@ -36,7 +36,7 @@ fn the_last_word_tells_a_parting_from_a_death() {
     drop(theirs);
     assert_eq!(last_word(ours.as_fd()), ProxyEnd::Detached);
     assert_eq!(last_word(ours.as_fd()), ProxyEnd::Daemon);
-    // The same to one who asks something just then.
+    // Like `last_word`, for a client with a call under way.
     let ask = |theirs: OwnedFd, ours: OwnedFd| {
         drop(theirs);
         let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -86,7 +86,7 @@ fn the_boot_id_is_an_agents_first_message() {
     assert_eq!(serving.join().unwrap(), ProxyEnd::Daemon);
 }
 
-/// What is rung in a window that comes later is heard.
+/// Doorbells in a later window are heard.
 #[test]
 fn a_later_window_has_doorbells() {
     let (ours, theirs) = seqpacket::pair().unwrap();
@@ -115,7 +115,7 @@ fn a_later_window_has_doorbells() {
             break !news.is_empty();
         }
     };
-    // Whoever begins to listen tells once.
+    // A new listener reports once.
     while rung(300) {}
     let data = window::data(4 << 20);
     let bell = data.offset + omniverb_session::pair_window::bell_pages(data.length).offset;
@@ -146,7 +146,7 @@ fn only_packets_and_messages_pass_both_ways() {
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&frame(FrameKind::Begin, bytes));
-    // Nobody has the port yet.
+    // The port is not open yet.
     let port_frame = frame(FrameKind::Port, Vec::new());
     let head = proxied_udp::HEAD_BYTES;
     for said in [packet(head), port_frame, packet(0), packet(head - 1), packet(head + 1)] {
@@ -183,8 +183,7 @@ fn only_packets_and_messages_pass_both_ways() {
     assert_eq!(serving.join().unwrap(), ProxyEnd::Machine);
 }
 
-/// What comes and goes the agent is told, and when it has let go of what goes the supervisor hears
-/// it.
+/// The agent hears of windows that come and go, and the supervisor of those that it has released.
 #[test]
 fn windows_come_and_go() {
     let ((ours, theirs), (more, supervisor)) =
@@ -233,7 +232,7 @@ fn windows_come_and_go() {
     says(0b110, 0b110);
     seqpacket::send(supervisor.as_fd(), &[pair_windows::GOES, 2], &[]).unwrap();
     assert_eq!(told(), 0b100);
-    // It has not let go yet; nobody is given any of it.
+    // It has not been released yet; no process gets any of it.
     says(0b110, 0b100);
     let moment = Some(std::time::Duration::from_millis(100));
     assert!(!omniverb_sys::eventfd::readable(supervisor.as_fd(), moment).unwrap());
@@ -243,7 +242,7 @@ fn windows_come_and_go() {
     assert_eq!(word, [pair_windows::GOES, 2]);
     give(2);
     assert_eq!(told(), 0b110);
-    // What has a number already makes no sense.
+    // A number in use is malformed.
     give(3);
     assert_eq!(serving.join().unwrap(), ProxyEnd::Broken);
 }

@@ -1,9 +1,9 @@
 //! Multiplexes messages of many processes on one byte stream, for both ends of a machine's port.
 //!
 //! In: frames from the port, messages from sockets of sessions. Out: the same the other way round.
-//! Whoever is at either end may say anything and take nothing: what sessions do not take is kept up
-//! to a bound, then the one that takes least is over; while the port takes nothing, no socket is
-//! read. The proxy does not read the port either then; the agent always does.
+//! Either end may send anything and read nothing: unread messages of sessions are kept up to a
+//! bound, then the session that reads least ends; while the port takes nothing, no socket is read.
+//! The proxy does not read the port either then; the agent always does.
 
 mod port;
 mod session;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Bytes of messages that may wait for room in sockets, of all sessions together.
 const WAITING_MAX: usize = 16 << 20;
 
-/// What has come.
+/// A received event.
 #[derive(Debug)]
 pub(super) enum News {
     /// A frame, by the port.
@@ -40,7 +40,7 @@ pub(super) enum News {
     Lost(u32),
     /// One of the other descriptors has something: that of this index.
     Other(usize),
-    /// Nobody is at the other end of the port.
+    /// The port has no other end.
     PortOver,
 }
 
@@ -48,9 +48,9 @@ pub(super) enum News {
 pub(super) struct Relay {
     port: Port,
     sessions: BTreeMap<u32, Session>,
-    /// What waits in all of them.
+    /// Bytes that wait in all of them.
     cost: usize,
-    /// What is still to be said of those that are over.
+    /// Ends of sessions that are still to be sent.
     over: Vec<News>,
 }
 
@@ -121,21 +121,21 @@ impl Relay {
         self.cost = 0;
     }
 
-    /// Somebody else is at the other end now: what was to be said is for nobody, but for the rest
-    /// of what was half said.
+    /// Another process is at the other end now: unsent frames are dropped, but for the rest of one
+    /// half sent.
     pub(super) fn restart(&mut self) {
         self.clear();
         self.port.restart();
     }
 
-    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
-    /// was said to somebody else.
+    /// Begins anew: `first` is sent, and frames received before its echo were meant for an earlier
+    /// process.
     pub(super) fn begin(&mut self, first: &Frame) {
         self.clear();
         self.port.begin(first);
     }
 
-    /// Whether who is at the other end has said that he knows us, since we began.
+    /// Whether the other end has echoed our first frame since we began.
     pub(super) fn has_begun(&self) -> bool {
         self.port.has_begun()
     }

@@ -22,13 +22,13 @@ pub(in crate::vm) enum Reads {
     WithRoom,
 }
 
-/// What is said by a port: by who serves it, when there is room, and by other threads at once.
+/// Writes to a port: from its own thread, when there is room, and from other threads at once.
 pub(in crate::vm) struct Voice {
     file: OwnedFd,
     waiting: Mutex<Waiting>,
 }
 
-/// What waits for room, and how much of the first has gone.
+/// Frames that wait for room, and how much of the first has gone.
 #[derive(Default)]
 struct Waiting {
     frames: VecDeque<Vec<u8>>,
@@ -36,8 +36,8 @@ struct Waiting {
 }
 
 impl Voice {
-    /// Says something now, if nothing waits for room. False: who serves the port is to say it, or
-    /// the rest of it.
+    /// Sends a frame now, if none waits for room. False: the port's thread is to send it, or the
+    /// rest of it.
     pub(in crate::vm) fn say_now(&self, frame: &Frame) -> bool {
         let mut waiting = lock(&self.waiting);
         let idle = waiting.frames.is_empty();
@@ -78,10 +78,11 @@ impl Waiting {
 pub(super) struct Port {
     voice: Arc<Voice>,
     frames: Frames,
-    /// What is read is there first.
+    /// The buffer for reading.
     bytes: Box<[u8]>,
     reads: Reads,
-    /// What the stream begins with, if it has not been found yet, and what may be its beginning.
+    /// The frame that the stream begins with, if it has not been found yet, and bytes that may be
+    /// its beginning.
     seek: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -94,7 +95,7 @@ impl Port {
         Ok(Port { voice, frames, bytes, reads, seek: None })
     }
 
-    /// What others say something by.
+    /// Lets other threads write.
     pub(super) fn voice(&self) -> &Arc<Voice> {
         &self.voice
     }
@@ -114,7 +115,7 @@ impl Port {
         self.waiting() <= FRAMES_MAX
     }
 
-    /// What is to be waited for.
+    /// The events to poll for.
     pub(super) fn wants(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
         let waiting = self.waiting();
@@ -128,15 +129,15 @@ impl Port {
         lock(&self.voice.waiting).frames.push_back(frame.encode());
     }
 
-    /// What was to be said is for nobody, but for the rest of what was half said.
+    /// Drops unsent frames, but for the rest of one half sent.
     pub(super) fn restart(&mut self) {
         let mut waiting = lock(&self.voice.waiting);
         let begun = usize::from(waiting.sent > 0);
         waiting.frames.truncate(begun);
     }
 
-    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
-    /// was said to somebody else.
+    /// Begins anew: `first` is sent, and frames received before its echo were meant for an earlier
+    /// process.
     pub(super) fn begin(&mut self, first: &Frame) {
         self.frames = Frames::default();
         self.seek = Some((first.encode(), Vec::new()));
@@ -148,8 +149,7 @@ impl Port {
         lock(&self.voice.waiting).flush(&self.voice.file)
     }
 
-    /// Takes what has come, for [`next_frame`](Self::next_frame); `false`: nobody is at the other
-    /// end.
+    /// Reads bytes, for [`next_frame`](Self::next_frame); `false`: the port has no other end.
     pub(super) fn take(&mut self) -> anyhow::Result<bool> {
         match read(&self.voice.file, &mut *self.bytes) {
             Ok(0) | Err(Errno::CONNRESET | Errno::NODEV | Errno::PIPE) => return Ok(false),

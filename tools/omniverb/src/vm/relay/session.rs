@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What a message that waits takes beside its bytes, more or less.
+/// Bytes that a waiting message takes beside its own, more or less.
 const MESSAGE_COST: usize = 256;
 
 /// One of the two sockets of a session.
@@ -18,7 +18,7 @@ pub(in crate::vm) enum Channel {
 }
 
 impl Channel {
-    /// What frames with its messages are.
+    /// The kind of frames with its messages.
     pub(in crate::vm) fn frame(self) -> FrameKind {
         match self {
             Channel::Calls => FrameKind::Call,
@@ -26,7 +26,7 @@ impl Channel {
         }
     }
 
-    /// Whose messages such frames have.
+    /// The channel whose messages such frames have.
     pub(in crate::vm) fn of(kind: FrameKind) -> Option<Channel> {
         [Channel::Calls, Channel::Events].into_iter().find(|channel| channel.frame() == kind)
     }
@@ -49,7 +49,7 @@ pub(super) struct Session {
     calls: OwnedFd,
     pub(super) events: Option<OwnedFd>,
     waiting: VecDeque<Waiting>,
-    /// What these take.
+    /// Bytes that these take.
     cost: usize,
 }
 
@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    /// What waits takes so many bytes.
+    /// Bytes that waiting messages take.
     pub(super) fn cost(&self) -> usize {
         self.cost
     }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// What it is started as.
+/// Its command line.
 const HOLD: [&str; 2] = ["vm", "hold"];
 
 /// A process of QEMU's user, and whether it lives.
@@ -25,7 +25,7 @@ impl Holder {
         pairs: &Pairs,
         user: User,
     ) -> anyhow::Result<(Holder, Vec<String>)> {
-        // Whatever folder it is in, this program can be run by who can read it.
+        // In any folder, this program can be run by users who can read it.
         let mut holder = Command::new("/proc/self/exe");
         holder.args(HOLD).stdin(Stdio::piped()).stdout(window.try_clone()?);
         holder.env_clear().current_dir("/");
@@ -41,15 +41,15 @@ impl Holder {
         Ok((Holder { process, life }, paths))
     }
 
-    /// Takes the windows from whoever has not opened them yet.
+    /// Takes the windows away from a process that has not opened them yet.
     pub(super) fn end(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What a holder does: it has the window, for who may open its descriptors, until its supervisor
-/// ends.
+/// The main function of a holder: it has the window, for processes that may open its descriptors,
+/// until its supervisor ends.
 pub(in crate::vm) fn hold() -> anyhow::Result<ExitCode> {
     std::env::set_current_dir("/")?;
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

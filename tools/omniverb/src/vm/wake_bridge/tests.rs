@@ -35,8 +35,8 @@ fn bell(file: &OwnedFd, number: u64) -> [DoorbellPage<Window>; 2] {
     [0, PAGE].map(|at| DoorbellPage::new(memory.part(at, PAGE).unwrap()))
 }
 
-/// What is rung for the other side is heard; what is rung for this one wakes who sleeps, and he
-/// only, when a word comes.
+/// A ring for the other side is sent; a ring for this one wakes its sleeper, and no other, when a
+/// message comes.
 #[test]
 fn a_sleeper_across_the_wake_bridge_is_woken_by_a_message() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
@@ -55,7 +55,7 @@ fn a_sleeper_across_the_wake_bridge_is_woken_by_a_message() {
                 }
                 woken.store(true, Ordering::SeqCst);
             });
-            // As another kernel rings: nobody here is woken by that.
+            // As another kernel rings: no sleeper here is woken by that.
             ours.count_ring();
             let end = std::time::Instant::now() + LIMIT / 2;
             host.wake();
@@ -67,7 +67,7 @@ fn a_sleeper_across_the_wake_bridge_is_woken_by_a_message() {
     }
 }
 
-/// By the port itself, where that has room; and who hears it looks at nothing in the window.
+/// By the port itself, where that has room; and its receiver reads nothing in the window.
 #[test]
 fn rung_doorbells_are_named() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
@@ -76,8 +76,8 @@ fn rung_doorbells_are_named() {
     let relay = Relay::new(port.into(), Reads::Always).unwrap();
     let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     host.speak_by(Some(relay.voice()));
-    // Whoever begins to hear doorbells says once, or more often, that any may have been rung. Who
-    // has heard one of them twice is through with that: so it is not taken for what follows.
+    // A new listener reports once, or more often, that any may have been rung. After the second
+    // report of one doorbell that is over: so it is not taken for a later ring.
     for number in (0..pair_window::bells(DATA.length)).chain(0..pair_window::bells(DATA.length)) {
         doorbell_listener::ring(&bell(&file, number)[1]);
         let news = agent.wait(&[], Some(20_000)).unwrap();
@@ -93,7 +93,7 @@ fn rung_doorbells_are_named() {
             futex::wait(theirs.rung(), seen, LIMIT);
             woken.store(true, Ordering::SeqCst);
         });
-        // The one that hears it for the other side, and whoever is in this test's kernel.
+        // The one that listens for the other side, and any in this test's kernel.
         theirs.count_ring();
         futex::wake(theirs.rung(), u32::MAX >> 1);
         let news = agent.wait(&[], Some(20_000)).unwrap();
@@ -117,14 +117,14 @@ fn rung_doorbells_are_named() {
         }
     });
     assert!(!slept.load(Ordering::SeqCst));
-    // Nobody says it at once: who serves the port does.
+    // Without a port for names the port's thread sends a message.
     host.speak_by(None);
     doorbell_listener::ring(&theirs);
     assert!(omniverb_sys::eventfd::readable(host.rung(), Some(LIMIT)).unwrap());
 }
 
-/// Two machines with one window: what a process of the one rings, its agent hears; that one's
-/// proxy wakes the other's proxy, and that one's agent who sleeps there.
+/// Two machines with one window: the agent of the one hears a ring of its process; its proxy wakes
+/// the other's proxy, and that one's agent the sleeper there.
 #[test]
 fn a_wake_passes_two_bridges() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
@@ -132,7 +132,7 @@ fn a_wake_passes_two_bridges() {
         let mut bridge = WakeBridge::new(side).unwrap();
         bridge.add(1, &file, DATA, whose).unwrap();
         assert!(omniverb_sys::eventfd::readable(bridge.rung(), Some(LIMIT)).unwrap());
-        // It sleeps before the next one does: a ring wakes who has slept for longest.
+        // It sleeps before the next one does: a ring wakes the oldest sleeper.
         until_quiet(&bridge);
         bridge
     };
@@ -153,8 +153,8 @@ fn a_wake_passes_two_bridges() {
     }
 }
 
-/// Of a window that is gone nothing is heard and nobody woken, and another one may have its
-/// number.
+/// Doorbells of a window that is gone are not heard and wake no sleeper, and another window may
+/// have its number.
 #[test]
 fn a_window_can_be_removed_from_the_bridge() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();

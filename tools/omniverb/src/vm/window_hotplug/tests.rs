@@ -7,7 +7,7 @@ use omniverb_session::vm::MachineName;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
-/// What is heard from this QEMU.
+/// The result with this QEMU.
 fn outcome(qemu: impl FnOnce(UnixStream) + Send + 'static, time: u64) -> Result<(), PlugTrouble> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let window = memfd::create("pair", 4096).unwrap();
@@ -82,7 +82,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
         later.plug(Some(memfd::create("another", bytes).unwrap())).err().unwrap()
     };
     assert_eq!(plug(&later, 3 * STEP), PlugTrouble::TooLong);
-    // Where there is a monitor it goes there; here nobody listens at it.
+    // With a monitor it goes there; here that has no listener.
     let folder = std::fs::File::open("/proc/self").unwrap();
     later.monitor = Some(Monitor(folder.into()));
     assert_eq!(plug(&later, 3 * STEP), PlugTrouble::NoMonitor);
@@ -91,7 +91,7 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
         later.is_in_vain(Whose::Another, PlugTrouble::NoMonitor);
     }
     assert_eq!((later.tries_of_others, later.left()), (0, 3));
-    // One that has a place goes to who maps; here nobody follows that one.
+    // One that has a place goes to the mapper; here it has no successor.
     let mapped = later.mapped.clone().unwrap();
     let ends = std::thread::spawn(move || {
         let asked = eventfd::readable(mapper.as_fd(), Some(Duration::from_secs(20))).unwrap();

@@ -4,7 +4,7 @@ use crate::vm::vhost_user::Nonsense;
 use rustix::io::Errno;
 use std::io;
 
-/// It is over: somebody is gone, or says what makes no sense.
+/// The mapper ends: a peer is gone, or sent a malformed message.
 #[derive(Debug)]
 pub(crate) struct MapperEnd;
 

@@ -1,11 +1,11 @@
 //! Stores a mapper's progress with QEMU, in a file that its supervisor has too.
 //!
-//! Whoever follows a mapper that was killed goes on with the same sockets, if that one was at rest:
-//! all that it had heard was answered, and all that it had asked for. Otherwise nobody knows which
-//! word would be the next.
+//! The successor of a mapper that was killed goes on with the same sockets, if that one was at
+//! rest: all of QEMU's requests and its own were answered. Otherwise the next message would be
+//! unknown.
 //!
-//! In and out: bytes of that file. Who wrote it heard a hostile QEMU, and may have been of another
-//! version of this program: what is read is checked, all of it.
+//! In and out: bytes of that file. Its writer served a hostile QEMU, and may have been of another
+//! version of this program: every field is checked.
 
 use super::end_reason::MapperEnd;
 use crate::vm::vhost_user::State;
@@ -20,18 +20,18 @@ const OWN_BYTES: usize = DATA_OFFSET as usize + 4096;
 /// Bytes before those.
 const HEAD_BYTES: usize = 32;
 
-/// The first byte: nobody has begun; at rest, or in the middle of something.
+/// The first byte: no mapper has begun; at rest, or busy.
 const NOBODY: u8 = 0;
 const AT_REST: u8 = 1;
 const BUSY: u8 = 2;
-/// What follows it, and what is behind the last field.
+/// The bytes after it, and those behind the last field.
 const KIND: [u8; 7] = *b"notes 1";
 const REST: [u8; 10] = [0; 10];
 
 /// The file that outlives a mapper.
 pub(super) struct Notes(OwnedFd);
 
-/// What is noted of a mapper at rest.
+/// The progress of a mapper at rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MapperProgress {
     pub(super) state: State,
@@ -60,7 +60,7 @@ impl MapperProgress {
         let left =
             MapperProgress { state, has_begun: flag(head[20])?, has_channel: flag(head[21])? };
         let sound = head[1..8] == KIND && head[22..] == REST && state.is_sound();
-        // Who is asked nothing has nothing mapped.
+        // Without a channel nothing is mapped.
         let sound = sound && (left.has_channel || !left.has_begun);
         match head[0] {
             NOBODY if left == MapperProgress::default() => Some(left),
@@ -75,14 +75,14 @@ fn flag(byte: u8) -> Option<bool> {
     [false, true].into_iter().find(|flag| u8::from(*flag) == byte)
 }
 
-/// What the guest reads of the machine's own file, when nobody has written there.
+/// The head of the machine's own file for the guest, before any write there.
 pub(crate) fn beginning(own: &OwnedFd) -> io::Result<Vec<u8>> {
     let mut beginning = vec![0; OWN_BYTES];
     read(own, &mut beginning, 0)?;
     Ok(beginning)
 }
 
-/// Notes of nobody, of a machine whose own file begins so.
+/// Empty notes of a machine whose own file begins so.
 pub(crate) fn notes(beginning: &[u8]) -> io::Result<OwnedFd> {
     let notes = memfd::create("omniverb-notes", (HEAD_BYTES + OWN_BYTES) as u64)?;
     write(&notes, beginning, HEAD_BYTES)?;
@@ -98,17 +98,17 @@ impl Notes {
         if bytes == (HEAD_BYTES + OWN_BYTES) as u64 { Ok(Notes(file)) } else { Err(MapperEnd) }
     }
 
-    /// What was left by who was there before, if somebody was.
+    /// The notes of the earlier mapper, if there was one.
     ///
     /// # Errors
-    /// If that one was not at rest, or these are no notes.
+    /// If that one was not at rest, or the notes are malformed.
     pub(super) fn read(&self) -> Result<MapperProgress, MapperEnd> {
         let mut head = [0; HEAD_BYTES];
         read(&self.0, &mut head, 0)?;
         MapperProgress::read(&head).ok_or(MapperEnd)
     }
 
-    /// What the guest reads of the machine's own file, when nobody has written there.
+    /// The head of the machine's own file for the guest, before any write there.
     pub(super) fn beginning(&self) -> Result<Vec<u8>, MapperEnd> {
         let mut beginning = vec![0; OWN_BYTES];
         read(&self.0, &mut beginning, HEAD_BYTES)?;
@@ -123,7 +123,7 @@ impl Notes {
     /// Nothing is heard or done, and this is how far it has come.
     pub(super) fn at_rest(&self, left: MapperProgress) -> Result<(), MapperEnd> {
         let head = left.written(AT_REST);
-        // Who is killed in between was busy.
+        // A mapper killed in between was busy.
         write(&self.0, &head[1..], 1)?;
         Ok(write(&self.0, &head[..1], 0)?)
     }

@@ -94,7 +94,7 @@ impl Ends {
         seqpacket::send(self.supervisor.as_fd(), &[UNMAP, number], &[]).unwrap();
     }
 
-    /// What the supervisor hears.
+    /// The next message to the supervisor.
     fn heard(&self) -> [u8; 2] {
         assert!(eventfd::readable(self.supervisor.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 2];
@@ -103,7 +103,7 @@ impl Ends {
         said
     }
 
-    /// What QEMU is asked for: which change, where, how long, and of which file.
+    /// The next request to QEMU: which change, where, how long, and of which file.
     fn asked(&self) -> (u32, [u64; 3], Option<OwnedFd>) {
         assert!(eventfd::readable(self.channel.as_fd(), Some(LIMIT)).unwrap(), "nothing");
         let mut said = [0; 52];
@@ -134,7 +134,7 @@ impl Ends {
                 .is_ok_and(|(length, _)| length == HEAD_BYTES + 8)
     }
 
-    /// What the notes begin with, once that is this.
+    /// Waits until the notes begin with this.
     fn is_noted(&self, what: u8) {
         let until = std::time::Instant::now() + LIMIT;
         let mut byte = [0];
@@ -160,7 +160,7 @@ fn windows_are_mapped_when_a_driver_begins_and_as_they_come() {
     ends.gives(1, &one);
     assert_eq!(ends.heard(), [DONE, 1]);
     ends.is_asked_nothing();
-    // What the guest has made of the machine's own file is mended before it looks.
+    // A guest's write to the machine's own file is undone before the guest reads it.
     pwrite(&ends.own, b"other", 4096).unwrap();
     ends.begins(KNOWS);
     let (request, place, came) = ends.asked();
@@ -223,7 +223,7 @@ fn refused_windows_are_reported_to_the_supervisor() {
     ends.mapper.join().unwrap();
 }
 
-/// Whoever follows a mapper takes all windows for mapped that its supervisor has.
+/// A mapper's successor takes all windows of its supervisor for mapped.
 #[test]
 fn windows_refused_at_the_drivers_start_are_gone() {
     let (one, two) = (file(STEP), file(STEP));
@@ -277,7 +277,7 @@ fn a_window_removed_during_mapping_is_unmapped_then() {
     }
 }
 
-/// What QEMU asks and tells while it maps is heard: it would wait for ever.
+/// Requests of QEMU while it maps are answered: it would wait for ever.
 #[test]
 fn qemu_is_answered_while_it_is_asked() {
     let (ends, _) = Ends::new(&[]);
@@ -295,12 +295,11 @@ fn qemu_is_answered_while_it_is_asked() {
     ends.answers(9, 0);
 }
 
-/// Ends a mapper as if it were killed: here by its supervisor, which is heard only by who is at
-/// rest.
+/// Ends a mapper as if it were killed: here by its supervisor's end, which it notices only at rest.
 fn another(ends: Ends, channel: &OwnedFd, windows: &[(u8, &OwnedFd)]) -> Ends {
     drop(ends.supervisor);
     ends.mapper.join().unwrap();
-    // What hears that its supervisor is gone is busy with it.
+    // A mapper that loses its supervisor is busy with that.
     pwrite(&ends.notes, &[1], 0).unwrap();
     let all: Vec<_> = [(OWN, &ends.own)].into_iter().chain(windows.iter().copied()).collect();
     let (supervisor, mapper) = start(&ends.theirs, (&ends.notes, Some(channel)), &all);

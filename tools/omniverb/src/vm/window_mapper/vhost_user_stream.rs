@@ -12,7 +12,7 @@ pub(super) type Heard = (Head, Vec<u8>, Vec<OwnedFd>);
 /// A socket by which bytes come, of which so many belong together.
 pub(super) struct Stream {
     pub(super) socket: OwnedFd,
-    /// What has come of it.
+    /// Bytes received of it.
     bytes: Vec<u8>,
     files: Vec<OwnedFd>,
 }

@@ -72,7 +72,7 @@ fn a_follower_hears_the_state_and_the_tasks() {
     one.says(&[CHANNEL, 0], &[&channel]);
     one.says(&[BEGUN, 1], &[]);
     assert_eq!(mapped.driver(), Driver::Knows);
-    // It has nobody's answer when it ends.
+    // It has no answer when it ends.
     let asks = {
         let (mapped, window) = (mapped.clone(), window.try_clone().unwrap());
         spawn(move || mapped.map(2, &window))
@@ -89,12 +89,12 @@ fn a_follower_hears_the_state_and_the_tasks() {
     assert_eq!((word, id(&files[0])), ([MAP, 2], id(&window)));
     two.says(&[DONE, 1], &[]);
     assert_eq!(asks.join().unwrap(), Ok(()));
-    // What QEMU has refused nobody has.
+    // A window that QEMU has refused is not in the machine.
     lock(&mapped.inner).windows.insert(3, window);
     two.says(&[REFUSED, 3], &[]);
     assert!(two.ends());
     lock(&mapped.inner).mapper = None;
-    // Nobody is there when it is to go; whoever comes has it, and takes it out.
+    // There is no mapper when it is to go; the next one gets it, and takes it out.
     let asks = {
         let mapped = mapped.clone();
         spawn(move || mapped.unmap(2))
@@ -113,7 +113,7 @@ fn a_follower_hears_the_state_and_the_tasks() {
     assert!(three.ends());
     let four = Played::new(&mapped, &kept);
     assert_eq!(four.hears().0, [NOTES, 1]);
-    // Nobody will be.
+    // There will be none.
     assert!(four.ends());
     mapped.is_over();
     assert_eq!(mapped.unmap(3), Err(PlugTrouble::NoMapper));
@@ -135,7 +135,7 @@ fn reports_of_a_mapper_are_read_before_it_has_read_all() {
     assert_eq!(mapped.driver_now(), Driver::Knows);
 }
 
-/// What cannot be said to this one may be said to the next: it is not one that has ended.
+/// A message that cannot be sent to this one may be sent to the next: it is not one that has ended.
 #[test]
 fn a_mapper_that_cannot_get_its_state_maps_nothing() {
     let (mapped, ends) = (Mapped::new(SLOTS), qemu());
@@ -190,7 +190,7 @@ fn a_mapper_that_ends_by_itself_or_never_begins_has_no_end_of_followers() {
     let numbers = || lock(&mapped.inner).windows.keys().copied().collect::<Vec<_>>();
     assert_eq!((numbers(), mapped.driver_now()), (vec![1, 2], Driver::Unknown));
     mapped.is_over();
-    // What was to go when nobody mapped is not given to the next QEMU.
+    // A window that was to go without a mapper is not given to the next QEMU.
     pairs.let_go(2);
     assert_eq!(mapped.unmap(2), Err(PlugTrouble::NoMapper));
     starter.program = PathBuf::from("/nowhere");

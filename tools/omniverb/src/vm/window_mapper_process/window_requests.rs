@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long QEMU may take for a window, and a mapper to be followed by another meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a driver of the guest's can do.
+/// The abilities of the guest's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vm) enum Driver {
     /// None has begun.
@@ -24,11 +24,11 @@ pub(in crate::vm) enum Driver {
     Knows,
     /// It does not.
     KnowsNot,
-    /// Nobody maps any more.
+    /// There is no mapper any more.
     Gone,
 }
 
-/// Who maps, if somebody does.
+/// The mapper, if there is one.
 pub(in crate::vm) struct Mapped {
     pub(in crate::vm) slots: Slots,
     pub(super) inner: Mutex<Inner>,
@@ -38,12 +38,12 @@ pub(in crate::vm) struct Mapped {
 pub(super) struct Inner {
     pub(super) mapper: Option<OwnedFd>,
     pub(super) driver: Driver,
-    /// What is to be done, and nobody has said whether it is.
+    /// The request without an answer.
     pub(super) asked: Option<WindowRequest>,
-    /// What was asked last was done, or not.
+    /// Whether the last request was done.
     done: Option<bool>,
-    /// What QEMU's mappers have, by number: whoever comes next is told. One that goes is among them
-    /// until it has gone, so that whoever comes next takes it out.
+    /// Windows of QEMU's mappers, by number: the next mapper gets them. One that goes is among them
+    /// until it has gone, so that the next mapper takes it out.
     pub(super) windows: BTreeMap<u8, OwnedFd>,
     /// Where QEMU is asked, once it has said where.
     pub(super) channel: Option<OwnedFd>,
@@ -69,7 +69,7 @@ impl Inner {
         Inner { mapper, driver, asked: None, done: None, windows, channel: None }
     }
 
-    /// What was asked is done, or not.
+    /// The request was done, or not.
     pub(super) fn is_done(&mut self, done: bool) {
         let Some(WindowRequest { number, file }) = self.asked.take() else { return };
         self.done = Some(done);
@@ -82,7 +82,7 @@ impl Inner {
 }
 
 impl Mapped {
-    /// One of whom nobody has come yet.
+    /// One without a mapper so far.
     pub(super) fn new(slots: Slots) -> Arc<Mapped> {
         let inner = Inner::new(None, Driver::Unknown);
         Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() })
@@ -95,7 +95,7 @@ impl Mapped {
         Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() })
     }
 
-    /// Nobody maps any more, until another QEMU comes.
+    /// There is no mapper any more, until another QEMU comes.
     pub(in crate::vm) fn is_over(&self) {
         let mut inner = lock(&self.inner);
         (inner.mapper, inner.driver) = (None, Driver::Gone);
@@ -106,14 +106,14 @@ impl Mapped {
         close(channel);
     }
 
-    /// What the guest's driver can do, when one has begun.
+    /// The abilities of the guest's driver, when one has begun.
     pub(in crate::vm) fn driver(&self) -> Driver {
         let inner = lock(&self.inner);
         let begun = self.changed.wait_while(inner, |inner| inner.driver == Driver::Unknown);
         begun.map_or(Driver::Gone, |inner| inner.driver)
     }
 
-    /// The same, as it is now.
+    /// The abilities as they are now.
     pub(in crate::vm) fn driver_now(&self) -> Driver {
         lock(&self.inner).driver
     }
@@ -131,7 +131,7 @@ impl Mapped {
 
     fn ask(&self, asked: WindowRequest) -> Result<(), PlugTrouble> {
         let mut inner = lock(&self.inner);
-        // Who is gone is followed by another, or it is over: that is heard by the other thread.
+        // A mapper that is gone has a successor, or it is over: the other thread reports that.
         if let Some(Err(error)) = inner.mapper.as_ref().map(|mapper| asked.tell(mapper))
             && !is_gone(&error)
         {
@@ -148,7 +148,7 @@ impl Mapped {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // What it says of this one must not be taken for what it says of the next.
+                // An answer about this one must not be taken for one about the next.
                 inner.mapper.take().iter().for_each(|mapper| seqpacket::shut(mapper.as_fd()));
                 break PlugTrouble::Silent;
             }
@@ -165,7 +165,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// Closes what somebody has sent who may be hostile: that can take as long as it likes.
+/// Closes descriptors of a sender that may be hostile: that can take any time.
 pub(super) fn close(files: impl IntoIterator<Item = OwnedFd>) {
     let files: Vec<OwnedFd> = files.into_iter().collect();
     if !files.is_empty() {

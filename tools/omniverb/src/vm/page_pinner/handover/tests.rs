@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// A folder of its own, and somebody who keeps as many pins there, until an heir has them.
+/// A folder of its own, and a pinner with as many pins there, until an heir has them.
 struct Bench {
     folder: PathBuf,
     /// Its agent lives.
@@ -61,7 +61,7 @@ fn bench(pins: u64) -> Option<Bench> {
 }
 
 impl Bench {
-    /// Somebody comes who says this, and hears that.
+    /// A client connects, sends this, and gets that.
     fn come(&self, said: &[Vec<u8>]) -> (OwnedFd, Option<(u8, Vec<u64>)>) {
         let deadline = clock::now() + PATIENCE;
         let socket = socket_deadline::connect(&self.folder.join(NAME), deadline).unwrap();
@@ -77,7 +77,7 @@ impl Bench {
         (socket, heard.flatten())
     }
 
-    /// The heir takes all, and there is nobody before it any more.
+    /// The heir takes all, and no earlier pinner is left.
     fn ends_well(mut self, pins: u64) {
         let mut found = KeptRings::default();
         let heirs = Heirs::begin(&self.folder, &mut found).unwrap();
@@ -102,7 +102,7 @@ fn an_heir_has_all_of_it() {
     }
 }
 
-/// One who says nothing, or no more, or nonsense, or is gone.
+/// Clients that send nothing, or stop, or send malformed messages, or are gone.
 #[test]
 fn a_silent_client_holds_up_no_other() {
     let Some(bench) = bench(3) else { return };
@@ -134,7 +134,7 @@ fn data_without_a_copy_is_kept() {
     bench.ends_well(2);
 }
 
-/// The one before lets go, and ends before anybody has heard it say so.
+/// The earlier one releases its rings, and ends before its last message is read.
 #[test]
 fn an_heir_without_the_last_message_keeps_its_copies() {
     let Some(bench) = bench(0) else { return };
@@ -182,7 +182,7 @@ fn a_living_agent_gives_nothing() {
     bench.ends_well(3);
 }
 
-/// It takes nothing from who is there, and keeps what that one has no copy of.
+/// It takes nothing from the present one, and keeps rings that the other has no copy of.
 #[test]
 fn a_machine_without_an_agent_leaves_others_their_windows() {
     let Some(bench) = bench(3) else { return };
@@ -201,7 +201,7 @@ fn a_machine_without_an_agent_leaves_others_their_windows() {
     assert!(!bench.supervisor.as_ref().unwrap().is_finished(), "it took all");
     let folder = bench.folder.clone();
     bench.ends_well(3);
-    // With nobody there it is found by the next one, unless that one has just begun.
+    // Without a present one the next one finds it, unless that has just begun.
     make(&folder).unwrap();
     let begins = Alone::at(&folder).unwrap();
     assert!(Heirs::begin_without_agent(&folder, &mut ours).is_err());
