@@ -1,5 +1,7 @@
-//! The log: one line per event on stderr, with the priority prefix that the systemd journal reads.
-//! Bounded, so that a client cannot fill the disk by misbehaving.
+//! Writes the log: one line per event on stderr, with the priority prefix that the systemd journal
+//! reads.
+//!
+//! It is bounded, so that a client cannot fill the disk by misbehaving.
 
 use omniverb_session::printable;
 use omniverb_sys::clock;

@@ -1,5 +1,6 @@
-//! Lists what wakes the daemon's thread, and encodes it as a token of the poller: a kind in the top
-//! byte, a session's number below.
+//! Lists the events that wake the daemon's thread, and encodes them as tokens of the poller.
+//!
+//! A token has a kind in the top byte, and a session's number below.
 
 use omniverb_tenancy::SessionId;
 

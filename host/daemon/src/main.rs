@@ -1,5 +1,5 @@
-//! `omniverbd`: the host daemon. Reads its arguments and its configuration, takes its place, and
-//! hands over to `omniverb_control`.
+//! `omniverbd`: reads its arguments and configuration, takes its place, and runs
+//! `omniverb_control`.
 #![forbid(unsafe_code)]
 
 mod allow_table;

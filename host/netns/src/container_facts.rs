@@ -1,5 +1,4 @@
-//! Finds out what tells a container's network namespace from others: its name, interfaces,
-//! addresses, and the bridges that it is joined to.
+//! Reads facts about a container's network namespace: its name, interfaces, addresses and bridges.
 
 use omniverb_sys::interfaces::{self, bridge_of, namespace_id};
 use omniverb_sys::netns::{self, Identity, Namespace};

@@ -1,4 +1,4 @@
-//! Every maximum of the tables, with the reason for its default.
+//! Lists every maximum of the tables, with the reason for its default.
 
 use omniverb_session::limits::ATTACHMENTS_MAX;
 

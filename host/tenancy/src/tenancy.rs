@@ -1,5 +1,4 @@
-//! The tables as a whole: each call of the daemon goes to what serves it, with the tables that it
-//! needs.
+//! Joins all tables, and dispatches each call of the daemon with the tables that it needs.
 
 use crate::accounts::{Kind, Quotas};
 use crate::action::{Action, Arrived};

@@ -1,5 +1,6 @@
-//! Turns QPNs of messages into physical ones where they come from a process, and into virtual ones
-//! where they go to one. Messages of flat vNICs stay as they are.
+//! Translates QPNs of messages: physical ones behind a process, virtual ones towards it.
+//!
+//! Messages of flat vNICs stay as they are.
 //!
 //! A process's number without owner comes out as a number below all ranges, so that it cannot mean
 //! a queue pair of another vNIC.

@@ -1,5 +1,6 @@
-//! Repeats the tests of grants with many extents side by side in one file, at offsets that are not
-//! 0, as a virtual machine's window holds them.
+//! Repeats the tests of grants with many extents side by side in one file.
+//!
+//! Their offsets are not 0, as in a virtual machine's window.
 
 #[path = "all/adoption.rs"]
 mod adoption;

@@ -9,7 +9,7 @@ pub(crate) enum Level {
     Error,
     /// Something is left out.
     Warning,
-    /// Ordinary events.
+    /// Ordinary events of the agent.
     Info,
 }
 

@@ -1,4 +1,4 @@
-//! `omniverb-agent`: keeps the objects of a host as etcd has them, and changes those for people.
+//! `omniverb-agent`: keeps a host's objects as etcd has them, and changes those by command.
 //!
 //! It is a program of its own so that the daemon is not linked with what speaks to etcd: it drives
 //! the daemon by the operators' socket, as the command line does.

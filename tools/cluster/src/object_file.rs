@@ -1,5 +1,6 @@
-//! Reads and writes objects as a file of TOML: the tables of the daemon's configuration, and
-//! `[host.NAME.vnic.NAME]` for what is for one host.
+//! Reads and writes objects as a TOML file: the tables of the daemon's configuration.
+//!
+//! `[host.NAME.vnic.NAME]` is an object for one host.
 
 use crate::object::{Fields, Kind, ObjectId, Scope, is_name};
 use serde_json::Value;

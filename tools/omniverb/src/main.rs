@@ -1,5 +1,5 @@
 //! `omniverb`: runs programs on their virtual RDMA device, shows and changes devices, and finds
-//! what is wrong when one does not work.
+//! faults.
 #![forbid(unsafe_code)]
 
 mod capture;

@@ -1,5 +1,5 @@
-//! `omniverb tenant`, `policy`, `reload`, and the part of `vnic` about descriptions: shows and
-//! changes objects of the daemon.
+//! Implements `omniverb tenant`, `policy`, `reload`, and `vnic`'s descriptions: shows and changes
+//! objects.
 
 use crate::operator_connection::Operator;
 use crate::output;

@@ -1,6 +1,7 @@
-//! Tenants, policies and vNICs that an operator describes (`object_set.rs`): by configuration, by
-//! an agent that brings a cluster's, or by commands (`change.rs`). The last two are kept in files
-//! (`state_file.rs`), and a later source decides.
+//! Keeps the tenants, policies and vNICs that operators describe (`object_set.rs`).
+//!
+//! Their sources are the configuration, an agent that brings a cluster's, and commands
+//! (`change.rs`). The last two are kept in files (`state_file.rs`), and a later source decides.
 //!
 //! In: sets of objects, and the vNICs that there are. Out: what holds for each vNIC. A vNIC that no
 //! object is attached to belongs to the tenant `default`. One that was given an object keeps it

@@ -1,4 +1,4 @@
-//! Tenants, policies and vNICs as an operator describes them, by their names.
+//! Defines tenants, policies and vNICs as an operator describes them, by their names.
 //!
 //! The configuration file, the state file and commands have the same keys: what this crate reads
 //! from one of them it can read from the others. Unknown keys are refused.

@@ -1,5 +1,4 @@
-//! Places vNICs of tenants with keys in the tenants' virtual networks, and gives each vNIC of
-//! this host QPNs of its own.
+//! Places vNICs of tenants with keys in virtual networks, and gives each vNIC of this host QPNs.
 //!
 //! In: objects. Out: the place of each vNIC, and what makes vGIDs. A vNIC that is described as on
 //! another host has no QPNs here, but a place. QPNs without a `qpn_offset` come from the vNIC's

@@ -1,5 +1,6 @@
-//! Serves changes of tenants, policies and vNICs, by command and by another configuration, and
-//! applies them to the vNICs that there are.
+//! Serves changes of tenants, policies and vNICs, and applies them to existing vNICs.
+//!
+//! Changes come by command and by another configuration.
 
 use crate::engine::ENGINE_FEATURES;
 use crate::journal::Level;

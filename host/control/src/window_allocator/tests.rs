@@ -1,4 +1,4 @@
-//! What becomes of the pieces of a window.
+//! Tests the life of a window's pieces.
 
 use super::*;
 use omniverb_ring::WordMemory;

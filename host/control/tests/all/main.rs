@@ -1,6 +1,7 @@
-//! The daemon's control, asked by clients that are played. One program, since each takes longer to
-//! link than to run, but what counts descriptors or signs of life of the whole process
-//! (`pair_windows.rs`, `two_hosts.rs`, `watchdog.rs`).
+//! Tests the daemon's control with clients that are played.
+//!
+//! It is one program, since each takes longer to link than to run. Tests that count descriptors or
+//! signs of life of the whole process are apart (`pair_windows.rs`, `two_hosts.rs`, `watchdog.rs`).
 
 mod connections;
 mod extents;

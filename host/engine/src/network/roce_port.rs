@@ -1,5 +1,4 @@
-//! Sends and receives on a vNIC's UDP port, 4791 or that of PSP: by own sockets, or by a machine's
-//! proxy.
+//! Sends and receives on a vNIC's UDP port (4791, or PSP's), by sockets or a machine's proxy.
 
 use omniverb_sys::proxied_udp::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::udp_socket::{Port, Sender};

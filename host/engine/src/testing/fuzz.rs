@@ -1,5 +1,5 @@
-//! For fuzzing: a queue pair of the engine between an application and a network that both do what
-//! the bytes say.
+//! Drives a queue pair of the engine, its application and its network with arbitrary bytes, for
+//! fuzzing.
 
 use crate::kept_memory::Allowance;
 use crate::pages::grant::Grant;

@@ -1,4 +1,4 @@
-//! Scaffolding: what tests and fuzzers drive the engine with. Not in products.
+//! Drives the engine in tests and fuzzers; no product uses it.
 
 pub mod fuzz;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Both ends of the protocol, against each other and against noise.
+//! Tests both ends of the protocol, against each other and against noise.
 
 use super::*;
 use omniverb_sys::{memfd, pidfd};

@@ -1,4 +1,4 @@
-//! Entry point for fuzzers: bytes in, nothing out, never a panic.
+//! Feeds arbitrary bytes to the protocol's decoders, for fuzzing: they must not panic.
 
 use crate::helper_protocol::{
     ADDRESSES_BYTES, FACTS_BYTES, HEADER_BYTES, MARK, PORT_BYTES, PROCESS_BYTES, REQUEST_BYTES,

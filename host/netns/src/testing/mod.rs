@@ -1,3 +1,3 @@
-//! Scaffolding: what tests and fuzzers call. Not in products.
+//! Exposes functions for tests and fuzzers; no product uses it.
 
 pub mod fuzz;

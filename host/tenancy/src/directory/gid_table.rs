@@ -1,5 +1,4 @@
-//! Makes the GID table of a vNIC from the addresses of its network namespace, in an order that
-//! looks the same in every container.
+//! Makes a vNIC's GID table from the addresses of its namespace, ordered alike in all containers.
 
 use omniverb_session::body::GidEntry;
 use omniverb_session::limits::GIDS_MAX;

@@ -1,6 +1,8 @@
-//! How datagrams find their way: a call names a destination, and is made again until the network
-//! has answered, for a neighbour in both directions, because a direct link, once there, carries
-//! both. It does not wait: that may be long, and a process has one call at a time.
+//! Links datagram queue pairs with the destinations that they name.
+//!
+//! A call names a destination, and is repeated until the network has answered, for a neighbour in
+//! both directions, because a direct link carries both. The call does not wait: an answer may take
+//! long, and a process has one call at a time.
 
 use super::direct_link::Invitation;
 use super::engine_link::{Cause, Flow, Route};

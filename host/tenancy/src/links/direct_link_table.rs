@@ -1,5 +1,4 @@
-//! Keeps all direct links: by their two queue pairs, by each of them, and by the end that did not
-//! ask for one.
+//! Keeps all direct links: by both queue pairs, by each, and by the uninvited end.
 
 use super::direct_link::Link;
 use super::uninvited_link_quota::Uninvited;

@@ -1,5 +1,7 @@
-//! Links to the engine by age, for when a quota is used up: which of a session's, of a vNIC's, or
-//! of the host's goes then. The links themselves are rows of their queue pairs.
+//! Orders links to the engine by age, and chooses the one that goes when a quota is used up.
+//!
+//! The quota may be a session's, a vNIC's, or the host's. The links themselves are rows of their
+//! queue pairs.
 
 use super::engine_link::EngineLinkAge;
 use super::unsolicited_links::UnsolicitedLinks;

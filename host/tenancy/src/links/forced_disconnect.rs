@@ -1,6 +1,8 @@
-//! Links that end although neither end asked for it: an operator ends a vNIC's, or the network no
-//! longer joins the two. Both ends are told, with a reason that makes connected queue pairs fail
-//! as when their retries are over: the memory they share would carry them on otherwise.
+//! Ends links that neither end asked to end.
+//!
+//! An operator ends a vNIC's, or the network no longer joins the two. Both ends are told, with a
+//! reason that makes connected queue pairs fail as when their retries are over: the memory they
+//! share would carry them on otherwise.
 
 use super::Unlinker;
 use super::engine_link::Cause;

@@ -1,5 +1,7 @@
-//! Makes room for one more link: where a quota is used up, a direct datagram link that its end did
-//! not ask for makes way (`uninvited_link_quota.rs` says which).
+//! Makes room for one more link when a quota is used up.
+//!
+//! A direct datagram link that its end did not ask for makes way (`uninvited_link_quota.rs` chooses
+//! it).
 
 use super::direct_link::{Invitation, Link};
 use super::uninvited_link_quota::{ENDED_MAX, QuotaShortage};

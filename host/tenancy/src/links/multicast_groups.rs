@@ -1,5 +1,7 @@
-//! Attaches queue pairs to multicast groups: packets to a group come by a link to the engine, whose
-//! far end has a number that no packet can have.
+//! Attaches queue pairs to multicast groups.
+//!
+//! Packets to a group come by a link to the engine, whose far end has a number that no packet can
+//! have.
 //!
 //! So an attachment is a row like any other link: charged, shown, and gone with its queue pair. The
 //! daemon is in the group at the vNIC's own sockets as long as there is one

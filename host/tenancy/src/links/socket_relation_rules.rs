@@ -1,5 +1,6 @@
-//! Relates two addresses of two vNICs between which bytes of TCP may go through memory
-//! (docs/decisions/0046): a relation is to sockets what a link is to queue pairs.
+//! Relates two addresses of two vNICs whose TCP bytes may go through memory (docs/decisions/0046).
+//!
+//! A relation is to sockets what a link is to queue pairs.
 //!
 //! The rules are those of direct links: each address is its vNIC's, the network carries packets
 //! from each to the other, and no administrator wants the traffic between the two to pass the

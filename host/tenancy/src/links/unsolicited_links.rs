@@ -1,5 +1,6 @@
-//! Links to the engine that datagrams of strangers caused, of one vNIC: which of them makes way for
-//! one more when there are as many as there may be.
+//! Chooses the stranger's link that makes way for one more at a vNIC.
+//!
+//! Datagrams of strangers cause links to the engine; their number is bounded for each vNIC.
 //!
 //! The sender with most of them makes way for one that has fewer. Only where no sender has more
 //! than another, as when sources are forged, the oldest of all goes.

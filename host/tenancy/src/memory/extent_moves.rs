@@ -1,5 +1,6 @@
-//! Has owners move pages onto extents and take them back: chooses the part of a region to ask for,
-//! and ends extents that no peer may have any more.
+//! Has owners move pages onto extents and take them back.
+//!
+//! It chooses the part of a region to ask for, and ends extents that no peer may have any more.
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;

@@ -1,6 +1,7 @@
-//! Models the network for the tables: names and routes, attachments of vNICs, and the vNIC or host
-//! at the end of each route (`neighbour_cache.rs`), which probes find out
-//! (`neighbour_resolution.rs`).
+//! Models the network for the tables: names, routes, and the vNIC or host at each route's end.
+//!
+//! Probes find out the latter (`neighbour_resolution.rs`, `neighbour_cache.rs`). Attachments of
+//! vNICs are here as well.
 
 pub(crate) mod neighbour_cache;
 pub(crate) mod neighbour_resolution;

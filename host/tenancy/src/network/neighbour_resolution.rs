@@ -1,5 +1,4 @@
-//! Finds out which vNIC or host is at the end of a route, which the directory (`directory/`) has
-//! for a name.
+//! Finds out which vNIC or host is at the end of a route of the directory (`directory/`).
 //!
 //! The network itself is asked: a datagram is sent from one vNIC, and the vNIC whose socket it
 //! comes out of is the neighbour. So the answer also proves that the network lets traffic pass.

@@ -1,6 +1,7 @@
-//! Queue pairs: what one is (`queue_pair.rs`), all of them (`queue_pair_table.rs`), and what they
-//! wish for (`peer_wishes.rs`). Of the table's: numbers (`qp_numbers.rs`), what proves that one was
-//! given (`tickets.rs`), which queue pairs wish for another (`wishes_by_peer.rs`).
+//! Keeps queue pairs (`queue_pair.rs`, `queue_pair_table.rs`) and their wishes (`peer_wishes.rs`).
+//!
+//! The table has numbers (`qp_numbers.rs`), proofs that one was given (`tickets.rs`), and the queue
+//! pairs that wish for another (`wishes_by_peer.rs`).
 
 mod peer_wishes;
 pub(crate) mod qp_numbers;

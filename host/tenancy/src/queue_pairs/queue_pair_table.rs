@@ -1,5 +1,7 @@
-//! All queue pairs: by number, by process, and by the peer they wish for; which numbers were ever
-//! given and what proves it. These are kept in step here and nowhere else.
+//! Keeps all queue pairs: by number, by process, and by the peer they wish for.
+//!
+//! It also has the numbers that were ever given, with their proofs. These are kept in step here and
+//! nowhere else.
 
 use super::qp_numbers::{self, Entropy, QPN_ORDINARY, QpNumbers};
 use super::queue_pair::{QueuePair, Wish};

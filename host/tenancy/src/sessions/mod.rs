@@ -1,8 +1,10 @@
-//! Keeps processes and the vNICs that they are in: their identity (`vnic_identity.rs`), the rows of
-//! the tables (`session.rs`, `vnic_members.rs`), how a session begins (`hello.rs`), how fast it
-//! gets unasked events (`event_backpressure.rs`). Of a session: its regions (`memory_region.rs`,
-//! `regions.rs`), questions for pages that it has not answered (`unanswered_page_questions.rs`),
-//! extents that it was told to take back (`revocation_debt.rs`).
+//! Keeps processes and the vNICs that they are in.
+//!
+//! Of both: identity (`vnic_identity.rs`), rows of the tables (`session.rs`, `vnic_members.rs`),
+//! the beginning of a session (`hello.rs`), how fast it gets unasked events
+//! (`event_backpressure.rs`). Of a session: its regions (`memory_region.rs`, `regions.rs`),
+//! questions for pages that it has not answered (`unanswered_page_questions.rs`), extents that it
+//! was told to take back (`revocation_debt.rs`).
 
 mod event_backpressure;
 mod hello;

@@ -1,5 +1,6 @@
-//! Extents side by side in large files, at offsets that are never 0, as a virtual machine's window
-//! holds them: a second layout, for tests.
+//! Lays extents side by side in large files, as a virtual machine's window holds them, for tests.
+//!
+//! Their offsets are never 0.
 
 use crate::memory::extent_layout::{FileId, FileRange, FreedPlace, Layout, PageHome, Placement};
 use crate::row_keys::SessionId;

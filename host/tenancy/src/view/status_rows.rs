@@ -1,5 +1,6 @@
-//! Makes the rows of the tables that `omniverb status` shows; `status_cursor.rs` goes through them
-//! from any place on, so that one answer takes a moment only.
+//! Makes the rows of the tables that `omniverb status` shows.
+//!
+//! `status_cursor.rs` goes through them from any place on, so that one answer takes a moment only.
 
 use crate::accounts::Kind;
 use crate::links::engine_link::EngineLink;

@@ -1,5 +1,6 @@
-//! Windows that virtual machines share with neighbours: which there are (`window_table.rs`), and
-//! which link is given a place in one (`window_assignment.rs`).
+//! Keeps the windows that virtual machines share with neighbours (`window_table.rs`).
+//!
+//! `window_assignment.rs` gives links places in them.
 
 pub(crate) mod window_assignment;
 pub(crate) mod window_table;

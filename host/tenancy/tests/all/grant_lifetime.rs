@@ -1,6 +1,7 @@
-//! Tests that pages granted by way of a link are revoked with it, however it ends, unless another
-//! one of the same two processes justifies the grant; other grantees of the same extent get
-//! another.
+//! Tests that pages granted by way of a link are revoked with it, however it ends.
+//!
+//! Another link of the same two processes justifies the grant; other grantees of the same extent
+//! get another.
 
 use crate::support::*;
 use omniverb_session::Message;

@@ -1,4 +1,4 @@
-//! Consent while a link lives, and probes from addresses that are not the asker's.
+//! Tests repeated probes while a link lives, and probes from addresses that are not the prober's.
 
 use crate::support::{self, *};
 use omniverb_session::Message;

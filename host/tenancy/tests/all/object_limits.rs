@@ -1,4 +1,4 @@
-//! Numbers, keys, quotas, grants, announcements, and arbitrary input.
+//! Tests numbers, keys, quotas, grants, announcements, and arbitrary input.
 
 use crate::support::*;
 use omniverb_fairness::Holder;

@@ -1,5 +1,7 @@
-//! Tests pages that are lent across a machine's border: they are in the pair window that both have,
-//! or nowhere; and in one place, which the first grantee decides.
+//! Tests pages that are lent between a machine and its neighbours.
+//!
+//! They are in the pair window that both have, or nowhere; and in one place, which the first
+//! grantee decides.
 
 use crate::support::*;
 use omniverb_session::Message;

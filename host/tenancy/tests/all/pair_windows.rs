@@ -1,4 +1,4 @@
-//! Pair windows: a machine shares memory with few others, each of them for good.
+//! Tests pair windows: a machine shares memory with few others, each of them for good.
 
 use crate::support::*;
 use omniverb_session::body::*;

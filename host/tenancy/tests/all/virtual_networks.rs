@@ -1,5 +1,6 @@
-//! Tests that processes of a tenant with a key are connected by vGIDs and virtual numbers, and that
-//! names of another tenant, or of no vNIC, lead to a link that loses its packets.
+//! Tests that processes of a tenant with a key are connected by vGIDs and virtual numbers.
+//!
+//! Names of another tenant, or of no vNIC, lead to a link that loses its packets.
 
 use crate::support::cm_helpers::events as cm_events;
 use crate::support::*;

@@ -1,6 +1,7 @@
-//! Codes the vhost-user protocol between QEMU and the process that plays a device for it (QEMU's
-//! `docs/interop/vhost-user.rst`), as far as a device needs it that has memory and nothing else:
-//! virtio-pmem whose memory is a shared region (VIRTIO 1.2, 2.10 and 5.19).
+//! Encodes and decodes the vhost-user protocol between QEMU and the process that plays a device.
+//!
+//! It is the part of QEMU's `docs/interop/vhost-user.rst` for a device that has memory and nothing
+//! else: virtio-pmem whose memory is a shared region (VIRTIO 1.2, 2.10 and 5.19).
 //!
 //! In: a head, and what is behind it. Out: what to answer, and what follows. No files and no
 //! sockets are here. QEMU runs a hostile guest and may be another program by now: lengths are

@@ -188,7 +188,7 @@ impl WakeBridge {
         self.far.rung.as_fd()
     }
 
-    /// Clears that.
+    /// Clears the request for a message.
     pub(super) fn take(&self) {
         self.far.rung.take();
     }

@@ -44,7 +44,7 @@ const SOON: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 250 });
 const IN_VAIN: u32 = 16;
 
-/// Starts mappers.
+/// Starts mappers when QEMU connects.
 pub(super) struct Starter {
     /// Where QEMU connects.
     pub(super) listener: OwnedFd,

@@ -1,4 +1,5 @@
-//! A second directory, and a second way to reach a vNIC: what another author would bring.
+//! Provides a second directory, and a second way to reach a vNIC, as another author would write
+//! them.
 
 use omniverb_session::body::GidEntry;
 use omniverb_tenancy::testing::random_driver::{ip, vnic};
