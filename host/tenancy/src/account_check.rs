@@ -166,6 +166,12 @@ impl Tenancy {
             assert!(receipt.kinds().all(|kind| matches!(kind, Kind::Probe | Kind::Consent)));
             tally.count(receipt);
         }
+        for (qpn, named) in self.tenants.virtual_networks.named_peers() {
+            let session = self.queue_pairs.session_of(qpn);
+            assert!(session.is_some(), "peers of {qpn}, which is none");
+            let links = self.context.limits().links_per_session;
+            assert!(named <= 64 + 2 * links, "{qpn} has named {named} peers");
+        }
         self.queue_pairs.check();
         self.connections.check();
         self.links.check();

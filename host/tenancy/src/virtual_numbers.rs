@@ -64,10 +64,12 @@ impl Tenancy {
 
     fn read_destination(&mut self, session: SessionId, vnic: VnicId, m: &mut ConnectQp) {
         m.qpn = self.own_physical(session, vnic, m.qpn);
-        if m.dest_qpn > Qpn::MAX || m.dest_qpn == Qpn::MULTICAST {
+        // What it says of a queue pair that is not its own is refused, and not remembered.
+        let is_own = self.queue_pairs.own(session, m.qpn).is_ok();
+        if !is_own || m.dest_qpn > Qpn::MAX || m.dest_qpn == Qpn::MULTICAST {
             return;
         }
-        let networks = &mut self.tenants.virtual_networks;
+        let networks = &self.tenants.virtual_networks;
         let shown = m.dest_qpn;
         let found = networks.destination(vnic, m.dgid);
         let physical = match found {
@@ -75,7 +77,13 @@ impl Tenancy {
             Some(_) => networks.physical(vnic, m.dgid, shown),
         };
         m.dest_qpn = physical.unwrap_or(Qpn(shown.0 & BELOW_RANGES));
-        networks.learn_peer(m.qpn, m.dest_qpn, shown);
+        self.learn_peer(m.qpn, m.dest_qpn, shown);
+    }
+
+    fn learn_peer(&mut self, qpn: Qpn, peer: Qpn, shown: Qpn) {
+        let (links, queue_pairs) = (&self.links, &self.queue_pairs);
+        let in_use = |peer| links.is_linked(qpn, peer) || queue_pairs.wish(qpn, peer).is_some();
+        self.tenants.virtual_networks.learn_peer(qpn, peer, shown, in_use);
     }
 
     /// A message as the process that it goes to sees it, with virtual QPNs.
@@ -87,11 +95,12 @@ impl Tenancy {
             | Message::Adopt(Adopt { qpn, .. })
             | Message::Pin(Pin { qpn, .. }) => *qpn = self.own_shown(vnic, *qpn),
             Message::LinkReady(LinkReady { qpn, peer_qpn, dgid, .. }) => {
-                let networks = &mut self.tenants.virtual_networks;
+                let networks = &self.tenants.virtual_networks;
                 if networks.shown_peer(*qpn, *peer_qpn).is_none()
+                    && self.queue_pairs.contains(*qpn)
                     && let Some(shown) = networks.shown(vnic, *dgid, *peer_qpn)
                 {
-                    networks.learn_peer(*qpn, *peer_qpn, shown);
+                    self.learn_peer(*qpn, *peer_qpn, shown);
                 }
                 (*qpn, *peer_qpn) = self.shown_link(vnic, *qpn, *peer_qpn);
             }

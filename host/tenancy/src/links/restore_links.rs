@@ -42,6 +42,7 @@ impl Pairing<'_> {
         }
         self.unlinker().close_all(qpn, CLOSED_BY_PEER);
         self.queue_pairs.remove(qpn);
+        self.tenants.virtual_networks.forget_qp(qpn);
     }
 
     pub(crate) fn announce(

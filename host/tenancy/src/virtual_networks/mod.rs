@@ -101,7 +101,11 @@ impl VirtualNetworks {
     pub(crate) fn seat(&mut self, key: VnicId, place: Option<(TenantId, VnicPlace)>) -> bool {
         let before = self.seats.remove(&key);
         if let Some(seat) = before {
-            self.by_address.remove(&(seat.tenant, seat.place.virtual_ip));
+            // An object may have come to another vNIC since, with its address.
+            let at = (seat.tenant, seat.place.virtual_ip);
+            if self.by_address.get(&at) == Some(&key) {
+                self.by_address.remove(&at);
+            }
         }
         let seat = place.map(|(tenant, place)| {
             let codec = self.tenants.get(&tenant).and_then(|network| network.codec.as_ref());
@@ -259,9 +263,21 @@ impl VirtualNetworks {
         self.peers.forget(qpn);
     }
 
-    /// A process knows the peer of its queue pair by this number.
-    pub(crate) fn learn_peer(&mut self, qpn: Qpn, peer: Qpn, shown: Qpn) {
-        self.peers.learn(qpn, peer, shown);
+    /// A process knows the peer of its queue pair, which exists, by this number. `in_use` says
+    /// which peers it has links with, or wishes to have.
+    pub(crate) fn learn_peer(
+        &mut self,
+        qpn: Qpn,
+        peer: Qpn,
+        shown: Qpn,
+        in_use: impl Fn(Qpn) -> bool,
+    ) {
+        self.peers.learn(qpn, peer, shown, in_use);
+    }
+
+    /// Queue pairs whose processes have named peers, and how many are remembered.
+    pub(crate) fn named_peers(&self) -> impl Iterator<Item = (Qpn, usize)> {
+        self.peers.counts()
     }
 
     /// The number by which a process knows the peer of its queue pair.

@@ -105,6 +105,15 @@ fn a_removed_vnic_leads_nowhere_and_rotation_keeps_names() {
 }
 
 #[test]
+fn of_two_namespaces_with_one_object_the_later_one_stays_reachable() {
+    let mut networks = two_tenants();
+    let gid = gid(&networks, 2);
+    networks.seat(VnicId(20), Some((BLUE, place(2, 1, 0x40_0400))));
+    networks.seat(VnicId(2), None);
+    assert_eq!(networks.destination(VnicId(1), gid), Some(Destination::Here(VnicId(20))));
+}
+
+#[test]
 fn without_a_key_no_peer_is_reached() {
     let mut networks = VirtualNetworks::default();
     let keyless = TenantNetwork { codec: None, ..network(1, &[]) };

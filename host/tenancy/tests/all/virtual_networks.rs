@@ -173,3 +173,37 @@ fn virtual_addresses_are_resolved_and_messages_stay_within_their_tenant() {
     }
     assert!(cm_events(&mut bench, 2).is_empty());
 }
+
+/// What processes say of queue pairs that are not theirs changes nothing; of what they say of their
+/// own, no more is kept than links are paid for.
+#[test]
+fn forged_names_cost_bounded_memory_and_other_processes_nothing() {
+    let mut bench = two_tenants();
+    let names = [name(&mut bench, 3), name(&mut bench, 4)];
+    let (a, b) = (new_qp(&mut bench, 3, Service::Rc), new_qp(&mut bench, 4, Service::Rc));
+    connect(&mut bench, 3, a, (b, names[1]));
+    connect(&mut bench, 4, b, (a, names[0]));
+    let [(first, second)] = &links(&bench)[..] else { panic!("{:?}", links(&bench)) };
+    let (session, victim, peer) = (first.session, first.ready.qpn, second.ready.qpn);
+    let shown = bench.tenancy.shown_ends(session, victim, peer);
+    // Process 1 is of another tenant.
+    let own = new_qp(&mut bench, 1, Service::Ud);
+    let sgid = name(&mut bench, 1);
+    let forged = |n: u32| Gid::new((u128::from(n) << 64 | 0xfd00_u128 << 112).to_be_bytes());
+    let ask = |qpn, n| {
+        let (dest_qpn, dgid) = (Qpn(2 + n), forged(n));
+        ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 }
+    };
+    for n in 0..20_000 {
+        for qpn in [victim, own, Qpn(0x60_0000 + n)] {
+            let mut message = Message::from(ask(qpn, n));
+            bench.tenancy.read_numbers(SessionId(1), &mut message);
+        }
+    }
+    assert_eq!(bench.tenancy.shown_ends(session, victim, peer), shown);
+    bench.tenancy.check_accounts();
+    for n in 0..300 {
+        said(&mut bench, 1, ask([own, victim, Qpn(5)][n as usize % 3], n));
+    }
+    assert_eq!(bench.tenancy.shown_ends(session, victim, peer), shown);
+}
