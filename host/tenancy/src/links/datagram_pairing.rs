@@ -16,7 +16,7 @@ use crate::policy::policies::TenantId;
 use crate::row_keys::{LinkKey, SessionId};
 use crate::vm_pair_windows::window_assignment::LinkOrigin;
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
-use omniverb_terms::{Errno, Qpn};
+use omniverb_terms::{Errno, Qpn, VnicId};
 
 /// The result of a datagram call.
 enum Found {
@@ -104,18 +104,21 @@ impl Pairing<'_> {
                 LinkOrigin::ByFirst,
             )
         }) {
+            // Rules are about the address at which the network shows a vNIC. A process chooses its
+            // own address freely.
+            if theirs != ours && self.tenants.rules.are_some() {
+                match self.way_back(m, [ours, theirs], now) {
+                    Resolved::To(Answer::Is(back)) if back == ours => {}
+                    Resolved::Busy => return Err(Errno::ENOMEM),
+                    Resolved::Asking => return Ok(Found::NotYet),
+                    Resolved::To(_) => return self.datagrams_by_engine(m, Route::denied(), now),
+                }
+            }
             self.pair_windows.note_apart(self.network, why, ours, theirs);
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
         if theirs != ours {
-            match self.network.resolve(
-                self.context,
-                self.tenants,
-                (theirs, m.dgid, m.sgid),
-                ours,
-                None,
-                now,
-            ) {
+            match self.way_back(m, [ours, theirs], now) {
                 Resolved::To(Answer::Is(back)) if back == ours => {}
                 Resolved::Busy => return Err(Errno::ENOMEM),
                 Resolved::Asking => return Ok(Found::NotYet),
@@ -138,6 +141,12 @@ impl Pairing<'_> {
         let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
         self.linker().make_link(ends.0, ends.1, invitation, now)?;
         Ok(Found::Linked)
+    }
+
+    /// The vNIC that the sender's address leads to, seen from the vNIC that it sends to.
+    fn way_back(&mut self, m: &ConnectQp, [ours, theirs]: [VnicId; 2], now: u64) -> Resolved {
+        let back = (theirs, m.dgid, m.sgid);
+        self.network.resolve(self.context, self.tenants, back, ours, None, now)
     }
 
     fn datagrams_by_engine(

@@ -61,7 +61,8 @@ impl Tenants {
         self.rules.allowed(sender, own, None).contains(Operations::DATAGRAM)
     }
 
-    /// The verdict of rules on a link between two vNICs of this host.
+    /// The verdict of rules on a link between two vNICs of this host. Each has the address at which
+    /// the network has shown it to the other: a process chooses its own address freely.
     pub(super) fn judge(
         &self,
         network: &Network,
@@ -69,7 +70,8 @@ impl Tenants {
         vnics: [VnicId; 2],
         ways: [GidPair; 2],
     ) -> LinkVerdict {
-        let end = |at: usize| (Some(vnics[at]), network.address_of(self, vnics[at], ways[at].0));
+        let end =
+            |at: usize| (Some(vnics[at]), network.address_of(self, vnics[at], ways[1 - at].1));
         self.judge_ends(service, [end(0), end(1)])
     }
 

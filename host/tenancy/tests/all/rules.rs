@@ -5,7 +5,8 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::random_driver::{Bench, ip, vnic};
 use omniverb_tenancy::{
-    Action, Operations, PathReason, RelationRefusal, RuleSet, SessionId, VnicNames, VnicRules,
+    Action, Operations, PathReason, Policy, RateLimit, RelationRefusal, RuleSet, SessionId,
+    VnicNames, VnicRules,
 };
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
@@ -91,6 +92,56 @@ fn a_link_refuses_denied_operations_at_the_responder() {
     for end in [first, second] {
         let expected = if end.session.0 == 2 { Operations::READ } else { Operations::NONE };
         assert_eq!(Operations::from_bits(end.ready.refused), expected);
+    }
+}
+
+/// A process says itself which of its addresses it uses. The peer's network led to another one.
+#[test]
+fn a_link_refuses_by_the_address_at_which_the_peer_was_found() {
+    let rules = [format!("ingress deny write from {}", ip(1)), "ingress accept all".into()];
+    let rules = [rules[0].as_str(), rules[1].as_str()];
+    let loopback: std::net::IpAddr = "127.0.0.1".parse().unwrap();
+    for sgid in [gid(1), loopback.into()] {
+        let mut bench = three();
+        rule(&mut bench, 2, &rules);
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+        call(&mut bench, 1, ConnectQp { sgid, ..to(a, 1, b, 2) });
+        call(&mut bench, 2, to(b, 2, a, 1));
+        let asked = |bench: &Bench| {
+            let made = links(bench);
+            let ends = made.iter().flat_map(|(one, other)| [one, other]);
+            let ends = ends.filter(|end| end.session.0 == 2);
+            ends.map(|end| Operations::from_bits(end.ready.refused)).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&bench), [Operations::WRITE], "{sgid:?}");
+        bench.told.clear();
+        rule(&mut bench, 2, &[]);
+        rule(&mut bench, 2, &rules);
+        assert_eq!(refused(&bench, 2), [Operations::NONE, Operations::WRITE], "{sgid:?}");
+    }
+}
+
+#[test]
+fn forwarded_datagrams_are_judged_by_the_address_at_which_the_sender_is_found() {
+    let denied = format!("ingress deny datagram from {}", ip(1));
+    let loopback: std::net::IpAddr = "127.0.0.1".parse().unwrap();
+    for (sgid, rule_of_two, reaches) in [
+        (gid(1), "ingress accept all", true),
+        (gid(1), denied.as_str(), false),
+        (loopback.into(), denied.as_str(), false),
+        (loopback.into(), "ingress accept all", false),
+    ] {
+        let mut bench = three();
+        let limit = Some(RateLimit { bits_per_second: 1 << 30, burst_bytes: 1 << 20 });
+        let policy = Policy { limit, ..bench.tenancy.policy(vnic(2)) };
+        let (_, actions) = bench.tenancy.set_policy(vnic(2), policy);
+        bench.carry_out(actions);
+        rule(&mut bench, 2, &[rule_of_two, "ingress accept all"]);
+        let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+        call(&mut bench, 1, ConnectQp { sgid, ..to(a, 1, b, 2) });
+        let within = engine_links(&bench).iter().any(|end| end.within == Some(vnic(2)));
+        assert_eq!(within, reaches, "{sgid:?} {rule_of_two}");
+        assert!(links(&bench).is_empty());
     }
 }
 
