@@ -159,8 +159,15 @@ impl Tenancy {
     /// Forgets a vNIC without processes and settings, to which none comes back.
     pub fn forget_identity(&mut self, vnic: VnicId) {
         self.tenants.identities.remove(&vnic);
+        self.tenants.see_addresses(vnic, Vec::new());
         self.tenants.rules.forget(vnic);
         self.network.detach(vnic);
+    }
+
+    /// Interfaces of a vNIC have these addresses. It need not have processes: anything in its
+    /// network can send packets.
+    pub fn see_addresses(&mut self, vnic: VnicId, addresses: Vec<IpAddr>) {
+        self.tenants.see_addresses(vnic, addresses);
     }
 
     /// A client connected. It must say `Hello` before anything else.

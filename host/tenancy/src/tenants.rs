@@ -38,6 +38,9 @@ pub(crate) struct Tenants {
     pub(crate) virtual_networks: VirtualNetworks,
     /// Which vNICs have an address: kept with their names.
     owners: AddressOwners,
+    /// The same of vNICs that need not have processes, as containers' interfaces show it.
+    seen: BTreeMap<VnicId, Vec<IpAddr>>,
+    seen_owners: AddressOwners,
 }
 
 impl Tenants {
@@ -155,7 +158,7 @@ impl Tenants {
         if self.policies.is_one_tenant() || self.virtual_networks.has(at) {
             return false;
         }
-        let mut owners = self.owners.of(address).peekable();
+        let mut owners = self.owners.of(address).chain(self.seen_owners.of(address)).peekable();
         owners.peek().is_some() && !owners.any(|owner| self.share_tenant(at, owner))
     }
 
@@ -172,6 +175,17 @@ impl Tenants {
         let read = names.found(table, found, now);
         self.owners.add(key, names.addresses());
         Some(read)
+    }
+
+    /// Interfaces of a vNIC have these addresses, whether or not it has processes: what comes from
+    /// there is of its tenant.
+    pub(crate) fn see_addresses(&mut self, key: VnicId, addresses: Vec<IpAddr>) {
+        let before = self.seen.remove(&key).unwrap_or_default();
+        self.seen_owners.remove(key, &before);
+        self.seen_owners.add(key, &addresses);
+        if !addresses.is_empty() {
+            self.seen.insert(key, addresses);
+        }
     }
 
     /// A vNIC has no processes any more.

@@ -47,6 +47,13 @@ pub(crate) struct Container {
     pub(crate) interfaces: Vec<Interface>,
 }
 
+impl Container {
+    /// Those of all its interfaces.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.interfaces.iter().flat_map(|interface| &interface.addresses).copied().collect()
+    }
+}
+
 /// An interface of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {

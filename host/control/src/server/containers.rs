@@ -72,6 +72,8 @@ impl Server {
             return;
         }
         let vnic = self.engine_ports().recognize(evidence);
+        let addresses = container.addresses();
+        self.tables.note(|tables| tables.see_addresses(vnic, addresses));
         let registry = self.vnics.registry();
         let name = registry.name(vnic).to_owned();
         let is_in_use = |other: VnicId| registry.is_in_use(other);

@@ -151,3 +151,28 @@ fn a_request_from_another_tenant_is_dropped() {
         assert_eq!(unreachable, 1 - heard, "{told:?}");
     }
 }
+
+/// A container that has no device open can send packets all the same.
+#[test]
+fn datagrams_from_a_container_without_processes_are_of_its_tenant() {
+    for (tenant, heard) in [(BLUE, 1), (RED, 0)] {
+        let mut bench = three([BLUE, BLUE, BLUE]);
+        bench.introduce(NOBODY, 1);
+        put(&mut bench, NOBODY, tenant);
+        bench.tenancy.see_addresses(vnic(NOBODY), vec![ip(NOBODY)]);
+        let qpn = qp(&mut bench, 1, Service::Ud);
+        let mut send = |source| {
+            let (ends, way) = ((qpn, Qpn(source)), underlay(1, NOBODY));
+            let actions = bench.tenancy.stranger(vnic(1), ends, &way, bench.now);
+            bench.carry_out(actions);
+            engine_links(&bench).len()
+        };
+        assert_eq!(send(50), heard, "{tenant:?}");
+        // Another one has the address then, outside.
+        bench.tenancy.see_addresses(vnic(NOBODY), Vec::new());
+        let (ends, way) = ((qpn, Qpn(51)), underlay(1, NOBODY));
+        let actions = bench.tenancy.stranger(vnic(1), ends, &way, bench.now);
+        bench.carry_out(actions);
+        assert_eq!(engine_links(&bench).len(), heard + 1, "{tenant:?}");
+    }
+}
