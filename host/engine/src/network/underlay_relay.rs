@@ -5,6 +5,9 @@
 //! range of QPNs its destination is, of those with that underlay address; any other is dropped
 //! without an answer. Whether its sender is a peer the packet thread finds out. A vNIC sends from
 //! its own underlay address alone.
+//!
+//! vNICs of one host do not reach each other here. So nothing is heard from an address of this
+//! host: any process of its own namespace could have sent that.
 
 use crate::network::handshake_datagram;
 use omniverb_sys::proxied_udp::{HEAD_BYTES, Head, MESSAGE_MAX, PAYLOAD_MAX};
@@ -202,7 +205,11 @@ impl Relay {
     fn close(&mut self, vnic: VnicId) {
         let Some(seat) = self.seats.remove(&vnic) else { return };
         let _ = self.poller.remove(&seat.end);
-        self.ranges.remove(&(seat.underlay, seat.qpns.0.0));
+        // The numbers may be another vNIC's already.
+        let range = (seat.underlay, seat.qpns.0.0);
+        if self.ranges.get(&range).is_some_and(|(_, of)| *of == vnic) {
+            self.ranges.remove(&range);
+        }
     }
 
     /// The vNIC in whose range a QPN is.
@@ -233,11 +240,15 @@ impl Relay {
         if datagram.len() > PAYLOAD_MAX || handshake_datagram::begins(datagram) {
             return;
         }
+        let remote = meta.addr.ip().to_canonical();
+        if self.hosts.iter().any(|host| host.address == remote) {
+            return;
+        }
         let Some(seat) = destination(datagram).and_then(|qpn| self.seat_of(underlay, qpn)) else {
             return;
         };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
-        let (remote, port) = (meta.addr.ip().to_canonical(), meta.addr.port());
+        let port = meta.addr.port();
         let head = Head { local: Some(underlay), remote, interface: 0, port, ecn };
         let mut message = Vec::with_capacity(HEAD_BYTES + datagram.len());
         message.extend_from_slice(&head.written());
@@ -318,6 +329,9 @@ mod tests {
             packet.extend_from_slice(&qpn.to_be_bytes()[1..]);
             packet
         };
+        // A process of this host that says it is one of its vNICs: those are not heard from here.
+        let forger = std::net::UdpSocket::bind((here, 0)).unwrap();
+        forger.send_to(&packet(0x40_0004), SocketAddr::new(here, PORT)).unwrap();
         // Out of the ranges; in the second one.
         for qpn in [0x3f_ffff, 0x40_0800, 5, 0x40_0404] {
             remote.send_to(&packet(qpn), SocketAddr::new(here, PORT)).unwrap();
@@ -344,6 +358,13 @@ mod tests {
         let (length, from) = remote.recv_from(&mut buffer).unwrap();
         assert_eq!((from, length), (SocketAddr::new(here, PORT), 8 + here.to_string().len()));
         assert!(relay.open(seat(3, IpAddr::from([192, 0, 2, 77]), 0x41_0000, one)).is_err());
+        // The numbers of one that is closed are another's already.
+        let (four, four_end) = seqpacket::pair().unwrap();
+        relay.open(seat(4, here, 0x40_0400, four_end)).unwrap();
         relay.close(VnicId(2));
+        remote.send_to(&packet(0x40_0404), SocketAddr::new(here, PORT)).unwrap();
+        let limit = std::time::Duration::from_secs(20);
+        let is_heard = omniverb_sys::eventfd::readable(four.as_fd(), Some(limit));
+        assert!(is_heard.unwrap(), "it is deaf");
     }
 }
