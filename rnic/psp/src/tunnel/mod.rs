@@ -501,8 +501,13 @@ impl Tunnel {
     }
 
     /// The tenant has other keys, the newest first. Keys of packets are handed over anew; those
-    /// that there are end with their lifetime.
+    /// that there are end with their lifetime. If it has none of the keys of before, it is another
+    /// tenant: what was agreed with hosts of the one before counts no more.
     pub fn set_keys(&mut self, keys: Vec<TenantKey>, now: u64) {
+        if !keys.iter().any(|key| self.keys.contains(key)) {
+            let peers: Vec<Addresses> = self.peers.keys().copied().collect();
+            peers.into_iter().for_each(|addresses| self.forget(addresses));
+        }
         self.keys = keys;
         if !self.receiver.is_unused() {
             self.receiver.rotate(master_key(&mut self.random));

@@ -337,3 +337,20 @@ fn other_keys_of_the_tenant_take_the_place_of_the_old_ones() {
     assert_eq!(datagram[4] & 0x80, 0x80, "by another number");
     assert_eq!(take(&mut b, (B, A), &datagram, 4 * SECOND), [4; 50]);
 }
+
+#[test]
+fn a_vnic_of_another_tenant_exchanges_nothing_with_hosts_of_the_one_before() {
+    for other in [vec![TenantKey::new([9; 16])], Vec::new()] {
+        let (mut a, mut b) = (tunnel(1, 1, 60 * SECOND, 0), tunnel(1, 2, 60 * SECOND, 0));
+        for (of, ends) in [(&mut a, (A, B)), (&mut b, (B, A))] {
+            assert!(seal(of, ends, &[1; 50], 0).is_empty());
+        }
+        assert_eq!(exchange(&mut a, &mut b, 1).len(), 2);
+        b.set_keys(other, 2);
+        let sent = seal(&mut a, (A, B), &[2; 50], 3);
+        assert!(!sent.is_empty() && take(&mut b, (B, A), &sent, 3).is_empty(), "it was opened");
+        assert!(seal(&mut b, (B, A), &[3; 50], 3).is_empty(), "it was sealed");
+        assert!(exchange(&mut a, &mut b, 3).is_empty());
+        assert!(b.asking.len() <= 1 && b.receiver_numbers() == 0);
+    }
+}
