@@ -50,6 +50,13 @@ pub use value_syntax::{
 };
 use virtual_places::VirtualPlaces;
 
+/// Budget: time between two looks at all paths because of new vNICs, in nanoseconds.
+const LOOKS_APART: u64 = 1_000_000_000;
+/// The tenant of a vNIC that may be of any, as it is shown: it is no name.
+const UNKNOWN_TENANT: &str = "?";
+/// Numbers of tenants with this bit are of one vNIC each, and of no object.
+const ALONE: u32 = 1 << 31;
+
 /// A vNIC as objects find it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place<'a> {
@@ -81,6 +88,8 @@ pub(crate) struct Objects {
     given: BTreeMap<VnicId, String>,
     /// Paths that cannot be looked at, and that the log has named.
     unseen: BTreeSet<String>,
+    /// When that was looked for last because a vNIC had come.
+    looked_at: Option<u64>,
     /// Keys of tenants.
     keys: TenantKeys,
     /// Why keys could not be read when the daemon started.
@@ -128,6 +137,7 @@ impl Objects {
             cluster_state,
             given,
             unseen,
+            looked_at: None,
             keys,
             keys_problem,
             numbers,
@@ -166,6 +176,12 @@ impl Objects {
         self.cluster_state.problem().into_iter().chain(self.state.problem())
     }
 
+    /// Whether what was set, or what a cluster has, is unknown: then any vNIC that nothing else
+    /// describes may be of any tenant.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.problems().next().is_some()
+    }
+
     /// What commands stand above.
     fn below(&self) -> Set {
         self.base().overlaid(&self.cluster)
@@ -202,6 +218,8 @@ impl Objects {
         all.check().map_err(|error| format!("with what was set at run time, {error}"))?;
         let keys = self.keys.read_again(&all)?;
         VirtualPlaces::of(&all, &self.places)?;
+        self.state.look_again();
+        self.cluster_state.look_again();
         self.keys = keys;
         self.general = general;
         self.configured = configured;
@@ -271,6 +289,7 @@ impl Objects {
     fn keep_cluster(&mut self, cluster: Set) -> Result<(), String> {
         let all = self.base().overlaid(&cluster).overlaid(&self.set);
         let keys = self.keys.read_again(&all)?;
+        VirtualPlaces::of(&all, &self.places)?;
         self.cluster_state.write(&cluster)?;
         (self.cluster, self.keys) = (cluster, keys);
         self.replace(all);
@@ -299,9 +318,10 @@ impl Objects {
         if !is_its_alone || !self.set.vnic.contains_key(&name) {
             return Ok(());
         }
-        let mut set = self.set.clone();
-        set.vnic.remove(&name);
-        self.keep(set)
+        // Whatever is wrong with files: it must not hold for the next vNIC.
+        self.set.vnic.remove(&name);
+        self.replace(self.below().overlaid(&self.set));
+        self.state.write(&self.set)
     }
 
     /// The object of a vNIC: the one that it was given, or the one attached to it now.
@@ -323,6 +343,16 @@ impl Objects {
             .map(|(name, _)| name.clone())
     }
 
+    /// Whether it is time to look at paths again because a vNIC has come: all of them are looked at
+    /// together, and containers can make vNICs without end.
+    pub(crate) fn is_look_due(&mut self, now: u64) -> bool {
+        let is_due = self.looked_at.is_none_or(|at| now.saturating_sub(at) >= LOOKS_APART);
+        if is_due {
+            self.looked_at = Some(now);
+        }
+        is_due
+    }
+
     /// Why objects are attached to nothing, where their paths cannot be looked at: once for each.
     pub(crate) fn new_problems(&mut self) -> Vec<String> {
         let names: BTreeSet<_> = self.given.values().collect();
@@ -338,19 +368,24 @@ impl Objects {
         new.map(|(_, problem)| problem).collect()
     }
 
-    /// What holds for a vNIC that has an object.
+    /// What holds for a vNIC that has an object, or [may have one](Self::is_uncertain).
     pub(crate) fn policy(&mut self, vnic: VnicId, place: &Place<'_>) -> Option<Policy> {
-        let object = self.object_of(vnic, place)?.clone();
+        let Some(object) = self.object_of(vnic, place).cloned() else {
+            let tenant = TenantId(ALONE | vnic.0 as u32);
+            return self.is_uncertain().then(|| Policy { tenant, ..self.general() });
+        };
         let numbers = &mut self.numbers;
         let policy = self.all.policy(&object, self.general, |tenant| number(numbers, tenant));
         let tenant = object.tenant.as_deref().unwrap_or(DEFAULT_TENANT);
         Some(self.with_encryption(tenant, policy))
     }
 
-    /// The rules of a vNIC, and the names by which rules know it.
+    /// The rules of a vNIC whose [policy](Self::policy) was asked for, and the names by which rules
+    /// know it.
     pub(crate) fn rules(&mut self, vnic: VnicId, place: &Place<'_>) -> VnicRules {
-        let object = self.object_of(vnic, place).cloned().unwrap_or_default();
         let all = &self.all;
+        let object = self.given.get(&vnic).and_then(|name| all.vnic.get(name));
+        let object = object.cloned().unwrap_or_default();
         let made = || Arc::new(all.rules(&object));
         let rules = self.rules.entry(object.policies.clone()).or_insert_with(made).clone();
         let own = [Some(place.name), place.alias.as_deref(), self.name_of(vnic)];
@@ -384,6 +419,14 @@ impl Objects {
     pub(crate) fn tenant_of(&self, vnic: VnicId) -> &str {
         let object = self.given.get(&vnic).and_then(|name| self.all.vnic.get(name));
         object.and_then(|object| object.tenant.as_deref()).unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// The tenant of a vNIC as people are shown it.
+    pub(crate) fn shown_tenant(&self, vnic: VnicId) -> &str {
+        match !self.given.contains_key(&vnic) && self.is_uncertain() {
+            true => UNKNOWN_TENANT,
+            false => self.tenant_of(vnic),
+        }
     }
 
     /// The row of the object with this number, in the order of kinds and names.
@@ -436,7 +479,7 @@ fn number(numbers: &mut BTreeMap<String, TenantId>, tenant: &str) -> TenantId {
     if tenant == DEFAULT_TENANT {
         return TenantId::default();
     }
-    let next = TenantId(u32::try_from(numbers.len()).unwrap_or(u32::MAX - 1) + 1);
+    let next = TenantId(u32::try_from(numbers.len()).unwrap_or(ALONE).min(ALONE - 2) + 1);
     *numbers.entry(tenant.to_owned()).or_insert(next)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The file is replaced as a whole: a new one is written beside it, synchronised, and takes its
 //! name. A file that cannot be parsed is left as it is, and nothing is written until an operator
-//! has moved it away: its contents are not guessed.
+//! has moved it away: its contents are not guessed. The tenants of vNICs that nothing else
+//! describes are unknown then, so each of these is alone.
 
 use super::object_set::ObjectSet;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -65,12 +66,21 @@ impl StateFile {
         let (path, damage) = self.path.as_ref().zip(self.damage.as_ref())?;
         let until = match self.is_rebuilt {
             true => "until an agent brings the cluster's objects again",
-            false => "and nothing can be set until it is moved away",
+            false => "and nothing can be set until it is moved away (then: omniverb reload)",
         };
         Some(format!(
-            "the state file {} is damaged ({damage}): nothing in it is used, {until}",
+            "the state file {} is damaged ({damage}): nothing in it is used, vNICs that nothing \
+             else describes do not reach each other, {until}",
             path.display()
         ))
+    }
+
+    /// Looks whether a damaged file has been moved away.
+    pub(crate) fn look_again(&mut self) {
+        let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+        if self.damage.is_some() && !self.path.as_ref().is_some_and(is_there) {
+            self.damage = None;
+        }
     }
 
     /// Replaces the contents of the file.
@@ -79,9 +89,7 @@ impl StateFile {
     /// The reason, for an operator. The file is as it was.
     pub(crate) fn write(&mut self, objects: &ObjectSet) -> Result<(), String> {
         let Some(path) = self.path.clone() else { return Ok(()) };
-        if self.damage.is_some() && !path.exists() {
-            self.damage = None;
-        }
+        self.look_again();
         if self.damage.is_some() && self.is_rebuilt {
             let away = path.with_added_extension("damaged");
             std::fs::rename(&path, &away)
@@ -94,6 +102,11 @@ impl StateFile {
         let written = Written { version: VERSION, objects: objects.clone() };
         let mut text = serde_json::to_string_pretty(&written).map_err(|error| error.to_string())?;
         text.push('\n');
+        // The next daemon would not read it.
+        if text.len() as u64 > BYTES_MAX {
+            let most = BYTES_MAX >> 20;
+            return Err(format!("there are too many objects: they take more than {most} MiB"));
+        }
         replace(&path, text.as_bytes())
             .map_err(|error| format!("cannot write the state file {}: {error}", path.display()))
     }

@@ -118,6 +118,9 @@ fn a_path_that_cannot_be_looked_at_is_named_once() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("vNIC \"a\"") && problems[0].contains("/dev/null/netns"));
     assert!(all.new_problems().is_empty());
+    // New vNICs have them looked at once a second.
+    let due = [0, 1, 999_999_999, 1_000_000_000, 1_000_000_001].map(|now| all.is_look_due(now));
+    assert_eq!(due, [true, false, false, true, false]);
     let row = all.row(0).unwrap();
     assert!(row["problem"].as_str().unwrap().contains("cannot look at"), "{row}");
     assert!(row["attached"].is_null() && all.row(1).unwrap().get("problem").is_none());
@@ -194,4 +197,93 @@ fn objects_of_a_cluster_outlive_the_daemon_in_a_file_of_their_own() {
     assert!(folder.join("objects.json.cluster.damaged").exists());
     assert!(new().row(0).is_some() && new().problems().count() == 0);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A file that cannot be used may have said of any vNIC that it is another tenant's.
+#[test]
+fn without_what_was_set_no_two_vnics_are_of_one_tenant() {
+    let folder = std::env::temp_dir().join(format!("omniverb-unknown-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("objects.json");
+    let new = |configured: &str| {
+        let configured = serde_json::from_str(configured).unwrap();
+        Objects::new(Policy::default(), configured, Some(path.clone()))
+    };
+    let tenant = |all: &mut Objects, id, name: &str| {
+        all.policy(VnicId(id), &place(name)).map_or(TenantId::default(), |policy| policy.tenant)
+    };
+    let blue = r#"{ "tenant": { "blue": {} }, "vnic": { "home": { "tenant": "blue" } } }"#;
+    change(&mut new(blue), "create", "vnic", "web", json!({ "tenant": "blue" }));
+    // Its tenant has gone from the configuration; the file is torn; a cluster's is.
+    let text = std::fs::read(&path).unwrap();
+    for (torn, beside, configured) in [(0, "", r#"{}"#), (9, "", blue), (9, ".cluster", blue)] {
+        std::fs::write(&path, &text).unwrap();
+        let torn_path = folder.join(format!("objects.json{beside}"));
+        if torn != 0 {
+            std::fs::write(&torn_path, &text[..torn]).unwrap();
+        }
+        let mut all = new(configured);
+        assert_eq!(all.problems().count(), 1);
+        let [a, b] = [1, 2].map(|n| tenant(&mut all, n, &format!("vnic-{n}-abcd")));
+        assert!(a != b && a != TenantId::default() && b != TenantId::default(), "{a:?} {b:?}");
+        let known = tenant(&mut all, 3, "home");
+        assert!(known != a && known != b);
+        // As soon as the file is away, what nothing describes is one owner's again.
+        std::fs::remove_file(&torn_path).unwrap();
+        all.configure(Policy::default(), serde_json::from_str(configured).unwrap()).unwrap();
+        assert_eq!(tenant(&mut all, 1, "vnic-1-abcd"), TenantId::default());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn two_vnics_of_a_cluster_cannot_have_one_address_and_tenants_have_keys_of_their_own() {
+    let folder = std::env::temp_dir().join(format!("omniverb-places-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let key = |name: &str, digit: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, digit.repeat(32)).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        path
+    };
+    let (one, other) = (key("one", "1"), key("other", "2"));
+    let configured = json!({ "tenant": {
+        "blue": { "key_file": one, "underlay": "192.0.2.1" }, "red": {},
+        "green": { "key_file": other, "underlay": "192.0.2.1" } } });
+    let mut all = objects(&configured.to_string());
+    let put = |name: &str, fields: Value| {
+        let change = json!({ "do": "put", "kind": "vnic", "name": name, "fields": fields });
+        json!([change])
+    };
+    let at = |last: u8| json!({ "tenant": "blue", "address": format!("10.0.0.{last}") });
+    cluster(&mut all, put("a", at(1))).unwrap();
+    let refused = cluster(&mut all, put("b", at(1))).unwrap_err();
+    assert!(refused.contains("has the address 10.0.0.1"), "{refused}");
+    // So a vNIC that changes its tenant is never left in the network of the one before.
+    cluster(&mut all, put("a", json!({ "tenant": "red" }))).unwrap();
+    assert!(all.policy(VnicId(1), &place("a")).is_some() && all.place(VnicId(1)).is_none());
+    // The key of another tenant, by a copy of its file, also while that one changes its own.
+    std::fs::copy(&one, &other).unwrap();
+    for digit in ["1", "3"] {
+        let _ = key("one", digit);
+        let problem = cluster(&mut all, put("c", json!({}))).unwrap_err();
+        assert!(problem.contains("the key of tenant"), "{problem}");
+        assert!(!problem.contains("1111"));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_was_set_for_a_vnic_goes_with_it_whatever_is_wrong_with_files() {
+    let key = std::env::temp_dir().join(format!("omniverb-forget-{}", std::process::id()));
+    std::fs::write(&key, "1".repeat(32)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, mode).unwrap();
+    let mut all = objects(&json!({ "tenant": { "blue": { "key_file": key } } }).to_string());
+    all.set_vnic(VnicId(1), "vnic-1-abcd", |object| object.tenant = Some("blue".into())).unwrap();
+    assert_eq!(all.row(1).unwrap()["name"], "vnic-1-abcd");
+    std::fs::remove_file(&key).unwrap();
+    all.forget(VnicId(1)).unwrap();
+    assert!(all.row(1).is_none());
 }

@@ -186,10 +186,12 @@ impl EnginePorts<'_> {
         let (inode, alias) = found.map_or((None, None), |(place, alias)| (Some(place), alias));
         let place = Place { name: registry.name(key), alias, inode };
         let before = self.tables.policy(key);
+        let policy = self.objects.policy(key, &place);
         let rules = self.objects.rules(key, &place);
-        match self.objects.policy(key, &place) {
+        match policy {
             Some(policy) => {
-                if self.objects.is_kept(key) && self.vnics.keep(key).is_err() {
+                let is_kept = self.objects.is_described(key) && self.objects.is_kept(key);
+                if is_kept && self.vnics.keep(key).is_err() {
                     let text = "too many vNICs have objects of their own";
                     self.journal.log(Level::Warning, format_args!("{text}"));
                 }

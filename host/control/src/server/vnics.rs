@@ -84,7 +84,9 @@ impl EnginePorts<'_> {
                 News::New(vnic, identity, access) => {
                     self.tables.note(|tables| tables.introduce(vnic, identity, access));
                     self.apply_object(vnic);
-                    self.warn_of_paths();
+                    if self.objects.is_look_due(clock::now()) {
+                        self.warn_of_paths();
+                    }
                 }
                 News::Gone(vnic) => {
                     if let Err(problem) = self.objects.forget(vnic) {
@@ -146,7 +148,7 @@ impl StatusRows<'_> {
         let policy = self.tables.policy(key);
         json!({
             "name": self.vnics.registry().name(key),
-            "tenant": self.objects.tenant_of(key),
+            "tenant": self.objects.shown_tenant(key),
             "object": self.objects.name_of(key),
             "namespace": self.vnics.registry().inode(key),
             "machine": self.machine_row(key),

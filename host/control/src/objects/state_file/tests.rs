@@ -94,3 +94,20 @@ fn a_failed_write_is_reported() {
     let (mut none, _) = StateFile::open(None, &ObjectSet::default());
     none.write(&blue()).unwrap();
 }
+
+#[test]
+fn what_the_next_daemon_would_not_read_is_not_written() {
+    let folder = Folder::new("large");
+    let (mut state, _) = folder.open();
+    state.write(&blue()).unwrap();
+    let before = std::fs::read(folder.file()).unwrap();
+    let rules: Vec<String> = (0..32).map(|n| format!("ingress deny all from 10.0.0.{n}")).collect();
+    let policy = serde_json::json!({ "rule": rules });
+    let mut set = blue();
+    for n in 0..16_000 {
+        set.policy.insert(format!("p{n}"), serde_json::from_value(policy.clone()).unwrap());
+    }
+    let problem = state.write(&set).unwrap_err();
+    assert!(problem.contains("more than 16 MiB"), "{problem}");
+    assert_eq!(std::fs::read(folder.file()).unwrap(), before);
+}
