@@ -6,12 +6,12 @@
 
 use crate::daemon_connection::{CALL_BYTES_MAX, DaemonConnection};
 use crate::log::{Level, log};
+use crate::newest_input::{InputReceiver, Nothing};
 use omniverb_cluster::change::{Present, make, plan};
 use omniverb_cluster::cluster_objects::WantedObjects;
 use omniverb_cluster::reports::{Line, Reports};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -47,7 +47,7 @@ pub(crate) struct Report {
 /// The state of the thread.
 pub(crate) struct Applier {
     socket: PathBuf,
-    inputs: Receiver<Input>,
+    inputs: InputReceiver,
     report: watch::Sender<Report>,
     daemon: Option<DaemonConnection>,
     present: Present,
@@ -59,7 +59,7 @@ pub(crate) struct Applier {
 impl Applier {
     pub(crate) fn new(
         socket: PathBuf,
-        inputs: Receiver<Input>,
+        inputs: InputReceiver,
         report: watch::Sender<Report>,
     ) -> Applier {
         Applier {
@@ -79,14 +79,10 @@ impl Applier {
         let mut input: Option<Input> = None;
         let (mut is_due, mut pause, mut retry) = (true, RETRY[0], None);
         loop {
-            match self.inputs.recv_timeout(LOOK) {
-                Ok(new) => {
-                    // Only the newest counts.
-                    let newest = self.inputs.try_iter().last().unwrap_or(new);
-                    (input, is_due, pause) = (Some(newest), true, RETRY[0]);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            match self.inputs.receive(LOOK) {
+                Ok(newest) => (input, is_due, pause) = (Some(newest), true, RETRY[0]),
+                Err(Nothing::Yet) => {}
+                Err(Nothing::Ever) => return,
             }
             is_due |= retry.is_some_and(|at| Instant::now() >= at);
             is_due |= !self.is_connected();

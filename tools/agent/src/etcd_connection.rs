@@ -102,13 +102,25 @@ pub(crate) async fn read_all(
     prefix: &str,
     revision: Option<i64>,
 ) -> anyhow::Result<(Vec<KeyValue>, i64)> {
+    let mut all = Vec::new();
+    let revision = read_each(client, prefix, revision, |entry| all.push(entry.clone())).await?;
+    Ok((all, revision))
+}
+
+/// As [`read_all`], each entry by itself: no more than a page is kept.
+pub(crate) async fn read_each(
+    client: &Client,
+    prefix: &str,
+    revision: Option<i64>,
+    mut each: impl FnMut(&KeyValue),
+) -> anyhow::Result<i64> {
     let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
     let end = range_end(prefix);
     let (mut from, mut revision, mut page) = (prefix.as_bytes().to_vec(), revision, PAGE);
-    let mut all = Vec::new();
+    let mut count = 0;
     loop {
         let answer = read_page(&mut kv, &from, &end, revision, page).await;
-        let mut answer = match answer {
+        let answer = match answer {
             // Values too long to count are in the way: fewer of them at once.
             Err(error) if page > 1 && error.to_string().contains(TOO_LARGE) => {
                 page = (page / 8).max(1);
@@ -118,17 +130,17 @@ pub(crate) async fn read_all(
         };
         let header = answer.header().context("an answer without a revision")?;
         revision = revision.or(Some(header.revision()));
-        let (has_more, entries) = (answer.more(), answer.take_kvs());
-        if let Some(last) = entries.last() {
-            from = last.key().to_vec();
-            from.push(0);
+        let entries = answer.kvs();
+        entries.iter().for_each(&mut each);
+        count += entries.len();
+        match entries.last() {
+            Some(last) if answer.more() => {
+                from = last.key().to_vec();
+                from.push(0);
+            }
+            _ => return Ok(revision.unwrap_or_default()),
         }
-        let is_end = !has_more || entries.is_empty();
-        all.extend(entries);
-        if is_end {
-            return Ok((all, revision.unwrap_or_default()));
-        }
-        if all.len() > ENTRIES_MAX {
+        if count > ENTRIES_MAX {
             bail!("etcd has more than {ENTRIES_MAX} entries below {prefix}");
         }
     }

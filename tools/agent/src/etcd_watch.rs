@@ -5,10 +5,11 @@
 //! read. Meanwhile the host keeps what it has.
 
 use crate::applier::Input;
-use crate::etcd_connection::{ANSWER_BYTES_MAX, PATIENCE, connect, read_all, reason};
+use crate::etcd_connection::{ANSWER_BYTES_MAX, PATIENCE, connect, read_each, reason};
 use crate::log::{Level, log};
+use crate::newest_input::InputSender;
 use anyhow::{Context, bail};
-use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use omniverb_agent_arguments::EtcdOptions;
 use omniverb_cluster::cluster_objects::ClusterObjects;
 use omniverb_cluster::layout::objects_of;
@@ -16,8 +17,7 @@ use omniverb_cluster::object::Scope;
 use omniverb_cluster::sealed_field::SealKey;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 /// The time until the next attempt, at first and at last.
@@ -31,7 +31,7 @@ const GATHER_MAX: usize = 1000;
 struct Follower<'a> {
     host: &'a str,
     key: Option<Arc<SealKey>>,
-    input: &'a Sender<Input>,
+    input: &'a InputSender,
     /// The cluster that the host's objects are of.
     cluster: Option<String>,
     /// Why nothing that etcd says counts, as it was said.
@@ -43,15 +43,17 @@ pub(crate) async fn watch(
     etcd: &EtcdOptions,
     host: &str,
     key: Option<Arc<SealKey>>,
-    input: &Sender<Input>,
+    input: &InputSender,
 ) -> Infallible {
     let mut follower = Follower { host, key, input, cluster: None, said: None };
     let (mut pause, mut was_said) = (PAUSE[0], false);
     loop {
-        let mut has_begun = false;
+        let (mut has_begun, began) = (false, Instant::now());
         let Err(error) = follower.follow(etcd, || has_begun = true).await;
-        if has_begun {
-            (pause, was_said) = (PAUSE[0], false);
+        was_said &= !has_begun;
+        // An etcd that ends each watch at once is not read again and again.
+        if has_begun && began.elapsed() >= PAUSE[1] {
+            pause = PAUSE[0];
         }
         if !std::mem::replace(&mut was_said, true) {
             let text = format!("{error:#}; what this host has stays as it is; trying again");
@@ -74,11 +76,11 @@ impl Follower<'_> {
         let mut objects = ClusterObjects::new(self.host, self.key.clone());
         let mut at = None;
         for prefix in &prefixes {
-            let (entries, revision) =
-                read_all(&client, prefix, at).await.context("cannot read from etcd")?;
-            at = Some(revision);
-            entries.iter().for_each(|entry| objects.put(entry.key(), entry.value()));
+            let each = |entry: &KeyValue| objects.put(entry.key(), entry.value());
+            let read = read_each(&client, prefix, at, each).await;
+            at = Some(read.context("cannot read from etcd")?);
         }
+        complete(&objects)?;
         let mut revision = at.context("etcd has no revision")?;
         let mut kinds = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
         let [first, second] = &prefixes;
@@ -99,6 +101,7 @@ impl Follower<'_> {
             {
                 count += take(&more?, &mut objects, &mut revision)?;
             }
+            complete(&objects)?;
             self.say(&objects, revision);
         }
     }
@@ -118,7 +121,7 @@ impl Follower<'_> {
                 self.said = None;
                 let (wanted, problems) = (objects.wanted(), objects.problems());
                 // The applier ends with this process only.
-                let _ = self.input.send(Input { wanted, problems, revision });
+                self.input.send(Input { wanted, problems, revision });
             }
             Err(why) => {
                 if self.said.as_ref() != Some(&why) {
@@ -127,6 +130,14 @@ impl Follower<'_> {
                 }
             }
         }
+    }
+}
+
+/// None of the objects is left out.
+fn complete(objects: &ClusterObjects) -> anyhow::Result<()> {
+    match objects.excess() {
+        Some(why) => bail!(why),
+        None => Ok(()),
     }
 }
 

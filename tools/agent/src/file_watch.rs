@@ -2,6 +2,7 @@
 
 use crate::applier::Input;
 use crate::log::{Level, log};
+use crate::newest_input::InputSender;
 use anyhow::bail;
 use omniverb_cluster::cluster_objects::{Wanted, WantedObjects};
 use omniverb_cluster::object::Scope;
@@ -11,22 +12,33 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// The time between two looks at the file.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Follows the file, for ever. One that is gone or cannot be understood changes nothing.
-pub(crate) async fn watch(path: &Path, host: &str, input: &Sender<Input>) -> Infallible {
-    let (mut last, mut said) = (None, None);
+/// What tells a file from what it was before.
+type Mark = (u64, i64, i64, u64);
+
+fn mark_of(path: &Path) -> Option<Mark> {
+    std::fs::metadata(path).ok().map(|s| (s.ino(), s.mtime(), s.mtime_nsec(), s.len()))
+}
+
+/// Follows the file, for ever. One that is gone or cannot be parsed changes nothing. Nor does one
+/// that has changed since the last look: half of it may be written, and what is not there yet
+/// would be deleted.
+pub(crate) async fn watch(path: &Path, host: &str, input: &InputSender) -> Infallible {
+    let (mut last, mut seen, mut said) = (None, None, None);
     loop {
-        let mark =
-            std::fs::metadata(path).ok().map(|s| (s.ino(), s.mtime(), s.mtime_nsec(), s.len()));
-        if mark != last || mark.is_none() {
+        let mark = mark_of(path);
+        let is_settled = mark == std::mem::replace(&mut seen, mark);
+        if is_settled && (mark != last || mark.is_none()) {
             let problem = match wanted(path, host) {
                 Ok(wanted) => {
-                    let _ = input.send(Input { wanted, ..Input::default() });
+                    // It has not changed while it was read.
+                    if mark_of(path) == mark {
+                        input.send(Input { wanted, ..Input::default() });
+                    }
                     None
                 }
                 Err(error) => Some(format!("{}: {error:#}", path.display())),

@@ -13,9 +13,10 @@ mod etcd_watch;
 mod file_watch;
 mod host_entry;
 mod log;
+mod newest_input;
 mod secret_file;
 
-use crate::applier::{Applier, Input};
+use crate::applier::Applier;
 use crate::secret_file::seal_key;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -28,7 +29,6 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::thread;
 use tokio::sync::{oneshot, watch};
 
@@ -91,7 +91,7 @@ fn cluster(
     let termination = termination_fd::termination()?;
     let _lock = agent_lock::take(socket)?;
     let key = seal_key(etcd)?;
-    let (input, inputs) = mpsc::channel::<Input>();
+    let (input, inputs) = newest_input::channel();
     let (report, reports) = watch::channel(applier::Report::default());
     let applier = Applier::new(socket.to_owned(), inputs, report);
     thread::Builder::new().name("applier".into()).spawn(move || applier.run())?;

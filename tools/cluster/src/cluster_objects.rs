@@ -11,8 +11,10 @@ use crate::value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Objects that are kept of a cluster; more are reported and left out.
+/// Objects that are kept of a cluster. With more of them [nothing counts](ClusterObjects::excess).
 pub const OBJECTS_MAX: usize = 3 * 16384;
+/// Bytes of all values that are kept of a cluster: as many as a daemon can keep.
+pub const VALUES_BYTES_MAX: usize = 16 << 20;
 
 /// The wanted state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +34,21 @@ pub struct ClusterObjects {
     host: String,
     seal_key: Option<Arc<SealKey>>,
     cluster: Option<Result<String, String>>,
-    entries: BTreeMap<(ObjectId, Scope), Result<Fields, String>>,
+    entries: BTreeMap<(ObjectId, Scope), Entry>,
+    /// Bytes of the values of all entries.
+    bytes: usize,
+    /// Something was left out.
+    has_excess: bool,
     /// Faults of other keys.
     unknown: BTreeMap<String, String>,
+}
+
+/// What etcd has for an object.
+#[derive(Clone, Debug)]
+struct Entry {
+    fields: Result<Fields, String>,
+    /// Bytes of its value.
+    bytes: usize,
 }
 
 impl ClusterObjects {
@@ -46,6 +60,8 @@ impl ClusterObjects {
             seal_key,
             cluster: None,
             entries: BTreeMap::new(),
+            bytes: 0,
+            has_excess: false,
             unknown: BTreeMap::new(),
         }
     }
@@ -56,15 +72,18 @@ impl ClusterObjects {
             Ok(Key::Cluster) => self.cluster = Some(cluster_of(value)),
             Ok(Key::Object(scope, id)) if self.is_ours(&scope) => {
                 let at = (id, scope);
-                if self.entries.len() >= OBJECTS_MAX && !self.entries.contains_key(&at) {
-                    let text = format!("there are more than {OBJECTS_MAX} objects");
-                    self.unknown.insert("the cluster".into(), text);
+                self.remove(&at);
+                // A longer value is refused, and not kept.
+                let bytes = value.len().min(value::VALUE_BYTES_MAX);
+                if self.entries.len() >= OBJECTS_MAX || self.bytes + bytes > VALUES_BYTES_MAX {
+                    self.has_excess = true;
                     return;
                 }
                 let key = self.seal_key.as_deref();
                 let fields =
                     value::parse(value).and_then(|fields| sealed_field::open(&at.0, &fields, key));
-                self.entries.insert(at, fields);
+                self.bytes += bytes;
+                self.entries.insert(at, Entry { fields, bytes });
             }
             Ok(_) => {}
             Err(problem) => {
@@ -79,14 +98,30 @@ impl ClusterObjects {
     pub fn delete(&mut self, key: &[u8]) {
         match Key::parse(key) {
             Ok(Key::Cluster) => self.cluster = None,
-            Ok(Key::Object(scope, id)) => {
-                self.entries.remove(&(id, scope));
-            }
+            Ok(Key::Object(scope, id)) => self.remove(&(id, scope)),
             Ok(_) => {}
             Err(_) => {
                 self.unknown.remove(&shown(key));
             }
         }
+    }
+
+    fn remove(&mut self, at: &(ObjectId, Scope)) {
+        if let Some(entry) = self.entries.remove(at) {
+            self.bytes -= entry.bytes;
+        }
+    }
+
+    /// Why nothing of this counts, if some objects are left out because there are too many: a host
+    /// that took the others for all would delete these.
+    #[must_use]
+    pub fn excess(&self) -> Option<String> {
+        self.has_excess.then(|| {
+            format!(
+                "etcd has more than {OBJECTS_MAX} objects, or {} MiB of values, for this host",
+                VALUES_BYTES_MAX >> 20
+            )
+        })
     }
 
     fn is_ours(&self, scope: &Scope) -> bool {
@@ -118,7 +153,7 @@ impl ClusterObjects {
         let mut wanted = WantedObjects::new();
         // A host's own entry comes after the one for all.
         for ((id, _), entry) in &self.entries {
-            let object = entry.clone().map_or(Wanted::Held, Wanted::Fields);
+            let object = entry.fields.clone().map_or(Wanted::Held, Wanted::Fields);
             wanted.insert(id.clone(), object);
         }
         wanted
@@ -128,7 +163,7 @@ impl ClusterObjects {
     #[must_use]
     pub fn problems(&self) -> BTreeMap<String, String> {
         let bad = self.entries.iter().filter_map(|((id, scope), entry)| {
-            let problem = entry.as_ref().err()?;
+            let problem = entry.fields.as_ref().err()?;
             let key = Key::Object(scope.clone(), id.clone()).text();
             Some((key, format!("{problem}; the object stays as it is")))
         });
@@ -198,6 +233,31 @@ mod tests {
         objects.put(b"/omniverb/v1/all/vnic/a", b"{}");
         objects.delete(b"/omniverb/v1/all/shape/b");
         assert!(objects.problems().is_empty());
+    }
+
+    #[test]
+    fn too_many_objects_are_told_from_all_of_them() {
+        let key = |n: usize| format!("/omniverb/v1/all/policy/p{n}");
+        let mut objects = ClusterObjects::new("h1", None);
+        (0..OBJECTS_MAX).for_each(|n| objects.put(key(n).as_bytes(), b"{}"));
+        // Others' objects, and the same again, are no more.
+        objects.put(b"/omniverb/v1/host/h2/policy/gold", b"{}");
+        objects.put(key(7).as_bytes(), br#"{"rate": "1gbit"}"#);
+        assert_eq!((objects.excess(), objects.wanted().len()), (None, OBJECTS_MAX));
+        objects.delete(key(5).as_bytes());
+        objects.put(b"/omniverb/v1/all/vnic/web", b"{}");
+        assert_eq!(objects.excess(), None);
+        objects.put(b"/omniverb/v1/all/vnic/store", b"{}");
+        assert!(objects.excess().unwrap().contains("more than 49152 objects"));
+
+        let mut objects = ClusterObjects::new("h1", None);
+        let value = format!("{{\"rate\": \"{}\"}}", "1".repeat(value::VALUE_BYTES_MAX - 20));
+        for n in 0..1000 {
+            objects.put(key(n % 250).as_bytes(), value.as_bytes());
+        }
+        assert_eq!(objects.excess(), None, "a value that takes another's place");
+        (0..300).for_each(|n| objects.put(key(n).as_bytes(), value.as_bytes()));
+        assert!(objects.excess().is_some() && objects.bytes <= VALUES_BYTES_MAX);
     }
 
     #[test]
