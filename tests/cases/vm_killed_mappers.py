@@ -209,7 +209,7 @@ def _mapper_lost(lab):
         check(pairs(lab)["given"] == 3, f"{pairs(lab)}")
         check(set(virtual_machines._ways(lab)) == {MAPPED}, f"{list(virtual_machines._ways(lab))}")
     shown = lab.host.daemon.omniverb("vm", "show", NAME)
-    check("who maps windows for QEMU is gone" in shown, shown)
+    check("the mapper of windows for QEMU has ended" in shown, shown)
     check(pairs(lab)["way"] == "plugged", f"{pairs(lab)}")
     check(lab.machine.machine.poll() is None, "QEMU has ended")
 

@@ -252,7 +252,7 @@ mod tests {
         assert!(under_way.next_late(19).is_none());
         assert!(under_way.next_late(20).is_some() && under_way.next_late(20).is_none());
         assert!(!under_way.has_room_for(&question(Kind::Process, 0)));
-        assert!(under_way.ask_again(2).is_none(), "nobody waits for it");
+        assert!(under_way.ask_again(2).is_none(), "no caller waits for it");
         assert!(under_way.ask_again(1).is_some());
         assert!(under_way.ask_again(1).is_none(), "one helper has died of it, or two");
         assert!(under_way.end(2).unwrap().is_late());

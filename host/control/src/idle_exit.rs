@@ -47,7 +47,7 @@ impl Idle {
     }
 
     /// A client is connected, or there is a new broker, without clients so far.
-    pub(crate) fn somebody_is_there(&mut self, now: u64) {
+    pub(crate) fn client_connected(&mut self, now: u64) {
         (self.since, self.broker) = (now, Broker::Unknown);
     }
 
@@ -89,14 +89,14 @@ mod tests {
         assert_eq!(idle.deadline(), Some(20 * SECOND));
         assert!(idle.asks(20 * SECOND));
         idle.answered(None, 20 * SECOND);
-        assert_eq!(idle.deadline(), Some(30 * SECOND), "somebody is there");
+        assert_eq!(idle.deadline(), Some(30 * SECOND), "a client is there");
         assert!(idle.asks(30 * SECOND));
         idle.answered(Some(u64::MAX), 30 * SECOND);
         assert!(!idle.asks(30 * SECOND) && idle.deadline() == Some(30 * SECOND), "that is all");
         // A client at the last moment counts, and so does one that may come to a new broker.
-        idle.somebody_is_there(31 * SECOND);
+        idle.client_connected(31 * SECOND);
         assert!(idle.asks(41 * SECOND));
-        idle.somebody_is_there(42 * SECOND);
+        idle.client_connected(42 * SECOND);
         idle.answered(Some(u64::MAX), 50 * SECOND);
         assert_eq!(idle.deadline(), Some(52 * SECOND), "of a question of long ago");
         assert_eq!(Idle::new(None, 0).deadline(), None);

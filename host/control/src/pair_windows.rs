@@ -439,9 +439,8 @@ impl Pairs {
     /// The windows for the status. `links`: the number of links in them. `others`: machines whose
     /// windows it has.
     pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
-        let somebodys =
-            |pair: &&Pair| !matches!(pair.whose, WindowOwner::Unowned | WindowOwner::Over);
-        let given = self.windows.values().filter(somebodys);
+        let owned = |pair: &&Pair| !matches!(pair.whose, WindowOwner::Unowned | WindowOwner::Over);
+        let given = self.windows.values().filter(owned);
         let names = given.clone().filter_map(|pair| match &pair.whose {
             WindowOwner::Of(_, name) => name.as_deref(),
             _ => None,

@@ -231,7 +231,7 @@ impl VnicPort {
     }
 
     /// No link waits any more.
-    pub(crate) fn nobody_waits(&mut self) {
+    pub(crate) fn forget_waiting_links(&mut self) {
         self.waiting.clear();
     }
 }
@@ -271,6 +271,6 @@ mod tests {
         assert_eq!((0..20).filter(|_| port.tries_again(Closed::Lingering)).count(), 20);
         assert!(!port.tries_again(Closed::Gone));
         assert!(port.close().is_none());
-        assert!(port.failed(6).is_none(), "nobody wants it any more");
+        assert!(port.failed(6).is_none(), "no link wants it any more");
     }
 }

@@ -18,7 +18,7 @@ pub enum Audience {
     /// The daemon's own user (and root).
     Owner,
     /// Every user of the host.
-    Everybody,
+    AllUsers,
 }
 
 /// A listening socket that no other process serves.
@@ -68,7 +68,7 @@ impl RuntimeFolder {
         let (lock, last) = instance_lock::take(path, files)?;
         remove_stale(path, last)?;
         let mode = match audience {
-            Audience::Everybody => 0o666,
+            Audience::AllUsers => 0o666,
             Audience::Owner => 0o600,
         };
         let listener = seqpacket::listen(path, mode)
@@ -119,7 +119,7 @@ fn folder_error(path: &Path, problem: impl Into<String>) -> StartError {
 fn make_folder(folder: &Path, audience: Audience) -> Result<(), StartError> {
     use std::os::unix::fs::DirBuilderExt;
     let mode = match audience {
-        Audience::Everybody => 0o755,
+        Audience::AllUsers => 0o755,
         Audience::Owner => 0o700,
     };
     match std::fs::DirBuilder::new().mode(mode).create(folder) {
@@ -174,7 +174,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (path, files) = (folder.join("tenants/x.sock"), folder.join("tenants-operator/x.sock"));
-        let take = || RuntimeFolder::take_apart(&path, &files, Audience::Everybody);
+        let take = || RuntimeFolder::take_apart(&path, &files, Audience::AllUsers);
         let first = take().unwrap();
         assert!(matches!(take(), Err(StartError::InUse { pid: Some(_), .. })));
         let tenants = || std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap);

@@ -287,7 +287,7 @@ mod tests {
         related.opened(7, SessionId(2), left.hold(VnicId(1)).0);
         assert_eq!(related.known(7), [1, 2, 4]);
         assert!(related.add(5, places(7, 20)) && related.join(5, 7, 5, process()).is_none());
-        assert!(related.next(7).is_none(), "who is known needs no other process");
+        assert!(related.next(7).is_none(), "a known namespace needs no other process");
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         let (mut related, left) =
             (SocketRelations::default(), vnic_references::UnusedVnics::default());
         assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));
-        assert!(!related.add(2, places(7, 7)), "within one nobody asks");
+        assert!(!related.add(2, places(7, 7)), "within one none is asked");
         let first = related.join(1, 7, 5, process()).unwrap().number;
         let second = related.join(1, 8, 6, process()).unwrap().number;
         assert!(related.add(2, places(7, 9)) && related.join(2, 7, 5, process()).is_none());

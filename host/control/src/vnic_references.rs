@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Keeps a vNIC open as long as it lives.
 #[derive(Clone, Debug)]
-#[must_use = "what nobody has is let go of"]
+#[must_use = "an unused vNIC is released"]
 pub(crate) struct Hold(Arc<Holding>);
 
 /// Tells whether a vNIC is open.

@@ -73,8 +73,8 @@ fn is_asked(supervisor: &Operator) {
 #[test]
 fn a_supervisor_is_asked_for_a_window_when_there_is_none_left() {
     let daemon = Daemon::start(Settings::default());
-    let mut nobody = Operator::connect(&daemon);
-    assert_eq!(nobody.call(can_plug("one", 1)), Said::Failed(Errno::ENOENT));
+    let mut other = Operator::connect(&daemon);
+    assert_eq!(other.call(can_plug("one", 1)), Said::Failed(Errno::ENOENT));
     let mut machine = Machine::attach(&daemon, "one");
     let mut tell = |present| {
         assert!(matches!(machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
@@ -108,7 +108,7 @@ fn a_supervisor_is_asked_for_a_window_when_there_is_none_left() {
     until(|| row(&daemon, "more") == 1);
     let detach = DetachMachine { name: name("one") };
     assert!(matches!(Operator::connect(&daemon).call(detach), Said::Done(_)));
-    assert_eq!(last.heard(SOON), Some(Err(())), "nobody wants any");
+    assert_eq!(last.heard(SOON), Some(Err(())), "no neighbour wants any");
 }
 
 /// Supervisors that wait take no operator's place.
@@ -149,7 +149,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     for (said, same) in [(theirs.memory, ours.memory), (theirs.bell_memory, ours.bell_memory)] {
         assert_eq!(said.offset >> 56, 1, "the number of the window");
         assert_eq!((plain(said) + DATA.offset, said.length), (same.offset, same.length));
-        assert!(plain(said) >= PAGE, "the head is nobody's");
+        assert!(plain(said) >= PAGE, "the head is given to no link");
     }
     let status = daemon.status().to_string();
     assert!(status.contains("in a pair window of the virtual machine"), "{status}");
@@ -260,7 +260,7 @@ fn a_place_comes_back_when_both_ends_are_over() {
             far.machine.boot(boot);
         }
         until(|| used() == 0);
-        assert_eq!(row(&daemon, "given"), 1, "it is his for good");
+        assert_eq!(row(&daemon, "given"), 1, "it is the neighbour's for good");
     }
 }
 

@@ -145,7 +145,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         None => Form::Words,
     };
     let mut journal = Journal::new(level, form);
-    let audience = if geteuid().is_root() { Audience::Everybody } else { Audience::Owner };
+    let audience = if geteuid().is_root() { Audience::AllUsers } else { Audience::Owner };
     let place = RuntimeFolder::take_apart(&path, &files(&path)?, audience)?;
     let at = operator_socket(arguments)?;
     // Not the name of the other one's files, which may be in this folder.

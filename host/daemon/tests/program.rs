@@ -141,7 +141,7 @@ fn an_idle_daemon_ends_when_told_so() {
     let mut daemon = Daemon::start(&folder.socket(), &["--idle-exit", "1"]);
     let client = omniverb_sys::seqpacket::connect(&folder.socket()).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
-    assert!(daemon.0.try_wait().unwrap().is_none(), "somebody is there");
+    assert!(daemon.0.try_wait().unwrap().is_none(), "a client is there");
     drop(client);
     let mut ended = None;
     until(|| {

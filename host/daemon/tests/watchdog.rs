@@ -114,7 +114,7 @@ fn a_hung_control_loop_is_logged_and_misses_its_signs_of_life() {
         .args(["--detach", "--socket"])
         .arg(service.folder.join("socket"))
         .status();
-    assert!(client.unwrap().success(), "somebody connected");
+    assert!(client.unwrap().success(), "a client connected");
     service.is_not();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -244,8 +244,8 @@ pub(crate) fn send_answer(
             seqpacket::send(socket, &bytes.0, &[])
         }
         Ok(Found::Interfaces(facts)) => {
-            let nobody = Identity { device: 0, inode: 0 };
-            seqpacket::send(socket, &facts_message(number, id, nobody, None, facts), &[])
+            let no_identity = Identity { device: 0, inode: 0 };
+            seqpacket::send(socket, &facts_message(number, id, no_identity, None, facts), &[])
         }
         Ok(Found::Watching) => seqpacket::send(socket, &header(number, id, 0, 0).0, &[]),
         Ok(Found::Port(port)) => {

@@ -147,7 +147,7 @@ fn changes_and_removals_wake_those_that_waited() {
     pacer.remove(tenant).unwrap();
     let again = pacer.add_leaf(pacer.root(), None, now).unwrap();
     assert!(again != leaf && again != tenant);
-    assert_eq!(pacer.remove(leaf), Err(Refused::NoNode), "its name is nobody else's");
+    assert_eq!(pacer.remove(leaf), Err(Refused::NoNode), "its number is not used again");
     assert_eq!(pacer.add_leaf(again, None, 0), Err(Refused::NotGroup));
 }
 

@@ -19,7 +19,7 @@ struct Tally(HashMap<usize, (Account, ExpectedCounts)>);
 impl Tally {
     /// A row that pays these kinds, from this account.
     fn row(&mut self, receipt: &Receipt, account: &Account, kinds: &[Kind]) {
-        assert!(receipt.is_for(account, kinds), "{kinds:?} is paid by whoever causes it");
+        assert!(receipt.is_for(account, kinds), "{kinds:?} is charged to its cause");
         self.count(receipt);
     }
 
@@ -145,7 +145,7 @@ impl Tenancy {
         }
         for (link, owner, paid) in self.memory.granted() {
             let grantee = other_end(self.links.direct(link).expect("a link").sessions, owner);
-            let grantee = grantee.expect("somebody else");
+            let grantee = grantee.expect("a grantee that is not the owner");
             tally.row(paid, self.tenants.sessions[&grantee].account(), &[Kind::Granted]);
         }
         for ((session, _), id) in self.connections.iter() {

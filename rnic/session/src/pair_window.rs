@@ -45,7 +45,7 @@ pub enum PlugTrouble {
     /// QEMU does not answer in time.
     Silent = 2,
     /// What it says makes no sense.
-    Nonsense = 3,
+    Malformed = 3,
     /// It does not take the memory.
     Memory = 4,
     /// It does not take the device.
@@ -65,8 +65,8 @@ pub enum PlugTrouble {
 impl PlugTrouble {
     const ALL: [PlugTrouble; 10] = {
         use PlugTrouble::{Device, Host, Memory, NoDriver, NoMapper, NoMonitor, NoRegion};
-        use PlugTrouble::{Nonsense, Silent, TooLong};
-        [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion, TooLong, NoDriver]
+        use PlugTrouble::{Malformed, Silent, TooLong};
+        [NoMonitor, Silent, Malformed, Memory, Device, Host, NoMapper, NoRegion, TooLong, NoDriver]
     };
 
     /// The one of this number, if there is one.
@@ -75,17 +75,17 @@ impl PlugTrouble {
         PlugTrouble::ALL.into_iter().find(|trouble| *trouble as u32 == number)
     }
 
-    /// What people are told.
+    /// The text for operators.
     #[must_use]
     pub fn phrase(self) -> &'static str {
         match self {
             PlugTrouble::NoMonitor => "QEMU has no monitor for it",
             PlugTrouble::Silent => "QEMU does not answer at its monitor",
-            PlugTrouble::Nonsense => "QEMU's monitor says something else",
+            PlugTrouble::Malformed => "QEMU's monitor sent an unexpected message",
             PlugTrouble::Memory => "QEMU does not take the memory",
             PlugTrouble::Device => "QEMU has no place for the device",
-            PlugTrouble::Host => "the host has not what it takes",
-            PlugTrouble::NoMapper => "who maps windows for QEMU is gone",
+            PlugTrouble::Host => "the host lacks the resources for it",
+            PlugTrouble::NoMapper => "the mapper of windows for QEMU has ended",
             PlugTrouble::NoRegion => {
                 "the guest's virtio_pmem knows no memory that is mapped: windows are plugged in"
             }

@@ -402,7 +402,7 @@ pub enum StreamError {
     /// The other side speaks another version.
     Version,
     /// No such kind, or longer than any.
-    Nonsense,
+    Malformed,
 }
 
 /// Frames out of a stream of bytes. Holds less than one frame and what was fed last.
@@ -430,9 +430,9 @@ impl Frames {
         if head.version != VERSION {
             return Err(StreamError::Version);
         }
-        let length = usize::try_from(head.length).map_err(|_| StreamError::Nonsense)?;
+        let length = usize::try_from(head.length).map_err(|_| StreamError::Malformed)?;
         let kind = FrameKind::of(head.kind).filter(|kind| length <= kind.bytes_max());
-        let kind = kind.ok_or(StreamError::Nonsense)?;
+        let kind = kind.ok_or(StreamError::Malformed)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         let frame = Frame { kind, session: head.session, bytes: bytes.to_vec() };
         self.taken += size_of::<FrameHead>() + length;
@@ -522,17 +522,17 @@ mod tests {
             frames.next_frame()
         };
         assert_eq!(with(0, 99), Err(StreamError::Version));
-        assert_eq!(with(2, 0), Err(StreamError::Nonsense));
-        assert_eq!(with(2, 99), Err(StreamError::Nonsense));
-        assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
-        assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
+        assert_eq!(with(2, 0), Err(StreamError::Malformed));
+        assert_eq!(with(2, 99), Err(StreamError::Malformed));
+        assert_eq!(with(5, 0x11), Err(StreamError::Malformed), "too long");
+        assert_eq!(with(7, 0xff), Err(StreamError::Malformed), "far too long");
         let most = [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)];
         for (kind, most) in most.into_iter().chain([(FrameKind::Rung, 128)]) {
             let mut bytes = frame(kind, most).encode();
             bytes[4..8].copy_from_slice(&(most as u32 + 1).to_le_bytes());
             let mut frames = Frames::default();
             frames.feed(&bytes);
-            assert_eq!(frames.next_frame(), Err(StreamError::Nonsense), "{kind:?}");
+            assert_eq!(frames.next_frame(), Err(StreamError::Malformed), "{kind:?}");
         }
     }
 

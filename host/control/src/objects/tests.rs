@@ -76,7 +76,7 @@ fn changes_are_made_together_or_not_at_all() {
     change(&mut all, "create", "tenant", "red", json!({ "adoption": "off" }));
     change(&mut all, "set", "vnic", "a", json!({ "tenant": "red" }));
     let delete = json!([{ "do": "delete", "kind": "tenant", "name": "red" }]);
-    assert!(refused(&mut all, delete).contains("no tenant \"red\""), "somebody is in it");
+    assert!(refused(&mut all, delete).contains("no tenant \"red\""), "a vNIC is in it");
     let policy = all.policy(VnicId(1), &place("a")).unwrap();
     assert_eq!(policy.adoption, Adoption::Off);
     assert!(refused(&mut all, json!("x")).contains("invalid type"));

@@ -182,7 +182,7 @@ fn a_lost_window_keeps_no_other_neighbour_from_one() {
     let plugger = plugger(2);
     pairs.set_plugger(Some(plugger));
     pairs.found(1);
-    assert_eq!(pairs.wanted(), None, "there is one that is nobody's");
+    assert_eq!(pairs.wanted(), None, "there is one without owner");
     pairs.make(neighbour(1), "one", &ready()).unwrap();
     pairs
         .joined_mut()

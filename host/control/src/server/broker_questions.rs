@@ -42,7 +42,7 @@ impl Server {
                     for number in self.related.numbers() {
                         self.socket_pairs().unrelate(number);
                     }
-                    self.idle.somebody_is_there(clock::now());
+                    self.idle.client_connected(clock::now());
                     if let Some(broker) = &mut self.broker {
                         broker.died(&mut self.reactor, &mut self.journal);
                     }

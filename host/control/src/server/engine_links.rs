@@ -159,7 +159,7 @@ impl EnginePorts<'_> {
     /// The vNIC has no processes any more.
     pub(super) fn close_port(&mut self, vnic: VnicId) {
         if let Some(port) = self.vnics.port_mut(vnic) {
-            port.nobody_waits();
+            port.forget_waiting_links();
         }
         if !self.captures.is_recorded(vnic) {
             self.end_port(vnic);
@@ -169,7 +169,7 @@ impl EnginePorts<'_> {
     /// The vNIC has no port any more.
     pub(super) fn end_port(&mut self, vnic: VnicId) {
         let Some(port) = self.vnics.port_mut(vnic) else { return };
-        port.nobody_waits();
+        port.forget_waiting_links();
         if let Some(port) = port.close() {
             self.engine.close(vnic);
             self.vnics.let_go(&port);

@@ -262,14 +262,14 @@ impl Server {
 
     /// Clients of the broker are not known here.
     fn is_alone(&self) -> bool {
-        let nobody = self.clients.is_empty() && self.arrivals.is_empty();
-        nobody && self.operators.is_empty() && self.machines.is_empty()
+        let no_client = self.clients.is_empty() && self.arrivals.is_empty();
+        no_client && self.operators.is_empty() && self.machines.is_empty()
     }
 
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
         if !self.is_alone() {
-            self.idle.somebody_is_there(now);
+            self.idle.client_connected(now);
             return false;
         }
         if self.idle.deadline().is_none_or(|at| at > now) {

@@ -112,7 +112,7 @@ fn the_next_daemon_derives_the_same_identity() {
 fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
     let mut registry = registry(&["net-7", "host"]);
     let namespace = |serial| at(Attachment::Namespace, 7, Some(serial));
-    assert_eq!(registry.named("net-7"), None, "nobody is there");
+    assert_eq!(registry.named("net-7"), None, "no vNIC is there");
     let old = registry.recognize(&namespace(20));
     registry.hold(old);
     assert_eq!(registry.named("net-7"), Some(old));
@@ -129,7 +129,7 @@ fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
     assert_eq!(alias(&mut registry), Some(meant.clone()));
     registry.keep(old).unwrap();
     registry.release(old);
-    assert_eq!(registry.named("net-7"), None, "who has that number now nobody knows");
+    assert_eq!(registry.named("net-7"), None, "the holder of that number is not known now");
     // The kernel gives the number to another.
     let new = registry.recognize(&namespace(21));
     registry.hold(new);

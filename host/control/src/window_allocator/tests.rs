@@ -26,8 +26,8 @@ fn pieces_lie_apart_behind_the_first_page_and_come_back() {
     }
     until(|| pieces.sizes().1 == 0);
     assert_eq!(pieces.take(9 * PAGE).unwrap().in_guest().offset, PAGE);
-    for nonsense in [0, u64::MAX, 10 * PAGE] {
-        assert!(pieces.take(nonsense).is_err(), "{nonsense}");
+    for invalid in [0, u64::MAX, 10 * PAGE] {
+        assert!(pieces.take(invalid).is_err(), "{invalid}");
     }
 }
 

@@ -189,5 +189,5 @@ fn files_of_ended_grants_count_until_closed_everywhere() {
         std::thread::sleep(Duration::from_millis(20));
         grant(&mut two)
     });
-    assert!(again.is_some(), "nobody has it any more");
+    assert!(again.is_some(), "no process has it any more");
 }

@@ -77,7 +77,7 @@ fn set_by_name() -> Option<()> {
     let net = Net::new();
     let number = inode(&net);
     let old_form = format!("net-{number}");
-    assert_eq!(tool.call(rate(&old_form)), Said::Failed(Errno::ENOENT), "nobody is connected");
+    assert_eq!(tool.call(rate(&old_form)), Said::Failed(Errno::ENOENT), "no process is connected");
     let client = net.client(&daemon);
     let old = shown(&daemon);
     let old_name = old["name"].as_str().unwrap();

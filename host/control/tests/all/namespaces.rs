@@ -123,10 +123,10 @@ fn no_link_is_made_against_the_network() {
         assert!(why.as_str().unwrap().contains("one direction"));
     }
     // No such address, no route: a network gives no error.
-    for (nobody, peer) in [("10.99.0.77", 0x77), ("192.0.2.1", 0x78)] {
-        let answer = a.call(connect(ud, Qpn(peer), A, nobody).into());
+    for (unknown, peer) in [("10.99.0.77", 0x77), ("192.0.2.1", 0x78)] {
+        let answer = a.call(connect(ud, Qpn(peer), A, unknown).into());
         assert_eq!(answer, Connected { qpn: ud, ready: 1 }.into());
-        assert_eq!(link_ready(&mut a).dgid, gid(nobody));
+        assert_eq!(link_ready(&mut a).dgid, gid(unknown));
     }
     // Another's address as one's own.
     assert_eq!(a.call(connect(ud, ud_peer, B, B).into()), Message::Failed(Errno::EINVAL));

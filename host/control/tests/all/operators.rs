@@ -184,8 +184,8 @@ fn an_operator_ends_the_links_of_a_vnic() {
     link_ready(&mut a);
     link_ready(&mut b);
     let mut operator = Operator::connect(&daemon);
-    let nobody = operator.call(operator::DisconnectVnic { name: name("net-1") });
-    assert_eq!(nobody, Said::Failed(Errno::ENOENT));
+    let answer = operator.call(operator::DisconnectVnic { name: name("net-1") });
+    assert_eq!(answer, Said::Failed(Errno::ENOENT));
     let done = operator.call(operator::DisconnectVnic { name: name("host") });
     assert_eq!(done, operator::Disconnected { links: 1, reserved: 0 }.into());
     for (client, qpn, peer_qpn) in [(&mut a as &mut dyn Speaker, one, other), (&mut b, other, one)]
@@ -229,7 +229,7 @@ fn a_client_that_polls_status_holds_up_no_other() {
             slowest = slowest.max(begun.elapsed());
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(slowest < LIVELY, "somebody waited {slowest:?}");
+        assert!(slowest < LIVELY, "a call waited {slowest:?}");
     });
     assert_eq!(qpns.len(), 6000);
 }

@@ -90,7 +90,7 @@ fn an_early_liar_gains_nothing_and_harms_no_other() {
     b.call(survived(connect(other, one, B, A)));
     liar.call(DestroyQp { qpn: own, reserved: 0 }.into());
     liar.kill();
-    assert_eq!(told(&mut a, Duration::from_secs(6)), None, "nobody is told anything");
+    assert_eq!(told(&mut a, Duration::from_secs(6)), None, "no event comes");
     assert_eq!(told(&mut b, MOMENT), None);
     let status = daemon.status();
     let vnics = status["vnics"].as_array().unwrap();

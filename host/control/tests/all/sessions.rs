@@ -104,8 +104,8 @@ fn datagrams_reach_existing_queue_pairs() {
     assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
     assert_eq!(link_ready(&mut a).peer_qpn, other);
     assert_eq!(link_ready(&mut b).peer_qpn, one);
-    let nobody = a.call(connect(one, Qpn(0x00ab_cdef), HOME, HOME).into());
-    assert_eq!(nobody, Message::Failed(Errno::ENOENT));
+    let answer = a.call(connect(one, Qpn(0x00ab_cdef), HOME, HOME).into());
+    assert_eq!(answer, Message::Failed(Errno::ENOENT));
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     let same = JoinPair { name: name("two"), data: DATA, number: 2, at: 0 };
     assert_eq!(two.supervisor.call_with(same, &[window.as_fd()]), Said::Failed(Errno::EBUSY));
     two.waits(1, 1, 0);
-    assert_eq!(two.supervisor.heard(MOMENT), None, "it has that, and one that is nobody's");
+    assert_eq!(two.supervisor.heard(MOMENT), None, "it has that, and one without owner");
     // Plugged in is not found.
     let unfound = link([&one, &two], [&mut b, &mut a]);
     assert_eq!(unfound.map(|ready| ready.engine), [1, 1]);

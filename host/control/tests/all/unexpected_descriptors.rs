@@ -107,7 +107,7 @@ fn answered(client: &mut Client, what: &str) {
     assert!(begun.elapsed() < HANGS, "{what}: {:?}", begun.elapsed());
 }
 
-fn foreign_descriptors_hold_up_nobody(unwanted: Unwanted) {
+fn check_that_descriptors_hold_up_no_client(unwanted: Unwanted) {
     let settings = || Settings { unwanted, ..Settings::default() };
     let daemon = Daemon::start(settings());
     let mut honest = Client::hello(&daemon.path);
@@ -158,12 +158,12 @@ fn has_refusal() -> bool {
 
 #[test]
 fn descriptors_hold_up_no_client_if_the_kernel_refuses_them() {
-    foreign_descriptors_hold_up_nobody(Unwanted::Refused);
+    check_that_descriptors_hold_up_no_client(Unwanted::Refused);
 }
 
 #[test]
 fn descriptors_hold_up_no_client_if_the_kernel_passes_them() {
-    foreign_descriptors_hold_up_nobody(Unwanted::LookedFor);
+    check_that_descriptors_hold_up_no_client(Unwanted::LookedFor);
 }
 
 #[test]

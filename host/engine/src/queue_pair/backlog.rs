@@ -54,7 +54,7 @@ impl Backlog {
     #[cfg(test)]
     pub(crate) fn full() -> Backlog {
         let mut full = Backlog::new(&Allowance::default());
-        let _part = full.room.part(LINK_BYTES).expect("nobody has any of it");
+        let _part = full.room.part(LINK_BYTES).expect("none of it is taken");
         let request = Request::Send { flags: 0, immediate: 0 };
         full.records.push_back(QueuedMessage { request, data: Box::default(), _part });
         full
@@ -177,7 +177,7 @@ mod tests {
         backlog.expire(KEPT);
         assert_eq!((backlog.due(), allowance.kept.taken()), (None, 0));
         assert_eq!(backlog.records.capacity(), 0);
-        assert!(!backlog.takes_up(MIDDLE), "the rest of a message is not for anybody");
+        assert!(!backlog.takes_up(MIDDLE), "the rest of a message has no receiver");
         assert!(backlog.takes_up(MIDDLE), "but what follows is");
         assert!(backlog.send(&mut endpoint, &REQUEST, &[1; 1024], KEPT).unwrap());
         assert_eq!(backlog.due(), Some(2 * KEPT));

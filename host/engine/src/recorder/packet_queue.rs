@@ -146,7 +146,7 @@ mod tests {
         let mut sender = CaptureSender::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         sender.has_sent(one);
-        assert!(!sender.has_from(one), "nobody copied it");
+        assert!(!sender.has_from(one), "it was not copied");
         sender.set(Some(Arc::new(PacketQueue::new(100, &CaptureRoom::new(2 * BYTES_MAX)))));
         sender.has_sent(one);
         assert!(sender.has_from(one) && !sender.has_from(other));

@@ -172,7 +172,7 @@ mod tests {
             begin(&mut links, Qpn(qpn));
         }
         links.end(Qpn(1), PEER, 100);
-        links.end(Qpn(9), PEER, 100); // nobody's
+        links.end(Qpn(9), PEER, 100); // no link
         assert!(
             (1..=3).all(|qpn| links.find(Qpn(qpn), PEER).is_some())
                 && links.find(Qpn(9), PEER).is_none()

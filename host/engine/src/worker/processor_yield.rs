@@ -56,7 +56,7 @@ mod tests {
     fn a_costly_yield_is_not_repeated_soon() {
         let mut yielding = Yielding::default();
         yielding.was_away(100, 100 + LONG);
-        assert!(yielding.may_give(100 + LONG), "somebody took a short turn");
+        assert!(yielding.may_give(100 + LONG), "another thread took a short slice");
         let back = 1000 + LONG + 1;
         yielding.was_away(1000, back);
         assert!(!yielding.may_give(back + RESERVE * LONG));

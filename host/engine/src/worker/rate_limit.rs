@@ -287,7 +287,7 @@ mod tests {
             "its turn is over"
         );
         gate.forget(2, &mut limits);
-        assert_eq!(set(&mut gate, &mut limits, None, now), [1], "without a limit nobody waits");
+        assert_eq!(set(&mut gate, &mut limits, None, now), [1], "without a limit no link waits");
         assert!(!gate.is_limited());
         assert_eq!(limits.next_at(), None);
     }

@@ -124,7 +124,7 @@ fn a_link_in_a_pair_window_counts_for_its_machine_and_returns_its_place() {
     for session in [1, 2] {
         bench.end(session);
     }
-    assert!(bench.tenancy.is_empty(), "a window is its neighbour's without his being here");
+    assert!(bench.tenancy.is_empty(), "a window is its neighbour's without a process of it");
 }
 
 /// An id of session 2 that waits for a listener of session 1.
@@ -227,5 +227,5 @@ fn a_row_without_a_receipt_is_noticed() {
     bench.tenancy.context.timers.clear(Timer::Grant(7));
     assert!(!is_noticed(&bench));
     bench.tenancy.queue_pairs.note_wisher(Qpn(7), Qpn(8));
-    assert!(is_noticed(&bench), "nobody has that wish");
+    assert!(is_noticed(&bench), "no queue pair has that wish");
 }

@@ -258,7 +258,7 @@ mod tests {
         let host = Account::new(Quotas::only(&[(Kind::EngineLink, 1)]));
         let (one, other) = (host.below(Quotas::only(&[])), host.below(Quotas::only(&[])));
         let held = one.charge(&BOTH).unwrap();
-        assert!(other.full(&BOTH).unwrap().is(&host), "it says who is full");
+        assert!(other.full(&BOTH).unwrap().is(&host), "it names the full account");
         assert_eq!(other.charge(&BOTH).unwrap_err(), Errno::ENOMEM);
         assert_eq!((other.count(Kind::Link), host.count(Kind::Link)), (0, 1));
         let ends =
@@ -310,7 +310,7 @@ mod tests {
         let vnics = [0; 5].map(|_| host.below(Quotas::only(&[])));
         let held = vnics.each_ref().map(fill);
         assert_eq!(held.each_ref().map(Vec::len), [32, 16, 8, 4, 2]);
-        assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]), "who has most is full");
+        assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]), "the largest is full");
         assert_eq!(fill(&host.below(Quotas::only(&[(Kind::Qp, 1)]))).len(), 1);
         drop(held);
         assert_eq!(fill(&vnics[4]).len(), 32);

@@ -48,7 +48,7 @@ impl Binding {
         let other_family = Family::of(self.ip) != Family::of(other.ip);
         if other_family && self.is_of_one_family() && other.is_of_one_family() {
             None
-        } else if self.is_nobodys() || other.is_nobodys() {
+        } else if self.is_no_devices_address() || other.is_no_devices_address() {
             Some(Errno::EADDRNOTAVAIL)
         } else {
             (self.ip == other.ip).then_some(Errno::EADDRINUSE)
@@ -60,7 +60,7 @@ impl Binding {
     }
 
     /// No device has the address.
-    fn is_nobodys(&self) -> bool {
+    fn is_no_devices_address(&self) -> bool {
         self.ip.is_unspecified() || self.ip.is_loopback()
     }
 
@@ -223,7 +223,7 @@ mod tests {
         for (id, address) in [(1, "10.0.0.1"), (2, "10.0.0.2")] {
             ports.bind(PORT, binding(id, address)).unwrap();
         }
-        assert_eq!(ports.listener(PORT, ip), None, "nobody listens yet");
+        assert_eq!(ports.listener(PORT, ip), None, "no listener yet");
         ports.listen(PORT, (SessionId(1), 1)).unwrap();
         assert_eq!(ports.listener(PORT, ip), Some((SessionId(1), 1)));
         assert_eq!(ports.listener(PORT, "10.0.0.3".parse().unwrap()), None);

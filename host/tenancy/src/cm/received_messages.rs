@@ -71,7 +71,7 @@ impl ConnectionManager<'_> {
             Some(key) => self.cm_heard(key, mad, now),
             None => {
                 self.hear_of_farewell(ends, remote, &mad.message);
-                self.cm_for_nobody(ends, mad);
+                self.answer_unknown_connection(ends, mad);
             }
         }
     }
@@ -123,7 +123,7 @@ impl ConnectionManager<'_> {
     }
 
     /// A message about a connection that does not exist: answers a sender that waits for an answer.
-    fn cm_for_nobody(&mut self, ends: Ends, mad: &Mad) {
+    fn answer_unknown_connection(&mut self, ends: Ends, mad: &Mad) {
         let message = match &mad.message {
             Message::Disconnect(disconnect) => Message::Disconnected(Disconnected {
                 communication: disconnect.remote,
@@ -171,7 +171,7 @@ impl ConnectionManager<'_> {
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
         match self.cm_wanted(ends, mad, request, (asker, peer), now) {
             Ok(()) => {}
-            Err(Refused::Nobody) => self.keep_early(ends, mad, now),
+            Err(Refused::NoListener) => self.keep_early(ends, mad, now),
             Err(Refused::Because(reason)) => self.refuse_cm_request(ends, mad, name, reason),
         }
     }
@@ -203,8 +203,8 @@ impl ConnectionManager<'_> {
             }
             Message::Resolve(resolve) => {
                 let mut resolution = Resolution::asked(resolve, mad.transaction);
-                let (mut steps, nobody) = (Vec::new(), (Qpn(0), Qkey(0)));
-                let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
+                let (mut steps, no_qp) = (Vec::new(), (Qpn(0), Qkey(0)));
+                let _ = resolution.answer(status::UNSUPPORTED, no_qp, [0; 136], &mut steps);
                 for step in steps {
                     if let omniverb_cm::Step::Send(mad) = step {
                         self.answer_stranger(ends, mad);
@@ -293,7 +293,7 @@ impl ConnectionManager<'_> {
         let RequestTarget { listener, room, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
-            Err(Refused::Nobody) => return self.keep_early(ends, mad, now),
+            Err(Refused::NoListener) => return self.keep_early(ends, mad, now),
             Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
         };
         let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return };
@@ -316,13 +316,13 @@ impl ConnectionManager<'_> {
         private: &[u8],
         service: Service,
     ) -> Result<Option<RequestTarget>, Refused> {
-        let nobody = reject_reason::INVALID_SERVICE;
-        let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
+        let no_listener = reject_reason::INVALID_SERVICE;
+        let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(no_listener)?;
         let header = match ends.from {
             Origin::SameVnic => IpHeader::read_at_home(private),
             Origin::Network => IpHeader::read(private),
         };
-        let header = header.ok_or(nobody)?;
+        let header = header.ok_or(no_listener)?;
         let home = ends.from == Origin::SameVnic;
         let is_right = |said: IpAddr, is: Gid| {
             let name = self.network.name_of(self.tenants, ends.at, said);
@@ -335,11 +335,11 @@ impl ConnectionManager<'_> {
         if !is_right(header.source, ends.sender) || !is_right(header.destination, ends.own) {
             return Err(reject_reason::INVALID_GID.into());
         }
-        let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;
+        let entry = self.entry_of(ends.at, header.destination).map_err(|_| no_listener)?;
         let place = (ends.at, space, port);
         let listener = self.connections.listener(place, header.destination);
-        let listener = listener.ok_or(Refused::Nobody)?;
-        let id = self.connections.get(listener).map_err(|_| nobody)?;
+        let listener = listener.ok_or(Refused::NoListener)?;
+        let id = self.connections.get(listener).map_err(|_| no_listener)?;
         if id.service() != service {
             return Err(reject_reason::INVALID_TRANSPORT.into());
         }
@@ -398,7 +398,7 @@ struct RequestTarget {
 /// Why a request has no listener.
 enum Refused {
     /// There is none, but there may be soon.
-    Nobody,
+    NoListener,
     /// The [`reject_reason`] that the asker is told.
     Because(u16),
 }

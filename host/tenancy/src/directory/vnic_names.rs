@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn names_are_read_once_for_all_waiters_and_changes_reported() {
         let mut names = Names::default();
-        assert!(names.wait(Some(SessionId(1))), "nobody reads them yet");
+        assert!(names.wait(Some(SessionId(1))), "no read is under way yet");
         assert!(!names.wait(Some(SessionId(2))) && !names.wait(None));
         names.wait_no_more(SessionId(1));
         assert!(!names.are_known() && !names.are_old(u64::MAX, 0));

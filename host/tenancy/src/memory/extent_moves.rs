@@ -24,7 +24,7 @@ const _: () = assert!(SCATTERED_BYTES / PAGE_BYTES <= RUNS_MAX as u64);
 impl Memory {
     /// Has extents be where a layout says, before there are any.
     pub(crate) fn lay_out(&mut self, layout: Box<dyn Layout>) {
-        debug_assert!(self.extents.is_empty(), "before anybody is there");
+        debug_assert!(self.extents.is_empty(), "before any client");
         self.extents = Extents::new(layout);
     }
 

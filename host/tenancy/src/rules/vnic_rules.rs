@@ -155,7 +155,7 @@ mod tests {
         table.set(VnicId(2), rules("b", &[]), Links::Possible);
         assert!(!table.take_change(), "it is as it was");
         table.set(VnicId(3), rules("c", &["ingress deny all"]), Links::None);
-        assert!(!table.take_change(), "nobody is there");
+        assert!(!table.take_change(), "no vNIC is there");
         table.forget(VnicId(3));
         table.set(VnicId(1), rules("a", &[]), Links::Possible);
         assert!(table.take_change() && !table.are_some());

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(taken.add(Some(one), PEER_RATE, 0), 2);
         assert!(taken.is_overdrawn(one, 0) && !taken.is_overdrawn(other, 0));
         assert!(!taken.is_overdrawn(one, SECOND), "so much is forgotten");
-        assert_eq!(taken.add(None, u64::MAX, 0), 3, "nobody's fault");
+        assert_eq!(taken.add(None, u64::MAX, 0), 3, "no peer's fault");
         assert_eq!(taken.count(), 3);
     }
 

@@ -81,7 +81,7 @@ impl Mirror {
                 self.held.retain(|(place, _), _| place.file != *file);
             }
             Action::EmptyPlace { place } => {
-                assert!(self.places.remove(place), "nobody had it");
+                assert!(self.places.remove(place), "no extent had it");
                 self.held.retain(|(of, _), _| of != place);
             }
             Action::Grant { file, session, granted, .. } => {
@@ -134,7 +134,7 @@ impl Mirror {
             let before = other.offset + other.length <= offset || offset + length <= other.offset;
             other.file != file || before
         };
-        assert!(self.places.iter().all(apart), "somebody has it");
+        assert!(self.places.iter().all(apart), "an extent has it");
         self.places.insert(FileRange { file, offset, length });
     }
 

@@ -442,9 +442,9 @@ pub fn exercise(bytes: &[u8]) {
     for session in opened {
         bench.end(session);
     }
-    assert!(bench.mirror.is_empty(), "the engine has links of nobody");
+    assert!(bench.mirror.is_empty(), "the engine has links without owner");
     bench.tenancy.check_accounts();
-    assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
+    assert!(bench.tenancy.is_empty(), "rows are left after all clients have gone");
 }
 
 /// A group, or another multicast address.

@@ -116,5 +116,5 @@ fn a_process_that_outlived_the_daemon_obeys_its_configuration() {
         |action: &Action| matches!(action, Action::Event { message: Message::TakeBack(_), .. });
     assert!(!bench.told.iter().any(take_back), "a new process has granted nothing");
     hello(&mut bench, 2, 2, 1);
-    assert!(bench.told.iter().any(take_back), "it may have granted to somebody of net-1");
+    assert!(bench.told.iter().any(take_back), "it may have granted to a process of net-1");
 }

@@ -78,7 +78,7 @@ fn no_host_and_no_listener_are_told_apart() {
     for remote in [1, 2] {
         let mut bench = two(1, remote);
         let id = connect(&mut bench, 1, at(remote), TCP);
-        assert_eq!(kinds(&mut bench, 1), [], "somebody may come");
+        assert_eq!(kinds(&mut bench, 1), [], "a listener may come");
         bench.wait(SECOND / 16);
         let refused = event(&mut bench, 1);
         assert_eq!((refused.event, refused.id), (event::REJECTED, id));

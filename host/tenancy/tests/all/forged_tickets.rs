@@ -16,7 +16,7 @@ fn a_new_daemon_gives_no_number_of_a_survivor() {
     hello(&mut bench, 1, 1, 0);
     for _ in 0..100 {
         let number = qp(&mut bench, 1, Service::Rc);
-        assert!(number >= Qpn(0x00c0_0000), "{number} may be somebody's");
+        assert!(number >= Qpn(0x00c0_0000), "{number} may be in use");
     }
     bench.wait(31_000_000_000);
     assert!(qp(&mut bench, 1, Service::Rc) < Qpn(0x00c0_0000));
@@ -145,7 +145,7 @@ fn the_later_owner_of_a_number_has_it() {
     call(&mut bench, 4, survived(A, 1, B, 2));
     keep_qp(&mut bench, 2, Service::Rc, B);
     call(&mut bench, 2, survived(B, 2, A, 1));
-    assert!(is_recorded(&bench), "nobody could know better");
+    assert!(is_recorded(&bench), "no record says otherwise");
     bench.told.clear();
     let right = bench.claim(1, Service::Rc, A, 2);
     assert!(matches!(call(&mut bench, 1, right), Some(Message::QpCreated(_))));

@@ -345,7 +345,7 @@ fn ended_read_only_grants_count_until_their_files_are_gone() {
         call(bench, OWNER, DeregMr { rkey: key, reserved: 0 });
         let watched = bench.told.iter().find_map(|action| match action {
             Action::ForgetFile { file, watch } => {
-                assert!(*watch, "somebody may have it");
+                assert!(*watch, "a process may have it");
                 Some(*file)
             }
             _ => None,

@@ -99,7 +99,7 @@ fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
         }
         _ => None,
     });
-    assert!(held.contains(&closed.expect("somebody yields")));
+    assert!(held.contains(&closed.expect("a session yields")));
     // The largest holder gets none of another's.
     let count = bench.told.len();
     let first = held[0].0;

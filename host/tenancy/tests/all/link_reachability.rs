@@ -77,7 +77,7 @@ fn the_network_is_asked_once_a_period_for_all_links_between_two() {
         let times = asked.iter().filter(|other| **other == question).count();
         assert!((10..=14).contains(&times), "{times}");
     }
-    assert!(asked.iter().all(|(_, from)| *from != 3), "nobody is asked within a vNIC");
+    assert!(asked.iter().all(|(_, from)| *from != 3), "no host is probed within a vNIC");
     for session in 1..=5 {
         bench.end(session);
     }

@@ -66,7 +66,7 @@ fn malformed_attachments_are_refused() {
     let rc = qp(&mut bench, 1, Service::Rc);
     assert_eq!(errno(attach(&mut bench, 1, rc, group(1))), Errno::EINVAL);
     assert_eq!(errno(attach(&mut bench, 1, a, gid(2))), Errno::EINVAL);
-    assert_eq!(errno(attach(&mut bench, 1, b, group(1))), Errno::ENOENT, "somebody else's");
+    assert_eq!(errno(attach(&mut bench, 1, b, group(1))), Errno::ENOENT, "another process's");
     // The end of a group is no single peer.
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn(77), 2) };
     assert_eq!(errno(call(&mut bench, 1, named)), Errno::EINVAL);

@@ -61,7 +61,11 @@ fn the_first_neighbour_alone_has_the_window() {
         }
         assert_eq!(bench.tenancy.pair_links(vnic(2)), 0);
         pair(&mut bench, (4, 3), (3, 2), service);
-        assert_eq!(bench.tenancy.pair_links(vnic(2)), 0, "it is his who is gone");
+        assert_eq!(
+            bench.tenancy.pair_links(vnic(2)),
+            0,
+            "it belongs to the neighbour that is gone"
+        );
     }
 }
 

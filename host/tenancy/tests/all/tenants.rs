@@ -62,12 +62,12 @@ fn a_vnic_of_another_tenant_looks_like_an_address_that_does_not_exist() {
         let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 1, service));
         let target = qp(&mut bench, 2, service);
         let foreign = call(&mut bench, 1, to(a, 1, target, 2));
-        let nobody = call(&mut bench, 1, to(b, 1, target, NOBODY));
+        let unknown = call(&mut bench, 1, to(b, 1, target, NOBODY));
         let ready = |answer: Option<Message>| match answer {
             Some(Message::Connected(Connected { ready, .. })) => ready,
             other => panic!("{other:?}"),
         };
-        assert_eq!(ready(foreign), ready(nobody));
+        assert_eq!(ready(foreign), ready(unknown));
         let [first, second] = paths(&bench, 1)[..] else { panic!("{:?}", paths(&bench, 1)) };
         assert_eq!(first, second);
         assert_eq!(first.1, PathReason::Unanswered);

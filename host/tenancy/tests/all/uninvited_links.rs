@@ -71,7 +71,7 @@ fn a_vnic_that_fills_a_processs_links_makes_way() {
         assert!(opens(&mut bench, 3, HONEST, victim).is_ok(), "{count}");
     }
     assert_eq!(opens(&mut bench, 3, HONEST, victim), Err(Errno::ENOMEM));
-    assert_eq!(closed(&mut bench, 3), [], "nobody takes it from them");
+    assert_eq!(closed(&mut bench, 3), [], "no other takes it from them");
     assert_eq!(opens(&mut bench, 100, NASTY, victim), Err(Errno::ENOMEM));
     assert_eq!(closed(&mut bench, 3), []);
     end_all(&mut bench);

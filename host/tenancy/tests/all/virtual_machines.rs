@@ -276,7 +276,7 @@ fn pages_that_are_not_pinned_are_not_granted() {
         let granted = |action: &Action| matches!(action, Action::GrantEngine { .. });
         assert!(!bench.told.iter().any(granted), "{:?}", bench.told);
         let waits = bench.tenancy.asked_to_keep(SessionId(2), pin.token).is_some();
-        assert_eq!(waits, from == 3, "nobody answers for another");
+        assert_eq!(waits, from == 3, "no session answers for another");
     }
     let (mut bench, qps) = bench_in_place();
     bench.tenancy.set_has_memory(vnic(2), false);

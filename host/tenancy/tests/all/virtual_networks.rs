@@ -120,7 +120,7 @@ fn forged_names_and_other_tenants_lead_to_a_lossy_link() {
             assert!(links(&bench).is_empty());
             let [end] = &engine_links(&bench)[..] else { panic!("{:?}", engine_links(&bench)) };
             assert_eq!(end.within, Some(end.vnic), "{service:?}");
-            assert!(end.ready.peer_qpn.0 < 0x1_0000, "no number of anybody's range");
+            assert!(end.ready.peer_qpn.0 < 0x1_0000, "no number of a vNIC's range");
         }
         // Of the right name, but beyond its numbers.
         bench.told.clear();
@@ -163,13 +163,13 @@ fn virtual_addresses_are_resolved_and_messages_stay_within_their_tenant() {
         let mut shown = Message::from(*asked);
         bench.tenancy.show_numbers(SessionId(other), &mut shown);
         assert!(matches!(shown, Message::CmHappened(it) if it.qpn == qpn));
-        let nobody = ResolveCmId {
+        let unknown = ResolveCmId {
             id: id_of(&mut bench, one),
             flags: 0,
             local: CmAddress::NONE,
             remote: address(9, 7471),
         };
-        assert_eq!(errno(said(&mut bench, one, nobody)), omniverb_terms::Errno::EHOSTUNREACH);
+        assert_eq!(errno(said(&mut bench, one, unknown)), omniverb_terms::Errno::EHOSTUNREACH);
     }
     assert!(cm_events(&mut bench, 2).is_empty());
 }

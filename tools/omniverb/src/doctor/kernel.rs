@@ -37,9 +37,9 @@ pub(super) fn memory_files(findings: &mut Findings) {
 /// Page adoption is smoothest with userfaultfd.
 pub(super) fn userfaultfd(findings: &mut Findings) {
     let permitted = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
-    let everybody = permitted.is_ok_and(|text| text.trim() == "1");
+    let all_users = permitted.is_ok_and(|text| text.trim() == "1");
     let device = rustix::fs::access("/dev/userfaultfd", rustix::fs::Access::READ_OK).is_ok();
-    if everybody || device || geteuid().is_root() {
+    if all_users || device || geteuid().is_root() {
         findings.good("userfaultfd is permitted");
     } else {
         findings.note(

@@ -224,7 +224,7 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
         .transpose()
         .context("not started by a supervisor of omniverb: a descriptor is missing")?;
     let sessions = sessions();
-    let [machine_socket, port] = become_nobody_with_two()?;
+    let [machine_socket, port] = drop_rights_keeping_two_sockets()?;
     // Its threads run as the unused user, too.
     let mut windows =
         PairWindows { bridge: WakeBridge::new(Side::Host)?, present: 0, going: 0, more };
@@ -242,14 +242,14 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
 /// The main function of a process that is started so, with QEMU's monitor as its input, and as its
 /// output a window of so many bytes to plug in there: see [`window_hotplug`].
 pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
-    let [monitor, window] = become_nobody_with_two()?;
+    let [monitor, window] = drop_rights_keeping_two_sockets()?;
     Ok(ExitCode::from(window_hotplug::code(window_hotplug::talk(&monitor, &window, number, bytes))))
 }
 
 /// The main function of a process that is started so, with QEMU as its input and its supervisor as
 /// its output, and places of so many bytes: see [`window_mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
-    let [qemu, supervisor] = become_nobody_with_two()?;
+    let [qemu, supervisor] = drop_rights_keeping_two_sockets()?;
     let Err(window_mapper::MapperEnd) =
         window_mapper::serve(qemu, supervisor, window_slots::Slots { bytes, count });
     Ok(ExitCode::SUCCESS)
@@ -261,7 +261,7 @@ pub(crate) fn open() -> anyhow::Result<ExitCode> {
 }
 
 /// Becomes a process that has nothing but its input and its output.
-fn become_nobody_with_two() -> anyhow::Result<[OwnedFd; 2]> {
+fn drop_rights_keeping_two_sockets() -> anyhow::Result<[OwnedFd; 2]> {
     let take =
         |file: std::io::Result<OwnedFd>| file.context("not started by a supervisor of omniverb");
     let input = take(std::io::stdin().as_fd().try_clone_to_owned())?;

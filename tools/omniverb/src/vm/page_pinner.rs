@@ -72,7 +72,7 @@ impl Pinner {
     /// successors find each other.
     pub(super) fn start(in_place: InPlace, folder: &Path) -> anyhow::Result<Option<Pinner>> {
         let word = match in_place {
-            InPlace::Nobody if !handover::is_somebody_there(folder) => return Ok(None),
+            InPlace::Nobody if !handover::has_pinner(folder) => return Ok(None),
             InPlace::Nobody => "nobody",
             InPlace::Root => "root",
             InPlace::All => "all",

@@ -131,7 +131,7 @@ impl Keeping {
             }
             Err(_) => {
                 self.pinner = None;
-                eprintln!("omniverb: who keeps pages of processes where they are has ended");
+                eprintln!("omniverb: the process that keeps pinned pages has ended");
                 if !std::mem::take(&mut self.kept).is_empty() {
                     return Err(Lost);
                 }

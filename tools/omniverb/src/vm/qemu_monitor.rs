@@ -39,7 +39,7 @@ pub(crate) fn device_id(number: usize) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// A line is malformed, or there are too many.
-    Nonsense,
+    Malformed,
     /// The memory is not taken.
     Memory,
     /// The device is not.
@@ -136,15 +136,15 @@ impl Talk {
         let rest = self.heard.get(self.looked..).unwrap_or(&[]);
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
             self.looked = self.heard.len();
-            return if self.looked > LINE_MAX { Err(Refusal::Nonsense) } else { Ok(None) };
+            return if self.looked > LINE_MAX { Err(Refusal::Malformed) } else { Ok(None) };
         };
         let line: Vec<u8> = self.heard.drain(..=self.looked + end).collect();
         self.looked = 0;
         self.lines += 1;
         if line.len() > LINE_MAX || self.lines > LINES_MAX {
-            return Err(Refusal::Nonsense);
+            return Err(Refusal::Malformed);
         }
-        serde_json::from_slice(&line).map(Some).map_err(|_| Refusal::Nonsense)
+        serde_json::from_slice(&line).map(Some).map_err(|_| Refusal::Malformed)
     }
 
     /// Nothing, if it is no answer.
@@ -155,14 +155,14 @@ impl Talk {
         if self.asked == MonitorRequest::Nothing {
             return Some(match said.get("QMP") {
                 Some(_) => self.ask(MonitorRequest::Capabilities),
-                None => Next::Over(Err(Refusal::Nonsense)),
+                None => Next::Over(Err(Refusal::Malformed)),
             });
         }
         let ours = said.get("id") == Some(&json!(self.asked as u8));
         let done = match (said.get("return"), said.get("error")) {
             (Some(value), None) if ours => Some(value),
             (None, Some(_)) if ours => None,
-            _ => return Some(Next::Over(Err(Refusal::Nonsense))),
+            _ => return Some(Next::Over(Err(Refusal::Malformed))),
         };
         Some(self.after(done))
     }
@@ -172,7 +172,7 @@ impl Talk {
         match (self.asked, done) {
             (MonitorRequest::Nothing, _)
             | (MonitorRequest::Capabilities | MonitorRequest::MemoryBack, None) => {
-                Next::Over(Err(Refusal::Nonsense))
+                Next::Over(Err(Refusal::Malformed))
             }
             (MonitorRequest::Capabilities, Some(_)) => self.ask(MonitorRequest::File),
             (MonitorRequest::File, None) => Next::Over(Err(Refusal::Memory)),
@@ -184,7 +184,7 @@ impl Talk {
                         (self.descriptor, self.set) = (number, set.clone());
                         self.ask(MonitorRequest::Memory)
                     }
-                    _ => Next::Over(Err(Refusal::Nonsense)),
+                    _ => Next::Over(Err(Refusal::Malformed)),
                 }
             }
             (MonitorRequest::Memory, None) => {
@@ -308,11 +308,11 @@ mod tests {
         let deep = "[".repeat(10_000);
         let long = format!("\"{}\"", "x".repeat(LINE_MAX));
         for first in ["", "hello", "{}", "3", &deep, &long, r#"{"return": {}, "id": 1}"#] {
-            assert_eq!(with(&[first]).1, Err(Refusal::Nonsense), "{first:.20}");
+            assert_eq!(with(&[first]).1, Err(Refusal::Malformed), "{first:.20}");
         }
         let both = r#"{"return": {}, "error": {}, "id": 1}"#;
         for second in [HELLO, &yes(2), r#"{"return": {}}"#, both, &no(1)] {
-            assert_eq!(with(&[HELLO, second]).1, Err(Refusal::Nonsense), "{second}");
+            assert_eq!(with(&[HELLO, second]).1, Err(Refusal::Malformed), "{second}");
         }
         for third in [
             "{}",
@@ -322,10 +322,10 @@ mod tests {
             r#"{"fd": 3, "fdset-id": "x"}"#,
         ] {
             let third = format!(r#"{{"return": {third}, "id": 2}}"#);
-            assert_eq!(with(&[HELLO, &yes(1), &third]).1, Err(Refusal::Nonsense), "{third}");
+            assert_eq!(with(&[HELLO, &yes(1), &third]).1, Err(Refusal::Malformed), "{third}");
         }
         let mut talk = Talk::new(1, 1);
         talk.hear(&b"{\"event\": 1}\n".repeat(LINES_MAX + 1));
-        assert_eq!(talk.next(), Next::Over(Err(Refusal::Nonsense)));
+        assert_eq!(talk.next(), Next::Over(Err(Refusal::Malformed)));
     }
 }

@@ -65,7 +65,7 @@ const WRITABLE: u64 = 1;
 
 /// It makes no sense, or is nothing that such a device is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct Malformed;
 
 /// The header of each message of QEMU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +79,12 @@ pub(crate) struct Head {
 impl Head {
     /// # Errors
     /// If it is of another version, no request, or longer than any.
-    pub(crate) fn read(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Nonsense> {
+    pub(crate) fn read(bytes: &[u8; HEAD_BYTES]) -> Result<Head, Malformed> {
         let [request, flags, length] = [0, 4, 8].map(|at| word(bytes, at).unwrap_or(0));
-        let length = usize::try_from(length).map_err(|_| Nonsense)?;
+        let length = usize::try_from(length).map_err(|_| Malformed)?;
         let sound = flags & !NEED_REPLY == VERSION && length <= BODY_BYTES_MAX;
         let wants_answer = flags & NEED_REPLY != 0;
-        if sound { Ok(Head { request, wants_answer, length }) } else { Err(Nonsense) }
+        if sound { Ok(Head { request, wants_answer, length }) } else { Err(Malformed) }
     }
 }
 
@@ -151,7 +151,7 @@ impl Device {
         head: Head,
         body: &[u8],
         files: usize,
-    ) -> Result<(Option<Vec<u8>>, News), Nonsense> {
+    ) -> Result<(Option<Vec<u8>>, News), Malformed> {
         let answer = |bytes: &[u8]| Some(message(head.request, VERSION | REPLY, bytes));
         let number = |value: u64| answer(&value.to_ne_bytes());
         let said = match head.request {
@@ -159,7 +159,7 @@ impl Device {
             request::GET_PROTOCOL_FEATURES => number(OFFERED),
             request::GET_QUEUE_NUM => number(1),
             request::GET_VRING_BASE => {
-                let index = word(body, 0).ok_or(Nonsense)?;
+                let index = word(body, 0).ok_or(Malformed)?;
                 answer(&[index.to_ne_bytes(), self.state.base.to_ne_bytes()].concat())
             }
             request::GET_CONFIG => answer(&config(body)?),
@@ -175,23 +175,23 @@ impl Device {
         head: Head,
         body: &[u8],
         files: usize,
-    ) -> Result<(Option<Vec<u8>>, News), Nonsense> {
+    ) -> Result<(Option<Vec<u8>>, News), Malformed> {
         let mut news = News::Nothing;
         match head.request {
             request::SET_FEATURES => {
-                news = News::Begun { knows: long(body).ok_or(Nonsense)? & REGION != 0 };
+                news = News::Begun { knows: long(body).ok_or(Malformed)? & REGION != 0 };
             }
             request::SET_PROTOCOL_FEATURES => {
-                let taken = long(body).ok_or(Nonsense)?;
+                let taken = long(body).ok_or(Malformed)?;
                 if !may_be_taken(taken) {
-                    return Err(Nonsense);
+                    return Err(Malformed);
                 }
                 self.state.protocol = taken;
             }
-            request::SET_VRING_BASE => self.state.base = word(body, 4).ok_or(Nonsense)?,
+            request::SET_VRING_BASE => self.state.base = word(body, 4).ok_or(Malformed)?,
             request::SET_BACKEND_REQ_FD if files == 1 => news = News::Channel,
             other if request::HEARD.contains(&other) => {}
-            _ => return Err(Nonsense),
+            _ => return Err(Malformed),
         }
         let wanted = head.wants_answer && self.state.protocol & REPLY_ACK != 0;
         let heard = || message(head.request, VERSION | REPLY, &0_u64.to_ne_bytes());
@@ -238,11 +238,11 @@ impl Change {
     ///
     /// # Errors
     /// If that is no answer to it.
-    pub(crate) fn is_done(self, answer: &[u8; ANSWER_BYTES]) -> Result<bool, Nonsense> {
+    pub(crate) fn is_done(self, answer: &[u8; ANSWER_BYTES]) -> Result<bool, Malformed> {
         let [request, flags, length] = [0, 4, 8].map(|at| word(answer, at).unwrap_or(0));
         let ours = request == self.request() && length == 8;
         if !ours || flags & (VERSION_MASK | REPLY) != VERSION | REPLY {
-            return Err(Nonsense);
+            return Err(Malformed);
         }
         Ok(long(&answer[HEAD_BYTES..]) == Some(0))
     }
@@ -264,11 +264,11 @@ fn long(bytes: &[u8]) -> Option<u64> {
 
 /// The configuration has where memory is and how much: of a driver that asks for it that is none,
 /// since it does not know of regions.
-fn config(asked: &[u8]) -> Result<Vec<u8>, Nonsense> {
+fn config(asked: &[u8]) -> Result<Vec<u8>, Malformed> {
     let [head, length] = [asked.get(..CONFIG_HEAD), asked.get(4..8)];
     let length = length.and_then(|bytes| word(bytes, 0)).and_then(|n| usize::try_from(n).ok());
-    let length = length.filter(|length| *length <= CONFIG_BYTES_MAX).ok_or(Nonsense)?;
-    Ok([head.ok_or(Nonsense)?, &[0; CONFIG_BYTES_MAX][..length]].concat())
+    let length = length.filter(|length| *length <= CONFIG_BYTES_MAX).ok_or(Malformed)?;
+    Ok([head.ok_or(Malformed)?, &[0; CONFIG_BYTES_MAX][..length]].concat())
 }
 
 fn regions(bytes: u64) -> Vec<u8> {
@@ -295,7 +295,7 @@ mod tests {
         flags: u32,
         body: &[u8],
         files: usize,
-    ) -> Result<(Option<Vec<u8>>, News), Nonsense> {
+    ) -> Result<(Option<Vec<u8>>, News), Malformed> {
         device.hear(Head::read(&head(request, flags, body.len()))?, body, files)
     }
 
@@ -348,7 +348,7 @@ mod tests {
     fn invalid_messages_are_refused() {
         for wrong in [head(1, 0, 0), head(1, 2, 0), head(1, 5, 0), head(1, 1, 513), head(1, 17, 0)]
         {
-            assert_eq!(Head::read(&wrong), Err(Nonsense));
+            assert_eq!(Head::read(&wrong), Err(Malformed));
         }
         let mut device = Device::new(GIB, State::default());
         let long = |number: u64| number.to_ne_bytes().to_vec();
@@ -367,7 +367,7 @@ mod tests {
             (24, vec![0; 11], 0),
             (24, [0, 257, 0].map(u32::to_ne_bytes).concat(), 0),
         ] {
-            assert_eq!(hear(&mut device, request, 1, &body, files), Err(Nonsense), "{request}");
+            assert_eq!(hear(&mut device, request, 1, &body, files), Err(Malformed), "{request}");
         }
     }
 
@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(answer(number, 5, 8, 0), Ok(true));
             assert_eq!(answer(number, 13, 8, 1), Ok(false));
             for (request, flags, length) in [(number + 1, 5, 8), (number, 1, 8), (number, 5, 16)] {
-                assert_eq!(answer(request, flags, length, 0), Err(Nonsense));
+                assert_eq!(answer(request, flags, length, 0), Err(Malformed));
             }
         }
     }

@@ -242,7 +242,7 @@ impl Later {
 /// Troubles of the process's own: its codes, for which none of a shell's are.
 const TROUBLES: [(PlugTrouble, u8); 4] = [
     (PlugTrouble::Silent, 10),
-    (PlugTrouble::Nonsense, 11),
+    (PlugTrouble::Malformed, 11),
     (PlugTrouble::Memory, 12),
     (PlugTrouble::Device, 13),
 ];
@@ -299,7 +299,7 @@ fn talk_until(
             }
             Next::Over(outcome) => {
                 return outcome.map_err(|refusal| match refusal {
-                    Refusal::Nonsense => PlugTrouble::Nonsense,
+                    Refusal::Malformed => PlugTrouble::Malformed,
                     Refusal::Memory => PlugTrouble::Memory,
                     Refusal::Device => PlugTrouble::Device,
                 });

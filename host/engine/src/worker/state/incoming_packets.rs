@@ -110,7 +110,7 @@ impl State {
             Some(deth) => self.links.datagrams(destination, checked.from, deth.source()),
             None => self.links.connected(destination),
         };
-        let Some(index) = index else { return self.nobody(vnic, destination, checked) };
+        let Some(index) = index else { return self.no_link(vnic, destination, checked) };
         let Some(link) = self.links.get_mut(index) else { return };
         // Only its own peer reaches a queue pair, and only through the queue pair's own vNIC.
         if link.ends().vnic != vnic || link.ends().flow.destination != checked.from {
@@ -171,7 +171,7 @@ impl State {
     }
 
     /// There is no such link, so far.
-    fn nobody(&mut self, vnic: VnicId, qpn: Qpn, checked: &CheckedPacket<'_>) {
+    fn no_link(&mut self, vnic: VnicId, qpn: Qpn, checked: &CheckedPacket<'_>) {
         let now = clock::now();
         self.keep(vnic, qpn, checked);
         let Some(deth) = checked.packet.deth() else { return };

@@ -251,7 +251,7 @@ fn answers_of_unasked_processes_are_ignored() {
         seqpacket::send(pinner.as_fd(), &written(SESSION.into(), &pin.into()), &[]).unwrap();
         assert!(keeping.hear(relay).is_ok());
     };
-    assert!(!says(keeping, relay, SESSION, 7), "nobody has asked");
+    assert!(!says(keeping, relay, SESSION, 7), "it was not asked");
     asked(keeping, relay, 7);
     for (session, token) in [(SESSION, 8), (SESSION + 1, 7)] {
         assert!(!says(keeping, relay, session, token), "{session} {token}");

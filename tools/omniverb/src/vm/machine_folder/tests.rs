@@ -8,8 +8,8 @@ fn users_have_names_and_numbers() {
     let list = "root:x:0:0:root:/:/bin/sh\nqemu:x:107:64055::/none:/bin/false\nx:x:y:1\n";
     assert_eq!(named("qemu", list), Some(User { uid: 107, gid: 64055 }));
     assert_eq!(named("root", list), Some(User { uid: 0, gid: 0 }));
-    for nobody in ["", "qem", "x", "107"] {
-        assert_eq!(named(nobody, list), None, "{nobody}");
+    for unknown in ["", "qem", "x", "107"] {
+        assert_eq!(named(unknown, list), None, "{unknown}");
     }
     assert_eq!("1:2".parse(), Ok(User { uid: 1, gid: 2 }));
     assert_eq!(User { uid: 1, gid: 2 }.to_string(), "1:2");

@@ -118,7 +118,7 @@ impl Drop for Alone {
 }
 
 /// Whether a pinner there keeps pins for an agent that is gone.
-pub(super) fn is_somebody_there(folder: &Path) -> bool {
+pub(super) fn has_pinner(folder: &Path) -> bool {
     seqpacket::is_alive(&folder.join(NAME))
 }
 
@@ -200,7 +200,7 @@ impl Heirs {
             place += 1;
             match said.then(|| heir.serve(kept, agent)) {
                 None | Some(HandoverMessage::Something) => true,
-                Some(HandoverMessage::Nonsense) => false,
+                Some(HandoverMessage::Malformed) => false,
                 Some(HandoverMessage::All) => {
                     over = true;
                     false
@@ -224,7 +224,7 @@ impl Heirs {
 enum HandoverMessage {
     Something,
     /// It is gone, or makes no sense.
-    Nonsense,
+    Malformed,
     /// It has all, which is so.
     All,
 }
@@ -238,7 +238,7 @@ impl Heir {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 return HandoverMessage::Something;
             }
-            Err(_) => return HandoverMessage::Nonsense,
+            Err(_) => return HandoverMessage::Malformed,
         };
         let told = match parts(bytes.get(..length).unwrap_or(&[])) {
             Some((WHICH, words)) if words.len() <= 1 => self.tell(words.first().copied(), kept),
@@ -251,7 +251,7 @@ impl Heir {
             Some((ALL, _)) => seqpacket::try_send(self.socket.as_fd(), &[NO], &[]).is_ok(),
             _ => false,
         };
-        if told { HandoverMessage::Something } else { HandoverMessage::Nonsense }
+        if told { HandoverMessage::Something } else { HandoverMessage::Malformed }
     }
 
     /// Says which there are behind a number; an empty message is the last.

@@ -56,7 +56,7 @@ fn an_error_of_qemu_is_reported_as_it_is() {
     };
     assert_eq!(outcome(keep, 10_000_000), Err(PlugTrouble::Silent));
     let talks = |mut socket: UnixStream| while socket.write_all(b"{\"event\": 1}\n").is_ok() {};
-    assert_eq!(outcome(talks, LONG), Err(PlugTrouble::Nonsense));
+    assert_eq!(outcome(talks, LONG), Err(PlugTrouble::Malformed));
 }
 
 /// How long another machine's window is that one says: it keeps nothing from this one.

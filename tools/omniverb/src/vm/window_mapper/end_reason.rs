@@ -1,6 +1,6 @@
 //! Marks the end of a mapper.
 
-use crate::vm::vhost_user::Nonsense;
+use crate::vm::vhost_user::Malformed;
 use rustix::io::Errno;
 use std::io;
 
@@ -8,8 +8,8 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct MapperEnd;
 
-impl From<Nonsense> for MapperEnd {
-    fn from(_: Nonsense) -> MapperEnd {
+impl From<Malformed> for MapperEnd {
+    fn from(_: Malformed) -> MapperEnd {
         MapperEnd
     }
 }

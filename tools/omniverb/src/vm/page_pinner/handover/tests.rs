@@ -30,8 +30,8 @@ fn bench(pins: u64) -> Option<Bench> {
     if !page_location::may(std::process::id().cast_signed(), LOOKS) {
         let looks = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
         let has = capabilities(None).unwrap().effective;
-        assert!(!has.contains(looks), "who may look into processes is not seen to");
-        eprintln!("not tested: only who may look into processes has anything to see here");
+        assert!(!has.contains(looks), "tracing is refused although the capability is there");
+        eprintln!("not tested: needs the right to trace processes");
         return None;
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -109,9 +109,9 @@ fn a_silent_client_holds_up_no_other() {
     let silent: Vec<_> = (0..HEIRS_MAX).map(|_| bench.come(&[])).collect();
     let half = bench.come(&[message(WHICH, [])]);
     assert!(matches!(half.1, Some((SOME, ref words)) if words.len() == 9), "{:?}", half.1);
-    for nonsense in [vec![0], vec![WHICH, 1, 2], message(WHICH, [1, 2]), message(HAVE, [1])] {
+    for malformed in [vec![0], vec![WHICH, 1, 2], message(WHICH, [1, 2]), message(HAVE, [1])] {
         // It is not heard any more.
-        assert_eq!(bench.come(&[nonsense]).1, None);
+        assert_eq!(bench.come(&[malformed]).1, None);
     }
     bench.ends_well(3);
     drop((silent, half));
@@ -195,7 +195,7 @@ fn a_machine_without_an_agent_leaves_others_their_windows() {
         ours.add(token, File::open("/dev/null").unwrap().into(), 1);
     }
     bench.has_agent.store(false, Ordering::Relaxed);
-    assert!(Heirs::begin_without_agent(&bench.folder, &mut ours).is_err(), "somebody is there");
+    assert!(Heirs::begin_without_agent(&bench.folder, &mut ours).is_err(), "a pinner is there");
     let left: Vec<u64> = ours.iter().map(|(token, ..)| token).collect();
     assert_eq!(left, [7, 8]);
     assert!(!bench.supervisor.as_ref().unwrap().is_finished(), "it took all");
@@ -208,7 +208,7 @@ fn a_machine_without_an_agent_leaves_others_their_windows() {
     drop(begins);
     let listener = Heirs::begin_without_agent(&folder, &mut ours).unwrap();
     assert_eq!(ours.len(), 2);
-    assert!(is_somebody_there(&folder));
+    assert!(has_pinner(&folder));
     drop(listener);
     fs::remove_dir_all(&folder).unwrap();
 }
