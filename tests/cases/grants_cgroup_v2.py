@@ -18,8 +18,12 @@ from harness.rxe_guest import Guest
 from cases.region_grants import PEERS
 
 _MIB = 1 << 20
-# MiB of a region, all of which six emulated peers read ten times or more each round.
+# MiB of a region, which six emulated peers read ten times or more each round: a piece (KiB) of each
+# two MiB, since all of it takes them minutes. How many MiB move depends on how long the owner's
+# threads have to stand for a step, which is long where others use this machine's processors.
 _REGION = 64
+_PIECE = 64
+_MOVED = 4
 _SOCKET = "/run/omniverbd.sock"
 _LIMITED = "/sys/fs/cgroup/limited"
 
@@ -91,11 +95,11 @@ def _booted(stage):
 
 
 def _charged(peers, rounds, slow=False):
-    limit = 80 + 60 * rounds
+    limit = 300 + 60 * rounds
 
     def run(machine):
         machine.charged(_REGION * _MIB * 6 // 5, "lives_within_its_limit", rounds, _REGION,
-                        PEERS[peers], patience=limit)
+                        PEERS[peers], _PIECE, _MOVED, patience=limit)
     return Case(f"grants.second.{peers} {rounds}", run, limit + 60, slow)
 
 

@@ -3,7 +3,6 @@
 It runs among the workspace's checks (`workspace_checks.py`), since cargo has to build what writes
 them."""
 
-import os
 import pathlib
 import tempfile
 
@@ -19,7 +18,7 @@ def _every_packet(_fixture):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "packets.pcap")
         process.run(["cargo", "run", "--quiet", "--locked", "-p", "omniverb_wire", "--example",
-                     "every_packet", "--", path], limit=300, cwd=staging.ROOT, env=os.environ)
+                     "every_packet", "--", path], limit=300, cwd=staging.ROOT, env=staging.LINTED)
         found = dissection.opcodes(path)
     check(set(found) == _OPCODES, f"opcodes {sorted(found)}, not {sorted(_OPCODES)}")
     print(f"{sum(found.values())} packets")

@@ -34,6 +34,12 @@ _COMMON = ["common.c", "common_processes.c", "far_process.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
+# For cargo: builds of tests are linted, too, so that a second build, of `cargo clippy`, is not
+# needed. Others than these have other flags, and would build all crates anew.
+LINTED = {**os.environ, "RUSTFLAGS": "-D warnings",
+          "RUSTC_WORKSPACE_WRAPPER": shutil.which("clippy-driver") or "clippy-driver"}
+
+
 def build_programs():
     """Compiles tests/programs/*.c against the system's <infiniband/verbs.h>."""
     out = BUILT / "programs"

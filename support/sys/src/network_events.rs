@@ -201,13 +201,13 @@ mod tests {
                         .spawn()?;
                     let mut heard = Vec::new();
                     while !heard.iter().any(|event| matches!(event, NetworkEvent::Changed(_))) {
-                        assert!(readable(events.as_fd(), Some(Duration::from_secs(10)))?);
+                        assert!(readable(events.as_fd(), Some(Duration::from_secs(120)))?);
                         while events.receive(|event| heard.push(event))? {}
                     }
                     child.kill()?;
                     child.wait()?;
                     while !heard.iter().any(|event| matches!(event, NetworkEvent::Ended(_))) {
-                        assert!(readable(events.as_fd(), Some(Duration::from_secs(10)))?);
+                        assert!(readable(events.as_fd(), Some(Duration::from_secs(120)))?);
                         while events.receive(|event| heard.push(event))? {}
                     }
                     Ok(())
