@@ -14,7 +14,7 @@
 #define PEERS 6
 #define STEP (2u * MIB)
 /* Longest time until what is given back is nobody's. */
-#define GONE_MS 20000
+#define GONE_MS 60000
 
 enum peers { ALL_RIGHTS, READ_ONLY, READ_ONLY_KEPT };
 
@@ -125,7 +125,9 @@ static void peer(int socket)
                 post(qp, (struct operation){.opcode = IBV_WR_RDMA_READ, .id = 1, .local = memory,
                                             .bytes = e.piece, .lkey = mr->lkey,
                                             .remote = e.from + at, .rkey = e.rkey});
-                expect(cq, 1, IBV_WC_SUCCESS);
+                /* Emulated processors that others use, too, need some patience. */
+                struct ibv_wc wc = completion(cq, 120000);
+                check(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
                 check(memory[0] == 7 && memory[e.piece - 1] == 7, "wrong bytes");
                 memory[0] = memory[e.piece - 1] = 0;
             }
@@ -196,7 +198,7 @@ TEST(lives_within_its_limit)
     static struct scene s;
     keeps = peers == READ_ONLY_KEPT;
     open_scene(&s);
-    turns *= s.piece < STEP ? 3 : 1;
+    turns = s.piece < STEP ? (turns + 1) / 2 : turns;
     uint64_t idle = charged();
     for (int round = 0; round < rounds; round++) {
         char *memory =
