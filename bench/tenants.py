@@ -331,8 +331,8 @@ def set_up(stage, chosen):
     middle = {key: median(samples) for key, samples in found.items()}
     for count in counts:
         flat, tenant = middle["flat", count], middle["tenant", count]
-        yield Row(f"{QPS} QPs to RTS in each of {count} processes, each: flat {flat:.1f} us, tenant "
-                  f"{tenant:.1f} us", f"{tenant / flat:.3f}", f"<= {SET_UP}",
+        yield Row(f"{QPS} QPs to RTS in each of {count} processes, each: flat {flat:.1f} us, "
+                  f"tenant {tenant:.1f} us", f"{tenant / flat:.3f}", f"<= {SET_UP}",
                   tenant <= SET_UP * flat)
     for name in sides.pairs:
         growth = middle[name, counts[-1]] / middle[name, counts[0]]

@@ -47,10 +47,6 @@ const FOREVER: i64 = 100 * 366 * 86_400 * 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct Limiter {
     limit: Limit,
-    /// Nanoseconds that a burst takes.
-    burst: i64,
-    /// Nanoseconds' worth that is kept at least while it waits.
-    waiting: u64,
     /// From then on more may be sent.
     free_at: i64,
     /// The part of a nanosecond that `free_at` lacks, in `bits_per_second`ths: nothing is rounded.
@@ -65,10 +61,14 @@ impl Limiter {
     /// One whose sender was silent until now.
     #[must_use]
     pub fn new(limit: Limit, now: u64) -> Limiter {
-        let burst = limit.takes(limit.burst_bytes, 0).0.clamp(1, FOREVER);
-        let waiting = limit.takes(CATCH_UP_BYTES, 0).0.clamp(0, FOREVER).cast_unsigned();
-        let waiting = waiting.max(CATCH_UP);
-        Limiter { limit, burst, waiting, free_at: signed(now) - burst, rest: 0 }
+        let mut limiter = Limiter { limit, free_at: 0, rest: 0 };
+        limiter.free_at = signed(now) - limiter.burst();
+        limiter
+    }
+
+    /// Nanoseconds that a burst takes. It is seldom needed, so that a limiter is half a cache line.
+    fn burst(&self) -> i64 {
+        self.limit.takes(self.limit.burst_bytes, 0).0.clamp(1, FOREVER)
     }
 
     /// What it is.
@@ -81,25 +81,33 @@ impl Limiter {
     pub fn change(&mut self, limit: Limit, now: u64) {
         self.keep_credit(0, now);
         let new = Limiter::new(limit, now);
+        let burst = i128::from(new.burst());
         let bits = i128::from(self.free_at - signed(now)) * i128::from(self.limit.bits_per_second);
         let owed = bits / i128::from(limit.bits_per_second.max(1));
         // A debt made at a high rate would last long at a low one: a burst's worth is enough.
-        let owed = owed.clamp(i128::from(-new.burst), i128::from(new.burst)) as i64;
+        let owed = owed.clamp(-burst, burst) as i64;
         *self = Limiter { free_at: signed(now) + owed, ..new };
     }
 
     /// Forgets what a silent sender has earned beyond its burst, or `least` nanoseconds' worth if
     /// that is more.
     pub(crate) fn keep_credit(&mut self, least: u64, now: u64) {
-        let earliest = signed(now) - self.burst.max(signed(least));
+        if self.free_at >= signed(now) - signed(least) {
+            return;
+        }
+        let earliest = signed(now) - self.burst().max(signed(least));
         if self.free_at < earliest {
             (self.free_at, self.rest) = (earliest, 0);
         }
     }
 
-    /// Nanoseconds' worth that is kept at least while it waits for others.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.waiting
+    /// Forgets what a sender has earned, while it waited for others, beyond its burst and what is
+    /// kept at least.
+    pub(crate) fn keep_while_waiting(&mut self, now: u64) {
+        if self.free_at < signed(now) - signed(CATCH_UP) {
+            let bytes = self.limit.takes(CATCH_UP_BYTES, 0).0.clamp(0, FOREVER).cast_unsigned();
+            self.keep_credit(bytes.max(CATCH_UP), now);
+        }
     }
 
     /// The nanosecond from which on something may be sent.
@@ -127,7 +135,8 @@ impl Limiter {
     /// Whether half of a burst may be sent at once.
     #[must_use]
     pub fn is_half_full(&self, now: u64) -> bool {
-        signed(now) - self.free_at >= self.burst - self.burst / 2
+        let burst = self.burst();
+        signed(now) - self.free_at >= burst - burst / 2
     }
 
     /// So many bytes were sent.

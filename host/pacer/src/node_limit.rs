@@ -23,9 +23,10 @@ impl Source {
     pub(crate) fn prepare(&mut self, credit: Option<u64>, now: u64) {
         match self {
             Source::Free => {}
-            Source::Own(limiter) => {
-                limiter.keep_credit(credit.unwrap_or_else(|| limiter.waiting()), now);
-            }
+            Source::Own(limiter) => match credit {
+                Some(credit) => limiter.keep_credit(credit, now),
+                None => limiter.keep_while_waiting(now),
+            },
             Source::Shared(lease) => lease.renew(now),
         }
     }
@@ -50,7 +51,7 @@ impl Source {
         match self {
             Source::Free => {}
             Source::Own(limiter) => {
-                limiter.keep_credit(limiter.waiting(), now);
+                limiter.keep_while_waiting(now);
                 limiter.take(bytes);
             }
             Source::Shared(lease) => lease.take(bytes),

@@ -19,12 +19,12 @@ use crate::limiter::{self, Limit};
 use crate::node_limit::Source;
 use crate::node_lists::{NONE, Rings};
 use crate::shared_limiter::{Lease, SharedLimiter};
-use crate::timing_wheel::Wheel;
+use crate::timing_wheel::{SLOTS, Wheel};
 
 /// Bytes of a turn while others wait for theirs: about a packet.
-const TURN: i64 = 4096;
+const TURN: i32 = 4096;
 /// Bytes that a node owes its siblings at most: a train, which is what may be sent in one go.
-const DEBT_MAX: i64 = 64 << 10;
+const DEBT_MAX: i32 = 64 << 10;
 /// Nodes from the root to a leaf at most: line, tenant, shared policy, vNIC, and some to spare.
 const DEPTH: usize = 8;
 
@@ -64,35 +64,46 @@ enum Kind {
     Leaf,
 }
 
+/// A cache line of its own: thousands of nodes are in no cache but the last.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Node {
     kind: Kind,
     state: State,
     generation: u32,
     parent: u32,
-    children: u32,
     /// The child that had a turn last.
     latest: u32,
     /// Bytes that are left of its turn.
-    left: i64,
+    left: i32,
     /// What was left of it when it was given the turn that it had last.
-    left_then: i64,
+    left_then: i32,
     limiter: Source,
 }
+
+const _: () = assert!(size_of::<Node>() == 64, "a node is a cache line");
 
 /// A tree of limits. Its root is the line.
 #[derive(Debug)]
 pub struct Pacer {
     nodes: Vec<Node>,
+    /// For each node, how many children it has.
+    children: Vec<u32>,
     free: Vec<u32>,
     wheel: Wheel,
-    /// For each node, its children that wait for a turn.
-    turns: Rings,
+    /// The slots of the wheel; then for each node its children that wait for a turn. A node waits
+    /// for one thing at a time, so it is in one ring at most.
+    rings: Rings,
     /// A leaf that waits for time waits so many nanoseconds at least.
     pause: u64,
 }
 
 const ROOT: u32 = 0;
+
+/// The ring of those that wait for a turn of a node.
+fn turns_of(node: u32) -> u32 {
+    SLOTS as u32 + node
+}
 
 impl Pacer {
     /// A tree of a root without a limit. A leaf that has used up its limit waits `pause`
@@ -102,9 +113,10 @@ impl Pacer {
     pub fn new(pause: u64) -> Pacer {
         let mut pacer = Pacer {
             nodes: Vec::new(),
+            children: Vec::new(),
             free: Vec::new(),
             wheel: Wheel::new(),
-            turns: Rings::default(),
+            rings: Rings::default(),
             pause: pause.min(limiter::CATCH_UP),
         };
         pacer.insert(Kind::Group, NONE, Source::Free);
@@ -155,7 +167,7 @@ impl Pacer {
             return Err(Refused::TooDeep);
         }
         let index = self.insert(kind, parent, Source::new(limit, now));
-        self.nodes[parent as usize].children += 1;
+        self.children[parent as usize] += 1;
         Ok(NodeId { index, generation: self.nodes[index as usize].generation })
     }
 
@@ -165,7 +177,6 @@ impl Pacer {
             state: State::Idle,
             generation: 0,
             parent,
-            children: 0,
             latest: NONE,
             left: TURN,
             left_then: TURN,
@@ -178,9 +189,9 @@ impl Pacer {
         }
         let index = self.nodes.len();
         self.nodes.push(node);
-        self.turns.grow_members(index + 1);
-        self.turns.grow_rings(index + 1);
-        self.wheel.grow(index + 1);
+        self.children.push(0);
+        self.rings.grow_members(index + 1);
+        self.rings.grow_rings(turns_of(index as u32) as usize + 1);
         index as u32
     }
 
@@ -190,7 +201,7 @@ impl Pacer {
     /// It is a group that has children.
     pub fn remove(&mut self, id: NodeId) -> Result<(), Refused> {
         let index = self.find(id)?;
-        if index == ROOT || self.nodes[index as usize].children > 0 {
+        if index == ROOT || self.children[index as usize] > 0 {
             return Err(Refused::InUse);
         }
         self.unlink(index);
@@ -198,7 +209,7 @@ impl Pacer {
         node.kind = Kind::Free;
         node.generation = node.generation.wrapping_add(1);
         let parent = std::mem::replace(&mut node.parent, NONE);
-        self.nodes[parent as usize].children -= 1;
+        self.children[parent as usize] -= 1;
         self.free.push(index);
         Ok(())
     }
@@ -213,7 +224,7 @@ impl Pacer {
             return Err(Refused::InUse);
         }
         // Below a group there may be as many levels as there are: it moves while it has none.
-        if self.nodes[index as usize].children > 0 {
+        if self.children[index as usize] > 0 {
             return Err(Refused::InUse);
         }
         if self.path(parent).count() >= DEPTH {
@@ -225,8 +236,8 @@ impl Pacer {
         let waits = self.nodes[index as usize].state != State::Idle;
         self.unlink(index);
         let old = std::mem::replace(&mut self.nodes[index as usize].parent, parent);
-        self.nodes[old as usize].children -= 1;
-        self.nodes[parent as usize].children += 1;
+        self.children[old as usize] -= 1;
+        self.children[parent as usize] += 1;
         if waits {
             self.arm(index, now);
         }
@@ -272,7 +283,7 @@ impl Pacer {
     /// A node's limit has changed: what it waits for may have.
     fn look_again(&mut self, index: u32, now: u64) {
         if self.nodes[index as usize].state == State::Timed {
-            self.wheel.remove(index);
+            self.wheel.remove(&mut self.rings, index);
             self.arm(index, now);
         }
     }
@@ -316,7 +327,9 @@ impl Pacer {
             if above != index {
                 node.limiter.prepare(None, now);
             }
-            if !node.limiter.is_ready(now) || above != index && self.turns.front(above) != NONE {
+            if !node.limiter.is_ready(now)
+                || above != index && self.rings.front(turns_of(above)) != NONE
+            {
                 return false;
             }
             above = node.parent;
@@ -354,8 +367,8 @@ impl Pacer {
         if parent == NONE {
             return true;
         }
-        let first = self.turns.front(parent);
-        first == NONE || first == index && self.turns.has_one(parent)
+        let first = self.rings.front(turns_of(parent));
+        first == NONE || first == index && self.rings.has_one(turns_of(parent))
     }
 
     /// When the limits above a leaf will allow it to send, as far as they tell: others may be
@@ -372,6 +385,7 @@ impl Pacer {
         let Ok(mut index) = self.leaf(leaf) else { return };
         while let Some(node) = self.nodes.get_mut(index as usize) {
             node.limiter.take(bytes, now);
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             node.left = node.left.saturating_sub_unsigned(bytes).max(-DEBT_MAX);
             index = node.parent;
         }
@@ -380,7 +394,7 @@ impl Pacer {
     /// The leaf whose turn it is. It does not wait any more: it sends, and says how much before
     /// this is asked again, and whether it wants more.
     pub fn next(&mut self, now: u64) -> Option<NodeId> {
-        while let Some(index) = self.wheel.pop(now) {
+        while let Some(index) = self.wheel.pop(&mut self.rings, now) {
             // Beyond the horizon it comes out early.
             self.arm(index, now);
         }
@@ -413,7 +427,7 @@ impl Pacer {
     fn descend(&mut self, now: u64) -> Option<u32> {
         let mut at = ROOT;
         loop {
-            let child = self.turns.front(at);
+            let child = self.rings.front(turns_of(at));
             if child == NONE {
                 // Cannot be: who has a turn has somebody to give it to.
                 self.unlink(at);
@@ -424,15 +438,15 @@ impl Pacer {
                 self.arm(child, now);
                 return None;
             }
-            let is_alone = self.turns.has_one(at);
+            let is_alone = self.rings.has_one(turns_of(at));
             let node = &mut self.nodes[child as usize];
             if node.left <= 0 {
                 if is_alone {
                     node.left = TURN;
                 } else {
                     node.left = (node.left + TURN).min(TURN);
-                    self.turns.remove(child);
-                    self.turns.push_back(at, child);
+                    self.rings.remove(child);
+                    self.rings.push_back(turns_of(at), child);
                     continue;
                 }
             }
@@ -458,7 +472,7 @@ impl Pacer {
         let at = node.limiter.ready_at();
         node.state = State::Timed;
         let pause = if node.kind == Kind::Leaf { self.pause } else { 0 };
-        self.wheel.insert(index, at.max(now + pause), now);
+        self.wheel.insert(&mut self.rings, index, at.max(now + pause), now);
     }
 
     /// Has a node wait for a turn of its parent.
@@ -472,10 +486,10 @@ impl Pacer {
         // What left in the middle of its turn goes on with it, if it used it and nobody had one
         // meanwhile.
         if left > 0 && !unused && self.nodes[parent as usize].latest == index {
-            self.turns.push_front(parent, index);
+            self.rings.push_front(turns_of(parent), index);
         } else {
             self.nodes[index as usize].left = (left + TURN).min(TURN);
-            self.turns.push_back(parent, index);
+            self.rings.push_back(turns_of(parent), index);
         }
         let above = &mut self.nodes[parent as usize];
         if above.state == State::Idle {
@@ -491,15 +505,15 @@ impl Pacer {
             match state {
                 State::Idle => return,
                 State::Timed => {
-                    self.wheel.remove(index);
+                    self.wheel.remove(&mut self.rings, index);
                     return;
                 }
                 State::Turn if index == ROOT => return,
                 State::Turn => {
-                    self.turns.remove(index);
+                    self.rings.remove(index);
                 }
             }
-            if self.turns.front(parent) != NONE {
+            if self.rings.front(turns_of(parent)) != NONE {
                 return;
             }
             index = parent;

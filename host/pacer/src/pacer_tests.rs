@@ -103,7 +103,7 @@ fn bytes_sent_without_waiters_are_not_owed() {
         // In the first 80 packets both have had turns, so many that neither was starved.
         let (mut sent, owed) = ([0_i32; 2], if is_asked { 2 } else { 17 });
         let least = pacer.nodes.iter().map(|node| node.left).min().unwrap();
-        assert!(least >= -i64::from(owed) * TURN, "{least}: rotations of a turn each");
+        assert!(least >= -owed * TURN, "{least}: rotations of a turn each");
         for _ in 0..80 {
             let leaf = loop {
                 if let Some(leaf) = pacer.next(now) {

@@ -60,7 +60,7 @@ impl Lease {
         }
         let bytes = LEASE.saturating_add(self.left.unsigned_abs());
         self.from = self.limiter.with(|limiter| {
-            limiter.keep_credit(limiter.waiting(), now);
+            limiter.keep_while_waiting(now);
             let from = limiter.ready_at();
             limiter.take(bytes);
             from

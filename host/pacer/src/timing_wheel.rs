@@ -1,5 +1,5 @@
 //! Keeps nodes by the time at which they are due: a timing wheel whose next slot is found by three
-//! levels of bitmaps, in constant time.
+//! levels of bitmaps, in constant time. Its slots are the first of the [`Rings`] of its owner.
 //!
 //! A node is never handed out early, unless its time is beyond the horizon: the caller looks at its
 //! time again and puts it back. A slot's nodes are in the order of their coming.
@@ -7,7 +7,7 @@
 use crate::node_lists::{NONE, Rings};
 
 /// Slots of the wheel.
-const SLOTS: u64 = 1 << 14;
+pub(crate) const SLOTS: u64 = 1 << 14;
 /// A slot is so many binary digits of nanoseconds long: 2 us, so that the horizon is 33 ms.
 const SHIFT: u32 = 11;
 const WORDS: usize = (SLOTS / 64) as usize;
@@ -15,8 +15,6 @@ const WORDS: usize = (SLOTS / 64) as usize;
 /// The nodes that wait for time. Each is in one slot at most.
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    /// A ring for each slot.
-    slots: Rings,
     /// Which slots have nodes, which words of that have bits, which words of that have.
     low: Box<[u64; WORDS]>,
     middle: [u64; WORDS / 64],
@@ -27,40 +25,33 @@ pub(crate) struct Wheel {
 
 impl Wheel {
     pub(crate) fn new() -> Wheel {
-        let mut slots = Rings::default();
-        slots.grow_rings(SLOTS as usize);
-        Wheel { slots, low: Box::new([0; WORDS]), middle: [0; WORDS / 64], high: 0, current: 0 }
+        Wheel { low: Box::new([0; WORDS]), middle: [0; WORDS / 64], high: 0, current: 0 }
     }
 
-    /// Makes room for nodes below this number.
-    pub(crate) fn grow(&mut self, nodes: usize) {
-        self.slots.grow_members(nodes);
-    }
-
-    /// Puts in a node, which is not there, to be taken out at this time.
-    pub(crate) fn insert(&mut self, node: u32, at: u64, now: u64) {
+    /// Puts in a node, which is in no ring, to be taken out at this time.
+    pub(crate) fn insert(&mut self, slots: &mut Rings, node: u32, at: u64, now: u64) {
         if self.high == 0 {
             self.current = self.current.max(now >> SHIFT);
         }
         // The end of a slot is when it is taken out.
         let slot = at.div_ceil(1 << SHIFT).clamp(self.current, self.current + SLOTS - 1);
         let index = (slot % SLOTS) as usize;
-        self.slots.push_back(index as u32, node);
+        slots.push_back(index as u32, node);
         self.low[index / 64] |= 1 << (index % 64);
         self.middle[index / 4096] |= 1 << (index / 64 % 64);
         self.high |= 1 << (index / 4096);
     }
 
     /// Takes out a node, wherever it is.
-    pub(crate) fn remove(&mut self, node: u32) {
-        let index = self.slots.remove(node);
+    pub(crate) fn remove(&mut self, slots: &mut Rings, node: u32) {
+        let index = slots.remove(node);
         if index != NONE {
-            self.clear(index as usize);
+            self.clear(slots, index as usize);
         }
     }
 
     /// Takes out the next node that is due.
-    pub(crate) fn pop(&mut self, now: u64) -> Option<u32> {
+    pub(crate) fn pop(&mut self, slots: &mut Rings, now: u64) -> Option<u32> {
         let slot = self.first_slot()?;
         if slot > now >> SHIFT {
             self.current = self.current.max(now >> SHIFT);
@@ -68,8 +59,8 @@ impl Wheel {
         }
         self.current = slot;
         let index = (slot % SLOTS) as usize;
-        let node = self.slots.pop_front(index as u32)?;
-        self.clear(index);
+        let node = slots.pop_front(index as u32)?;
+        self.clear(slots, index);
         Some(node)
     }
 
@@ -79,8 +70,8 @@ impl Wheel {
     }
 
     /// A slot has lost a node.
-    fn clear(&mut self, index: usize) {
-        if self.slots.front(index as u32) != NONE {
+    fn clear(&mut self, slots: &Rings, index: usize) {
+        if slots.front(index as u32) != NONE {
             return;
         }
         self.low[index / 64] &= !(1 << (index % 64));
@@ -130,6 +121,14 @@ mod tests {
     /// The longest time that is waited for at once.
     const HORIZON: u64 = SLOTS << SHIFT;
 
+    /// The slots of a wheel, for so many nodes.
+    fn rings(nodes: usize) -> Rings {
+        let mut rings = Rings::default();
+        rings.grow_rings(SLOTS as usize);
+        rings.grow_members(nodes);
+        rings
+    }
+
     proptest! {
         /// Against a sorted map: never early, never later than a slot's length, nothing lost.
         #[test]
@@ -139,24 +138,23 @@ mod tests {
                 1..400,
             ),
         ) {
-            let mut wheel = Wheel::new();
-            wheel.grow(64);
+            let (mut wheel, mut slots) = (Wheel::new(), rings(64));
             let mut model = BTreeMap::new();
             let mut now = 5_000_000_000_u64;
             for (node, wait, passes) in steps {
                 if model.remove(&node).is_some() {
-                    wheel.remove(node);
+                    wheel.remove(&mut slots, node);
                 } else {
-                    wheel.insert(node, now + wait, now);
+                    wheel.insert(&mut slots, node, now + wait, now);
                     model.insert(node, now + wait);
                 }
                 now += passes;
-                while let Some(node) = wheel.pop(now) {
+                while let Some(node) = wheel.pop(&mut slots, now) {
                     let at = model[&node];
                     if at > now {
                         // Beyond the horizon.
                         prop_assert!(at + (1 << SHIFT) >= HORIZON);
-                        wheel.insert(node, at, now);
+                        wheel.insert(&mut slots, node, at, now);
                     } else {
                         model.remove(&node);
                     }
@@ -174,13 +172,12 @@ mod tests {
 
     #[test]
     fn a_wheel_that_stood_still_starts_where_time_is() {
-        let mut wheel = Wheel::new();
-        wheel.grow(2);
-        assert_eq!((wheel.first(), wheel.pop(u64::MAX)), (None, None));
-        wheel.insert(1, 700_000_000_000, 699_999_000_000);
-        assert_eq!(wheel.pop(699_999_900_000), None);
-        assert_eq!(wheel.pop(700_000_002_048), Some(1));
-        wheel.remove(1);
+        let (mut wheel, mut slots) = (Wheel::new(), rings(2));
+        assert_eq!((wheel.first(), wheel.pop(&mut slots, u64::MAX)), (None, None));
+        wheel.insert(&mut slots, 1, 700_000_000_000, 699_999_000_000);
+        assert_eq!(wheel.pop(&mut slots, 699_999_900_000), None);
+        assert_eq!(wheel.pop(&mut slots, 700_000_002_048), Some(1));
+        wheel.remove(&mut slots, 1);
         assert_eq!(wheel.first(), None);
     }
 }

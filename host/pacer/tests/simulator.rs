@@ -4,6 +4,7 @@
 //! when that asks for it. So what differs from a limit is the pacer's doing.
 
 use omniverb_pacer::{Limit, NodeId, Pacer};
+use proptest::prelude::*;
 use std::collections::HashMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -242,5 +243,61 @@ fn stopping_and_starting_gives_no_more_than_a_burst() {
     for (sender, sent) in line.senders.iter().zip(&sent) {
         let off = *sent as f64 - allowed(sender.bits_per_second, SECOND / 2);
         assert!((-1.2 * 1500.0..4096.0 + 1.2 * 1500.0).contains(&off), "{off}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    /// 300 senders of different rates in groups: from every change on each is within one packet,
+    /// while some stop and start again and the rates of the others rise by 53 percent.
+    #[test]
+    fn each_of_300_different_rates_is_exact_after_every_change(
+        rates in prop::collection::vec(2_000_000_u64..10_000_000, 300),
+        each in prop::sample::select(vec![1_usize, 3, 10, 50, 300]),
+        packet in 256_u64..4097,
+        stopped in 1_usize..100,
+    ) {
+        // The groups and the line have room for all of it, the rise included.
+        let mut line = Line::new((300 / each, each), 30_000_000_000, 160, packet);
+        for (sender, bits_per_second) in line.senders.iter_mut().zip(&rates) {
+            sender.bits_per_second = *bits_per_second;
+            line.pacer.set_limit(sender.id, rate(*bits_per_second), 0).unwrap();
+        }
+        for (group, cap) in &mut line.tenants {
+            *cap = each as u64 * 10_000_000 * 2;
+            line.pacer.set_limit(*group, rate(*cap), 0).unwrap();
+        }
+        line.begin();
+        line.run(WARM);
+        let within = |line: &mut Line, what: &str| {
+            let sent = line.measure(SECOND);
+            let worst = line.worst(&sent, SECOND);
+            prop_assert!(worst <= 1.01, "{worst} packets {what}");
+            Ok(())
+        };
+        within(&mut line, "before")?;
+        for round in 0..2 {
+            for sender in &line.senders[..stopped] {
+                line.pacer.cancel(sender.id);
+            }
+            let sent = line.measure(SECOND);
+            for (n, (sender, sent)) in line.senders.iter().zip(&sent).enumerate() {
+                let off = (*sent as f64 - allowed(sender.bits_per_second, SECOND)).abs();
+                let is_exact = if n < stopped { *sent == 0 } else { off <= 1.01 * packet as f64 };
+                prop_assert!(is_exact, "sender {n}, round {round}: {off} bytes");
+            }
+            for sender in &line.senders[..stopped] {
+                line.pacer.want(sender.id, line.now);
+            }
+            // Of what it saved, a sender that starts again sends a burst at once.
+            line.run(line.now + WARM);
+            within(&mut line, "after they started again")?;
+        }
+        for sender in &mut line.senders {
+            sender.bits_per_second = sender.bits_per_second * 153 / 100;
+            line.pacer.set_limit(sender.id, rate(sender.bits_per_second), line.now).unwrap();
+        }
+        within(&mut line, "after the rise")?;
     }
 }
