@@ -79,7 +79,7 @@ impl Cost {
             );
         } else {
             println!(
-                "{name:44} {median:6.1} ns a packet, first decile {decile:6.1}, of {packets} packets"
+                "{name:44} {median:6.1} ns a packet, first decile {decile:6.1}, {packets} packets"
             );
         }
     }
