@@ -18,11 +18,11 @@ from pathlib import Path
 
 import compare_builds
 import exact_adoption
-import machine_facts
+import machine_info
 import plan
 import report
 import carried_sockets
-from process_pairs import Failure, Pair, compiled
+from program_runs import Failure, Pair, compiled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
 import build as null_verbs
@@ -114,7 +114,7 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
     connect, crowd, idle, attention, registration, streams, copies = (
         compiled(name, folder) for name in (
             "qp_to_rts", "many_qps_to_rts", "idle_poll", "served_write_latency",
-            "registration_cost", "stream_throughput", "one_or_two_copies"))
+            "registration_cost", "stream_throughput", "large_message_copies"))
     environment = {**os.environ, **variables}
     strangers = exact_adoption.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
@@ -164,7 +164,7 @@ def gather(chosen, folder, stack):
     limits_program = chosen.limits or chosen.dist / "bin/omniverb-limits"
     pin, _ = take_limits(limits_program, chosen.pin, milliseconds=10)
     cpus = None if pin == "none" else [int(cpu) for cpu in pin.split(",")]
-    tsc = machine_facts.tsc_mhz()
+    tsc = machine_info.tsc_mhz()
     notes = []
     measurements = []
     try:
@@ -187,9 +187,9 @@ def gather(chosen, folder, stack):
 
 def main():
     chosen = arguments()
-    known = machine_facts.facts(ROOT)
+    known = machine_info.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, before = time.monotonic(), machine_facts.cpu_times()
+    started, before = time.monotonic(), machine_info.cpu_times()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-bench-")))
         try:
@@ -198,12 +198,12 @@ def main():
         except (Failure, OSError) as failure:
             print(f"bench: {failure}", file=sys.stderr)
             return 1
-    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_info.stolen_since(before)
     rows = report.results(measurements, limits)
     chosen.out.write_text(json.dumps(
         {"machine": known, "pin": pin, "rounds": chosen.rounds, "notes": notes,
          "seconds": time.monotonic() - started, "raw": limits, "results": rows}, indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(f"CPUs of the two processes: {pin}; rounds: {chosen.rounds}; stolen by other virtual "
           f"machines: {known['stolen_by_other_machines']:.1%}\n")
     print(*report.limit_lines(limits), sep="\n")

@@ -7,7 +7,7 @@ bench` takes them with the rest; `bench/bench.py --only streams` takes them alon
 would give instead of two (docs/decisions/0051): `--only copies`.
 """
 
-from process_pairs import Failure
+from program_runs import Failure
 from plan import Measurement, said
 
 # Key, what it is, the way that bench/stream_throughput.c takes, and what the library does, if it is
@@ -15,7 +15,7 @@ from plan import Measurement, said
 _WAYS = [("tcp", "TCP", "tcp", None), ("unix", "UNIX socket", "unix", None),
          ("carried", "TCP carried", "tcp", "carry"), ("light", "TCP light", "tcp", "light"),
          ("ring", "bare ring", "ring", None)]
-# How messages are copied, as bench/one_or_two_copies.c has it, and their bytes.
+# How messages are copied, as bench/large_message_copies.c has it, and their bytes.
 _COPIES = [("twice", "two copies"), ("past", "two copies, past the cache"),
            ("read", "one copy, process_vm_readv"),
            ("splice", "one copy, vmsplice")]

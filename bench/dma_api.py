@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import machine_facts
+import machine_info
 import report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,7 +123,7 @@ def arguments():
 
 def main():
     chosen = arguments()
-    known, before, started = machine_facts.facts(ROOT), machine_facts.cpu_times(), time.monotonic()
+    known, before, started = machine_info.facts(ROOT), machine_info.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage = Stage(with_programs=False)
     try:
@@ -132,10 +132,10 @@ def main():
     finally:
         stage.close()
         process.end_descendants()
-    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_info.stolen_since(before)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
                                       "places": found}, indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(f"stolen by other virtual machines: {known['stolen_by_other_machines']:.1%}\n")
     print(*lines(found), sep="\n")
     print(f"Details: {chosen.out}")

@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from process_pairs import Pair
+from program_runs import Pair
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.dont_write_bytecode = True

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import machine_facts
+import machine_info
 import report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,7 +183,7 @@ def counts(kind, chosen):
 
 def main():
     chosen = arguments()
-    known = machine_facts.facts(ROOT)
+    known = machine_info.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMNIVERB_LOG", "error")
     stage, found = Stage(with_programs=False), {}
@@ -199,7 +199,7 @@ def main():
     chosen.out.write_text(json.dumps({"machine": known, "results": [
         {"pairs_of": kind, "setting": setting, "rows": rows}
         for (kind, setting), rows in found.items()]}, indent=1) + "\n")
-    print(*machine_facts.lines(known), *lines(found), sep="\n")
+    print(*machine_info.lines(known), *lines(found), sep="\n")
     print(f"Details: {chosen.out}")
     return 1 if any(isinstance(rows, str) for rows in found.values()) else 0
 

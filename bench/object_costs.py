@@ -10,7 +10,7 @@ import pathlib
 import sys
 from statistics import median
 
-import machine_facts
+import machine_info
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "target/bench/objects.json")
     chosen = parser.parse_args()
     counts, rounds = (QUICK_COUNTS, 1) if chosen.quick else (COUNTS, chosen.rounds)
-    ticks = machine_facts.cpu_times()
+    ticks = machine_info.cpu_times()
     stage = Stage(with_programs=False)
     try:
         process.run(["cc", "-O2", "-o", stage.programs / "objects", ROOT / "bench/object_costs.c",
@@ -83,12 +83,12 @@ def main():
             found = measure(pair.server, counts, rounds)
     finally:
         stage.close()
-    known = {**machine_facts.facts(ROOT),
-             "stolen_by_other_machines": machine_facts.stolen_since(ticks)}
+    known = {**machine_info.facts(ROOT),
+             "stolen_by_other_machines": machine_info.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     rows = {f"{kind}, {what}": row for (kind, what), row in found.items()}
     chosen.out.write_text(json.dumps({"machine": known, "rows": rows}, indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(*lines(found), sep="\n")
     return 0
 

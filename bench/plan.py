@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
 
-import process_pairs
-from process_pairs import Failure, Pair
+import program_runs
+from program_runs import Failure, Pair
 
 SMALL = 8
 LARGE = 1 << 20
@@ -82,13 +82,13 @@ def sample_all(items, rounds, failures, setup=0.0):
 def perftest_plan(prefix, label, pair, tsc):
     """perftest's programs as a user runs them, no option that changes the data path."""
     def lat(program, *options):
-        return lambda n: process_pairs.perftest_lat(pair, program, SMALL, n, tsc, *options)
+        return lambda n: program_runs.perftest_lat(pair, program, SMALL, n, tsc, *options)
 
     def rate(program, *options):
-        return lambda n: process_pairs.perftest_bw(pair, program, SMALL, n, *options)[0]
+        return lambda n: program_runs.perftest_bw(pair, program, SMALL, n, *options)[0]
 
     def width(program):
-        return lambda n: process_pairs.perftest_bw(pair, program, LARGE, n)[1]
+        return lambda n: program_runs.perftest_bw(pair, program, LARGE, n)[1]
 
     def of(key, text, unit, sample, **more):
         return Measurement(f"{prefix}_{key}", f"{label} {text}", unit, sample, **more)
@@ -117,13 +117,13 @@ def exact_plan(pair, tsc):
     name = "Omniverb, two vNICs, exact: "
     return [
         Measurement("exact_write_lat", name + "WRITE 8 B", "ns",
-                    lambda n: process_pairs.perftest_lat(pair, "ib_write_lat", SMALL, n, tsc),
+                    lambda n: program_runs.perftest_lat(pair, "ib_write_lat", SMALL, n, tsc),
                     iterations=1000, limits=(500, 20_000)),
         Measurement("exact_write_rate", name + "8 B", "msg/s",
-                    lambda n: process_pairs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0],
+                    lambda n: program_runs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0],
                     iterations=20_000, limits=(2000, 1_000_000)),
         Measurement("exact_write_1m", name + "1 MiB", "B/s",
-                    lambda n: process_pairs.perftest_bw(pair, "ib_write_bw", LARGE, n)[1],
+                    lambda n: program_runs.perftest_bw(pair, "ib_write_bw", LARGE, n)[1],
                     iterations=200, limits=(200, 10_000), size=LARGE),
     ]
 
@@ -138,15 +138,15 @@ def null_plan(library, cpus, tsc):
     name = "perftest alone, "
     return [
         Measurement("null_write_lat", name + "ib_write_lat 8 B", "ns",
-                    lambda n: process_pairs.perftest_lat(echo, "ib_write_lat", SMALL, n, tsc),
+                    lambda n: program_runs.perftest_lat(echo, "ib_write_lat", SMALL, n, tsc),
                     **latency),
         Measurement("null_send_lat", name + "ib_send_lat 8 B", "ns",
-                    lambda n: process_pairs.perftest_lat(pair, "ib_send_lat", SMALL, n, tsc),
+                    lambda n: program_runs.perftest_lat(pair, "ib_send_lat", SMALL, n, tsc),
                     **latency),
         Measurement("null_write_rate", name + "ib_write_bw 8 B", "msg/s",
-                    lambda n: process_pairs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0], **rate),
+                    lambda n: program_runs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0], **rate),
         Measurement("null_send_rate", name + "ib_send_bw 8 B", "msg/s",
-                    lambda n: process_pairs.perftest_bw(pair, "ib_send_bw", SMALL, n)[0], **rate),
+                    lambda n: program_runs.perftest_bw(pair, "ib_send_bw", SMALL, n)[0], **rate),
     ]
 
 
@@ -155,13 +155,13 @@ def ucx_plan(cpus):
     pair = Pair(cpus, {"UCX_TLS": "posix,self", "UCX_WARN_UNUSED_ENV_VARS": "n"})
 
     def lat(*test):
-        return lambda n: process_pairs.ucx_lat(pair, SMALL, n, *test)
+        return lambda n: program_runs.ucx_lat(pair, SMALL, n, *test)
 
     def rate(*test):
-        return lambda n: process_pairs.ucx_bw(pair, SMALL, n, *test)[0]
+        return lambda n: program_runs.ucx_bw(pair, SMALL, n, *test)[0]
 
     def width(*test):
-        return lambda n: process_pairs.ucx_bw(pair, LARGE, n, *test)[1]
+        return lambda n: program_runs.ucx_bw(pair, LARGE, n, *test)[1]
 
     uct = ("-d", "memory", "-x", "posix")
     large = {"iterations": 3000, "limits": (200, 100_000), "size": LARGE}
@@ -188,11 +188,11 @@ def tcp_plan(cpus):
     pair = Pair(cpus)
     return [
         Measurement("tcp_lat", "TCP 8 B", "ns",
-                    lambda n: process_pairs.qperf(pair, "tcp_lat", SMALL)),
+                    lambda n: program_runs.qperf(pair, "tcp_lat", SMALL)),
         Measurement("tcp_rate", "TCP 8 B stream", "msg/s",
-                    lambda n: process_pairs.qperf(pair, "tcp_bw", SMALL) / SMALL),
+                    lambda n: program_runs.qperf(pair, "tcp_bw", SMALL) / SMALL),
         Measurement("tcp_1m", "TCP 1 MiB", "B/s",
-                    lambda n: process_pairs.qperf(pair, "tcp_bw", LARGE),
+                    lambda n: program_runs.qperf(pair, "tcp_bw", LARGE),
                     size=LARGE),
     ]
 
@@ -205,7 +205,7 @@ def said(environment, program, *words, limit=60):
     except subprocess.TimeoutExpired:
         raise Failure(f"{program.name} hung for {limit} s") from None
     if answer.returncode != 0:
-        raise Failure(process_pairs.last_line(answer.stderr))
+        raise Failure(program_runs.last_line(answer.stderr))
     return answer.stdout
 
 
@@ -239,7 +239,7 @@ def crowd_plan(program, environment):
 def by_address_plan(environment):
     """1000 connections by rdma_cm, all asked for at once: how many come up in a second."""
     return [Measurement("omv_cmtime", "Omniverb cmtime, 1000 connections", "/s",
-                        lambda _: process_pairs.cmtime(environment))]
+                        lambda _: program_runs.cmtime(environment))]
 
 
 def idle_plan(program, environment):

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import machine_facts
-import process_pairs
+import machine_info
+import program_runs
 import report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,7 +115,7 @@ def connected(stage, rounds):
                     text = both(hosts, line, [*line, "-s", hosts.server.address], 60,
                                 endless=True)[1]
                 if number or rounds == 0:  # the first of several warms up
-                    samples[name].append(1000 / process_pairs.cmtime_rate(text, CONNECTED))
+                    samples[name].append(1000 / program_runs.cmtime_rate(text, CONNECTED))
     return {name: {"label": CONNECTIONS[name], **report.summary(taken)}
             for name, taken in samples.items()}
 
@@ -194,7 +194,7 @@ def arguments():
 
 def main():
     chosen = arguments()
-    known, before, started = machine_facts.facts(ROOT), machine_facts.cpu_times(), time.monotonic()
+    known, before, started = machine_info.facts(ROOT), machine_info.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage, found, errors = Stage(), {}, {}
     vnics, seconds = (QUICK_VNICS, 1) if chosen.quick else (VNICS, SECONDS)
@@ -213,10 +213,10 @@ def main():
     finally:
         stage.close()
         process.end_descendants()
-    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_info.stolen_since(before)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
                                       **found, "errors": errors}, indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(f"stolen by other virtual machines: {known['stolen_by_other_machines']:.1%}\n")
     print(*lines(found), sep="\n")
     print(f"Details: {chosen.out}")

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import process_pairs
+import program_runs
 import plan
 import report
 
@@ -52,7 +52,7 @@ class Machine:
         self.guest = None
         self.folder = tempfile.TemporaryDirectory(prefix="omniverb-bench-")
         try:
-            wanted = programs([process_pairs.compiled("many_qps_to_rts", Path(self.folder.name))])
+            wanted = programs([program_runs.compiled("many_qps_to_rts", Path(self.folder.name))])
             wanted.update({f"{DIRECTORY}/{name}": ROOT / "dist" / name for name in
                            ("bin/omniverbd", "lib/libibverbs.so.1", "lib/librdmacm.so.1")})
             self.guest = Guest(self.switch, guest_image.archive(wanted), "10.77.0.200/24",
@@ -99,7 +99,7 @@ class Machine:
         command += ["-c", CONNECTIONS]
         _, text = rdma_cm_client_server.both(sides, command, [*command, "-s", place.address], 120,
                                   True)
-        return process_pairs.cmtime_rate(text, CONNECTIONS)
+        return program_runs.cmtime_rate(text, CONNECTIONS)
 
     def sample(self, setting, program, iterations):
         """The numbers of perftest's row."""

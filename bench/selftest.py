@@ -5,7 +5,7 @@ import io
 import unittest
 
 import compare_builds
-import process_pairs
+import program_runs
 import plan
 import report
 
@@ -52,16 +52,16 @@ class Driver(unittest.TestCase):
         self.assertEqual([len(item.samples) for item in items], [4, 4, 4])
 
     def test_perftest_row(self):
-        self.assertEqual(process_pairs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
-        with self.assertRaises(process_pairs.Failure):
-            process_pairs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
+        self.assertEqual(program_runs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
+        with self.assertRaises(program_runs.Failure):
+            program_runs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
 
     def test_cmtime(self):
         text = "".join(f"{step:<13}: {ms:>10.2f}      9.00      8.00      7.00\n" for step, ms in
-                       zip((*process_pairs.STEPS, "disconnect"), (10, 20, 30, 40, 100, 999)))
-        self.assertEqual(process_pairs.cmtime_rate(f"step   total ms\n{text}", 1000), 5000)
-        with self.assertRaises(process_pairs.Failure):
-            process_pairs.cmtime_rate("connect: 5.0\n", 1000)
+                       zip((*program_runs.STEPS, "disconnect"), (10, 20, 30, 40, 100, 999)))
+        self.assertEqual(program_runs.cmtime_rate(f"step   total ms\n{text}", 1000), 5000)
+        with self.assertRaises(program_runs.Failure):
+            program_runs.cmtime_rate("connect: 5.0\n", 1000)
         self.assertEqual(report.show(1234.5, "/s"), "1234/s")
 
     def test_thresholds(self):

@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from statistics import median
 
-import machine_facts
+import machine_info
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -257,7 +257,7 @@ def main():
     if chosen.quick:
         chosen.rounds, chosen.first = 1, 1
     samples, carried_bytes, failures, left_out = {}, {}, {}, {}
-    began, ticks = time.monotonic(), machine_facts.cpu_times()
+    began, ticks = time.monotonic(), machine_info.cpu_times()
     stage = Stage()
     kept = pathlib.Path(tempfile.mkdtemp(prefix="kept-", dir=stage.path))
     kept.chmod(0o755)
@@ -286,12 +286,12 @@ def main():
                   file=sys.stderr)
     finally:
         stage.close()
-    known = {**machine_facts.facts(ROOT),
-             "stolen_by_other_machines": machine_facts.stolen_since(ticks)}
+    known = {**machine_info.facts(ROOT),
+             "stolen_by_other_machines": machine_info.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps({"machine": known, "samples": samples, "carried bytes":
                                       carried_bytes, "failures": failures}, indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(*lines(samples, {**left_out, **failures}), sep="\n")
     for name, counts in carried_bytes.items():
         print(f"bytes carried, {name}: {median(counts):.0f}")

@@ -14,7 +14,7 @@ import sys
 import time
 from statistics import median
 
-import machine_facts
+import machine_info
 import report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -164,7 +164,7 @@ def main():
     if chosen.quick:
         chosen.rounds, chosen.most, scale = 1, 10, 100
     samples, failures = {}, {}
-    began, ticks = time.monotonic(), machine_facts.cpu_times()
+    began, ticks = time.monotonic(), machine_info.cpu_times()
     stage = Stage()
     try:
         with Ways(stage) as ways:
@@ -189,14 +189,14 @@ def main():
                       file=sys.stderr)
     finally:
         stage.close()
-    known = {**machine_facts.facts(ROOT),
-             "stolen_by_other_machines": machine_facts.stolen_since(ticks)}
+    known = {**machine_info.facts(ROOT),
+             "stolen_by_other_machines": machine_info.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     said = {f"{key}, {way}": found for (key, way), found in samples.items()}
     broken = {f"{key}, {way}": why for (key, way), why in failures.items()}
     chosen.out.write_text(json.dumps({"machine": known, "samples": said, "failures": broken},
                                      indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(*lines(plan, samples, failures), sep="\n")
     return 1 if failures else 0
 

@@ -17,8 +17,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import compare_builds
-import machine_facts
-import process_pairs
+import machine_info
+import program_runs
 import plan
 import report
 
@@ -133,7 +133,7 @@ class Places:
         """TCP: latency in ns (half a round trip) or bytes a second."""
         text = self.client.run("qperf", self.server.address, "-lp", QPERF_PORT, "-t", "1", "-m",
                                size, test, plain=True)
-        value = process_pairs.qperf_value(text)
+        value = program_runs.qperf_value(text)
         if value is None:
             raise Failure(f"cannot read this output of qperf:\n{text}")
         return value
@@ -315,19 +315,19 @@ def serve_yardsticks(places):
 
 def main():
     chosen = arguments()
-    known = machine_facts.facts(ROOT)
+    known = machine_info.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, before = time.monotonic(), machine_facts.cpu_times()
+    started, before = time.monotonic(), machine_info.cpu_times()
     try:
         items = measure(chosen)
     finally:
         process.end_descendants()
-    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_info.stolen_since(before)
     rows = results(items)
     chosen.out.write_text(json.dumps({"machine": known, "mtu": chosen.mtu, "rounds": chosen.rounds,
                                       "seconds": time.monotonic() - started, "results": rows},
                                      indent=1) + "\n")
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(f"MTU {chosen.mtu}; rounds: {chosen.rounds}; stolen by other virtual machines: "
           f"{known['stolen_by_other_machines']:.1%}\n")
     print(*lines(rows), sep="\n")

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dma_api
-import machine_facts
-import process_pairs
+import machine_info
+import program_runs
 import plan
 import report
 from rdma_rxe_in_vm import Patient
@@ -210,7 +210,7 @@ class Places:
 def build(stage):
     """What is measured with."""
     for name in ("instruction_count", "many_qps_to_rts", "vm_wake_latency"):
-        process_pairs.compiled(name, stage.programs)
+        program_runs.compiled(name, stage.programs)
     dma_api.build(stage)
 
 
@@ -247,7 +247,7 @@ def qperf(server, client, test, size):
         text = client.run("qperf", server.address, "-t", 1, "-m", size, test, limit=60)
     finally:
         listening.kill()
-    value = process_pairs.qperf_value(text)
+    value = program_runs.qperf_value(text)
     if value is None:
         raise Failure(f"cannot read this output of qperf:\n{text}")
     return value
@@ -487,8 +487,8 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/machines.json")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    known, stage = machine_facts.facts(ROOT), Stage(with_programs=False)
-    print(*machine_facts.lines(known), sep="\n")
+    known, stage = machine_info.facts(ROOT), Stage(with_programs=False)
+    print(*machine_info.lines(known), sep="\n")
     try:
         with contextlib.closing(Places(stage, chosen.adoption)) as places:
             emulated = places.machines[0].is_emulated()

@@ -1,7 +1,7 @@
 /*
  * Bytes of large messages from one process to another, with one copy or two:
  *
- *     copies memcpy|twice|past|read|splice COUNT BYTES
+ *     large_message_copies memcpy|twice|past|read|splice COUNT BYTES
  *
  * prints messages a second. `twice`: through memory that both have, in pieces, each copied in and
  * copied out, both at the same time; as carried sockets do. `past`: the same, but what is copied
