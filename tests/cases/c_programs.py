@@ -14,9 +14,9 @@ SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair
 
 _SELF_CONTAINED = ["qp_states", "verbs_errors", "remote_keys", "completion_events",
                    "message_delivery", "extended_verbs", "nonpolling_receiver", "memory_after_fork",
-                   "many_objects", "page_adoption", "memory_arrangements", "soak",
+                   "many_objects", "page_adoption", "program_memory_policies", "soak",
                    "payload_in_place", "two_process_transport", "unreliable_messages",
-                   "newest_memory_verbs", "loopback_qp", "memory_windows", "uncommon_verbs",
+                   "registration_by_attributes", "loopback_qp", "memory_windows", "uncommon_verbs",
                    "driver_conventions", "thread_cancellation", "xrc", "xrc_domains",
                    "xrc_across_processes", "xrc_shared_qp", "atomic_write_and_flush",
                    "imports_in_one_process", "imports_between_processes", "imported_pages",
@@ -46,8 +46,9 @@ _STRICT = [("page_adoption.no_store_is_lost", [2000, 3], 120),
            ("unreachable_pages.unreachable_pages_are_refused", [], 60),
            ("nonpolling_receiver.receiver_asleep", [], 60)]
 # As root outside of containers, where everything is permitted.
-_ROOT = ["memory_arrangements.deregistered_under_writes", "memory_arrangements.own_userfaultfd",
-         "memory_arrangements.guard_pages", "memory_arrangements.ring_across_fork"]
+_ROOT = ["program_memory_policies.deregistered_under_writes",
+         "program_memory_policies.own_userfaultfd", "program_memory_policies.guard_pages",
+         "program_memory_policies.ring_across_fork"]
 # More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
     ("containers", "page_adoption.no_store_is_lost", [200_000, 6], 900),

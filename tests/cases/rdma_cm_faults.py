@@ -165,7 +165,7 @@ def _resident(pid):
 _RPING = ["rping", "-a", "{server}", "-C", "20", "-v", "-V"]
 _MANY = ["ucmatose", "-c", "20", "-C", "3"]
 # Sent, and disconnected at once.
-_LAST = ["/opt/programs/last_message", "{server}"]
+_LAST = ["/opt/programs/message_before_disconnect", "{server}"]
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from harness.client_server import gid_index
 from harness.staging import ROOT, Stage
 from harness.virtual_machines import OMNIVERB, Both, Device, Lab, Machine, files
 
-_NOISE = "/opt/programs/noise"
+_NOISE = "/opt/programs/hostile_guest"
 _SECONDS = 10
 _OTHER = {"name": "web-2", "address": "10.77.0.201"}
 _TARGET = "x86_64-unknown-linux-gnu"
@@ -64,7 +64,8 @@ def _archive(stage):
     plain = ROOT / "dist/bin/omniverb"
     inside = {path: plain if file == str(stage.dist / "bin/omniverb") else file
               for path, file in files(stage).items()}
-    return guest_image.archive({**inside, _NOISE: guest_image.compiled("noise")}, guest_image.DAX,
+    inside = {**inside, _NOISE: guest_image.compiled("hostile_guest")}
+    return guest_image.archive(inside, guest_image.DAX,
                                "hostile")
 
 

@@ -20,10 +20,10 @@ _UNDER_ADDRESS_SANITIZER = ["hostile_peer", "remote_keys"]
 _UNDER_THREAD_SANITIZER = ["loopback_qp"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
-_WITH_SECOND = "second_library"
+_WITH_SECOND = "secondary_library"
 # Calls of rdma_cm, too.
-_WITH_CONNECTIONS = ["rdma_cm_steps", "ece", "hostile_gateway", "last_message"]
-SECOND = PROGRAMS / "second"
+_WITH_CONNECTIONS = ["rdma_cm_steps", "ece", "hostile_gateway", "message_before_disconnect"]
+SECOND = PROGRAMS / "secondary"
 _BUNDLED = PROGRAMS / "bundled"
 
 # Of the second API: its tests, and its examples.
@@ -89,7 +89,7 @@ def build_second(out):
     release."""
     shared = ["gcc", *_FLAGS, "-fPIC", "-shared"]
     process.run([*shared, "-o", out / "libsecond.so", "-Wl,-soname,libsecond.so", "-I",
-                 ROOT / "app" / "ibverbs" / "include", SECOND / "second.c", LIBRARY])
+                 ROOT / "app" / "ibverbs" / "include", SECOND / "secondary.c", LIBRARY])
     owner = BUILT / "later_owner.so"
     process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SECOND / "later_owner.c",
                  f"-Wl,--version-script={SECOND / 'later_owner.map'}"])

@@ -1,10 +1,10 @@
-/* For second_library.c: what the process has of sockets and threads, and a pipe that the second
+/* For secondary_library.c: what the process has of sockets and threads, and a pipe that the second
  * library watches. */
 #ifndef SECOND_LIBRARY_H
 #define SECOND_LIBRARY_H
 
 #include "common.h"
-#include "second/second.h"
+#include "secondary/secondary.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* A hostile guest: root in it has the whole window mapped, and the machine's port.
  *
- * noise SEED SECONDS: writes random and plausible words all over every window for so long, prints
- * `written`, waits until nobody else has the port, and says random and plausible things there for
- * as long again; then prints `said`. */
+ * hostile_guest SEED SECONDS: writes random and plausible words all over every window for so long,
+ * prints `written`, waits until no other process has the port, and says random and plausible things
+ * there for as long again; then prints `said`. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* See second.h. */
-#include "second.h"
+/* See secondary.h. */
+#include "secondary.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* A second library in the process (second/): it reaches the daemon and the progress thread through
- * libibverbs.so.1, which owns the only connection and has the only thread. */
-#include "second_library.h"
+/* A second library in the process (secondary/): it reaches the daemon and the progress thread
+ * through libibverbs.so.1, which owns the only connection and has the only thread. */
+#include "secondary_library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
