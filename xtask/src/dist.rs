@@ -23,7 +23,8 @@ use crate::symbol_tables::{Status, Table};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
-const PATHS_SOURCES: [&str; 2] = ["app/paths/paths.c", "app/paths/bundled.c"];
+const PATHS_SOURCES: [&str; 2] =
+    ["app/presented_files/path_redirection.c", "app/presented_files/bundled_libibverbs.c"];
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 5] =
     ["omniverbd", "omniverb", "omniverb-agent", "omniverb-gateway", "omniverb-limits"];
@@ -124,8 +125,8 @@ fn build_programs(debug: bool) -> Result<()> {
     std::os::unix::fs::symlink("../bin/omniverb", &rdma).context("libexec/rdma")
 }
 
-/// The library of `app/paths`. Programs are not linked with it, so it has neither versions nor a
-/// name of its own.
+/// The library of `app/presented_files`. Programs are not linked with it, so it has neither
+/// versions nor a name of its own.
 fn build_paths() -> Result<()> {
     let work = target_directory()?.join("dist");
     std::fs::create_dir_all(&work)?;

@@ -33,8 +33,9 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|_| !setuid)
 }
 
-/// Opens a file; if there is none, the one that this process is shown for it. (`app/paths` leads
-/// programs there, but not us: our system calls are no calls of the C library.)
+/// Opens a file; if there is none, the one that this process is shown for it.
+/// (`app/presented_files` leads programs there, but not us: our system calls are no calls of the C
+/// library.)
 fn open(path: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {

@@ -2,7 +2,7 @@
 //! of `rdma`.
 //!
 //! In: a program about to be run, or a folder. Out: the program's environment, in which a preloaded
-//! library (`app/paths`) leads those paths to a folder that is kept true.
+//! library (`app/presented_files`) leads those paths to a folder that is kept true.
 //! docs/decisions/0031-files-that-programs-read.md says why it is done so.
 
 mod device_values;
