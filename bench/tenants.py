@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
-import machine_facts
+import machine_info
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -403,11 +403,11 @@ def arguments():
 def main():
     """All of it."""
     chosen = arguments()
-    known, started = machine_facts.facts(ROOT), time.monotonic()
-    before = machine_facts.cpu_times()
+    known, started = machine_info.facts(ROOT), time.monotonic()
+    before = machine_info.cpu_times()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage, rows, errors = Stage(), [], {}
-    print(*machine_facts.lines(known), sep="\n")
+    print(*machine_info.lines(known), sep="\n")
     print(f"load average before: {os.getloadavg()[0]:.1f}", flush=True)
     try:
         for name, part in PARTS.items():
@@ -425,7 +425,7 @@ def main():
     finally:
         stage.close()
         process.end_descendants()
-    known["stolen_by_other_machines"] = machine_facts.stolen_since(before)
+    known["stolen_by_other_machines"] = machine_info.stolen_since(before)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
                                       "rows": [row.details() for row in rows],
                                       "errors": errors}, indent=1) + "\n")
