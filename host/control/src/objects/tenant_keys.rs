@@ -61,8 +61,9 @@ impl TenantKeys {
     /// Two tenants of which one has a key that the other has as well.
     fn tenants_with_one_key(&self) -> Option<[&str; 2]> {
         let mut owners = BTreeMap::new();
-        let keys = self.of.iter().flat_map(|(name, of)| of.keys.iter().map(move |key| (name, key)));
-        keys.into_iter().find_map(|(name, key)| {
+        let mut keys =
+            self.of.iter().flat_map(|(name, of)| of.keys.iter().map(move |key| (name, key)));
+        keys.find_map(|(name, key)| {
             // Not the key itself: what is here for a moment is not cleared.
             let before: Option<&String> = owners.insert(*key.derive(&[b"which tenant"]), name);
             before.filter(|before| *before != name).map(|before| [name.as_str(), before.as_str()])
