@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn peers_without_a_link_are_not_kept_without_end_and_others_are() {
         let mut peers = PeerNumbers::default();
-        let in_use = |peer: Qpn| peer.0 % 100 == 0;
+        let in_use = |peer: Qpn| peer.0.is_multiple_of(100);
         for n in 0..100_000 {
             peers.learn(Qpn(2), Qpn(n), Qpn(n % 7), in_use);
             let linked = n as usize / 100 + 1;
